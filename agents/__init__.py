@@ -1,0 +1,1 @@
+"""Players: what turns observations into actions."""

@@ -1,0 +1,9 @@
+"""Text worlds. They know nothing of language models.
+
+Every world is a `TextEnv`, registered under the ids listed by `arboretum worlds`.
+"""
+
+from .core import Info, Outcome, Snapshot, TextEnv
+from .errors import ConfigurationError, DataError
+
+__all__ = ["ConfigurationError", "DataError", "Info", "Outcome", "Snapshot", "TextEnv"]

@@ -1,0 +1,73 @@
+"""A string space for real text: any Unicode, membership in constant time.
+
+`gymnasium.spaces.Text` looks at every character of every string and needs its alphabet listed. Worlds that
+speak English, show `√` or quote a product page need neither, so `AnyText` checks type and length only, and
+moves through Gymnasium's shared memory (asynchronous vector environments) as UTF-32 in one copy.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import string
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Text
+from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory, write_to_shared_memory
+
+_PRINTABLE = string.ascii_letters + string.digits + string.punctuation + " "
+
+
+class AnyText(Text):
+    """Strings of any characters, up to `max_length` characters (the empty string included).
+
+    `sample()` draws printable ASCII of at most 64 characters.
+    """
+
+    def __init__(self, max_length: int, *, seed: int | np.random.Generator | None = None) -> None:
+        super().__init__(max_length, min_length=0, charset=_PRINTABLE, seed=seed)
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, str) and len(x) <= self.max_length
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        if mask is not None or probability is not None:
+            return super().sample(mask, probability)
+        length = int(self.np_random.integers(min(64, self.max_length) + 1))
+        picks = self.np_random.integers(len(_PRINTABLE), size=length)
+        return "".join(_PRINTABLE[i] for i in picks)
+
+    def __repr__(self) -> str:
+        return f"AnyText({self.max_length})"
+
+    def __eq__(self, other: object, /) -> bool:
+        return isinstance(other, AnyText) and self.max_length == other.max_length
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        return False
+
+
+# Shared memory of `n` strings is an int32 array of n rows: the length, then the code points.
+
+
+@create_shared_memory.register(AnyText)
+def _create(space: AnyText, n: int = 1, ctx: ModuleType = multiprocessing) -> Any:
+    return ctx.Array(np.dtype(np.int32).char, n * (1 + space.max_length))
+
+
+@write_to_shared_memory.register(AnyText)
+def _write(space: AnyText, index: int, values: str, shared_memory: Any) -> None:
+    rows = np.frombuffer(shared_memory.get_obj(), dtype=np.int32).reshape(-1, 1 + space.max_length)
+    points = np.frombuffer(values.encode("utf-32-le", "surrogatepass"), dtype=np.int32)
+    rows[index, 0] = len(points)
+    rows[index, 1 : 1 + len(points)] = points
+
+
+@read_from_shared_memory.register(AnyText)
+def _read(space: AnyText, shared_memory: Any, n: int = 1) -> tuple[str, ...]:
+    rows = np.frombuffer(shared_memory.get_obj(), dtype=np.int32).reshape(n, 1 + space.max_length)
+    return tuple(row[1 : 1 + row[0]].tobytes().decode("utf-32-le", "surrogatepass") for row in rows)
