@@ -9,7 +9,7 @@ from math import comb, factorial
 
 from ..errors import ConfigurationError
 from ..seeding import stable_seed
-from ..tasks import belongs
+from ..tasks import ANY, belongs
 from .rules import TABLE, Arrangement, Goal, Problem, reached
 
 FAMILIES = ("mixed", "stack", "unstack")
@@ -33,7 +33,9 @@ def generate(family: str, blocks: int, task: str) -> Problem:
     rng = random.Random(stable_seed("blocksworld", family, blocks, task))
     for _ in range(_ATTEMPTS):
         problem = _draw(family, blocks, rng)
-        if not reached(problem.goal, problem.init) and belongs(identity(family, problem), split):
+        if reached(problem.goal, problem.init):
+            continue
+        if split == ANY or belongs(identity(family, problem), split):
             return problem
     raise ConfigurationError(f"split {split!r} has no {family} task of {blocks} blocks; use more blocks.")
 

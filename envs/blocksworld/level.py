@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..core import Outcome
-from .notation import Unreadable, Vocabulary
+from .notation import Unreadable, vocabulary
 from .plans import Verdict
-from .rules import Action, Arrangement, Problem, facts, legal_actions, reached, successor, unmet
+from .rules import Arrangement, Problem, facts, legal_actions, reached, successor, unmet
 from .solver import optimal_plan
 
 _MOST_SCENES = 1000
@@ -40,13 +40,12 @@ class Level:
 
     def __init__(self, problem: Problem, notation: str) -> None:
         self.problem = problem
-        self.vocabulary = Vocabulary(problem.names, notation)
+        self.vocabulary = vocabulary(problem.names, notation)
         self.key = problem.names, problem.goal
         self.start = Position(problem.init)
         self._goal_text = self.vocabulary.goal(problem.goal)
         self._scenes: dict[Arrangement, Scene] = {}
         self._plans: dict[Arrangement, tuple[str, ...]] = {}
-        self._words: dict[Action, str] = {}
 
     def scene(self, blocks: Arrangement) -> Scene:
         """The scene of an arrangement."""
@@ -73,22 +72,15 @@ class Level:
         next_scene = self.scene(after.blocks)
         solved = next_scene.solved
         done = after, Outcome(next_scene.text, float(solved), solved, solved, True, True)
-        if text == self.word(action):  # other wordings are endless and are not kept
+        if text in self.vocabulary.canonical:  # other wordings are endless and are not kept
             scene.moves[text] = done
         return done
-
-    def word(self, action: Action) -> str:
-        """An action in the canonical wording."""
-        text = self._words.get(action)
-        if text is None:
-            text = self._words[action] = self.vocabulary.action(action)
-        return text
 
     def legal(self, blocks: Arrangement) -> tuple[str, ...]:
         """The legal actions in the canonical wording."""
         scene = self.scene(blocks)
         if scene.legal is None:
-            scene.legal = tuple([self.word(action) for action in legal_actions(blocks)])
+            scene.legal = tuple([self.vocabulary.action(action) for action in legal_actions(blocks)])
         return scene.legal
 
     def plan(self, blocks: Arrangement) -> tuple[str, ...]:
@@ -99,7 +91,7 @@ class Level:
             assert actions is not None, "readers and generators make no contradictory goal"
             if len(self._plans) >= _MOST_SCENES:
                 self._plans.clear()
-            plan = tuple(self.word(action) for action in actions)
+            plan = tuple(self.vocabulary.action(action) for action in actions)
             for place, action in enumerate(actions):
                 self._plans.setdefault(blocks, plan[place:])
                 blocks = successor(action, blocks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from .rules import PICK_UP, PUT_DOWN, STACK, UNSTACK, Action, Fact, Goal
 
@@ -53,6 +54,9 @@ class Vocabulary:
         self._numbers = {word: number for number, word in enumerate(self.words)}
         self._numbers |= {name: number for number, name in enumerate(self.names)}
         self._facts: dict[Fact, str] = {}
+        self._actions: dict[Action, str] = {}
+        self.canonical: dict[str, Action] = {}
+        """Canonical wordings written so far and what they mean."""
 
     # ------------------------------------------------------------------ writing
 
@@ -83,6 +87,13 @@ class Vocabulary:
 
     def action(self, action: Action) -> str:
         """An action in the canonical wording of the notation."""
+        text = self._actions.get(action)
+        if text is None:
+            text = self._actions[action] = self._wording(action)
+            self.canonical[text] = action
+        return text
+
+    def _wording(self, action: Action) -> str:
         verb, block, other = action
         if self.notation == "pddl":
             return f"({' '.join([verb, *(self.names[number] for number in (block, other) if number >= 0)])})"
@@ -125,6 +136,9 @@ class Vocabulary:
         Case, blanks, the article, a list mark ("2." or "-"), emphasis and a final full stop do not matter;
         everything else must be there and nothing else may be.
         """
+        known = self.canonical.get(line)
+        if known is not None:
+            return known
         if len(line) > _LONGEST:
             return Unreadable(f"an action has at most {_LONGEST} characters, this has {len(line)}.")
         text = line.strip().replace("\t", " ").lower()
@@ -180,6 +194,12 @@ class Vocabulary:
             Action(UNSTACK, first, second),
         )
         return f"Write for example: {'; '.join(self.action(example) for example in examples)}."
+
+
+@lru_cache(maxsize=64)
+def vocabulary(names: tuple[str, ...], notation: str) -> Vocabulary:
+    """The vocabulary of these names, shared by all tasks that use them."""
+    return Vocabulary(names, notation)
 
 
 def _colour(letter: str) -> str:

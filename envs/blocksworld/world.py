@@ -60,8 +60,8 @@ class Blocksworld(TextEnv[Position]):
       folder, such as "planbench/blocksworld/generated_basic" (PlanBench's `blocksworld`; 4 and 5 blocks),
       "planbench/blocksworld/generated_basic_3" (3 blocks) and "planbench/blocksworld_hard" (6 to 15 blocks).
     * `family="mixed"`: from one random arrangement to another, of which the goal names who is on whom, as
-      PlanBench draws its tasks; "stack": the same from all blocks on the table; "unstack": from a random arrangement to all
-      blocks on the table. Arrangements are uniformly random.
+      PlanBench draws its tasks; "stack": the same from all blocks on the table; "unstack": from a random
+      arrangement to all blocks on the table. Arrangements are uniformly random.
     * `blocks=5`: how many, 3 to 26. The grades by optimal plan length (mean and range over 1,000 test tasks):
 
       | blocks | mixed | stack | unstack |
