@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import multiprocessing
 import string
+from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from gymnasium.spaces import Text
@@ -68,6 +69,36 @@ def _write(space: AnyText, index: int, values: str, shared_memory: Any) -> None:
 
 
 @read_from_shared_memory.register(AnyText)
-def _read(space: AnyText, shared_memory: Any, n: int = 1) -> tuple[str, ...]:
+def _read(space: AnyText, shared_memory: Any, n: int = 1) -> SharedTexts:
     rows = np.frombuffer(shared_memory.get_obj(), dtype=np.int32).reshape(n, 1 + space.max_length)
-    return tuple(row[1 : 1 + row[0]].tobytes().decode("utf-32-le", "surrogatepass") for row in rows)
+    return SharedTexts(rows)
+
+
+class SharedTexts(Sequence[str]):
+    """The strings that shared memory holds at the moment of looking; a (deep) copy is a tuple of them now.
+
+    `AsyncVectorEnv` reads its shared memory once, when it is made, and hands out copies of what it got then. An
+    array keeps up with its memory; strings decoded at that moment would stay empty for ever.
+    """
+
+    def __init__(self, rows: np.ndarray[tuple[int, ...], np.dtype[np.int32]]) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        if isinstance(index, slice):
+            return tuple(self)[index]
+        row = self._rows[index]
+        return row[1 : 1 + row[0]].tobytes().decode("utf-32-le", "surrogatepass")
+
+    def __copy__(self) -> tuple[str, ...]:
+        return tuple(self)
+
+    def __deepcopy__(self, memo: object) -> tuple[str, ...]:
+        return tuple(self)

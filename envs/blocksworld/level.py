@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ..core import Outcome
 from .notation import Unreadable, vocabulary
 from .plans import Verdict
-from .rules import Arrangement, Problem, facts, legal_actions, reached, successor, unmet
+from .rules import Arrangement, Problem, legal_actions, reached, successor, unmet
 from .solver import optimal_plan
 
 _MOST_SCENES = 1000
@@ -54,7 +54,7 @@ class Level:
             if len(self._scenes) >= _MOST_SCENES:
                 self._scenes.clear()
             solved = reached(self.problem.goal, blocks)
-            text = f"{self.vocabulary.situation(facts(blocks))}\n{self._goal_text}"
+            text = f"{self.vocabulary.situation(blocks)}\n{self._goal_text}"
             if solved:
                 text = f"{text}\nThe goal is reached."
             scene = self._scenes[blocks] = Scene(text, solved)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
-from .rules import PICK_UP, PUT_DOWN, STACK, UNSTACK, Action, Fact, Goal
+from .rules import HAND, PICK_UP, PUT_DOWN, STACK, TABLE, UNSTACK, Action, Arrangement, Fact, Goal
 
 NOTATIONS = ("english", "pddl")
 
@@ -53,7 +53,12 @@ class Vocabulary:
         self.words = tuple(_colour(name) if coloured else name for name in names)
         self._numbers = {word: number for number, word in enumerate(self.words)}
         self._numbers |= {name: number for number, name in enumerate(self.names)}
-        self._facts: dict[Fact, str] = {}
+        blocks = range(len(self.names))
+        self._clear = [self.fact(Fact("clear", block)) for block in blocks]
+        self._hand_empty = self.fact(Fact("handempty"))
+        self._held = [self.fact(Fact("holding", block)) for block in blocks]
+        self._on = [[self.fact(Fact("on", block, other)) for other in blocks] for block in blocks]
+        self._table = [self.fact(Fact("ontable", block)) for block in blocks]
         self._actions: dict[Action, str] = {}
         self.canonical: dict[str, Action] = {}
         """Canonical wordings written so far and what they mean."""
@@ -62,18 +67,23 @@ class Vocabulary:
 
     def fact(self, fact: Fact) -> str:
         """An atom, as in "the red block is on the table" or "(ontable a)"."""
-        text = self._facts.get(fact)
-        if text is None:
-            text = self._facts[fact] = self._english(fact, "") if self.notation == "english" else self._pddl(fact)
-        return text
+        return self._english(fact, "") if self.notation == "english" else self._pddl(fact)
 
-    def situation(self, facts: Sequence[Fact]) -> str:
-        """What holds now."""
-        known = self._facts
-        try:
-            texts = [known[fact] for fact in facts]
-        except KeyError:
-            texts = [self.fact(fact) for fact in facts]
+    def situation(self, state: Arrangement) -> str:
+        """All that holds: clear blocks, the hand, what is on what, what is on the table."""
+        covered = set(state)
+        texts = [text for block, text in enumerate(self._clear) if block not in covered and state[block] != HAND]
+        hand = self._hand_empty
+        on: list[str] = []
+        table: list[str] = []
+        for block, support in enumerate(state):
+            if support >= 0:
+                on.append(self._on[block][support])
+            elif support == TABLE:
+                table.append(self._table[block])
+            else:
+                hand = self._held[block]
+        texts += (hand, *on, *table)
         if self.notation == "pddl":
             return f"(:init {' '.join(texts)})"
         return f"Now {_listed(texts)}."

@@ -165,6 +165,7 @@ class _Reader:
         for block, name in enumerate(names):
             if block not in support:
                 raise self._error(section.line, f"expected (on {name} …), (ontable {name}) or (holding {name}).")
+        for block, name in enumerate(names):
             step, height = block, 0
             while step >= 0:
                 step, height = support[step], height + 1

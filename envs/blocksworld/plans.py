@@ -23,7 +23,7 @@ class Verdict(NamedTuple):
         legal: every line was read and could be done.
         success: legal, and the goal holds at the end.
         lenient_success: the same where lines that cannot be read are skipped, as PlanBench does.
-        failed_line: the first line that failed, counted from 1 in the whole reply; None where there is none.
+        failed_line: the first line that failed, counted from 1 in the whole reply; 0 where there is none.
     """
 
     report: str
@@ -31,7 +31,7 @@ class Verdict(NamedTuple):
     legal: bool
     success: bool
     lenient_success: bool
-    failed_line: int | None
+    failed_line: int
 
 
 def judge(reply: str, start: Arrangement, goal: Goal, vocabulary: Vocabulary, longest: int) -> Verdict:
@@ -43,18 +43,18 @@ def judge(reply: str, start: Arrangement, goal: Goal, vocabulary: Vocabulary, lo
     """
     if len(reply) > longest:
         report = f"The plan fails: a reply has at most {longest} characters, this has {len(reply)}."
-        return Verdict(report, start, False, False, False, None)
+        return Verdict(report, start, False, False, False, 0)
     lines = plan_lines(reply)
     before_cost = takewhile(lambda line: "[cost]" not in line.lower(), (line for _, line in lines))
     skimmed = (action for line in before_cost if (action := vocabulary.skim(line)) is not None)
     lenient = _leads_to(goal, start, skimmed)
 
-    def failure(number: int | None, problem: str) -> Verdict:
-        where = "" if number is None else f" in line {number}"
+    def failure(number: int, problem: str) -> Verdict:
+        where = f" in line {number}" if number else ""
         return Verdict(f"The plan fails{where}: {problem}", start, False, False, lenient, number)
 
     if not lines:
-        return failure(None, "it has no line.")
+        return failure(0, "it has no line.")
     actions: list[tuple[int, Action]] = []
     for number, line in lines:
         read = vocabulary.read(line)
@@ -68,9 +68,9 @@ def judge(reply: str, start: Arrangement, goal: Goal, vocabulary: Vocabulary, lo
             return failure(number, vocabulary.refusal(action, missing))
         state = successor(action, state)
     if reached(goal, state):
-        return Verdict("The plan reaches the goal.", state, True, True, lenient, None)
+        return Verdict("The plan reaches the goal.", state, True, True, lenient, 0)
     open_ = ", ".join(vocabulary.fact(fact) for fact in goal.facts() if not holds(fact, state))
-    return Verdict(f"The plan is legal but leaves open: {open_}.", state, True, False, lenient, None)
+    return Verdict(f"The plan is legal but leaves open: {open_}.", state, True, False, lenient, 0)
 
 
 def plan_lines(reply: str) -> list[tuple[int, str]]:

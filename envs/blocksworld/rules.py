@@ -159,19 +159,3 @@ def legal_actions(state: Arrangement) -> Iterator[Action]:
             yield Action(PICK_UP, block)
         else:
             yield Action(UNSTACK, block, support)
-
-
-def is_consistent(state: Arrangement) -> bool:
-    """Whether an arrangement is one: at most one block in the hand and on each block, nothing above itself."""
-    carried = [support for support in state if support != TABLE]
-    if len(set(carried)) < len(carried):
-        return False
-    for block in range(len(state)):
-        support, steps = state[block], 0
-        while support >= 0:
-            support, steps = state[support], steps + 1
-            if steps > len(state):
-                return False
-        if support == HAND and state[block] != HAND:
-            return False
-    return True

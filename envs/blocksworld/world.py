@@ -42,7 +42,7 @@ class Blocksworld(TextEnv[Position]):
     With `mode="plan"` one action is a whole plan, one line an action, optionally between [PLAN] and [PLAN END].
     It is applied as a whole or, if a line cannot be read or done, not at all; then the observation says which line
     failed and why. `info` has `lenient_success`, the verdict by PlanBench's reading (which skips lines
-    that it cannot read), and `failed_line` (counted from 1; None).
+    that it cannot read), and `failed_line` (counted from 1; 0 where no line failed).
 
     ## Observation
     All that holds now, and the goal, in the notation.
@@ -216,7 +216,7 @@ class Blocksworld(TextEnv[Position]):
             return None
         verdict = self._state.verdict
         if verdict is None:
-            return {"lenient_success": False, "failed_line": None}
+            return {"lenient_success": False, "failed_line": 0}
         return {"lenient_success": verdict.lenient_success, "failed_line": verdict.failed_line}
 
     def state_key(self) -> Hashable:

@@ -78,7 +78,8 @@ def _replay(env: gym.Env[Any, Any]) -> Callable[[], int]:
     episodes: list[tuple[Any, list[str]]] = []
     for seed in range(_EPISODES):
         env.reset(seed=seed)
-        start, actions, ended = world.snapshot(), [], False
+        start, ended = world.snapshot(), False
+        actions: list[str] = []
         while not ended and len(actions) < 100:
             actions.append(rng.choice(world.admissible_actions()))
             _, _, terminated, truncated, _ = env.step(actions[-1])
