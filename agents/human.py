@@ -20,8 +20,8 @@ ARROWS |= {sequence.replace("[", "O"): name for sequence, name in ARROWS.items()
 COMMANDS = ":undo takes a move back, :hint asks the expert, :actions lists what is possible, :quit leaves"
 
 
-class Quit(Exception):
-    """The person has left."""
+class Quit(KeyboardInterrupt):
+    """The person has left: like Ctrl-C, no failure of the episode, and it ends the loop that plays."""
 
 
 class HumanAgent(Agent):

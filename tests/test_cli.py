@@ -31,7 +31,7 @@ def arboretum(*arguments: str, stdin: str = "", cwd: Path | None = None) -> subp
         (["play", "TextBandt-v0"], "unknown world 'TextBandt-v0'; did you mean TextBandit-v0"),
         (["play", "TextBandit-v0", "--task", "Teacher/Tradr"], "did you mean Teacher/Trader"),
         (["play", "TextBandit-v0", "--split", "tset"], "unknown split 'tset'; did you mean test?"),
-        (["bench", "wrlds"], "unknown benchmark 'wrlds'; did you mean worlds?"),
+        (["bench", "wrlds"], "unknown benchmark 'wrlds'; did you mean worlds"),
         (["report", "/nowhere"], "holds no run"),
         (["eval", "/nowhere.yaml"], "cannot be read"),
     ],
