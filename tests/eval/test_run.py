@@ -264,3 +264,14 @@ def test_episodes_do_not_depend_on_how_many_are_played_at_once() -> None:
         return sorted((e.seed, e.task, e.total_reward, e.success) for e in play(RandomAgent(), worlds, jobs))
 
     assert outcome(1) == outcome(7) == outcome(40)
+
+
+@pytest.mark.heavy
+def test_a_ray_cluster_plays_the_same_episodes(suite: str, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason='needs the extra "ray"')
+    assert run(suite, tmp_path / "here") == 0
+    # Ray leaves sockets and child processes to the garbage collector; give it a process of its own.
+    command = [sys.executable, "-m", "arboretum.cli", "eval", suite, "--ray", "local"]
+    done = subprocess.run([*command, "--out", str(tmp_path / "ray")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert records(tmp_path / "ray") == records(tmp_path / "here")
