@@ -77,9 +77,10 @@ def eval(
         ray: play on a Ray cluster instead: its address, "auto" or "local".
         references: also play the random and the expert player.
     """
-    from .eval.evaluate import evaluate
+    from .eval.evaluate import Named, evaluate
 
-    return evaluate(suite, agent, out=out, references=references, workers=workers, ray=ray, console=console)
+    players = [Named(name) for name in agent]
+    return evaluate(suite, players, out=out, references=references, workers=workers, ray=ray, console=console)
 
 
 @app.command

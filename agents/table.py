@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ..envs.errors import unknown_name
+from ..envs.plugins import plugin_class
 from .base import Agent
 from .human import HumanAgent
 from .reference import ExpertAgent, RandomAgent
@@ -14,12 +18,17 @@ AGENTS: dict[str, type[Agent]] = {
 }
 
 
-def make_agent(name: str) -> Agent:
-    """The player of a name.
+def make_agent(
+    name: str, *, dialogue: Mapping[str, Any] | None = None, sampling: Mapping[str, Any] | None = None
+) -> Agent:
+    """The player of a name: one of the table's, a plug-in's, or the class at a path `module:attr`.
 
     Raises:
         ConfigurationError: unknown name.
     """
-    if name not in AGENTS:
+    if name in AGENTS:
+        return AGENTS[name]()
+    kind = plugin_class(Agent, name)  # type: ignore[type-abstract]
+    if kind is None:
         raise unknown_name("agent", name, AGENTS)
-    return AGENTS[name]()
+    return kind()
