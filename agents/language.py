@@ -130,7 +130,7 @@ class LanguageAgent(Agent):
             if self.engine.context is not None:
                 room = self.engine.context - len(prompt_ids)
                 if room < 1:
-                    reason = f"a prompt of {len(prompt_ids)} tokens leaves no room in a context of {self.engine.context}"
+                    reason = f"a prompt of {len(prompt_ids)} tokens fills the context of {self.engine.context}"
                     return Reply((), text="", quit=reason, well_formed=False)
                 sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
         prefill = self.dialogue.prefill if self.chat is not None else ""

@@ -1,9 +1,9 @@
-"""Search-o1 (Li et al., 2025, arXiv:2501.05366): search while reasoning, and let a second call read the results."""
+"""Search-o1 (Li et al., 2025, arXiv:2501.05366): search while reasoning; a second call reads what was found."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from .base import Reply, Seat
@@ -39,8 +39,8 @@ class SearchO1Dialogue(Dialogue):
 
     def format_rules(self) -> str:
         return (
-            f"Reason step by step. To search, write {BEGIN_QUERY} your query {END_QUERY} and stop; what the search"
-            f" found comes back between {BEGIN_RESULT} and {END_RESULT}. Give the final answer as \\boxed{{answer}}."
+            f"Reason step by step. To search, write {BEGIN_QUERY} your query {END_QUERY} and stop; what was found"
+            f" comes back between {BEGIN_RESULT} and {END_RESULT}. Give the final answer as \\boxed{{answer}}."
         )
 
     def user(self, observation: str, turns: list[Turn]) -> str:
@@ -106,16 +106,19 @@ class SearchO1(LanguageAgent):
             talk.reading = False
             finding = completion.text.rpartition(_FINDING)[2].strip(" \n:*")
             return self.ask(seat, f"{BEGIN_RESULT}\n{finding or 'No helpful information found.'}\n{END_RESULT}")
+        mark = talk.mark
         reply = super().hear(seat, completion)
         if reply is None or not reply.actions or not reply.actions[0].startswith("<search>"):
             return reply
         query = " ".join(reply.actions[0].lower().split())
-        if query in talk.queries:
-            return self.ask(seat, f"{BEGIN_RESULT}\n{REPEATED}\n{END_RESULT}")
-        if len(talk.queries) >= self.searches:
-            return self.ask(seat, f"{BEGIN_RESULT}\n{LIMIT}\n{END_RESULT}")
-        talk.queries.add(query)
-        return reply
+        if query not in talk.queries and len(talk.queries) < self.searches:
+            talk.queries.add(query)
+            return reply
+        notice = REPEATED if query in talk.queries else LIMIT
+        if self.dialogue.max_turns is not None and len(talk.users) >= self.dialogue.max_turns:
+            return replace(reply, actions=(), quit=f"the {self.dialogue.max_turns} turns are spent")
+        talk.mark = mark  # the exchange belongs to the turn that follows
+        return self.ask(seat, f"{BEGIN_RESULT}\n{notice}\n{END_RESULT}")
 
 
 def _compress(steps: list[str]) -> str:
