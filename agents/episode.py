@@ -33,7 +33,7 @@ class Turn:
         token_ids: tokens that this turn added to the conversation, prompt pieces included (language agents).
         logprobs: log-probability of each of them under the sampling policy; 0.0 where not sampled.
         loss_mask: 1 for tokens that the policy sampled, 0 for all others.
-        state_key: the world's `state_key()` before the turn, where `play` was asked to keep it; not stored in files.
+        state_key: the `state_key()` before the turn, where `play` was asked to keep it; not stored in files.
         restart: whether these tokens begin a new sequence (histories that are cut) instead of continuing the last.
     """
 
