@@ -95,7 +95,8 @@ class SharedTexts(Sequence[str]):
         if isinstance(index, slice):
             return tuple(self)[index]
         row = self._rows[index]
-        return row[1 : 1 + row[0]].tobytes().decode("utf-32-le", "surrogatepass")
+        text: str = row[1 : 1 + row[0]].tobytes().decode("utf-32-le", "surrogatepass")
+        return text
 
     def __copy__(self) -> tuple[str, ...]:
         return tuple(self)

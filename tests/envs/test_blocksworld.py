@@ -5,15 +5,16 @@ import os
 import subprocess
 import sys
 
-import arboretum  # noqa: F401
 import gymnasium as gym
 import pytest
-from arboretum.envs import ConfigurationError
-from arboretum.envs.blocksworld.generation import FAMILIES, canonical, generate
-from arboretum.envs.blocksworld.solver import optimal_plan
 from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import arboretum  # noqa: F401
+from arboretum.envs import ConfigurationError
+from arboretum.envs.blocksworld.generation import FAMILIES, canonical, generate
+from arboretum.envs.blocksworld.solver import optimal_plan
 
 
 def make(**kwargs):

@@ -3,9 +3,10 @@
 import lzma
 import tarfile
 
-import arboretum  # noqa: F401
 import gymnasium as gym
 import pytest
+
+import arboretum  # noqa: F401
 from arboretum.envs import ConfigurationError, DataError
 from arboretum.envs.blocksworld.pddl import read_problem
 from arboretum.envs.blocksworld.rules import HAND, TABLE, Goal

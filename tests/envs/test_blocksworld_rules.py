@@ -2,14 +2,15 @@
 
 import random
 
-import arboretum  # noqa: F401
 import gymnasium as gym
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import arboretum  # noqa: F401
 from arboretum.envs.blocksworld.generation import LETTERS, canonical, random_arrangement
 from arboretum.envs.blocksworld.notation import COLOURS, Unreadable, Vocabulary
 from arboretum.envs.blocksworld.rules import Goal, Problem, facts
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 Atom = tuple[str, ...]
 

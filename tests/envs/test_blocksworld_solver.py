@@ -6,9 +6,10 @@ from collections import deque
 from itertools import product
 from pathlib import Path
 
-import arboretum  # noqa: F401
 import gymnasium as gym
 import pytest
+
+import arboretum  # noqa: F401
 from arboretum.envs.blocksworld.rules import HAND, TABLE, Goal, legal_actions, reached, successor, unmet
 from arboretum.envs.blocksworld.solver import contradiction, optimal_plan
 
