@@ -1,13 +1,13 @@
 """Levels by exact reverse play on bit boards.
 
-A room is carved, targets are laid, and the game is played backwards from the solved board. For one or two boxes the
-backward search goes through *every* state, in layers of equal distance: a layer maps each arrangement of boxes to
-the bit board of all player cells at that distance, so that one shift moves all of them at once. A start drawn from
-layer `d` therefore has an optimal solution of exactly `d` moves, which is how difficulty is set, not estimated. With
-three boxes or more the state space is too large for that, and a beam of arrangements is followed instead.
+A room is carved, targets are laid, and the game is played backwards from the solved board. For one or two boxes
+the backward search goes through *every* state, in layers of equal distance: a layer maps each arrangement of boxes
+to the bit board of all player cells at that distance, so that one shift moves all of them at once. A start drawn
+from layer `d` therefore has an optimal solution of exactly `d` moves: difficulty is set, not estimated. With three
+boxes or more the state space is too large for that, and a beam of arrangements is followed instead.
 
-What a level may share with no other split is its room: walls and targets, up to the eight symmetries of the square.
-The room's hash is known before the search starts, so passing over rooms of other splits is cheap.
+What a level may share with no other split is its room: walls and targets, up to the eight symmetries of the
+square. The room's hash is known before the search starts, so passing over rooms of other splits is cheap.
 """
 
 from __future__ import annotations

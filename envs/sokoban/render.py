@@ -28,20 +28,25 @@ def board_size(board: str) -> tuple[int, int]:
     return (len(board) + 1) // (columns + 1), columns
 
 
-@lru_cache(maxsize=256)
 def renderer(
-    rows: int, columns: int, vocabulary: Vocabulary, observation_format: ObservationFormat
+    board: str, vocabulary: Vocabulary, observation_format: ObservationFormat
 ) -> Callable[[str], str] | None:
-    """The function from a board's text to the observation, or None where they are the same (the grid).
+    """The function from a level's boards to observations, or None where they are the same (the grid).
 
     Coordinates are (row, column), counted from 0 at the top left. The coordinates beside a grid leave the walls to
     the grid; alone, they list the walls within the outermost cells, so that nothing is hidden.
     """
     if observation_format == "grid":
         return None
-    names = [f"({i // (columns + 1)}, {i % (columns + 1)})" for i in range(rows * (columns + 1))]
-    inner = [r * (columns + 1) + c for r in range(1, rows - 1) for c in range(1, columns - 1)]
+    rows, columns = board_size(board)
+    names = _names(rows, columns)
     head = f"Coordinates:\nBoard: {rows} rows x {columns} columns, counted from 0"
+    walls = [
+        names[i]
+        for i, symbol in enumerate(board)
+        if symbol == vocabulary.wall and columns < i < len(board) - columns and 0 < i % (columns + 1) < columns - 1
+    ]
+    tail = "\nInner walls: " + ", ".join(walls) if walls else ""
     lines = (
         ("\nTargets: ", vocabulary.target),
         ("\nBoxes: ", vocabulary.box),
@@ -49,9 +54,8 @@ def renderer(
         ("\nPlayer: ", vocabulary.player),
         ("\nPlayer on target: ", vocabulary.player_on_target),
     )
-    alone = observation_format == "coord"
 
-    def render(board: str) -> str:
+    def coordinates(board: str) -> str:
         text = head
         for label, symbol in lines:
             at = board.find(symbol)
@@ -59,12 +63,17 @@ def renderer(
                 text += label + names[at]
                 while (at := board.find(symbol, at + 1)) >= 0:
                     text += ", " + names[at]
-        if not alone:
-            return f"{text}\nGrid Map:\n{board}"
-        walls = ", ".join([names[i] for i in inner if board[i] == vocabulary.wall])
-        return f"{text}\nInner walls: {walls}" if walls else text
+        return text
 
-    return render
+    if observation_format == "coord":
+        return lambda board: coordinates(board) + tail
+    return lambda board: f"{coordinates(board)}\nGrid Map:\n{board}"
+
+
+@lru_cache(maxsize=64)
+def _names(rows: int, columns: int) -> list[str]:
+    """The coordinates of every index of a board's text."""
+    return [f"({i // (columns + 1)}, {i % (columns + 1)})" for i in range(rows * (columns + 1))]
 
 
 def explain(
@@ -80,17 +89,17 @@ def explain(
     """
     goal = "push every box onto a target" if many else "push the box onto the target"
     parts = [
-        f"You are solving a Sokoban puzzle: {goal}. Each action moves you one cell. If a box stands there, you push"
-        " it one cell further, provided that the cell beyond is neither a wall nor another box. You cannot pull a"
-        " box or walk through one, so take care not to push a box into a corner."
+        f"You are solving a Sokoban puzzle: {goal}. Each action moves you one cell. If a box stands there, you"
+        " push it one cell further, provided that the cell beyond is neither a wall nor another box. You cannot"
+        " pull a box or walk through one, so take care not to push a box into a corner."
     ]
     if observation_format != "grid":
         place = ""
         if size is not None:
             place = f", up to ({size[0] - 1}, {size[1] - 1}) at the bottom right"
         parts.append(
-            f"Positions are given as (row, column), counted from (0, 0) at the top left{place}. The outermost cells"
-            " are all walls."
+            f"Positions are given as (row, column), counted from (0, 0) at the top left{place}. The outermost"
+            " cells are all walls."
         )
     if observation_format != "coord":
         symbols = ", ".join(f"{getattr(vocabulary, kind)} {name}" for kind, name in _LEGEND.items())

@@ -1,11 +1,11 @@
 """Sokoban's rules on a board kept as text.
 
-A board is what the player reads: rows of symbols joined by newlines. One move looks at three cells in a line (the
-player, the cell ahead, the cell beyond) and replaces them, so the rules are one small dictionary per direction from
-three symbols to three symbols, and a step is a slice, a look-up and a concatenation.
+A board is what the player reads: rows of symbols joined by newlines. One move looks at three cells in a line
+(the player, the cell ahead, the cell beyond) and replaces them, so the rules are one small dictionary per
+direction from three symbols to three symbols, and a step is a slice, a look-up and a concatenation.
 
-The same indices serve the searches: bit `i` of a bit board is character `i` of the text (newlines are never floor),
-and a step up or down is a shift by the *stride*, the row length with its newline.
+The same indices serve the searches: bit `i` of a bit board is character `i` of the text (newlines are never
+floor), and a step up or down is a shift by the *stride*, the row length with its newline.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Move(NamedTuple):
 
 def translate(text: str, source: Vocabulary, target: Vocabulary) -> str:
     """The same board in another vocabulary."""
-    return text if source == target else text.translate(str.maketrans(dict(zip(source, target, strict=True))))
+    return text if source == target else text.translate(str.maketrans("".join(source), "".join(target)))
 
 
 def start_state(board: str, vocabulary: Vocabulary) -> State:

@@ -1,11 +1,11 @@
 """An exact Sokoban solver: A* over pushes on bit boards.
 
-A node is an arrangement of boxes and the player's cell just after a push; one flood of the player's region in layers
-gives the length of the walk to every possible push at once. Two objectives:
+A node is an arrangement of boxes and the player's cell just after a push; one flood of the player's region in
+layers gives the length of the walk to every possible push at once. Two objectives:
 
 * `"moves"`: the fewest moves (walks and pushes), what a player is charged for;
-* `"pushes"`: the fewest pushes, walks kept short as a second criterion. Positions in one region of the player count
-  as one node, which makes the search several times smaller.
+* `"pushes"`: the fewest pushes, walks kept short as a second criterion. Positions in one region of the player
+  count as one node, which makes the search several times smaller.
 
 The bound is the cheapest assignment of boxes to targets by push distance on the empty board. It never exceeds the
 true number of pushes and falls by at most one with each, so the first solution found is optimal. Branches end at
@@ -111,7 +111,7 @@ class _Maze:
         self._bounds: dict[int, int] = {}
 
     def bound(self, boxes: int) -> int:
-        """The least total push distance over all assignments of boxes to targets; `_UNREACHABLE` if none serves."""
+        """The least total push distance of any assignment of boxes to targets; `_UNREACHABLE` if none serves."""
         known = self._bounds.get(boxes)
         if known is None:
             known = self._bounds[boxes] = self._assign(boxes)
@@ -149,11 +149,7 @@ class _Maze:
         along = walls << stride | walls >> stride | (dead << stride & dead >> stride)
         frozen = boxes
         while frozen:
-            still = (
-                frozen
-                & (across | frozen << 1 | frozen >> 1)
-                & (along | frozen << stride | frozen >> stride)
-            )
+            still = frozen & (across | frozen << 1 | frozen >> 1) & (along | frozen << stride | frozen >> stride)
             if still == frozen:
                 return bool(frozen & ~self.targets)
             frozen = still
@@ -268,7 +264,5 @@ def _plan(maze: _Maze, root: _Node, last: _Node, came_from: dict[_Node, tuple[_N
     for before, pusher, after in reversed(pushes):
         plan += maze.walk(before.boxes, before.player, pusher)
         shift = after.bit_length() - pusher.bit_length()
-        plan.append(
-            "Right" if shift == 1 else "Left" if shift == -1 else "Down" if shift == maze.stride else "Up"
-        )
+        plan.append("Right" if shift == 1 else "Left" if shift == -1 else "Down" if shift == maze.stride else "Up")
     return plan
