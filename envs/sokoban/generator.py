@@ -102,6 +102,7 @@ def _brushes(size: int) -> tuple[tuple[int, ...], ...]:
         ((0, 0), (0, 1), (1, 0), (1, 1)),
         ((0, 0), (0, -1), (1, 0)),
         ((0, 0), (0, 1), (-1, 0)),
+        ((0, 0),),
     )
     brushes = []
     for cell in range(size * size):
@@ -120,13 +121,15 @@ def _room(rng: Random, spec: Spec) -> Room:
     size, boxes = spec.size, spec.boxes
     random = rng.random
     brushes = _brushes(size)
+    shapes = len(brushes[0])
     inside = (size - 2) ** 2
+    least = 0.25 + 1.2 / (size - 2)  # small rooms need a larger share of floor to be different from each other
     directions = (1, -1, size, -size)
     while True:
-        wanted = max(boxes + 5, int(inside * (0.42 + 0.25 * random())))
+        wanted = max(boxes + 5, int(inside * (least + 0.25 * random())))
         cell = (1 + int(random() * (size - 2))) * size + 1 + int(random() * (size - 2))
         step = directions[int(random() * 4)]
-        floor = brushes[cell][int(random() * 5)]
+        floor = brushes[cell][int(random() * shapes)]
         # A walk that meets the outer wall turns; each cell it visits is widened by a brush.
         while floor.bit_count() < wanted:
             ahead = cell + step
@@ -134,7 +137,7 @@ def _room(rng: Random, spec: Spec) -> Room:
                 step = directions[int(random() * 4)]
                 continue
             cell = ahead
-            floor |= brushes[cell][int(random() * 5)]
+            floor |= brushes[cell][int(random() * shapes)]
         pullable = floor & (
             (floor >> 1 & floor >> 2)
             | (floor << 1 & floor << 2)

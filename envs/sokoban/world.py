@@ -43,7 +43,7 @@ class Band(NamedTuple):
 
 
 BANDS: dict[str, Band] = {
-    "easy": Band(Spec(size=6, boxes=1, shortest=3, longest=9), max_steps=20),
+    "easy": Band(Spec(size=7, boxes=1, shortest=3, longest=9), max_steps=20),
     "medium": Band(Spec(size=7, boxes=2, shortest=10, longest=19), max_steps=40),
     "hard": Band(Spec(size=8, boxes=2, shortest=20, longest=40), max_steps=60),
 }
@@ -191,7 +191,7 @@ class Sokoban(BoardEnv):
     |---|---|---|---|---|
     | `TextSokoban-v0`, `TextSokobanNewVocab-v0` | 6x6 | 1 | 3 to 9 | 100 |
     | `TextLargeSokoban-v0` | 8x8 | 2 | 4 to 10 | 100 |
-    | `TextSokobanEasy-v0` | 6x6 | 1 | 3 to 9 | 20 |
+    | `TextSokobanEasy-v0` | 7x7 | 1 | 3 to 9 | 20 |
     | `TextSokobanMedium-v0` | 7x7 | 2 | 10 to 19 | 40 |
     | `TextSokobanHard-v0` | 8x8 | 2 | 20 to 40 | 60 |
 
@@ -219,8 +219,8 @@ class Sokoban(BoardEnv):
 
     ## Source
     Rewards: gym-sokoban 0.0.5 (Schrader, 2018). Symbols, sizes and the step limit of 100: RAGEN (Wang et al.,
-    2025, arXiv:2504.20073), where 6x6 levels have 1 to 14 optimal moves, 4.0 on average, and one in five validation
-    layouts is also a training layout.
+    2025, arXiv:2504.20073), where 6x6 levels have 1 to 14 optimal moves, 4.0 on average, and one in five
+    validation layouts is also a training layout.
     """
 
     def __init__(
