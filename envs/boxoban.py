@@ -37,7 +37,8 @@ class Boxoban(BoardEnv):
       or all of one last name ("valid"). Generated: "train", "valid", "test". None: everything.
     * `data`: the folder of the level files; by default `boxoban/` in the folder named by `ARBORETUM_DATA`.
     * `generated=False`: make levels even where there are files.
-    * `max_steps=400`: far above what any published level is known to need (see Notes).
+    * `max_steps=400`: the longest optimal solution among the first 1000 levels of `medium/valid`,
+      `unfiltered/test` and `hard` takes 152 moves.
     * `vocabulary`, `observation_format`: as in `TextSokoban-v0`.
 
     ## Source

@@ -96,19 +96,17 @@ def _board(rows: list[str], path: str | Path, line: int) -> str:
     if len(rows) > LARGEST or len(rows[0]) > LARGEST:
         raise DataError(path, f"the board is larger than {LARGEST}x{LARGEST}.", line)
     for offset, row in enumerate(rows):
+        hint = "; is the file cut off?" if offset == len(rows) - 1 else "."
         for character in row:
             if character not in SYMBOLS:
                 known = " ".join(repr(s) for s in SYMBOLS)
                 raise DataError(path, f"{character!r} is not part of a level; known: {known}.", line + offset)
         if len(row) != len(rows[0]):
-            raise DataError(
-                path, f"this row has {len(row)} cells, the board's first has {len(rows[0])}.", line + offset
-            )
+            problem = f"this row has {len(row)} cells, the board's first has {len(rows[0])}"
+            raise DataError(path, problem + hint, line + offset)
         edge = row if offset in (0, len(rows) - 1) else row[0] + row[-1]
         if edge.strip("#"):
-            problem = "the edge of the board must be walls ('#')"
-            hint = "; is the file cut off?" if offset == len(rows) - 1 else "."
-            raise DataError(path, problem + hint, line + offset)
+            raise DataError(path, "the edge of the board must be walls ('#')" + hint, line + offset)
     text = "\n".join(rows)
     players = text.count("@") + text.count("+")
     if players != 1:

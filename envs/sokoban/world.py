@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from ..core import Outcome, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
@@ -27,6 +27,9 @@ from .rules import (
 from .solver import solve
 
 Difficulty = Literal["easy", "medium", "hard"]
+
+_STYLES = ("dim", "dim", "yellow", "bold green", "bold red", "bold cyan", "bold cyan")
+"""Terminal colours, in the order of a `Vocabulary`'s fields."""
 
 _REFUSAL = "There is no such action. Choose Up, Down, Left or Right.\n"
 _LONGEST_ACTION = 64
@@ -55,6 +58,10 @@ STEP_LIMIT = 100
 
 class BoardEnv(TextEnv[State]):
     """Sokoban over boards from anywhere: rules, observations, solver. A subclass sets `tasks` and `_level`."""
+
+    palette: ClassVar[Mapping[str, str]] = {
+        symbol: style for words in VOCABULARIES.values() for symbol, style in zip(words, _STYLES, strict=True)
+    }
 
     _STOCK = 20_000
     """Positions whose plans are remembered, at most."""

@@ -4,13 +4,14 @@ import os
 import pickle
 from pathlib import Path
 
-import arboretum  # noqa: F401
 import gymnasium as gym
 import pytest
+from gymnasium.utils.env_checker import check_env
+
+import arboretum  # noqa: F401
 from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.envs.sokoban import level_files
 from arboretum.envs.sokoban.level_files import LevelFiles, parse_levels
-from gymnasium.utils.env_checker import check_env
 
 TO_FILE = str.maketrans("_OXP", " .$@")
 LEVEL = "\n".join(
@@ -129,13 +130,14 @@ GOOD = f"; 0\n{LEVEL}\n\n"
 @pytest.mark.parametrize(
     ("text", "line", "says"),
     [
-        (GOOD + f"; 1\n{LEVEL[:60]}", 19, "cut off"),
+        (GOOD + f"; 1\n{LEVEL[:60]}", 19, "has 5 cells.*cut off"),
+        (GOOD + f"; 1\n{LEVEL[:65]}", 19, "edge.*cut off"),
         (GOOD + "; 1\n", 14, "cut off"),
         (GOOD + f"; 1\n{LEVEL.replace('@', '%')}\n", 15, "'%' is not part of a level"),
         (GOOD + f"; 1\n{LEVEL.replace('@', ' ')}\n", 14, "0 players"),
         (GOOD + f"; 1\n{LEVEL.replace('@ ', '@@')}\n", 14, "2 players"),
         (GOOD + f"; 1\n{LEVEL.replace('@ $', '@  ')}\n", 14, "3 boxes but 4 targets"),
-        (GOOD + f"; 1\n{LEVEL.replace(' ' * 8, ' ' * 7)}\n", 18, "has 9 cells"),
+        (GOOD + f"; 1\n{LEVEL.replace(' ' * 8, ' ' * 7)}\n", 19, "has 9 cells"),
         (GOOD + f"; 1\n{LEVEL.replace('#  $', '   $', 1)}\n", 16, "edge"),
         (GOOD + f"; 1\n{LEVEL.replace('$', '#').replace('.', '#')}\n", 14, "no box"),
         (GOOD + f"; 0\n{LEVEL}\n", 13, "twice"),

@@ -1,12 +1,13 @@
 """The rules against a second simulator, written without looking at speed: sets of cells, one rule at a time."""
 
-import arboretum  # noqa: F401  (registers the worlds)
 import gymnasium as gym
 import pytest
-from arboretum.envs.errors import ConfigurationError
-from arboretum.envs.sokoban.rules import VOCABULARIES, Vocabulary
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import arboretum  # noqa: F401  (registers the worlds)
+from arboretum.envs.errors import ConfigurationError
+from arboretum.envs.sokoban.rules import VOCABULARIES, Vocabulary
 
 IDS = [
     "TextSokoban-v0",

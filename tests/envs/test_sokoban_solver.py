@@ -4,16 +4,17 @@ import os
 from collections import deque
 from pathlib import Path
 
-import arboretum  # noqa: F401
 import gymnasium as gym
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import arboretum  # noqa: F401
 from arboretum.envs.boxoban import GENERATED
 from arboretum.envs.sokoban.generator import Spec, generate, layers
 from arboretum.envs.sokoban.level_files import parse_levels
 from arboretum.envs.sokoban.rules import STANDARD, Masks
 from arboretum.envs.sokoban.solver import solve
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 STEPS = {"Up": (-1, 0), "Down": (1, 0), "Left": (0, -1), "Right": (0, 1)}
 

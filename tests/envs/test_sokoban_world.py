@@ -3,12 +3,13 @@
 import pickle
 import random
 
-import arboretum  # noqa: F401
 import gymnasium as gym
 import numpy as np
 import pytest
-from arboretum.envs.registry import WORLDS
 from gymnasium.utils.env_checker import check_env
+
+import arboretum  # noqa: F401
+from arboretum.envs.registry import WORLDS
 
 IDS = [world.id for world in WORLDS if world.module == "sokoban"]
 
