@@ -11,6 +11,9 @@ from .rules import Vocabulary
 ObservationFormat = Literal["grid", "coord", "grid_coord"]
 OBSERVATION_FORMATS = ("grid", "coord", "grid_coord")
 
+Renderer = Callable[[str, int], str]
+"""From a board and the player's index in it to an observation."""
+
 _LEGEND = {
     "wall": "wall",
     "floor": "empty floor",
@@ -28,9 +31,7 @@ def board_size(board: str) -> tuple[int, int]:
     return (len(board) + 1) // (columns + 1), columns
 
 
-def renderer(
-    board: str, vocabulary: Vocabulary, observation_format: ObservationFormat
-) -> Callable[[str], str] | None:
+def renderer(board: str, vocabulary: Vocabulary, observation_format: ObservationFormat) -> Renderer | None:
     """The function from a level's boards to observations, or None where they are the same (the grid).
 
     Coordinates are (row, column), counted from 0 at the top left. The coordinates beside a grid leave the walls to
@@ -51,11 +52,11 @@ def renderer(
         ("\nTargets: ", vocabulary.target),
         ("\nBoxes: ", vocabulary.box),
         ("\nBoxes on target: ", vocabulary.box_on_target),
-        ("\nPlayer: ", vocabulary.player),
-        ("\nPlayer on target: ", vocabulary.player_on_target),
     )
+    standing = {vocabulary.player: "\nPlayer: ", vocabulary.player_on_target: "\nPlayer on target: "}
+    alone = observation_format == "coord"
 
-    def coordinates(board: str) -> str:
+    def render(board: str, player: int) -> str:
         text = head
         for label, symbol in lines:
             at = board.find(symbol)
@@ -63,11 +64,11 @@ def renderer(
                 text += label + names[at]
                 while (at := board.find(symbol, at + 1)) >= 0:
                     text += ", " + names[at]
-        return text
+        if alone:
+            return f"{text}{standing[board[player]]}{names[player]}{tail}"
+        return f"{text}{standing[board[player]]}{names[player]}\nGrid Map:\n{board}"
 
-    if observation_format == "coord":
-        return lambda board: coordinates(board) + tail
-    return lambda board: f"{coordinates(board)}\nGrid Map:\n{board}"
+    return render
 
 
 @lru_cache(maxsize=64)
