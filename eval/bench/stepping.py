@@ -22,8 +22,8 @@ def world_rows(
     """A world's step ratio, its fork time, and its ratio with everything else that random play needs.
 
     The first row is `env.step` alone: random episodes of 64 tasks, recorded and then replayed from snapshots,
-    against raw FrozenLake-v1 stepped through the same `gym.make`. The last row is random play from nothing: choosing among
-    the legal actions, and a reset to a task never seen before at each end of an episode.
+    against raw FrozenLake-v1 stepped through the same `gym.make`. The last row is random play from nothing:
+    choosing among the legal actions, and a reset to a task never seen before at each end of an episode.
 
     Args:
         name: Gymnasium id.
@@ -78,7 +78,8 @@ def _replay(env: gym.Env[Any, Any]) -> Callable[[], int]:
     episodes: list[tuple[Any, list[str]]] = []
     for seed in range(_EPISODES):
         env.reset(seed=seed)
-        start, actions, ended = world.snapshot(), [], False
+        start, ended = world.snapshot(), False
+        actions: list[str] = []
         while not ended and len(actions) < 100:
             actions.append(rng.choice(world.admissible_actions()))
             _, _, terminated, truncated, _ = env.step(actions[-1])

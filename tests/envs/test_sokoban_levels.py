@@ -147,11 +147,11 @@ def test_four_box_levels_are_solvable_and_not_easy(split):
     assert min(lengths) >= 8 and max(lengths) < 200
 
 
-@pytest.mark.parametrize("size", [5, 6, 7, 10, 16, 24])
-@pytest.mark.parametrize("boxes", [1, 2, 3, 6])
+@pytest.mark.parametrize(
+    ("size", "boxes"),
+    [(size, boxes) for size in (5, 6, 7, 10, 16, 24) for boxes in (1, 2, 3, 6) if (size - 2) ** 2 >= 8 * boxes],
+)
 def test_every_size_and_number_of_boxes_yields_levels(size, boxes):
-    if (size - 2) ** 2 < 8 * boxes:
-        pytest.skip("refused by the world")
     env = gym.make("TextSokoban-v0", size=size, boxes=boxes, split="test")
     for seed in range(3):
         text, info = env.reset(seed=seed)
