@@ -77,22 +77,18 @@ def _names(rows: int, columns: int) -> list[str]:
     return [f"({i // (columns + 1)}, {i % (columns + 1)})" for i in range(rows * (columns + 1))]
 
 
-def explain(
-    size: tuple[int, int] | None, vocabulary: Vocabulary, observation_format: ObservationFormat, many: bool
-) -> str:
+def explain(size: tuple[int, int] | None, vocabulary: Vocabulary, observation_format: ObservationFormat) -> str:
     """The instructions of a world that shows boards like this.
 
     Args:
         size: rows and columns, where known.
         vocabulary: the symbols in use.
         observation_format: the format in use.
-        many: whether there is more than one box.
     """
-    goal = "push every box onto a target" if many else "push the box onto the target"
     parts = [
-        f"You are solving a Sokoban puzzle: {goal}. Each action moves you one cell. If a box stands there, you"
-        " push it one cell further, provided that the cell beyond is neither a wall nor another box. You cannot"
-        " pull a box or walk through one, so take care not to push a box into a corner."
+        "You are solving a Sokoban puzzle: push every box onto a target. Each action moves you one cell. If a box"
+        " stands there, you push it one cell further, provided that the cell beyond is neither a wall nor another"
+        " box. You cannot pull a box or walk through one, so take care not to push a box into a corner."
     ]
     if observation_format != "grid":
         place = ""
@@ -104,8 +100,8 @@ def explain(
         )
     if observation_format != "coord":
         symbols = ", ".join(f"{getattr(vocabulary, kind)} {name}" for kind, name in _LEGEND.items())
-        board = f"The board has {size[0]} rows and {size[1]} columns. " if size is not None else ""
-        parts.append(f"{board}Its symbols: {symbols}." if board else f"The board's symbols: {symbols}.")
+        measures = f"The board has {size[0]} rows and {size[1]} columns. " if size is not None else ""
+        parts.append(f"{measures}The board's symbols: {symbols}.")
     parts.append(
         "The actions are Up, Down, Left and Right. Every action costs 0.1 points, a box pushed onto a target earns"
         " 1 point, a box pushed off a target costs 1 point, and solving the puzzle earns 10 points."

@@ -148,11 +148,7 @@ class BoardEnv(TextEnv[State]):
 
     @property
     def instructions(self) -> str:
-        many = self._many_boxes()
-        return explain(self._size, self.vocabulary, self.observation_format, many)
-
-    def _many_boxes(self) -> bool:
-        return True
+        return explain(self._size, self.vocabulary, self.observation_format)
 
     def state_key(self) -> Hashable:
         return self._state.board
@@ -273,9 +269,6 @@ class Sokoban(BoardEnv):
 
     def _level(self, task: str) -> str:
         return generate(self.level_spec, task)
-
-    def _many_boxes(self) -> bool:
-        return self.level_spec.boxes > 1
 
 
 def default_spec(size: int, boxes: int) -> Spec:

@@ -172,7 +172,7 @@ def test_the_legend_names_every_symbol_shown_and_the_size_is_the_boards(world, o
         if observation_format == "coord":
             assert f"({size - 1}, {size - 1})" in instructions
             continue
-        legend = instructions.split("symbols: ")[1].split(".\n")[0].split(", ")
+        legend = instructions.split("The board's symbols: ")[1].split(".\n")[0].split(", ")
         symbols = {entry.split(" ", 1)[0] for entry in legend}
         assert shown - {"\n"} <= symbols == set(env.unwrapped.vocabulary)
         assert f"{size} rows and {size} columns" in instructions
