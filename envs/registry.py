@@ -50,15 +50,27 @@ WORLDS: tuple[World, ...] = (
         {"vocabulary": "new"},
     ),
     World("TextLargeSokoban-v0", "sokoban", "Sokoban", "8x8, two boxes", {"size": 8, "boxes": 2}),
-    World("TextSokobanEasy-v0", "sokoban", "Sokoban", "short optimal solutions, 20 steps", {"difficulty": "easy"}),
+    World(
+        "TextSokobanEasy-v0",
+        "sokoban",
+        "Sokoban",
+        "7x7, one box, 3 to 9 moves at best; 20 steps",
+        {"difficulty": "easy"},
+    ),
     World(
         "TextSokobanMedium-v0",
         "sokoban",
         "Sokoban",
-        "middling optimal solutions, 40 steps",
+        "7x7, two boxes, 10 to 19 moves at best; 40 steps",
         {"difficulty": "medium"},
     ),
-    World("TextSokobanHard-v0", "sokoban", "Sokoban", "long optimal solutions, 60 steps", {"difficulty": "hard"}),
+    World(
+        "TextSokobanHard-v0",
+        "sokoban",
+        "Sokoban",
+        "8x8, two boxes, 20 to 40 moves at best; 60 steps",
+        {"difficulty": "hard"},
+    ),
     World(
         "TextBoxoban-v0", "boxoban", "Boxoban", "10x10, four boxes: the Boxoban level files, or levels like them"
     ),
