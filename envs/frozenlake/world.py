@@ -248,7 +248,7 @@ def _given_lake(desc: Map) -> Lake:
     return Lake(desc)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
 def _policy(lake: Lake, success_rate: float) -> Policy:
     return Policy(lake, success_rate)
 
