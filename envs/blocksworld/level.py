@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import NamedTuple
 
 from ..core import Outcome
@@ -96,3 +97,12 @@ class Level:
                 self._plans.setdefault(blocks, plan[place:])
                 blocks = successor(action, blocks)
         return plan
+
+    def stroll(self, blocks: Arrangement, rng: random.Random, most: int) -> list[str]:
+        """Uniformly random legal actions, until the goal is reached or `most` are taken."""
+        actions: list[str] = []
+        position = Position(blocks)
+        while len(actions) < most and not self.scene(position.blocks).solved:
+            actions.append(rng.choice(self.legal(position.blocks)))
+            position, _ = self.act(self.scene(position.blocks), position, actions[-1])
+        return actions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Hashable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -179,7 +180,7 @@ class Blocksworld(TextEnv[Position]):
             level = _generated_level(self.family, self.blocks, task, self.notation)
         self._level = level
         if self._adaptive:
-            self.max_steps = max(1, 8 * (len(level.problem.names) - 1))
+            self.max_steps = _step_limit(level.problem)
         return level.start
 
     def _observe(self) -> str:
@@ -227,11 +228,22 @@ class Blocksworld(TextEnv[Position]):
             return ()
         return self._level.legal(self._state.blocks) if self.mode == "step" else None
 
+    def random_action(self, rng: random.Random) -> str:
+        """In plan mode: random legal actions up to the goal or step mode's limit, so that chance is the same."""
+        if self.mode == "step" or self._ended:
+            return super().random_action(rng)
+        blocks = self._state.blocks
+        return "\n".join(self._level.stroll(blocks, rng, _step_limit(self._level.problem)))
+
     def expert_actions(self) -> list[str] | None:
         if self._ended:
             return None
         plan = list(self._level.plan(self._state.blocks))
         return plan if self.mode == "step" else ["\n".join(plan)]
+
+
+def _step_limit(problem: Problem) -> int:
+    return max(1, 8 * (len(problem.names) - 1))
 
 
 @lru_cache(maxsize=256)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 
@@ -279,3 +280,24 @@ def test_tasks_and_plans_do_not_depend_on_the_hash_salt():
         for salt in ("1", "2")
     }
     assert len(outputs) == 1 and len(json.loads(outputs.pop())) == 240
+
+
+def test_a_random_plan_is_as_good_as_random_steps() -> None:
+    """Random plans are legal to the last line, and succeed as often as the random player does step by step."""
+    plans = gym.make("TextBlocksworld-v0", mode="plan", blocks=3).unwrapped
+    steps = gym.make("TextBlocksworld-v0", blocks=3).unwrapped
+    wins = [0, 0]
+    for n in range(400):
+        rng = random.Random(n)
+        plans.reset(seed=n)
+        *_, info = plans.step(plans.random_action(rng))
+        assert info["failed_line"] == 0
+        wins[0] += info["success"]
+        steps.reset(seed=n)
+        over = False
+        while not over:
+            _, _, terminated, truncated, info = steps.step(steps.random_action(rng))
+            over = terminated or truncated
+        wins[1] += info["success"]
+    # two binomial rates of 400: their difference has a standard error of at most 0.036
+    assert abs(wins[0] - wins[1]) / 400 < 4 * 0.036
