@@ -59,8 +59,14 @@ class GeneratedTasks(Sequence[str]):
         return f"{self.split}/{index % self.LENGTH}"
 
     def __contains__(self, task: object) -> bool:
+        """Whether the task can be opened: where no split is chosen, those of every split can, by name."""
+        if not isinstance(task, str):
+            return False
+        split = task.partition("/")[0]
+        if self.split == ANY and split in SPLITS:
+            return task in GeneratedTasks(split)
         try:
-            return isinstance(task, str) and self.index(task) >= 0
+            return self.index(task) >= 0
         except ValueError:
             return False
 
