@@ -146,6 +146,7 @@ GOOD = f"; 0\n{LEVEL}\n\n"
         (GOOD + f"; 0\n{LEVEL}\n", 13, "twice"),
         (GOOD + f"level 1\n{LEVEL}\n", 13, "header"),
         (GOOD + f"\n\n{LEVEL}\n", 15, "header"),
+        (f"; {'1' * 5000}\n{LEVEL}\n", 1, "header"),
         ("", 1, "no level"),
         (f"; 0\n{'#' * 31}\n{'#' * 31}\n{'#' * 31}\n", 2, "larger"),
     ],
