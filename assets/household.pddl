@@ -4,7 +4,7 @@
 ; must mean the same as the action of that name here (order of conditions and names of variables aside; the types of
 ; appliances and knives are the file's own affair).
 
-(define (domain household)
+(define (domain alfred)
   (:requirements :adl :typing)
 
   (:types agent location receptacle object rtype otype)
@@ -33,27 +33,28 @@
     (isHot ?o - object)
     (isCool ?o - object)
     (isSliced ?o - object)
-    (isToggled ?o - object))
+    (isToggled ?o - object)
+    (checked ?x))   ; means nothing, but TextWorld leaves out actions without an effect
 
   (:action look :parameters (?a - agent ?l - location)
     :precondition (atLocation ?a ?l)
-    :effect (and))
+    :effect (checked ?l))
 
   (:action inventory :parameters (?a - agent)
     :precondition (and)
-    :effect (and))
+    :effect (checked ?a))
 
   (:action help :parameters (?a - agent)
     :precondition (and)
-    :effect (and))
+    :effect (checked ?a))
 
   (:action examineReceptacle :parameters (?a - agent ?r - receptacle)
     :precondition (exists (?l - location) (and (atLocation ?a ?l) (receptacleAtLocation ?r ?l)))
-    :effect (and))
+    :effect (checked ?r))
 
   (:action examineObject :parameters (?a - agent ?o - object)
     :precondition (holds ?a ?o)
-    :effect (and))
+    :effect (checked ?o))
 
   (:action GotoLocation :parameters (?a - agent ?from - location ?to - location ?r - receptacle)
     :precondition (and (atLocation ?a ?from) (receptacleAtLocation ?r ?to))

@@ -83,8 +83,12 @@ def read_rules(text: str) -> tuple[Domain, Rules]:
         if name == "examineobject" and meaning == _examine_lying():
             examine_lying = True
         elif meaning != known:
-            raise Malformed(f"its domain gives the action {name} conditions or effects that this engine does not know")
-        roles[name] = {var.lstrip("?"): role for (var, _), role in zip(action.parameters, ROLES[name], strict=True)}
+            raise Malformed(
+                f"its domain gives the action {name} conditions or effects that this engine does not know"
+            )
+        roles[name] = {
+            var.lstrip("?"): role for (var, _), role in zip(action.parameters, ROLES[name], strict=True)
+        }
         if constants:
             types[name] = frozenset(constants)
     return domain, Rules(roles, types, examine_lying)

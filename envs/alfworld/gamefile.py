@@ -151,8 +151,8 @@ def _compile(problem: Problem, dialect: Dialect, line: str, walkthrough: tuple[s
         if thing in thing_of and location in location_of:
             near |= 1 << location_of[location] * width + thing_of[thing]
 
-    static = {name: objects(name) for name in ("pickupable", "cleanable", "heatable", "coolable", "sliceable")}
-    static["toggleable"] = objects("toggleable")
+    traits = ("pickupable", "cleanable", "heatable", "coolable", "sliceable", "toggleable")
+    static: dict[str, Any] = {name: objects(name) for name in traits}
     return Game(
         dialect=dialect,
         task_line=line,
@@ -211,13 +211,13 @@ def from_record(record: list[Any], dialect: Dialect) -> Game:
         ValueError, TypeError, KeyError: this is no such record.
     """
     *fields, contained, (kind, objects, receptacles, count, flags, lamps), start = record
-    values = {
+    values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in zip(_RECORDED, fields, strict=True)
     }
     return Game(
         dialect=dialect,
-        contained={outer: inner for outer, inner in contained},
+        contained=dict(contained),
         goal=Goal(kind, objects, receptacles, count, tuple(flags), lamps),
         start=State(*[int(part, 16) for part in start]),
         **values,

@@ -11,7 +11,10 @@ _FLAGS: dict[str, Flag] = {"isclean": "clean", "ishot": "hot", "iscool": "cool",
 
 
 def read_goal(
-    expression: Expression, types: Mapping[str, int], receptacle_types: Mapping[str, int], static: Mapping[str, int]
+    expression: Expression,
+    types: Mapping[str, int],
+    receptacle_types: Mapping[str, int],
+    static: Mapping[str, int],
 ) -> Goal:
     """Compile a goal.
 

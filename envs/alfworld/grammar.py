@@ -2,10 +2,11 @@ r"""The grammar of a game file: command templates and replies, compiled to funct
 
 ALFWorld's files speak a small language of their own (TextWorld's `.twl` with a Tracery-like JSON inside):
 
-* `action Name { template :: "take {o} from {r}"; feedback :: "#PickupObject.feedback#"; grammar :: \"\"\"{…}\"\"\"; }`
+* `action Name { template :: "take {o} from {r}"; feedback :: "#Name.feedback#"; grammar :: \"\"\"{…}\"\"\"; }`
 * a rule is a list of alternatives; the first whose `condition` holds gives the text;
 * in a text, `{o.name}` names an action's parameter, `#rule#` is another rule, and
-  `[{o.indefinite + ' ' + o.name | inreceptacle(o:object, r:receptacle)}]` lists all `o` for which the condition holds.
+  `[{o.indefinite + ' ' + o.name | inreceptacle(o:object, r:receptacle)}]` lists all `o` for which a condition
+  holds.
 
 A condition is a conjunction of facts. Which of its variables are already bound matters: `look` is an action at a
 location, so that its list of receptacles is of those here, while the introduction's is of all.
@@ -377,10 +378,6 @@ def _joined(parts: list[str | Render]) -> Render:
             return single
 
     def join(game: Game, state: State, thing: int, other: int) -> str:
-        return "".join(
-            [part if isinstance(part, str) else part(game, state, thing, other) for part in parts]
-        )
+        return "".join([part if isinstance(part, str) else part(game, state, thing, other) for part in parts])
 
     return join
-
-

@@ -62,7 +62,7 @@ class Goal(NamedTuple):
     """When a game is won.
 
     Attributes:
-        kind: "place": `count` different objects of the set `objects`, each with all of `flags`, lie in the same
+        kind: "place": `number` different objects of the set `objects`, each with all of `flags`, lie in the same
             one of the receptacles `receptacles`. "light": the agent holds one of `objects`, and one of `lamps`
             is switched on and lies in a receptacle where the agent is.
     """
@@ -70,7 +70,7 @@ class Goal(NamedTuple):
     kind: Literal["place", "light"]
     objects: int
     receptacles: int = 0
-    count: int = 1
+    number: int = 1
     flags: tuple[Flag, ...] = ()
     lamps: int = 0
 
@@ -78,7 +78,7 @@ class Goal(NamedTuple):
     def task_type(self) -> TaskType:
         if self.kind == "light":
             return "Look"
-        if self.count == 2:
+        if self.number == 2:
             return "Pick2"
         names: dict[Flag, TaskType] = {"clean": "Clean", "hot": "Heat", "cool": "Cool"}
         return next((names[flag] for flag in self.flags if flag in names), "Pick")

@@ -6,7 +6,7 @@ PDDL knows no case, so everything is lower-cased. Nothing here knows what the pr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -46,10 +46,9 @@ class Problem:
     goal: Expression
     by_predicate: dict[str, list[tuple[str, ...]]] = field(repr=False)
 
-    def pairs(self, predicate: str) -> Iterator[tuple[str, str]]:
+    def pairs(self, predicate: str) -> list[tuple[str, str]]:
         """The arguments of a two-place predicate's facts."""
-        for first, second in self.by_predicate.get(predicate, ()):
-            yield first, second
+        return [(first, second) for first, second in self.by_predicate.get(predicate, ())]
 
     def members(self, predicate: str) -> set[str]:
         """The arguments of a one-place predicate's facts."""

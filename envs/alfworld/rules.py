@@ -60,7 +60,7 @@ def reply(game: Game, state: State, action: Action) -> str:
 
 def won(game: Game, state: State) -> bool:
     """Whether the goal holds now. It is not latched."""
-    kind, objects, receptacles, count, flags, lamps = game.goal
+    kind, objects, receptacles, number, flags, lamps = game.goal
     if kind == "light":
         if state.held == NOTHING or not objects >> state.held & 1:
             return False
@@ -73,7 +73,7 @@ def won(game: Game, state: State) -> bool:
     inside, width = state.inside, game.width
     for receptacle in members(receptacles):
         found = inside >> receptacle * width & objects
-        if found and (count == 1 or found.bit_count() >= count):
+        if found.bit_count() >= number:
             return True
     return False
 
@@ -124,7 +124,9 @@ def _patterns(
     table = []
     for verb, pieces in templates:
         pattern = "".join(re.escape(piece) if isinstance(piece, str) else r"(\S+ \d+)" for piece in pieces)
-        table.append((verb, re.compile(pattern), tuple(piece[0] for piece in pieces if not isinstance(piece, str))))
+        table.append(
+            (verb, re.compile(pattern), tuple(piece[0] for piece in pieces if not isinstance(piece, str)))
+        )
     return table
 
 
