@@ -31,10 +31,11 @@ def read_game(content: bytes | str) -> Game:
         Malformed: anything else that makes it unplayable; the message is a clause about "it".
     """
     try:
-        data = json.loads(content)
+        return compile_game(json.loads(content))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise Malformed(f"it is not JSON ({error})") from None
-    return compile_game(data)
+    except RecursionError:
+        raise Malformed("it is nested too deeply") from None
 
 
 def compile_game(data: object) -> Game:

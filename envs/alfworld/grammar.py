@@ -73,8 +73,7 @@ def read_wording(grammar: str, rules: Rules) -> Wording:
             raise Malformed(f"its grammar has no command template for the action {name}")
     return Wording(
         {name: _template(templates[name], roles) for name, roles in rules.roles.items()},
-        # The original drops the line break that a feedback starts with.
-        {name: book.text(feedback.get(name, "").removeprefix("\n"), roles) for name, roles in rules.roles.items()},
+        {name: book.text(feedback.get(name, ""), roles) for name, roles in rules.roles.items()},
         book.text("#intro#", {}),
     )
 
@@ -243,6 +242,7 @@ class _Book:
 
     def text(self, text: str, roles: Roles) -> Render:
         """Compile a text whose bound variables are `roles`."""
+        text = text.lstrip()  # as the original's reader of texts does, for every rule
         parts: list[str | Render] = []
         position = 0
         for part in _PART.finditer(text):

@@ -102,6 +102,7 @@ def open_library(folder: Path, split: str | None) -> Library:
     if known is not None and started < known.compared_at + 20 * known.comparison_took:
         return known.library
     files, archives = _find(folder)
+    compared = time.monotonic()
     fingerprint = (files, archives)
     if known is None or known.fingerprint != fingerprint:
         shelves: list[_Shelf] = [_Archive(path, split) for path in archives]
@@ -109,8 +110,7 @@ def open_library(folder: Path, split: str | None) -> Library:
             shelves.insert(0, _Tree(folder, split, files))
         known = _Known(fingerprint, Library(folder, split, shelves))
         _libraries[folder, split] = known
-    known.comparison_took = time.monotonic() - started
-    known.compared_at = time.monotonic()
+    known.compared_at, known.comparison_took = compared, compared - started
     return known.library
 
 

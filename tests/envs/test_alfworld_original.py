@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from arboretum.envs.alfworld import rules
 from arboretum.envs.alfworld.gamefile import compile_game
 from arboretum.envs.alfworld.generator import SPLITS, generate_file

@@ -69,8 +69,8 @@ GOALS = {
     )
 }
 GOALS["Look"] = (
-    "(and (exists (?b - object ?r - receptacle ?a - agent ?l - location) (and (objectType ?b LampType) (toggleable ?b)"
-    " (isToggled ?b) (receptacleAtLocation ?r ?l) (atLocation ?a ?l) (inReceptacle ?b ?r)))"
+    "(and (exists (?b - object ?r - receptacle ?a - agent ?l - location) (and (objectType ?b LampType)"
+    " (toggleable ?b) (isToggled ?b) (receptacleAtLocation ?r ?l) (atLocation ?a ?l) (inReceptacle ?b ?r)))"
     " (exists (?o - object ?a - agent) (and (objectType ?o MugType) (holds ?a ?o))))"
 )
 
