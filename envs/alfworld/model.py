@@ -179,6 +179,9 @@ class Game:
     understood: dict[str, Action] = field(default_factory=dict, repr=False)
     """Commands already parsed: at most as many as the game has."""
 
+    phrased: dict[tuple[str, int, int], str] = field(default_factory=dict, repr=False)
+    """The commands of actions, as they are first listed."""
+
     @cached_property
     def width(self) -> int:
         return len(self.objects)

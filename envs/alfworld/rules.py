@@ -132,17 +132,14 @@ def _patterns(
 
 def phrase(game: Game, verb: str, thing: int = 0, other: int = 0) -> str:
     """The command for an action."""
-    words = []
-    for piece in game.dialect.wording.templates[verb]:
-        if isinstance(piece, str):
-            words.append(piece)
-        elif piece[0] == "object":
-            words.append(game.objects[thing])
-        elif piece[0] == "receptacle":
-            words.append(game.receptacles[other])
-        else:
-            words.append(game.objects[other])
-    return "".join(words)
+    command = game.phrased.get((verb, thing, other))
+    if command is None:
+        names = {"object": game.objects, "tool": game.objects, "receptacle": game.receptacles}
+        number = {"object": thing, "tool": other, "receptacle": other}
+        pieces = game.dialect.wording.templates[verb]
+        words = [piece if isinstance(piece, str) else names[piece[0]][number[piece[0]]] for piece in pieces]
+        command = game.phrased[verb, thing, other] = "".join(words)
+    return command
 
 
 # ---------------------------------------------------------------------- when and what
@@ -250,7 +247,7 @@ def admissible(game: Game, state: State) -> list[str]:
     """All admissible commands, sorted as strings."""
     verbs = game.dialect.wording.templates
     here = game.here[state.location]
-    commands = list(_fixed(game, state.location))
+    commands: list[str] = []
     held, width, everything = state.held, game.width, game.everything
     closed = game.openable & ~state.opened
     for receptacle in here:
@@ -286,7 +283,8 @@ def admissible(game: Game, state: State) -> list[str]:
         if game.knives >> held & 1 and "sliceobject" in verbs:
             for thing in members(state.near >> state.location * width & game.sliceable):
                 commands.append(phrase(game, "sliceobject", thing, held))
-    return sorted(set(commands))
+    # Two sorted runs are merged in one pass. A lamp in two receptacles is named twice.
+    return sorted(_fixed(game, state.location) + sorted(set(commands)))
 
 
 def _fixed(game: Game, location: int) -> list[str]:
