@@ -8,12 +8,12 @@ task. Splits follow the original's idea: one floor plan in five is only ever use
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
-from ..errors import ConfigurationError, unknown_name
+from ..errors import unknown_name
 from ..seeding import stable_seed
+from ..tasks import ANY, GeneratedTasks
 from .domain import household_text
 from .gamefile import compile_game
 from .grammar import MASK, mask_sentence
@@ -26,58 +26,27 @@ SPLITS = ("train", "valid_seen", "valid_unseen")
 FLOOR_PLANS = 400
 
 
-class HomeTasks(Sequence[str]):
+class HomeTasks(GeneratedTasks):
     """The names `<split>/0`, `<split>/1`, … of generated games.
 
     Args:
-        split: one of `SPLITS`, or None for all three in turn.
+        split: one of `SPLITS`, or None for games of all three.
     """
-
-    LENGTH = 2**31
 
     def __init__(self, split: str | None) -> None:
         if split is not None and split not in SPLITS:
             raise unknown_name("split", split, SPLITS)
-        self.split = split
-
-    def __len__(self) -> int:
-        return self.LENGTH
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self.LENGTH))]
-        if not -self.LENGTH <= index < self.LENGTH:
-            raise IndexError(f"task index {index} is outside 0 … {self.LENGTH - 1}")
-        index %= self.LENGTH
-        if self.split is not None:
-            return f"{self.split}/{index}"
-        return f"{SPLITS[index % len(SPLITS)]}/{index // len(SPLITS)}"
-
-    def __contains__(self, task: object) -> bool:
-        try:
-            split, _ = parse_task(task)
-        except ConfigurationError:
-            return False
-        return self.split in (None, split)
+        self.split = split or ANY
 
 
-def parse_task(task: object) -> tuple[str, int]:
-    """Split and index of a generated game's name.
+def parse_task(task: str) -> tuple[str, int]:
+    """Split (or `ANY`) and index of a generated game's name.
 
     Raises:
         ConfigurationError: it is no such name.
     """
-    split, _, number = task.rpartition("/") if isinstance(task, str) else ("", "", "")
-    # Longer numbers are no index, and too long ones not even convertible.
-    if split in SPLITS and number.isascii() and number.isdecimal() and len(number) <= 10:
-        index = int(number)
-        if str(index) == number and index < HomeTasks.LENGTH:
-            return split, index
-    raise ConfigurationError(f"unknown task {str(task)[:80]!r}; generated games are named train/0, train/1, …")
+    split = task.rpartition("/")[0]
+    return split, HomeTasks(None if split == ANY else split).index(task)
 
 
 def generate_game(task: str) -> Game:
@@ -114,7 +83,7 @@ def _generate(split: str, index: int) -> tuple[dict[str, Any], Game]:
     while True:
         number = rng.randrange(FLOOR_PLANS)
         trial_seed = rng.getrandbits(64)
-        if _split_of(number, trial_seed) != split:
+        if split not in (ANY, _split_of(number, trial_seed)):
             continue
         home = _floor_plan(number)
         trial = _trial(home, task_type, random.Random(trial_seed))
