@@ -27,6 +27,7 @@ class Talk:
         users: the user message of every turn so far, the current one included.
         tokens: the conversation as the model saw it, for engines with a tokenizer.
         mark: length of `tokens` at the end of the last turn.
+        sampled: the tokens of the last reply.
         restart: whether the current turn began a new token sequence.
         pending: the conversation whose request is under way; None while there is none.
     """
@@ -36,6 +37,7 @@ class Talk:
     users: list[str] = field(default_factory=list)
     tokens: Conversation | None = None
     mark: int = 0
+    sampled: Sequence[int] = ()
     restart: bool = False
     pending: str | None = None
 
@@ -130,7 +132,7 @@ class LanguageAgent(Agent):
             if self.engine.context is not None:
                 room = self.engine.context - len(prompt_ids)
                 if room < 1:
-                    reason = f"a prompt of {len(prompt_ids)} tokens leaves no room in a context of {self.engine.context}"
+                    reason = f"a prompt of {len(prompt_ids)} tokens fills the context of {self.engine.context}"
                     return Reply((), text="", quit=reason, well_formed=False)
                 sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
         prefill = self.dialogue.prefill if self.chat is not None else ""
@@ -151,9 +153,9 @@ class LanguageAgent(Agent):
             text = self.dialogue.prefill + text
             assert completion.token_ids is not None and completion.logprobs is not None
             talk.tokens.add_reply(completion.token_ids, completion.logprobs)
-            ids, mask, logprobs = talk.tokens.since(talk.mark)
+            talk.sampled = completion.token_ids
+            tokens = {**talk.tokens.since(talk.mark)._asdict(), "restart": talk.restart or None}
             talk.mark = len(talk.tokens)
-            tokens = {"token_ids": ids, "loss_mask": mask, "logprobs": logprobs, "restart": talk.restart or None}
         talk.messages.append(Message("assistant", text))
         parsed = self.dialogue.parse(text)
         actions = self.dialogue.allowed(parsed.actions, seat.episode.turns)
@@ -192,6 +194,5 @@ class LanguageAgent(Agent):
             talk.tokens.add_prompt(chat.opening(messages, self.dialogue.prefill))
         else:
             talk.restart = False
-            talk.tokens.add_prompt(chat.bridge(talk.tokens.last_reply(), [messages[-1]], self.dialogue.prefill))
-        ids: list[int] = talk.tokens.ids
-        return ids
+            talk.tokens.add_prompt(chat.bridge(talk.sampled, [messages[-1]], self.dialogue.prefill))
+        return talk.tokens.ids
