@@ -95,33 +95,6 @@ def _write(space: AnyText, index: int, values: str, shared_memory: Any) -> None:
     rows[index, 1 : 1 + len(points)] = points
 
 
-class _SharedTexts(Sequence[str]):
-    """The strings in shared memory now: a view, since Gymnasium asks once and then expects the memory itself.
-
-    A (deep) copy, which Gymnasium hands out, is a plain tuple.
-    """
-
-    def __init__(self, rows: np.ndarray[Any, np.dtype[np.int32]]) -> None:
-        self._rows = rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
-        if isinstance(index, slice):
-            return tuple(self)[index]
-        row = self._rows[index]
-        text: str = row[1 : 1 + row[0]].tobytes().decode("utf-32-le", "surrogatepass")
-        return text
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> tuple[str, ...]:
-        return tuple(self)
-
-
 @read_from_shared_memory.register(AnyText)
 def _read(space: AnyText, shared_memory: Any, n: int = 1) -> Sequence[str]:
     rows = np.frombuffer(shared_memory.get_obj(), dtype=np.int32).reshape(n, 1 + space.max_length)
