@@ -257,10 +257,9 @@ class WebShop(TextEnv[Visit]):
         if self._state.session.kind == "start":
             words = " ".join(self.goal.words.replace("[", " ").replace("]", " ").split())
             return (f"search[{words}]",)
-        clicks = ((name, f"click[{name}]") for name in available["clickables"])
-        return tuple(
-            click for name, click in clicks if name != "search" and parse_action(click) == ("click", name)
-        )
+        # A value with a bracket cannot be named in an action, and nothing called "search" can be clicked.
+        names = [name for name in self._current()[1] if name != "search"]
+        return tuple(f"click[{name}]" for name in names if parse_action(f"click[{name}]") == ("click", name))
 
     def expert_actions(self) -> list[str] | None:
         """Search, go to the goal's product, choose its options, buy.

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from arboretum.envs.lucene_bm25 import analyze
 from arboretum.envs.webshop.goals import Goal
 from arboretum.envs.webshop.original import WebAgentTextEnv, observe
@@ -201,7 +200,7 @@ def test_document_terms() -> None:
 
 
 def test_ragen_wrapper_rules() -> None:
-    """RAGEN's wrapper shows the same pages: its rewards, validity of the end and available actions follow from ours.
+    """RAGEN's wrapper shows the same pages: its rewards and available actions follow from ours.
 
     Its rules: clicks only, `next >` left out where a results page is empty, reward 1 only for a raw reward of 1.
     """
