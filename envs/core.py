@@ -7,9 +7,10 @@ assignment, and the same seed gives the same episode anywhere.
 
 from __future__ import annotations
 
+import random
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import gymnasium as gym
 from gymnasium.error import ResetNeeded
@@ -79,6 +80,9 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (declared so by gymnasium.Env)
+
+    palette: ClassVar[Mapping[str, str]] = {}
+    """Colours for a person's terminal: symbol of the board -> style (`rich` style names)."""
 
     tasks: Sequence[str]
     """The names of the tasks in the chosen split."""
@@ -158,6 +162,13 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
 
         In a world with chance the plan's first action is the optimal one; ask again after every step.
         """
+
+    def random_action(self, rng: random.Random) -> str:
+        """An action drawn uniformly from the admissible ones; worlds that cannot list theirs define their own."""
+        actions = self.admissible_actions()
+        if actions is None:
+            raise TypeError(f"{type(self).__name__} lists no actions and defines no random_action.")
+        return rng.choice(actions) if actions else ""
 
     def _details(self) -> Mapping[str, Any] | None:
         """What a world adds to `info` on reset and step."""

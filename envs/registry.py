@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, NamedTuple
 
 import gymnasium as gym
+
+from .core import TextEnv
+from .errors import ConfigurationError, unknown_name
 
 
 class World(NamedTuple):
@@ -77,3 +81,31 @@ def register_worlds() -> None:
             order_enforce=False,
             disable_env_checker=True,
         )
+
+
+def world_ids() -> list[str]:
+    """The ids of all registered worlds, in the table's order."""
+    return [world.id for world in WORLDS]
+
+
+def make_world(id: str, **kwargs: Any) -> TextEnv[Any]:
+    """`gym.make(id, **kwargs)`, unwrapped, with errors a person can act on.
+
+    Raises:
+        ConfigurationError: unknown world or option, or a value that the world refuses.
+    """
+    if id not in world_ids() and id not in gym.registry:
+        raise unknown_name("world", id, world_ids())
+    spec = gym.spec(id)
+    creator = (
+        gym.envs.registration.load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else None
+    )
+    if creator is not None:
+        known = set(inspect.signature(creator).parameters)
+        for option in kwargs:
+            if option not in known:
+                raise unknown_name(f"option of {id}", option, sorted(known))
+    env = gym.make(id, **kwargs).unwrapped
+    if not isinstance(env, TextEnv):
+        raise ConfigurationError(f"{id} is not a text world; Arboretum plays environments derived from TextEnv.")
+    return env

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import multiprocessing
 import string
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Text
 from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory, write_to_shared_memory
+from numpy.typing import NDArray
 
 _PRINTABLE = string.ascii_letters + string.digits + string.punctuation + " "
 
@@ -67,7 +69,29 @@ def _write(space: AnyText, index: int, values: str, shared_memory: Any) -> None:
     rows[index, 1 : 1 + len(points)] = points
 
 
+class _SharedTexts(Sequence[str]):
+    """The strings in shared memory, decoded when looked at.
+
+    Asynchronous vector environments read their buffer once, when made, and hand out a deep copy of what that gave
+    after every step: so this stays a view, and its deep copy is a plain tuple of the strings as they are then.
+    """
+
+    def __init__(self, rows: NDArray[np.int32]) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        row = self._rows[index]
+        return row[1 : 1 + row[0]].tobytes().decode("utf-32-le", "surrogatepass")
+
+    def __deepcopy__(self, memo: object) -> tuple[str, ...]:
+        return tuple(self)
+
+
 @read_from_shared_memory.register(AnyText)
-def _read(space: AnyText, shared_memory: Any, n: int = 1) -> tuple[str, ...]:
-    rows = np.frombuffer(shared_memory.get_obj(), dtype=np.int32).reshape(n, 1 + space.max_length)
-    return tuple(row[1 : 1 + row[0]].tobytes().decode("utf-32-le", "surrogatepass") for row in rows)
+def _read(space: AnyText, shared_memory: Any, n: int = 1) -> Sequence[str]:
+    return _SharedTexts(np.frombuffer(shared_memory.get_obj(), dtype=np.int32).reshape(n, 1 + space.max_length))

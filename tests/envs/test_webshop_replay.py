@@ -7,13 +7,13 @@ import json
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+
 from arboretum.envs.lucene_bm25 import analyze
 from arboretum.envs.webshop.goals import Goal
 from arboretum.envs.webshop.original import WebAgentTextEnv, observe
@@ -24,13 +24,6 @@ from arboretum.envs.webshop.shop import Shop, open_shop
 pytestmark = pytest.mark.skipif(
     "ARBORETUM_DATA" not in os.environ, reason="needs ARBORETUM_DATA and the recordings beside it"
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ARBORETUM_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @cache

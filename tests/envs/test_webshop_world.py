@@ -22,9 +22,8 @@ from arboretum.envs.webshop.pages import to_json
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def no_data() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ARBORETUM_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.delenv("ARBORETUM_DATA", raising=False)
         yield
 
@@ -132,7 +131,14 @@ def test_refused_on_the_start_page(env: WebShop, action: str) -> None:
 def test_no_text_breaks_it(text: str) -> None:
     env = WebShop(observation_mode="html", max_steps=None)
     env.reset(seed=5)
-    for action in (text, f"search[{text}]", f"click[{text}]", "click[next >]", "click[< prev]", f"search[<q> {text}]"):
+    for action in (
+        text,
+        f"search[{text}]",
+        f"click[{text}]",
+        "click[next >]",
+        "click[< prev]",
+        f"search[<q> {text}]",
+    ):
         observation = env.step(action)[0]
         assert observation in env.observation_space
         assert "<script>" not in observation
