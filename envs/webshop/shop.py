@@ -128,12 +128,28 @@ class Shop:
         """
         name, argument = parse_action(action)
         if name == "search" and argument:
-            return Turn(self._results(session, tuple(argument.split(" ")), 1, rng), True)
-        if name == "click" and argument is not None and argument != "search":
-            clickable = self.page(session).clickables().get(argument)
-            if clickable is not None:
-                return self._click(session, argument, clickable, rng)
+            return self.search(session, argument, rng)
+        if name == "click" and argument is not None:
+            return self.click(session, argument, rng)
         return Turn(session, False)
+
+    def search(self, session: Session, words: str, rng: random.Random) -> Turn:
+        """A search, from whatever page."""
+        return Turn(self._results(session, tuple(words.lower().split(" ")), 1, rng), True)
+
+    def click(self, session: Session, name: str, rng: random.Random) -> Turn:
+        """A click on something by its name in lower case."""
+        clickable = self.page(session).clickables().get(name) if name != "search" else None
+        if clickable is None:
+            return Turn(session, False)
+        return self._click(session, name, clickable, rng)
+
+    def choose(self, session: Session, option: str, value: str) -> Turn:
+        """A value of an option on the open item page: what a click means, where two options share a value."""
+        if session.kind != "item" or value not in self.product(session).options.get(option, ()):
+            return Turn(session, False)
+        options = session.chosen(option, value)
+        return Turn(session._replace(options=options, actions=session.counted("options")), True)
 
     def _click(self, session: Session, name: str, clickable: Clickable, rng: random.Random) -> Turn:
         if name == "buy now":
