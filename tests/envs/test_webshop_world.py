@@ -115,7 +115,8 @@ def test_bad_configuration(options: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     "action",
     ["", "search", "search[]", "Search[lamp]", "click[]", "click[nothing]", "click[search]", "click[buy now]",
-     "[x]", "search[a[b]c]", "click[Search\n]", "think[hm]", "search[<a> x]", "search[<c>]", "\ud800", "click" * 2000],
+     "[x]", "search[a[b]c]", "click[Search\n]", "think[hm]", "search[<a> x]", "search[<c>]", "\ud800",
+     "click" * 2000],
 )  # fmt: skip
 def test_refused_on_the_start_page(env: WebShop, action: str) -> None:
     first, _ = env.reset(seed=3)
