@@ -228,6 +228,10 @@ class Shop:
             raise TypeError("the text environment has no table of attributes to search for <a>")
         return self._find(" ".join(words))
 
+    def forget(self) -> None:
+        """Drop what earlier searches found: for measurements."""
+        self._find.cache_clear()
+
     def _find_now(self, query: str) -> tuple[int, ...]:
         return tuple(self._engine(query, RESULTS))
 
