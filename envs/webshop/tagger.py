@@ -40,7 +40,7 @@ def letter_runs(title: str) -> list[str]:
 
 @lru_cache(maxsize=1)
 def _spacy_nouns() -> Callable[[str], list[str]]:
-    model: Any = importlib.import_module("spacy").load(SPACY_MODEL, disable=["parser", "ner", "lemmatizer"])
+    model: Any = importlib.import_module("spacy").load(SPACY_MODEL, disable=["ner", "lemmatizer"])
 
     @lru_cache(maxsize=1 << 14)
     def nouns(title: str) -> list[str]:
