@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from tyro.conf import Positional
+from tyro.conf import OmitArgPrefixes, Positional
 from tyro.extras import SubcommandApp
 
 from .envs.errors import ConfigurationError
@@ -24,10 +25,10 @@ def worlds() -> int:
     """List the worlds: their ids, for `gym.make` and for suites, and what they are."""
     from rich.table import Table
 
-    from .envs.registry import WORLDS
+    from .envs.registry import all_worlds
 
     table = Table(box=None, pad_edge=False, show_header=False)
-    for world in WORLDS:
+    for world in all_worlds():
         table.add_row(world.id, world.summary)
     console.print(table)
     return 0
@@ -57,6 +58,35 @@ def play(
     return play_in_terminal(world, agent, task=task, seed=seed, options=options, console=console)
 
 
+@dataclass(frozen=True)
+class Model:
+    """Which model language agents are, and how they are asked.
+
+    Attributes:
+        engine: transformers, vllm, vllm-server, openai, or a plug-in's.
+        model: name or folder of the model.
+        base_url: address of an OpenAI-compatible server (default: OpenAI's).
+        template: a shipped chat template, such as qwen3, instead of the tokenizer's own.
+        dialogue: a dialogue instead of the agent's own: think, no_think, react, tags, plain, or a plug-in's.
+        examples: solved examples in the prompt (default: 3 for react and reflexion).
+        temperature: over the suite's; 0 is greedy.
+        max_tokens: longest reply, over the suite's.
+        option: further options of the engine, as key=value, such as dtype=bfloat16 or cost_limit=5.
+        in_flight: episodes played at once.
+    """
+
+    engine: str | None = None
+    model: str | None = None
+    base_url: str | None = None
+    template: str | None = None
+    dialogue: str | None = None
+    examples: int | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    option: tuple[str, ...] = ()
+    in_flight: int = 64
+
+
 @app.command
 def eval(
     suite: Positional[str],
@@ -66,21 +96,34 @@ def eval(
     workers: int = min(os.cpu_count() or 1, 8),
     ray: str | None = None,
     references: bool = True,
+    *,
+    lm: OmitArgPrefixes[Model] = Model(),
 ) -> int:
     """Play a suite, print the table, and write summary.json and report.html. Run it again to resume.
 
     Args:
         suite: quick, grid, boxoban, planbench, …, or the path of a suite's YAML file.
-        agent: the players, by name.
+        agent: the players: random, expert, human, direct, think, no_think, tags, react, reflexion, search_o1.
         out: folder of the run; default: runs/<suite>-<players>.
         workers: processes to play in.
         ray: play on a Ray cluster instead: its address, "auto" or "local".
         references: also play the random and the expert player.
+        lm: the model of language agents.
     """
-    from .eval.evaluate import Named, evaluate
+    from .eval.evaluate import evaluate
+    from .eval.players import players_of
 
-    players = [Named(name) for name in agent]
-    return evaluate(suite, players, out=out, references=references, workers=workers, ray=ray, console=console)
+    with players_of(agent, **vars(lm)) as players:
+        return evaluate(
+            suite,
+            players,
+            out=out,
+            references=references,
+            workers=workers,
+            ray=ray,
+            in_flight=lm.in_flight,
+            console=console,
+        )
 
 
 @app.command

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from .base import Reply, Seat
-from .dialogue.base import Dialogue, Parsed
+from .dialogue.search_o1 import BEGIN_QUERY, BEGIN_RESULT, END_QUERY, END_RESULT, QUERY
 from .engines.base import Completion
-from .episode import Turn
 from .language import LanguageAgent, Talk
 
-BEGIN_QUERY, END_QUERY = "<|begin_search_query|>", "<|end_search_query|>"
-BEGIN_RESULT, END_RESULT = "<|begin_search_result|>", "<|end_search_result|>"
-
-_QUERY = re.compile(re.escape(BEGIN_QUERY) + r"(.*?)" + re.escape(END_QUERY), re.DOTALL)
-_BOXED = re.compile(r"\\boxed\{(.*)\}")
 _FINDING = "**Final Information**"
 
 READ = (
@@ -26,36 +19,6 @@ READ = (
 )
 LIMIT = "The search limit is reached. Answer from what you know by now."
 REPEATED = "You have searched for this already. Look at the earlier result, or search for something else."
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchO1Dialogue(Dialogue):
-    """Free reasoning with marked queries; the answer in `\\boxed{}`. For worlds that take `<search>` tags."""
-
-    max_turns: int | None = 15
-    format_penalty: float = 0.0
-    name: ClassVar[str] = "search_o1"
-    stop: ClassVar[tuple[str, ...]] = (END_QUERY,)
-
-    def format_rules(self) -> str:
-        return (
-            f"Reason step by step. To search, write {BEGIN_QUERY} your query {END_QUERY} and stop; what was found"
-            f" comes back between {BEGIN_RESULT} and {END_RESULT}. Give the final answer as \\boxed{{answer}}."
-        )
-
-    def user(self, observation: str, turns: list[Turn]) -> str:
-        return observation
-
-    def parse(self, reply: str) -> Parsed:
-        query = _QUERY.search(reply)
-        if query is not None and query.group(1).strip():
-            return Parsed(
-                (f"<search>{query.group(1).strip()}</search>",), reply[: query.start()].strip() or None, True
-            )
-        answers = _BOXED.findall(reply)
-        if answers:
-            return Parsed((f"<answer>{answers[-1].strip()}</answer>",), reply.strip(), True)
-        return Parsed((reply,) if reply.strip() else (), reply.strip() or None, False)
 
 
 @dataclass(slots=True)
@@ -93,7 +56,7 @@ class SearchO1(LanguageAgent):
         searched = bool(seat.episode.turns) and talk.messages[-1].content.rstrip().endswith(END_QUERY)
         if text is None and searched and seat.info["valid"]:
             talk.reading = True
-            query = _QUERY.findall(talk.messages[-1].content)[-1].strip()
+            query = QUERY.findall(talk.messages[-1].content)[-1].strip()
             reasoning = _compress([m.content for m in talk.messages if m.role == "assistant"])
             user = f"Reasoning so far:\n{reasoning}\n\nQuery: {query}\n\nDocuments:\n{seat.observation.strip()}"
             self.aside(seat, READ, user, "reading")

@@ -9,7 +9,7 @@ from typing import Any
 from ..envs.errors import ConfigurationError, unknown_name
 from ..envs.plugins import plugin_class
 from .base import Agent
-from .dialogue import DIALOGUES, Dialogue, make_dialogue
+from .dialogue import make_dialogue
 from .engines.base import Engine, Sampling
 from .human import HumanAgent
 from .reference import ExpertAgent, RandomAgent
@@ -56,6 +56,7 @@ def make_agent(
     name: str,
     *,
     engine: Engine | None = None,
+    dialogue_name: str | None = None,
     dialogue: Mapping[str, Any] | None = None,
     sampling: Mapping[str, Any] | None = None,
     **settings: Any,
@@ -65,6 +66,7 @@ def make_agent(
     Args:
         name: what to make.
         engine: the model of language agents.
+        dialogue_name: a dialogue to use instead of the agent's own: by name, or a plug-in's, or by path.
         dialogue: settings of the dialogue; those that the agent's dialogue does not know are an error.
         sampling: settings of `Sampling`.
         settings: further arguments of the agent's class, such as `examples` or `trials`.
@@ -91,21 +93,11 @@ def make_agent(
     made: Agent = getattr(module, row.cls)(
         name,
         engine,
-        _dialogue(row, dialogue or {}),
+        make_dialogue(dialogue_name or row.dialogue, {**row.defaults, **(dialogue or {})}),
         _sampling(sampling or {}),
         **{**row.settings, **settings},
     )
     return made
-
-
-def _dialogue(row: Language, options: Mapping[str, Any]) -> Dialogue:
-    options = {**row.defaults, **options}
-    if row.dialogue in DIALOGUES:
-        return make_dialogue(row.dialogue, options)
-    kind = plugin_class(Dialogue, row.dialogue)  # type: ignore[type-abstract]
-    if kind is None:
-        raise unknown_name("dialogue", row.dialogue, DIALOGUES)
-    return kind(**options)
 
 
 def _sampling(options: Mapping[str, Any]) -> Sampling:

@@ -14,36 +14,17 @@ import numpy
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-from ..agents.base import Agent
-from ..agents.table import make_agent
 from ..envs.errors import ConfigurationError
 from . import runner
+from .players import Named
 from .report import write_report
 from .runner import Player, local_workers, ray_workers
 from .store import Key, Result, Store
-from .suite import Entry, Suite, load_suite
+from .suite import Suite, load_suite
 from .summary import EXPERT, RANDOM, Summary, load_run, summarise, write_summary
 from .table import results_table
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
-
-
-class Named:
-    """A player by its name in the table of agents, with what all entries share (see `make_agent`)."""
-
-    def __init__(self, name: str, **settings: Any) -> None:
-        self.kind = name
-        self.settings = settings
-        self.name = make_agent(name, **settings).name
-
-    def agent(self, suite: Suite, entry: Entry, /) -> Agent:
-        """The agent for an entry: the suite's dialogue and sampling settings, the entry's over them."""
-        return make_agent(
-            self.kind,
-            dialogue={**suite.dialogue, **entry.dialogue},
-            sampling={**suite.sampling, **entry.sampling},
-            **self.settings,
-        )
 
 
 def evaluate(
@@ -211,4 +192,4 @@ def _renamed(result: Result, agent: str) -> Result:
     return Result(**{**fields, "key": result.key._replace(agent=agent)})
 
 
-__all__ = ["Named", "evaluate", "report"]
+__all__ = ["evaluate", "report"]

@@ -139,8 +139,9 @@ class Store:
 
     def _claim(self, manifest: dict[str, Any]) -> None:
         path = self.folder / "run.json"
-        if not path.exists():
-            if self.episodes.exists() and self.episodes.stat().st_size:
+        played = self.episodes.exists() and self.episodes.stat().st_size > 0
+        if not path.exists() or not played:
+            if played:
                 raise ConfigurationError(f"{self.folder}: holds episodes but no run.json; choose another --out.")
             write_whole(path, _pretty(manifest))
             return

@@ -17,9 +17,9 @@ from .summary import Line, Summary
 def results_table(summary: Summary) -> Table:
     """The summary's lines; intervals are 95 %."""
     with_score = any(line.score is not None for line in summary.lines)
-    table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1), title=None)
-    table.add_column("world", overflow="fold", max_width=20)
-    table.add_column("player", overflow="fold", max_width=16)
+    table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("world", overflow="fold", max_width=22)
+    table.add_column("player", overflow="fold", max_width=24)
     table.add_column("success %", justify="right", no_wrap=True)
     if with_score:
         table.add_column("score", justify="right", no_wrap=True)
@@ -56,7 +56,7 @@ def _success(line: Line) -> Text:
 
 def bench_table(rows: Sequence[Row]) -> Table:
     """Measurements beside their bars."""
-    table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1))
+    table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("what", overflow="fold")
     table.add_column("measured", justify="right", no_wrap=True)
     table.add_column("bar", justify="right", no_wrap=True)

@@ -18,7 +18,8 @@ from arboretum.agents.play import Job, play
 from arboretum.agents.reference import RandomAgent
 from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.envs.registry import make_world
-from arboretum.eval.evaluate import Named, evaluate, report
+from arboretum.eval.evaluate import evaluate, report
+from arboretum.eval.players import Named
 from arboretum.eval.store import Store, latest
 from arboretum.eval.suite import load_suite, parse_suite, suite_names
 
