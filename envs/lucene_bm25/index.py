@@ -169,6 +169,17 @@ class BM25Index:
         number = self._number(term)
         return 0 if number < 0 else int(self._postings[number + 1] - self._postings[number])
 
+    @property
+    def id_ranks(self) -> NDArray[np.int32]:
+        """For each document, its place among all ids sorted ascending: how ties are broken."""
+        return self._id_rank
+
+    def score_matrix(self) -> dict[str, NDArray[Any]]:
+        """Scores of single terms as a sparse matrix, a column a term: `data`, `indices` (documents), `indptr`."""
+        weights = np.repeat(self._idf, np.diff(self._postings))
+        data = weights - weights / self._divisors
+        return {"data": data, "indices": self._documents, "indptr": self._postings}
+
     # ------------------------------------------------------------------ building
 
     @classmethod
