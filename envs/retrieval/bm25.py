@@ -87,6 +87,12 @@ class BM25(Retriever):
             self.documents.close()
 
 
+_FREQUENT = 64
+"""Terms in at least one of so many documents get a row over all documents once they are looked up."""
+_ROWS_SIZE = 128 * 2**20
+"""Bytes that these rows may take together; in a corpus so large that they do not fit, there are none."""
+
+
 def term_peaks(index: BM25Index) -> NDArray[np.float32]:
     """The highest score a term of weight 1 gives any document, by term number: shape (terms,), float32."""
     starts, _, divisors, _, _ = _arrays(index)
@@ -122,6 +128,7 @@ class TopSearch:
         self._starts, self._documents, self._divisors, self._idf, self._id_rank = _arrays(index)
         self._peaks = peaks
         self._scratch = _Scratch(len(index))
+        self._rows: dict[int, NDArray[np.float32]] = {}
 
     def top(self, terms: Sequence[str], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Numbers and float32 scores of the k best documents, best first, ties by id: as `BM25Index.top`."""
@@ -169,13 +176,20 @@ class TopSearch:
         try:
             for term in query:
                 documents = self._documents[term.start : term.end]
-                fresh = documents[scores[documents] == 0.0] if used else documents
-                found = np.concatenate((found, fresh)) if used else documents
-                scores[documents] += term.weight - term.weight / self._divisors[term.start : term.end]
+                score = term.weight - term.weight / self._divisors[term.start : term.end]
+                if used:
+                    before = scores[documents]
+                    found = np.concatenate((found, documents[before == 0.0]))
+                    scores[documents] = before + score
+                else:
+                    found = documents
+                    scores[documents] = score
                 used += 1
-                if len(found) >= k and used < len(query):
+                # Nobody's score can pass the bounds so far: often there is nothing to look for yet.
+                if len(found) >= k and used < len(query) and rest[used] < rest[0] - rest[used]:
                     partial = scores[found]
-                    if rest[used] < np.partition(partial, len(partial) - k)[len(partial) - k]:
+                    partial.partition(len(partial) - k)
+                    if rest[used] < partial[len(partial) - k]:
                         break
             return found, scores[found], used
         finally:
@@ -183,12 +197,30 @@ class TopSearch:
 
     def _look_up(self, term: _Term, found: NDArray[np.int32], scores: NDArray[np.float64]) -> None:
         """Add a term's score to those of the documents found that hold it."""
+        row = self._row(term)
+        if row is not None:
+            scores += term.weight - term.weight / row[found]
+            return
         documents = self._documents[term.start : term.end]
         at = np.searchsorted(documents, found)
         at[at == len(documents)] = 0
         has = documents[at] == found
         divisors = self._divisors[term.start : term.end][at[has]]
         scores[has] += term.weight - term.weight / divisors
+
+    def _row(self, term: _Term) -> NDArray[np.float32] | None:
+        """A frequent term's divisors by document (1 where it does not occur, so that the score is 0)."""
+        row = self._rows.get(term.start)
+        size = len(self._id_rank)
+        if (
+            row is None
+            and (term.end - term.start) * _FREQUENT >= size
+            and len(self._rows) < _ROWS_SIZE // (4 * size)
+        ):
+            row = np.ones(size, np.float32)
+            row[self._documents[term.start : term.end]] = self._divisors[term.start : term.end]
+            self._rows[term.start] = row
+        return row
 
 
 class _Term(NamedTuple):

@@ -11,7 +11,7 @@ from ..retrieval.interface import Document
 _ACTION = re.compile(r"(search|lookup|finish)\[(.*)\]", re.IGNORECASE | re.DOTALL)
 _NUMBERED = re.compile(r"(?:.*\n)?\s*Action(?: \d+)?:\s*(.*)\s*", re.DOTALL)
 _SENTENCE_END = re.compile(
-    r"(?<=[.!?])(?<![\s.(][A-Z]\.)(?<!\bMr\.)(?<!\bDr\.)(?<!\bSt\.)(?<!\bJr\.)(?<!\bMrs\.)\s+(?=[^a-z\s])"
+    r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\bMr\.)(?<!\bDr\.)(?<!\bSt\.)(?<!\bJr\.)(?<!\bMrs\.)\s+(?=[^a-z\s])"
 )
 """A full stop that ends no initial and no common abbreviation, before anything but a small letter."""
 
