@@ -216,7 +216,7 @@ def _build_bm25(documents: StoredDocuments, work: Path, k1: float, b: float, rep
         return
     total = len(documents)
     index = BM25Index.build(
-        (documents[i] for i in range(total)),
+        ((d.id, bm25.breathing(d.contents)) for d in documents),
         k1=k1,
         b=b,
         folder=work / bm25.INDEX_FOLDER,

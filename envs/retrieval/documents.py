@@ -9,7 +9,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import threading
+import os
+import weakref
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -143,8 +144,9 @@ class StoredDocuments(Sequence[Document]):
         size = self._path.stat().st_size
         if len(self._offsets) < 1 or int(self._offsets[-1]) != size:
             raise DataError(self._path, "does not have the length that its index was built with; build it again.")
-        self._file = self._path.open("rb")
-        self._lock = threading.Lock()
+        # A bare descriptor, read at given places: no shared position, so threads and forks need no lock.
+        self._descriptor = os.open(self._path, os.O_RDONLY)
+        self._closer = weakref.finalize(self, os.close, self._descriptor)
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -155,11 +157,8 @@ class StoredDocuments(Sequence[Document]):
         if not 0 <= index < len(self):
             raise IndexError(index)
         start, stop = int(self._offsets[index]), int(self._offsets[index + 1])
-        with self._lock:
-            self._file.seek(start)
-            line = self._file.read(stop - start)
-        row = json.loads(line)
+        row = json.loads(os.pread(self._descriptor, stop - start, start))
         return Document(row["id"], row["contents"])
 
     def close(self) -> None:
-        self._file.close()
+        self._closer()

@@ -10,6 +10,7 @@ Flask and waitress come with the extra `web`.
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -56,24 +57,24 @@ class RetrievalServer:
     ) -> None:
         waitress = optional_module("waitress.server", "web", "the retrieval server")
         optional_module("flask", "web", "the retrieval server")
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            listener = socket.create_server((host, port), family=family)
+        except OSError as error:
+            raise ConfigurationError(f"cannot listen on {host}:{port} ({error.strerror or error}).") from None
         self._batcher = Batcher(retriever, max_batch, max_waiting)
         app = make_app(retriever, self._batcher, max_topk)
         # Waitress reports every queued request as a warning; the bound here is ours.
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-        try:
-            self._server = waitress.create_server(
-                app,
-                host=host,
-                port=port,
-                threads=max_waiting + _SPARE_THREADS,
-                connection_limit=max_waiting * 8 + 128,
-                ident="arboretum",
-            )
-        except OSError as error:
-            self._batcher.close()
-            raise ConfigurationError(f"cannot listen on {host}:{port} ({error.strerror or error}).") from None
+        self._server = waitress.create_server(
+            app,
+            sockets=[listener],
+            threads=max_waiting + _SPARE_THREADS,
+            connection_limit=max_waiting * 8 + 128,
+            ident="arboretum",
+        )
         self.host = host
-        self.port = int(self._server.effective_port)
+        self.port = int(listener.getsockname()[1])
         self._thread: threading.Thread | None = None
 
     @property
