@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..errors import ConfigurationError
@@ -53,27 +52,6 @@ def recall_of(
         recall[k] = sum(found) / len(found)
         complete[k] = sum(share == 1.0 for share in found) / len(found)
     return Recall(name, len(asked), recall, complete)
-
-
-def recall_report(
-    retrievers: Mapping[str, Retriever | str | Path],
-    questions: Sequence[str],
-    titles: Sequence[Sequence[str]],
-    depths: Sequence[int] = DEPTHS,
-    progress: Callable[[str], None] | None = None,
-) -> list[Recall]:
-    """`recall_of` for several retrievers, given open or as whatever `open_retriever` takes."""
-    from .factory import open_retriever
-
-    rows = []
-    for name, source in retrievers.items():
-        if progress is not None:
-            progress(name)
-        retriever = source if isinstance(source, Retriever) else open_retriever(source)
-        rows.append(recall_of(name, retriever, questions, titles, depths))
-        if retriever is not source:
-            retriever.close()
-    return rows
 
 
 def as_table(rows: Sequence[Recall]) -> str:

@@ -147,7 +147,8 @@ def _server_row(retriever: Retriever, queries: Sequence[str]) -> Iterator[Row]:
     """What a request through server and client takes beyond the search itself: the medians' difference."""
     if not (importlib.util.find_spec("flask") and importlib.util.find_spec("waitress")):
         return
-    through, direct = [], []
+    through: list[float] = []
+    direct: list[float] = []
     with RetrievalServer(retriever, port=0) as server:
         client = HTTPRetriever(server.url)
         for query in queries:
