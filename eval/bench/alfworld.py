@@ -239,7 +239,6 @@ class _Original:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 import textworld
-
                 from alfworld.agents.environment.alfred_tw_env import AlfredDemangler, AlfredInfos
         except ImportError as error:
             logging.getLogger(__name__).info("the original is not measured: %s", error)
