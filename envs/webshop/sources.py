@@ -118,7 +118,8 @@ def open_catalogue(
     folder = _shelf() / f"v{FORMAT}-{sources.key}-{num_products or 'all'}"
     if (folder / "catalogue.json").exists():
         return Catalogue(folder)
-    with tempfile.TemporaryDirectory(prefix="arboretum-webshop-") as scratch:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="reading-", dir=folder.parent) as scratch:
         return Catalogue.build(read_products(sources, num_products, Path(scratch)), folder, progress)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,7 @@ def test_changed_files_are_read_anew(tmp_path: Path) -> None:
         (lambda text: "", "at character 0: expected"),
         (lambda text: text.replace('"name"', '"title"', 1), "product 0 does not .* form: no field 'name'"),
         (lambda text: text.replace('"pricing": "$', '"pricing": "$x$', 1), "product 0 .*no price can be read"),
+        (lambda text: re.sub('"name": "[^"]*"', '"name": 1', text, count=1), "product 0 .*name is 1, not text"),
         (lambda text: "[]", "at least one product"),
     ],
 )  # fmt: skip
