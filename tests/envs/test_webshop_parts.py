@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import json
 import random
 import re
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arboretum.envs.errors import DataError
+from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.envs.webshop import WebShop, json_stream
 from arboretum.envs.webshop.catalogue import Catalogue
 from arboretum.envs.webshop.export import published_entries, write_data_files
@@ -161,10 +162,22 @@ def test_streaming_reads_what_json_reads(values: list[Any], chunk: int, indent: 
         patch.setattr(json_stream, "CHUNK", chunk)
         path = Path(folder) / "values.json"
         path.write_text(json.dumps(values, indent=indent))
-        assert list(read_array(path)) == values
+        shares: list[float] = []
+        assert list(read_array(path, shares.append)) == values
+        assert shares == sorted(shares) and shares[-1] <= 1.0
         named = {str(i): value for i, value in enumerate(values)}
         path.write_text(json.dumps(named, indent=indent))
         assert dict(read_object(path)) == named
+
+
+def test_spacy_is_asked_for_in_words() -> None:
+    if importlib.util.find_spec("spacy") and importlib.util.find_spec("en_core_web_sm"):
+        assert make_tagger("spacy").nouns("a red lamp with a shade") == ["lamp", "shade"]
+        assert make_tagger("auto").name.startswith("spacy")
+    else:
+        with pytest.raises(ConfigurationError, match="python -m spacy download"):
+            make_tagger("spacy")
+        assert make_tagger("auto").name == "letters"
 
 
 @pytest.mark.parametrize(
