@@ -165,7 +165,7 @@ def bench(what: Positional[str] = "worlds", /, peers: bool = False) -> int:
         for row in measurements(what, peers=peers):
             rows.append(row)
             status.update(f"measured: {row.what}")
-    console.print(bench_table(rows))
+    console.print(bench_table(rows, console.width))
     return 0
 
 
