@@ -28,8 +28,6 @@ from .product import Product
 FORMAT = 3
 """Version of the cached form; a change makes every catalogue be built anew."""
 
-Progress = Callable[[int], None]
-
 
 class Catalogue:
     """The products of a shop, read from a folder that `build` wrote.
@@ -117,10 +115,15 @@ class Catalogue:
     # ------------------------------------------------------------------ building
 
     @classmethod
-    def build(cls, products: Iterable[Product], folder: Path, progress: Progress | None = None) -> Catalogue:
+    def build(
+        cls, products: Iterable[Product], folder: Path, progress: Callable[[int], None] | None = None
+    ) -> Catalogue:
         """Write a catalogue into `folder`, whole or not at all, and open it.
 
         Two processes may build the same folder at once; the first to finish wins.
+
+        Args:
+            progress: called now and then with the number of products so far.
         """
         folder.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix="building-", dir=folder.parent))

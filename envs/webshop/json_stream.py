@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, BinaryIO, TextIO, cast
 
 from ..errors import DataError
 
@@ -18,9 +20,12 @@ _SPACE = " \t\r\n"
 class _Text:
     """A growing window on a text file: what is left of it to parse, and how far it has been read."""
 
-    def __init__(self, file: TextIO, path: Path) -> None:
+    def __init__(self, file: TextIO, raw: BinaryIO, path: Path, watch: Callable[[float], None] | None) -> None:
         self._file = file
+        self._raw = raw
         self._path = path
+        self._size = max(path.stat().st_size, 1)
+        self._watch = watch
         self._passed = 0
         self._ended = False
         self.window = ""
@@ -40,6 +45,8 @@ class _Text:
             raise DataError(
                 self._path, f"cannot be read past character {self._passed + len(self.window)} ({problem})."
             ) from problem
+        if self._watch:
+            self._watch(self._raw.tell() / self._size)
         self._passed += self.at
         self.window = self.window[self.at :] + chunk
         self.at = 0
@@ -79,21 +86,25 @@ class _Text:
             return value
 
 
-def _open(path: Path) -> TextIO:
-    if path.suffix == ".gz":
-        return cast(TextIO, gzip.open(path, "rt", encoding="utf-8"))
-    return path.open(encoding="utf-8")
+@contextmanager
+def _open(path: Path, watch: Callable[[float], None] | None = None) -> Iterator[_Text]:
+    with path.open("rb") as raw:
+        plain = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
+        with io.TextIOWrapper(cast(BinaryIO, plain), encoding="utf-8") as file:
+            yield _Text(file, raw, path, watch)
 
 
-def read_array(path: Path) -> Iterator[Any]:
+def read_array(path: Path, watch: Callable[[float], None] | None = None) -> Iterator[Any]:
     """The elements of the JSON array that a file (plain or `.gz`) holds, one after another.
+
+    Args:
+        watch: called as the file is read, with the share of it that has been.
 
     Raises:
         DataError: with the file, the position, and what was expected there.
     """
     decoder = json.JSONDecoder()
-    with _open(path) as file:
-        text = _Text(file, path)
+    with _open(path, watch) as text:
         text.take("[", "[ (a JSON array)")
         if text.peek("an element or ]") == "]":
             return
@@ -106,8 +117,7 @@ def read_array(path: Path) -> Iterator[Any]:
 def read_object(path: Path) -> Iterator[tuple[str, Any]]:
     """The `(key, value)` pairs of the JSON object that a file (plain or `.gz`) holds; see `read_array`."""
     decoder = json.JSONDecoder()
-    with _open(path) as file:
-        text = _Text(file, path)
+    with _open(path) as text:
         text.take("{", "{ (a JSON object)")
         if text.peek("a key or }") == "}":
             return

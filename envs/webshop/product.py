@@ -105,6 +105,9 @@ def parse_product(
         KeyError, TypeError, ValueError: a field is missing or of another type.
     """
     features = raw["small_description"]
+    for field in ("asin", "name", "category", "query", "product_category"):
+        if not isinstance(raw[field], str):
+            raise TypeError(f"{field} is {raw[field]!r}, not text")
     options: dict[str, tuple[str, ...]] = {}
     images: dict[str, str | None] = {}
     for name, contents in (raw.get("customization_options") or {}).items():
@@ -121,9 +124,9 @@ def parse_product(
         asin=raw["asin"],
         title=raw["name"],
         description=raw["full_description"] or "",
-        bullets=tuple(features) if isinstance(features, list) else (features or "",),
+        bullets=tuple(text or "" for text in features) if isinstance(features, list) else (features or "",),
         prices=parse_prices(raw.get("pricing")),
-        image=(raw.get("images") or [""])[0],
+        image=(raw.get("images") or [""])[0] or "",
         category=raw["category"],
         query=raw["query"].lower().strip(),
         product_category=raw["product_category"],

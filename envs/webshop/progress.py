@@ -11,33 +11,30 @@ from typing import Any
 PATIENCE = 2.0
 """Seconds before a bar appears; most loads are over by then."""
 
+Progress = Callable[[int, float], None]
+"""Called with the number of things done, and the share of the whole that is done (0 to 1)."""
+
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[int], None]]:
-    """A function to call with the number of things done; draws on standard error if that is a terminal."""
+def progress_bar(what: str) -> Iterator[Progress]:
+    """A bar on standard error if that is a terminal; else a function that does nothing."""
     if not sys.stderr.isatty():
-        yield lambda done: None
+        yield lambda done, share: None
         return
     start = time.monotonic()
     bars: list[Any] = []
     with ExitStack() as stack:
 
-        def show(done: int) -> None:
+        def show(done: int, share: float) -> None:
             if not bars and time.monotonic() - start > PATIENCE:
                 from rich.console import Console
-                from rich.progress import (
-                    MofNCompleteColumn,
-                    Progress,
-                    SpinnerColumn,
-                    TextColumn,
-                    TimeElapsedColumn,
-                )
+                from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-                columns = (SpinnerColumn(), TextColumn(what), MofNCompleteColumn(), TimeElapsedColumn())
+                columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
                 bar = Progress(*columns, console=Console(stderr=True), transient=True)
-                bars.append((stack.enter_context(bar), bar.add_task(what, total=None)))
+                bars.append((stack.enter_context(bar), bar.add_task(what, total=1.0)))
             if bars:
                 bar, task = bars[0]
-                bar.update(task, completed=done)
+                bar.update(task, completed=share, description=f"{what}: {done:,}")
 
         yield show

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
 from ..data import cache_folder
 from ..errors import DataError
-from .catalogue import FORMAT, Catalogue, Progress
+from .catalogue import FORMAT, Catalogue
 from .generator import BUILTIN_PRODUCTS, GENERATOR_VERSION, generate_products
 from .json_stream import read_array, read_object
 from .product import Product, parse_product
+from .progress import Progress
 
 
 class Sources(NamedTuple):
@@ -64,12 +65,15 @@ def find_sources(place: Path) -> Sources:
     return Sources(products, attributes, companion("items_human_ins"))
 
 
-def read_products(sources: Sources, num_products: int | None, scratch: Path) -> Iterator[Product]:
+def read_products(
+    sources: Sources, num_products: int | None, scratch: Path, watch: Callable[[float], None] | None = None
+) -> Iterator[Product]:
     """The products of the data files in their order, without repeats; memory does not grow with their number.
 
     Args:
         num_products: read only so many entries of the product file; None for all.
         scratch: a folder for a temporary table of the attribute file, which may be in any order.
+        watch: called with the share of the product file that has been read.
     """
     table = sqlite3.connect(scratch / "attributes.sqlite", isolation_level=None)
     try:
@@ -84,7 +88,7 @@ def read_products(sources: Sources, num_products: int | None, scratch: Path) -> 
         table.execute("COMMIT")
         human = dict(read_object(sources.human)) if sources.human else {}
         seen: set[str] = set()
-        for index, raw in enumerate(read_array(sources.products)):
+        for index, raw in enumerate(read_array(sources.products, watch)):
             if index == num_products:
                 return
             try:
@@ -118,8 +122,19 @@ def open_catalogue(
     folder = _shelf() / f"v{FORMAT}-{sources.key}-{num_products or 'all'}"
     if (folder / "catalogue.json").exists():
         return Catalogue(folder)
-    with tempfile.TemporaryDirectory(prefix="arboretum-webshop-") as scratch:
-        return Catalogue.build(read_products(sources, num_products, Path(scratch)), folder, progress)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="reading-", dir=folder.parent) as scratch:
+        share = 0.0
+
+        def watch(read: float) -> None:
+            nonlocal share
+            share = read
+
+        def note(done: int) -> None:
+            if progress:
+                progress(done, share)
+
+        return Catalogue.build(read_products(sources, num_products, Path(scratch), watch), folder, note)
 
 
 def builtin_catalogue(num_products: int | None = None, progress: Progress | None = None) -> Catalogue:
@@ -128,4 +143,9 @@ def builtin_catalogue(num_products: int | None = None, progress: Progress | None
     folder = _shelf() / f"v{FORMAT}-generated{GENERATOR_VERSION}-{count}"
     if (folder / "catalogue.json").exists():
         return Catalogue(folder)
-    return Catalogue.build(generate_products(count), folder, progress)
+
+    def note(done: int) -> None:
+        if progress:
+            progress(done, done / count)
+
+    return Catalogue.build(generate_products(count), folder, note)

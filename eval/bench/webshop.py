@@ -8,6 +8,7 @@ The original needs Java, PyTorch and a spaCy model, so its figures are quoted: p
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import itertools
 import json
 import os
@@ -27,6 +28,7 @@ from ...envs.webshop.search import SearchEngine, make_engine
 from ...envs.webshop.shop import open_shop
 from ...envs.webshop.world import WebShop
 from .row import Row, paired, ratio
+from .webshop_crowd import crowd, serving
 
 ORIGINAL_START = 8.5  # CPU seconds
 ORIGINAL_STEPS = 74.0  # a CPU second, scripted episodes
@@ -123,8 +125,24 @@ def measure(peers: bool = False, rounds: int = 5, large: bool = True) -> Iterato
 
     beside = "original about 900 MB each process (quoted)"
     yield Row("WebShop 64 environments, peak", _child(thousand, 64)["peak"], "MB", 150, False, beside)
+    yield from _server()
     if large:
         yield from _hundred_thousand()
+
+
+def _server() -> Iterator[Row]:
+    if not all(importlib.util.find_spec(name) for name in ("flask", "waitress")):
+        return
+    environment = os.environ.pop("ARBORETUM_DATA", None)  # goals of the generated shop can all be met
+    try:
+        with serving(tagger="letters") as address:
+            times = crowd(address, open_shop(tagger="letters"), customers=50)
+    finally:
+        if environment is not None:
+            os.environ["ARBORETUM_DATA"] = environment
+    beside = f"p50 {statistics.median(times) * 1e3:.0f} ms over {len(times)} answers, customers on the same cores"
+    p95 = statistics.quantiles(times, n=20)[18] * 1e3
+    yield Row("WebShop server, 50 customers, p95", p95, "ms", 100, False, beside)
 
 
 def _hundred_thousand() -> Iterator[Row]:

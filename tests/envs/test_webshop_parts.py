@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import json
 import random
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arboretum.envs.errors import DataError
+from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.envs.webshop import WebShop, json_stream
 from arboretum.envs.webshop.catalogue import Catalogue
 from arboretum.envs.webshop.export import published_entries, write_data_files
@@ -122,6 +124,7 @@ def test_changed_files_are_read_anew(tmp_path: Path) -> None:
         (lambda text: "", "at character 0: expected"),
         (lambda text: text.replace('"name"', '"title"', 1), "product 0 does not .* form: no field 'name'"),
         (lambda text: text.replace('"pricing": "$', '"pricing": "$x$', 1), "product 0 .*no price can be read"),
+        (lambda text: re.sub('"name": "[^"]*"', '"name": 1', text, count=1), "product 0 .*name is 1, not text"),
         (lambda text: "[]", "at least one product"),
     ],
 )  # fmt: skip
@@ -159,10 +162,22 @@ def test_streaming_reads_what_json_reads(values: list[Any], chunk: int, indent: 
         patch.setattr(json_stream, "CHUNK", chunk)
         path = Path(folder) / "values.json"
         path.write_text(json.dumps(values, indent=indent))
-        assert list(read_array(path)) == values
+        shares: list[float] = []
+        assert list(read_array(path, shares.append)) == values
+        assert shares == sorted(shares) and shares[-1] <= 1.0
         named = {str(i): value for i, value in enumerate(values)}
         path.write_text(json.dumps(named, indent=indent))
         assert dict(read_object(path)) == named
+
+
+def test_spacy_is_asked_for_in_words() -> None:
+    if importlib.util.find_spec("spacy") and importlib.util.find_spec("en_core_web_sm"):
+        assert make_tagger("spacy").nouns("a red lamp with a shade") == ["lamp", "shade"]
+        assert make_tagger("auto").name.startswith("spacy")
+    else:
+        with pytest.raises(ConfigurationError, match="python -m spacy download"):
+            make_tagger("spacy")
+        assert make_tagger("auto").name == "letters"
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ import gzip
 import json
 import os
 import random
+from ast import literal_eval
 from collections import Counter
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -215,6 +217,51 @@ def test_ragen_wrapper_rules() -> None:
             assert done == step["done"]
             assert reward == pytest.approx(step["info"]["raw_reward"])
             assert float(reward >= 1) == step["reward"]
+
+
+def test_pages_of_the_flask_site() -> None:
+    """The original's web pages hold their state in their address; the same state shows the same text here."""
+    _, *visits = recorded("flask_pages_13.jsonl.gz")
+    shop = open_shop(human_goals=True, tagger="letters")
+    rng = random.Random(0)
+    compared = 0
+    for visit in visits:
+        first = Session(visit["session"], int(visit["session"].rpartition("_")[2]))
+        assert shop.goal(first.goal).instruction_text == visit["goal"]["instruction_text"]
+        for page in visit["pages"]:
+            kind, *rest = (unquote(part) for part in page["path"].strip("/").split("/"))
+            parts = rest[1:]  # the session's name comes first
+            if page["status"] != 200:
+                continue
+            session = first
+            if kind == "search_results":
+                session = shop.search(first, site_words(parts[0]), rng).session
+                for _ in range(int(parts[1]) - 1):
+                    session = shop.click(session, "next >", rng).session
+            elif kind in ("item_page", "item_sub_page", "done"):
+                options = literal_eval(parts[-1])
+                session = first._replace(
+                    kind="item",
+                    keywords=(site_words(parts[1]),),
+                    page=1,
+                    product=shop.catalogue.number(parts[0]),
+                    options=tuple(options.items()),
+                )
+            if kind == "item_sub_page":
+                session = session._replace(kind="sub", sub=parts[3])
+            if kind == "done":
+                purchase = shop.click(session, "buy now", rng).purchase
+                assert purchase is not None
+                assert f" [SEP] {purchase.reward} [SEP] " in page["text"]
+            else:
+                assert shop.page(session).text() == page["text"], page["path"]
+            compared += 1
+    assert compared > 100
+
+
+def site_words(text: str) -> str:
+    """The site writes searches into addresses as a printed list, or takes one string."""
+    return " ".join(literal_eval(text)) if text.startswith("[") else text
 
 
 def test_expert_buys_what_can_be_bought() -> None:

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import http.client
 import re
 import socket
-import statistics
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 
 from arboretum.envs.errors import ConfigurationError
-from arboretum.envs.webshop.expert import plan
 from arboretum.envs.webshop.product import Product
 from arboretum.envs.webshop.server import COOKIE, create_app, serve
 from arboretum.envs.webshop.session import Session
 from arboretum.envs.webshop.shop import Shop, open_shop
 from arboretum.envs.webshop.visits import Stop, Visits
+from arboretum.eval.bench.webshop_crowd import crowd, serving, shopping
 
 pytest.importorskip("flask")
 
@@ -37,22 +30,6 @@ def shop() -> Iterator[Shop]:
 @pytest.fixture
 def client(shop: Shop) -> Any:
     return create_app(shop).test_client()
-
-
-def shopping(shop: Shop, goal: int) -> Iterator[tuple[str, str, dict[str, str]]]:
-    """The expert's visit as requests: (method, path below the page's address, form)."""
-    product = shop.catalogue.product(shop.catalogue.number(shop.goal(goal).asin) or 0)
-    for action in plan(shop, Session("", goal)) or []:
-        name, argument = action[:-1].split("[", 1)
-        option = next((o for o, values in product.options.items() if argument in values), None)
-        if name == "search":
-            yield "POST", "", {"search_query": argument, "action": "Search"}
-        elif argument == product.asin.lower():
-            yield "GET", f"/item/{product.asin}", {}
-        elif option:
-            yield "POST", "/option", {option: argument}
-        else:
-            yield "POST", "", {"action": argument}
 
 
 def test_a_customer_buys_the_right_thing(shop: Shop, client: Any) -> None:
@@ -198,68 +175,10 @@ def test_a_taken_port_and_a_wrong_one_are_refused() -> None:
         serve(port=70000)
 
 
-@pytest.fixture
-def address() -> Iterator[tuple[str, int]]:
-    """A real server in a process of its own, on a free port."""
-    code = (
-        "from arboretum.envs.webshop.server import serve\n"
-        "serve(port=0, tagger='letters', ready=lambda url: print(url, flush=True))"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout
-        try:
-            url = process.stdout.readline()
-            host, port = re.findall(r"//(.*):(\d+)/", url)[0]
-            assert host == "127.0.0.1"
-            yield host, int(port)
-        finally:
-            process.terminate()
-
-
-def visit(host: str, port: int, shop: Shop, goal: int, times: list[float]) -> None:
-    """One customer over one connection; every answer's time is noted."""
-    connection = http.client.HTTPConnection(host, port, timeout=60)
-    cookie: dict[str, str] = {}
-
-    def go(method: str, path: str, form: dict[str, str]) -> tuple[str, str]:
-        headers = cookie | {"Content-Type": "application/x-www-form-urlencoded"}
-        start = time.perf_counter()
-        connection.request(method, path, urlencode(form) if form else None, headers)
-        answer = connection.getresponse()
-        body = answer.read().decode()
-        times.append(time.perf_counter() - start)
-        if "Set-Cookie" in answer.headers:
-            cookie["Cookie"] = answer.headers["Set-Cookie"].split(";")[0]
-        if answer.status == 303:
-            return go("GET", answer.headers["Location"], {})
-        assert answer.status == 200, body
-        return path, body
-
-    path, _ = go("GET", f"/?goal={goal}", {})
-    for method, below, form in shopping(shop, goal):
-        path, body = go(method, path + below, form)
-    assert "<pre>1.0</pre>" in body
-    connection.close()
-
-
 @pytest.mark.heavy
-def test_fifty_customers_at_once(shop: Shop, address: tuple[str, int]) -> None:
-    times: list[float] = []
-    failures: list[BaseException] = []
-
-    def customer(number: int) -> None:
-        try:
-            for goal in (number, number + 50):
-                time.sleep(0.02 * (number % 10))
-                visit(*address, shop, goal, times)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=customer, args=(number,)) for number in range(50)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+def test_fifty_customers_at_once(shop: Shop) -> None:
+    """Every one buys the right thing, twice; `arboretum bench` says how long they wait."""
+    with serving(tagger="letters") as address:
+        assert address[0] == "127.0.0.1"
+        times = crowd(address, shop, customers=50)
     assert len(times) > 50 * 2 * 8
-    print(f"p50 {statistics.median(times) * 1e3:.0f} ms, p95 {statistics.quantiles(times, n=20)[18] * 1e3:.0f} ms")
