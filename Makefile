@@ -1,27 +1,44 @@
 # Everything runs in .venv, made on first need under the exact versions of constraints.txt.
 PYTHON ?= python3
 BIN := .venv/bin
-STAMP := .venv/.installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+NEEDS := pyproject.toml setup.py constraints.txt
+# The extras that the heavy tests exercise, beyond those of `make test`.
+HEAVY_EXTRAS := ray
 
-.PHONY: demo test test-all bench docs clean
+.PHONY: demo test test-all bench clean
 
-$(STAMP): pyproject.toml setup.py constraints.txt
-	@echo "Setting up .venv (once) ..."
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
-	@touch $@
+demo: .venv/.core
+	@$(BIN)/arboretum eval quick
 
-demo: $(STAMP)
-	@$(BIN)/arboretum demo
-
-test: $(STAMP)
+test: .venv/.dev
 	@$(BIN)/python -m pytest -n 2 -m "not heavy"
 
-test-all: $(STAMP)
+test-all: .venv/.heavy
 	@$(BIN)/python -m pytest -n 2
 
-bench: $(STAMP)
+bench: .venv/.core
 	@$(BIN)/arboretum bench worlds
+
+.venv/bin/python:
+	@echo "Making .venv (once) ..."
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Arboretum needs Python 3.11 or newer; name one with: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -m venv .venv
+
+.venv/.core: $(NEEDS) | .venv/bin/python
+	@echo "Installing Arboretum into .venv ..."
+	@$(PIP) --editable .
+	@touch $@
+
+.venv/.dev: $(NEEDS) | .venv/bin/python
+	@echo "Installing Arboretum and what its tests need into .venv ..."
+	@$(PIP) --editable ".[dev]"
+	@touch $@ .venv/.core
+
+.venv/.heavy: $(NEEDS) | .venv/bin/python
+	@echo "Installing Arboretum and the real components of the heavy tests into .venv ..."
+	@$(PIP) --editable ".[dev,$(HEAVY_EXTRAS)]"
+	@touch $@ .venv/.dev .venv/.core
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

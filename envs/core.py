@@ -7,9 +7,10 @@ assignment, and the same seed gives the same episode anywhere.
 
 from __future__ import annotations
 
+import random
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import gymnasium as gym
 from gymnasium.error import ResetNeeded
@@ -80,6 +81,9 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (declared so by gymnasium.Env)
 
+    palette: ClassVar[Mapping[str, str]] = {}
+    """Colours for a person's terminal: symbol of the board -> style (`rich` style names)."""
+
     tasks: Sequence[str]
     """The names of the tasks in the chosen split."""
 
@@ -115,6 +119,7 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
         self.reward_mode: RewardMode = reward_mode
         self.admissible = admissible
         self.render_mode = render_mode
+        self._adds_info = admissible or type(self)._details is not TextEnv._details
         self._world = f"{type(self).__name__}{sorted(config.items())}"
         self._task: str | None = None
         self._steps = 0
@@ -158,6 +163,13 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
 
         In a world with chance the plan's first action is the optimal one; ask again after every step.
         """
+
+    def random_action(self, rng: random.Random) -> str:
+        """An action drawn uniformly from the admissible ones; worlds that cannot list theirs define their own."""
+        actions = self.admissible_actions()
+        if actions is None:
+            raise TypeError(f"{type(self).__name__} lists no actions and defines no random_action.")
+        return rng.choice(actions) if actions else ""
 
     def _details(self) -> Mapping[str, Any] | None:
         """What a world adds to `info` on reset and step."""
@@ -217,7 +229,10 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
         self._success = success
         if self.reward_mode == "sparse":
             reward = 1.0 if success and terminated else 0.0
-        return observation, reward, terminated, truncated, self._info(valid, changed)
+        info: Info = {"task": self._task, "success": success, "valid": valid, "changed": changed}
+        if self._adds_info:
+            self._complete(info)
+        return observation, reward, terminated, truncated, info
 
     def render(self) -> str | None:
         """The current observation, in render mode "ansi"."""
@@ -290,12 +305,17 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
 
     def _info(self, valid: bool, changed: bool) -> Info:
         info: Info = {"task": self._task, "success": self._success, "valid": valid, "changed": changed}
+        if self._adds_info:
+            self._complete(info)
+        return info
+
+    def _complete(self, info: Info) -> None:
+        """Add what the configuration asks for and the world's own details."""
         if self.admissible:
             info["admissible_actions"] = self.admissible_actions()
         details = self._details()
         if details is not None:
             info.update(details)
-        return info
 
     def _named_task(self, options: Mapping[str, Any]) -> str | None:
         for key in options:

@@ -4,6 +4,7 @@ import gzip
 import json
 
 import pytest
+
 from arboretum.envs import DataError
 from arboretum.envs.retrieval import Document
 from arboretum.envs.retrieval.documents import corpus_hash, read_corpus

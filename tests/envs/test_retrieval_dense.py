@@ -4,6 +4,7 @@ import json
 import os
 
 import pytest
+
 from arboretum.envs import ConfigurationError
 from arboretum.envs.retrieval.build import build_index
 from arboretum.envs.retrieval.encoder import EncoderSpec, encoder_spec

@@ -14,6 +14,7 @@ import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+
 from arboretum.envs import ConfigurationError, DataError
 from arboretum.envs.retrieval import Document, Hit, RetrievalError, Retriever
 from arboretum.envs.retrieval.batching import Batcher

@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+
 from arboretum.envs import ConfigurationError, DataError
 from arboretum.envs.retrieval.bm25 import BM25
 from arboretum.envs.retrieval.build import build_index

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from arboretum.envs.retrieval.build import build_index
 from arboretum.envs.retrieval.factory import open_retriever
 

@@ -5,6 +5,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+
 from arboretum.envs import ConfigurationError, DataError
 from arboretum.envs.searchqa.catalog import DATA_SETS, DataSet, data_get, data_list, data_verify
 

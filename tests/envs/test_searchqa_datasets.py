@@ -4,6 +4,7 @@ import gzip
 import json
 
 import pytest
+
 from arboretum.envs import ConfigurationError, DataError
 from arboretum.envs.searchqa import SearchQA
 from arboretum.envs.searchqa.datasets import (

@@ -1,10 +1,11 @@
 """The two dialogues: what of an agent's text is an action, and how retrieved text is shown."""
 
 import pytest
-from arboretum.envs.retrieval import Document
-from arboretum.envs.searchqa import react, tags
 from hypothesis import given
 from hypothesis import strategies as st
+
+from arboretum.envs.retrieval import Document
+from arboretum.envs.searchqa import react, tags
 
 
 @pytest.mark.parametrize(

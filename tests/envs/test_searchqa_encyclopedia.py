@@ -4,6 +4,7 @@ import itertools
 import re
 
 import pytest
+
 from arboretum.envs.retrieval.bm25 import BM25
 from arboretum.envs.searchqa.encyclopedia import SIZES, SPLITS, Encyclopedia, encyclopedia
 from arboretum.envs.searchqa.questions import generated_questions

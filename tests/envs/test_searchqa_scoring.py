@@ -5,9 +5,10 @@ import os
 from pathlib import Path
 
 import pytest
-from arboretum.envs.searchqa import scoring
 from hypothesis import given
 from hypothesis import strategies as st
+
+from arboretum.envs.searchqa import scoring
 
 DATA = os.environ.get("ARBORETUM_DATA")
 needs_recordings = pytest.mark.skipif(not DATA, reason="ARBORETUM_DATA is unset: no recorded cases beside it")

@@ -8,11 +8,12 @@ import sys
 
 import gymnasium as gym
 import pytest
+from gymnasium.utils.env_checker import check_env
+
 from arboretum.envs import ConfigurationError
 from arboretum.envs.retrieval import Document, Hit, RetrievalError, Retriever
 from arboretum.envs.retrieval.bm25 import BM25
 from arboretum.envs.searchqa import SearchQA
-from gymnasium.utils.env_checker import check_env
 
 CORPUS = (
     Document("0", '"Paris"\nParis is the capital of France. The Seine flows through it. It is large.'),

@@ -1,0 +1,1 @@
+"""Engines: what turns messages or tokens into a reply."""

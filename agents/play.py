@@ -1,0 +1,188 @@
+"""The one loop that everything uses: players act, worlds answer, episodes are kept."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+
+from ..envs.core import Info, TextEnv
+from ..envs.seeding import stable_seed
+from .base import Agent, Reply, Seat, Stop
+from .episode import Episode, Move, Turn
+
+_STANDARD_INFO = frozenset({"task", "success", "valid", "changed", "admissible_actions"})
+
+
+class Job(NamedTuple):
+    """One episode to play: `task` None lets `seed` draw it."""
+
+    task: str | None
+    seed: int
+
+
+def play(
+    agent: Agent,
+    envs: Sequence[gym.Env[str, str]],
+    jobs: Iterable[Job],
+    *,
+    max_turns: int | None = None,
+    keep_states: bool = False,
+) -> Iterator[Episode]:
+    """Play `jobs` on `envs`, as many at once as there are environments, and yield episodes as they end.
+
+    What an episode is does not depend on how many are played beside it or in which order.
+
+    Args:
+        agent: the player.
+        envs: interchangeable environments of one world (`gym.make(id)`, wrapped or not).
+        jobs: what to play; taken one by one as environments fall free.
+        max_turns: replies after which an episode is truncated; None for the world's own limit only.
+        keep_states: note the world's `state_key()` in every turn, as anchor-state credit needs it.
+
+    Yields:
+        Finished episodes. One whose world or player raised carries the reason in `error` and the turns so far.
+
+    Raises:
+        Stop: the player cannot go on at all; the episodes under way are abandoned.
+    """
+    waiting = iter(jobs)
+    free: list[TextEnv[Any]] = [env.unwrapped for env in reversed(envs)]  # type: ignore[misc]
+    seats: list[Seat] = []
+    while True:
+        while free:
+            job = next(waiting, None)
+            if job is None:
+                break
+            env = free.pop()
+            seat = _sit(agent, env, job)
+            if seat.episode.error is not None:
+                free.append(env)
+                yield seat.episode
+            else:
+                seats.append(seat)
+        if not seats:
+            return
+        now = time.perf_counter()
+        for seat in seats:
+            seat.asked = seat.asked or now
+        try:
+            replies = agent.act(seats)
+        except Stop:
+            raise
+        except Exception as error:
+            for seat in seats:
+                seat.episode.error = _reason("the player", error)
+            replies = [None] * len(seats)
+        now = time.perf_counter()
+        staying = []
+        for seat, reply in zip(seats, replies, strict=True):
+            if reply is not None:
+                key = seat.env.state_key() if keep_states else None
+                _carry_out(agent, seat, reply, now - seat.asked, max_turns)
+                seat.asked = 0.0
+                if keep_states and seat.episode.turns:
+                    seat.episode.turns[-1].state_key = key
+            episode = seat.episode
+            over = episode.terminated or episode.truncated or episode.error is not None
+            if not over or _retry(agent, seat):
+                staying.append(seat)
+            else:
+                agent.end(seat)
+                free.append(seat.env)
+                yield seat.episode
+        seats = staying
+
+
+def _sit(agent: Agent, env: TextEnv[Any], job: Job) -> Seat:
+    world = env.spec.id if env.spec is not None else type(env).__name__
+    episode = Episode(world=world, task=job.task or "", seed=job.seed, agent=agent.name)
+    seat = Seat(env, "", {}, episode, random.Random(stable_seed("player", job.seed, job.task)))
+    _open(agent, seat, job)
+    return seat
+
+
+def _retry(agent: Agent, seat: Seat) -> bool:
+    """Let a player that wants to try the task again do so, with new luck."""
+    last = seat.episode
+    if last.error is not None or not agent.again(seat):
+        return False
+    agent.end(seat)
+    trials = [*last.trials, last]
+    last.trials = []
+    seat.episode = Episode(last.world, last.task, last.seed, last.agent, trials=trials)
+    _open(agent, seat, Job(last.task, stable_seed("trial", len(trials), last.seed) >> 33))
+    return seat.episode.error is None
+
+
+def _open(agent: Agent, seat: Seat, job: Job) -> None:
+    episode = seat.episode
+    try:
+        options = None if job.task is None else {"task": job.task}
+        seat.observation, seat.info = seat.env.reset(seed=job.seed, options=options)
+        episode.task = seat.env.task
+        _look(seat)
+        agent.begin(seat)
+    except Exception as error:
+        episode.error = _reason("opening the task", error)
+
+
+def _carry_out(agent: Agent, seat: Seat, reply: Reply, agent_seconds: float, max_turns: int | None) -> None:
+    episode = seat.episode
+    if reply.error is not None:
+        episode.error = reply.error
+        return
+    text = "\n".join(reply.actions) if reply.text is None else reply.text
+    turn = Turn(
+        seat.observation,
+        text,
+        reply.thought,
+        well_formed=reply.well_formed,
+        agent_seconds=round(agent_seconds, 6),
+        token_ids=reply.token_ids,
+        logprobs=reply.logprobs,
+        loss_mask=reply.loss_mask,
+        restart=reply.restart,
+    )
+    episode.turns.append(turn)
+    start = time.perf_counter()
+    try:
+        for action in reply.actions:
+            observation, reward, terminated, truncated, info = seat.env.step(action)
+            turn.moves.append(Move(action, float(reward), info["valid"], info["changed"]))
+            seat.observation, seat.info = observation, info
+            if terminated or truncated:
+                episode.terminated, episode.truncated = terminated, truncated
+                break
+    except Exception as error:
+        episode.error = _reason("the world", error)
+    turn.world_seconds = round(time.perf_counter() - start, 6)
+    why = reply.quit or agent.settle(seat)
+    if max_turns is not None and len(episode.turns) >= max_turns:
+        why = why or f"the {max_turns} turns are spent"
+    _look(seat)
+    if why is not None and not (episode.terminated or episode.truncated):
+        episode.truncated = True
+        episode.details["ended"] = why
+
+
+def _look(seat: Seat) -> None:
+    seat.episode.final_observation = seat.observation
+    seat.episode.success = bool(seat.info["success"])
+    seat.episode.details |= _details(seat.info)
+
+
+def _details(info: Info) -> dict[str, Any]:
+    return {
+        key: value
+        for key, value in info.items()
+        if key not in _STANDARD_INFO and isinstance(value, (str, int, float, bool, type(None)))
+    }
+
+
+def _reason(where: str, error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return f"{where} failed: {type(error).__name__}: {text}"

@@ -1,0 +1,86 @@
+"""One episode in the terminal, played by a person or watched."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from ..envs.registry import make_world
+from .base import Agent, Reply, Seat
+from .human import HumanAgent, Quit, board
+from .play import Job, play
+from .table import make_agent
+
+
+class Watched(Agent):
+    """Shows every move of another player.
+
+    Args:
+        player: who plays.
+        pause: seconds between moves.
+    """
+
+    one_process = True
+
+    def __init__(self, player: Agent, console: Console, pause: float) -> None:
+        self.name = player.name
+        self.player = player
+        self.console = console
+        self.pause = pause
+
+    def begin(self, seat: Seat) -> None:
+        self.player.begin(seat)
+
+    def act(self, seats: Sequence[Seat]) -> Sequence[Reply | None]:
+        replies = self.player.act(seats)
+        for seat, reply in zip(seats, replies, strict=True):
+            self.console.print(board(seat.env, seat.observation))
+            if reply is not None:
+                self.console.print("> " + " ".join(reply.actions), style="bold", markup=False)
+        time.sleep(self.pause)
+        return replies
+
+    def end(self, seat: Seat) -> None:
+        self.player.end(seat)
+        self.console.print(board(seat.env, seat.observation))
+        verdict = "solved" if seat.episode.success else "not solved"
+        self.console.print(f"{verdict} in {seat.episode.steps} moves; return {seat.episode.total_reward:.2f}")
+
+
+def play_in_terminal(
+    world: str,
+    agent: str,
+    *,
+    task: str | None,
+    seed: int | None,
+    options: Mapping[str, Any],
+    console: Console,
+    pause: float = 0.0,
+) -> int:
+    """Play one episode.
+
+    Returns:
+        Exit status: 0, also when the person left; 1 when the episode broke off.
+
+    Raises:
+        ConfigurationError: unknown world, option, task or agent.
+    """
+    env = make_world(world, **options)
+    if task is not None:
+        env.reset(seed=0, options={"task": task})  # a wrong name is the caller's error, not the episode's
+    player = HumanAgent(console) if agent == "human" else Watched(make_agent(agent), console, pause)
+    seed = secrets.randbits(31) if seed is None else seed
+    try:
+        (episode,) = play(player, [env], [Job(task, seed)])
+    except Quit:
+        console.print("Left.")
+        return 0
+    if episode.error is not None:
+        console.print(episode.error, style="red", markup=False)
+        return 1
+    console.print(f"Task {episode.task}; play it again with --task {episode.task} --seed {seed}", soft_wrap=True)
+    return 0

@@ -1,0 +1,105 @@
+"""The report in a real browser: it draws, it replays, and it takes all text as text."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from arboretum.eval.evaluate import evaluate
+from arboretum.eval.players import Named
+
+HOSTILE = '<script>document.title="owned"</script><img src=x onerror="document.title=\'owned\'">'
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report whose suite is named, and whose world speaks, like an attacker."""
+    from arboretum.envs.bandit import Bandit
+
+    folder = tmp_path_factory.mktemp("report")
+    suite = folder / "suite.yaml"
+    suite.write_text(
+        f"name: bandits\ndescription: >-\n  {HOSTILE}\nentries:\n"
+        f"  - {{name: 'A {HOSTILE.replace(chr(39), chr(39) * 2)}', world: TextBandit-v0, split: test}}\n"
+        "  - {name: B, world: TextBanditRev-v0, split: test}\n"
+    )
+    whole = Bandit._observe
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Bandit, "_observe", lambda self: f"{whole(self)} {HOSTILE} </script>")
+        with Path(os.devnull).open("w") as sink:
+            evaluate(str(suite), [Named("random")], out=folder / "run", console=Console(file=sink))
+    return folder / "run" / "report.html"
+
+
+def test_the_report_needs_no_network_and_escapes_what_it_quotes(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", text)
+    assert "@import" not in text and "url(" not in text
+    assert HOSTILE not in text
+    assert "<script>document" not in text
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("needs chromium and chromedriver on the path")
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    profile = tmp_path_factory.mktemp("profile")
+    for flag in (
+        "headless",
+        "no-sandbox",
+        "disable-gpu",
+        "disable-quic",
+        "no-first-run",
+        "disable-background-networking",
+        "disable-component-update",
+        "disable-sync",
+        f"user-data-dir={profile}",
+    ):
+        options.add_argument(f"--{flag}")
+    chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield chrome
+    chrome.quit()
+
+
+@pytest.mark.heavy
+def test_any_episode_replays_step_by_step_in_a_browser(page: Path, browser: Any) -> None:
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import Select, WebDriverWait
+
+    browser.set_window_size(390, 844)  # a phone
+    browser.get(page.as_uri())
+    wait = WebDriverWait(browser, 20)
+
+    def text(id: str) -> str:
+        return str(browser.find_element(By.ID, id).text)
+
+    wait.until(lambda _: "Which one do you choose?" in text("observation"))
+    assert HOSTILE in text("observation")  # shown as text, not run
+    assert browser.title == "bandits · Arboretum report"
+    width = browser.execute_script("return document.documentElement.scrollWidth")
+    assert width <= browser.execute_script("return window.innerWidth")  # nothing hangs over a phone's edge
+
+    Select(browser.find_element(By.ID, "entry")).select_by_visible_text("B")
+    Select(browser.find_element(By.ID, "agent")).select_by_visible_text("expert")
+    wait.until(lambda _: "1 / 1" in text("place"))
+    assert "→" in text("moves") and "solved" in text("verdict")
+    browser.find_element(By.ID, "forth").click()
+    assert text("place") == "end" and "points" in text("observation")
+    browser.find_element(By.ID, "back").click()
+    assert text("place") == "1 / 1"
+    Select(browser.find_element(By.ID, "outcome")).select_by_value("unsolved")
+    assert text("observation") == "No episode of this kind."
+    assert len(browser.find_elements(By.CSS_SELECTOR, "svg circle")) == 4  # two players on two entries
+    assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]

@@ -1,0 +1,82 @@
+"""Intervals and tests against SciPy and against published examples."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+
+from arboretum.eval.statistics import mcnemar, mean, paired, rate, wilson
+
+
+@given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_wilson_agrees_with_scipy(case: tuple[int, int]) -> None:
+    k, n = case
+    ours = wilson(k, n)
+    theirs = binomtest(k, n).proportion_ci(method="wilson")
+    assert ours.value == k / n
+    assert ours.low == pytest.approx(theirs.low, abs=1e-12)
+    assert ours.high == pytest.approx(theirs.high, abs=1e-12)
+
+
+def test_wilson_of_nothing_is_everything() -> None:
+    value, low, high = wilson(0, 0)
+    assert math.isnan(value) and (low, high) == (0.0, 1.0)
+
+
+@given(st.integers(0, 60), st.integers(0, 60))
+def test_mcnemar_agrees_with_scipys_binomial_test(only_a: int, only_b: int) -> None:
+    m = only_a + only_b
+    expected = binomtest(only_a, m).pvalue if m else 1.0
+    assert mcnemar(only_a, only_b) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("both", "only_a", "only_b", "neither", "low", "high"),
+    [
+        (36, 12, 2, 0, 0.0569, 0.3404),  # worked in Newcombe 1998, table II, method 10
+        (53, 0, 0, 1, -0.0729, 0.0729),  # no discordant pair: the two single intervals, uncorrelated
+    ],
+)
+def test_paired_interval_is_newcombes(
+    both: int, only_a: int, only_b: int, neither: int, low: float, high: float
+) -> None:
+    a = [True] * (both + only_a) + [False] * (only_b + neither)
+    b = [True] * both + [False] * only_a + [True] * only_b + [False] * neither
+    result = paired(a, b)
+    assert (result.only_a, result.only_b, result.n) == (only_a, only_b, len(a))
+    assert result.difference.low == pytest.approx(low, abs=5e-5)
+    assert result.difference.high == pytest.approx(high, abs=5e-5)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=80))
+def test_pairing_is_antisymmetric_and_covers_the_estimate(outcomes: list[tuple[bool, bool]]) -> None:
+    a, b = [x for x, _ in outcomes], [y for _, y in outcomes]
+    forward, backward = paired(a, b), paired(b, a)
+    assert forward.difference.low <= forward.difference.value + 1e-12
+    assert forward.difference.value <= forward.difference.high + 1e-12
+    assert forward.difference.value == pytest.approx(-backward.difference.value)
+    assert forward.difference.low == pytest.approx(-backward.difference.high)
+    assert forward.p_value == pytest.approx(backward.p_value)
+
+
+def test_repeats_of_a_task_do_not_count_as_new_tasks() -> None:
+    tasks = [True, False, True, True, False, True, False, True]
+    once = rate([[outcome] for outcome in tasks])
+    assert once == wilson(5, 8)
+    # Ten plays a task that always end alike hold no more information than one.
+    ten = rate([[outcome] * 10 for outcome in tasks])
+    assert ten.value == once.value
+    assert ten.low == pytest.approx(once.low, abs=0.03) and ten.high == pytest.approx(once.high, abs=0.03)
+    # Plays that differ within every task alike are as good as independent ones.
+    mixed = rate([[True, False]] * 8)
+    assert mixed == wilson(8, 16)
+
+
+def test_mean_has_the_textbook_interval() -> None:
+    value, low, high = mean([1.0, 2.0, 3.0, 4.0])
+    half = 1.959963984540054 * math.sqrt(5 / 3) / 2  # s = sqrt(5/3), n = 4
+    assert (value, low, high) == (2.5, pytest.approx(2.5 - half), pytest.approx(2.5 + half))
