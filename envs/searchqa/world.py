@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -213,6 +214,16 @@ class SearchQA(TextEnv[Inquiry]):
 
     def admissible_actions(self) -> tuple[str, ...] | None:
         return () if self._ended else None
+
+    def random_action(self, rng: random.Random) -> str:
+        """Chance: with even odds search for a random word of the question, or answer with a random title seen."""
+        if self._ended:
+            return ""
+        titles = [title for _, title in self._state.known]
+        last = self.max_steps is not None and self._steps + 1 >= self.max_steps
+        if last or (titles and rng.random() < 0.5):
+            return self._write("answer", rng.choice(titles or ["no"]))
+        return self._write("search", rng.choice(self._question.question.rstrip("?").split()))
 
     def expert_actions(self) -> list[str] | None:
         """Search for every supporting article not yet seen, in the order of reading, then give the gold answer.
