@@ -119,8 +119,8 @@ class Store:
         for entry, digest in digests.items():
             if before.get(entry, digest) != digest:
                 raise ConfigurationError(
-                    f"{self.folder}: was begun on other tasks for {entry!r} (other data?); choose another --out, or"
-                    " set ARBORETUM_DATA as it was."
+                    f"{self.folder}: was begun on other tasks for {entry!r} (other data?); choose another --out,"
+                    " or set ARBORETUM_DATA as it was."
                 )
         changed = {"expected": {**manifest.get("expected", {}), **counts}, "tasks": {**before, **digests}}
         if any(manifest.get(key) != value for key, value in changed.items()):
