@@ -118,6 +118,8 @@ def eval(
     from .eval.evaluate import evaluate
     from .eval.players import players_of
 
+    if workers < 1:
+        raise ConfigurationError(f"--workers must be at least 1, not {workers}.")
     with players_of(agent, **vars(lm)) as players:
         return evaluate(
             suite,
@@ -148,6 +150,8 @@ def report(
 
     if not runs:
         raise ConfigurationError("name at least one run's folder, such as runs/quick-random-expert.")
+    if len(runs) > 1 and out is None:
+        raise ConfigurationError("say with --out where the report of several runs goes, such as --out both.html.")
     path = out or runs[0] / "report.html"
     console.print(results_table(write(runs, path)))
     console.print(f"Report: {path}", soft_wrap=True)
@@ -345,6 +349,10 @@ def main(arguments: list[str] | None = None) -> None:
     except ConfigurationError as error:
         Console(stderr=True, highlight=False).print(f"arboretum: {error}", markup=False, soft_wrap=True)
         sys.exit(2)
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        Console(stderr=True, highlight=False).print(f"arboretum: {what}.", markup=False, soft_wrap=True)
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(status)

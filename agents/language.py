@@ -158,7 +158,8 @@ class LanguageAgent(Agent):
             talk.mark = len(talk.tokens)
         talk.messages.append(Message("assistant", text))
         parsed = self.dialogue.parse(text)
-        actions = self.dialogue.allowed(parsed.actions, seat.episode.turns)
+        # A reply without an action is no way out of a step limit: the world refuses the empty one, and counts it.
+        actions = self.dialogue.allowed(parsed.actions or ("",), seat.episode.turns)
         return Reply(actions, text=text, thought=parsed.thought, well_formed=parsed.well_formed, **tokens)
 
     def aside(self, seat: Seat, system: str, user: str, purpose: str) -> None:

@@ -133,7 +133,11 @@ def make_world(id: str, **kwargs: Any) -> TextEnv[Any]:
         for option in kwargs:
             if option not in options:
                 raise unknown_name(f"option of {id}", option, options)
-    env = gym.make(id, **kwargs).unwrapped
+    try:
+        env = gym.make(id, **kwargs).unwrapped
+    except (TypeError, AttributeError) as error:  # an option of the wrong type
+        given = ", ".join(f"{name}={value!r}" for name, value in kwargs.items())
+        raise ConfigurationError(f"{id} cannot be made with {given}: {error}.") from error
     if not isinstance(env, TextEnv):
         raise ConfigurationError(f"{id} is not a text world; Arboretum plays environments derived from TextEnv.")
     return env

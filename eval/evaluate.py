@@ -12,8 +12,10 @@ from typing import Any
 import gymnasium
 import numpy
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
+from ..agents.human import HumanAgent
 from ..envs.errors import ConfigurationError
 from . import runner
 from .players import Named
@@ -82,8 +84,8 @@ def evaluate(
             f"[yellow]{summary.expected - summary.episodes} of {summary.expected} episodes are missing.[/]"
             " Run the same command again to play them."
         )
-    console.print(f"Report: {folder / 'report.html'}", soft_wrap=True, highlight=False)
-    return status
+    console.print(f"Report: {folder / 'report.html'}", soft_wrap=True, highlight=False, markup=False)
+    return OK if status == OK and summary.complete and summary.expected else status or FAILED
 
 
 def _play(
@@ -91,13 +93,14 @@ def _play(
 ) -> int:
     bar = Progress(
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[rates]}"),
         console=console,
         transient=True,
+        disable=any(player.name == HumanAgent.name for player in players),  # who needs the screen
     )
     row = bar.add_task(suite.name, total=None, rates="")
     first = True
@@ -107,14 +110,12 @@ def _play(
         if first:
             first = False
             for sentence in progress.repairs:
-                bar.console.print(f"[yellow]Repaired:[/] {sentence}")
-            for entry, reason in progress.skipped.items():
-                bar.console.print(f"[yellow]Skipped {entry}:[/] {reason}")
+                bar.console.print(f"[yellow]Repaired:[/] {escape(sentence)}")
             if progress.done:
                 bar.console.print(f"{progress.done} of {progress.total} episodes were played before.")
             bar.reset(row, total=progress.total, completed=progress.done)
         rates = "  ".join(
-            f"{name} {100 * progress.successes[name] / n:.0f}%" for name, n in progress.played.items()
+            f"{escape(name)} {100 * progress.successes[name] / n:.0f}%" for name, n in progress.played.items()
         )
         if progress.failed:
             rates += f"  [red]{progress.failed} broke off[/]"

@@ -1,14 +1,15 @@
 """The folder of a run: `run.json` (what was asked), `episodes.jsonl` (what was played), and what is made of them.
 
 `episodes.jsonl` is the truth. Each finished episode is one line, appended in one write, so a run that is killed
-loses nothing finished. A line starts with the few fields that resuming and summing up need and ends with the
-turns, so that both read only its head.
+loses nothing finished. A line starts with the few fields that resuming and summing up need, so that both parse
+only its head, and ends with a checksum.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from ..envs.errors import ConfigurationError, DataError
 
 _TURNS = b',"turns":['  # cannot occur inside a JSON string, where quotes are escaped
 _END = b"\n"
+_CHECK = b',"crc":"%08x"}'  # of all bytes before it: tells a damaged line without parsing it
 
 
 class Key(NamedTuple):
@@ -68,9 +70,10 @@ def encode(key: Key, episode: Episode) -> bytes:
         "details": episode.details,
     }
     body = episode.to_dict()
-    turns = body.pop("turns")
-    record = {**body, **head, "turns": turns}
-    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + _END
+    tail = {name: body.pop(name) for name in ("turns", "trials") if name in body}  # `turns` first: see `_head`
+    text = json.dumps({**body, **head, **tail}, ensure_ascii=False, separators=(",", ":"))
+    line = text.encode("utf-8", "surrogatepass")[:-1]
+    return line + _CHECK % zlib.crc32(line) + _END
 
 
 class Store:
@@ -88,11 +91,11 @@ class Store:
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            self._lock()
         except OSError as error:
             raise ConfigurationError(
-                f"{folder}: cannot be created ({error.strerror}); choose another --out."
+                f"{folder}: cannot be written to ({error.strerror}); choose another --out."
             ) from None
-        self._lock()
         self._claim(manifest)
         self.repairs = self._repair()
         """What had to be mended in `episodes.jsonl`, in sentences."""
@@ -172,7 +175,7 @@ class Store:
             return []
         bad: list[tuple[int, bytes]] = []
         for number, offset, line in _lines(self.episodes):
-            if not line.endswith(b"]}" + _END) or _head(line, offset) is None:
+            if _head(line, offset) is None:
                 bad.append((number, line))
         if not bad:
             return []
@@ -202,8 +205,10 @@ def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _head(line: bytes, offset: int) -> Result | None:
-    cut = line.find(_TURNS)
-    if cut < 0:
+    """The head of a line; None if the line is not whole."""
+    body = line[: -len(_CHECK % 0 + _END)]
+    cut = body.find(_TURNS)
+    if cut < 0 or line[len(body) :] != _CHECK % zlib.crc32(body) + _END:
         return None
     try:
         head = json.loads(line[:cut] + b"}")
@@ -261,8 +266,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         ) from None
     except ValueError as error:
         raise DataError(path, f"is not JSON ({error}).") from None
-    if not isinstance(manifest, dict):
-        raise DataError(path, "expected a JSON object.")
+    if not isinstance(manifest, dict) or not {"suite", "agents"} <= manifest.keys():
+        raise DataError(path, "expected a JSON object with `suite` and `agents`.")
     return manifest
 
 

@@ -46,7 +46,6 @@ class Entry:
         group_by: key of `info` by which success is also reported (such as `task_type`).
         groups: the order in which groups are reported; others follow by name.
         score: key of `info` whose mean is reported as a score from 0 to 100.
-        optional: skip the entry with a notice, instead of failing, where its data are missing.
         dialogue: settings of the dialogue of language agents (see `Dialogue`), over the suite's.
         sampling: settings of their sampling (see `Sampling`), over the suite's.
     """
@@ -62,7 +61,6 @@ class Entry:
     group_by: str | None = None
     groups: Sequence[str] = ()
     score: str | None = None
-    optional: bool = False
     dialogue: Mapping[str, Any] = field(default_factory=dict)
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
@@ -164,6 +162,8 @@ def load_suite(name: str) -> Suite:
     if path.suffix in (".yaml", ".yml"):
         try:
             return parse_suite(path.read_text(encoding="utf-8"), name)
+        except UnicodeDecodeError:
+            raise DataError(path, "is not UTF-8 text.") from None
         except OSError as error:
             raise DataError(path, f"cannot be read: {error.strerror or error}.") from None
     raise unknown_name("suite", name, [*suite_names(), "or the path of a .yaml file"])
@@ -216,7 +216,6 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "group_by": (str, type(None)),
     "groups": (list,),
     "score": (str, type(None)),
-    "optional": (bool,),
     "dialogue": (dict,),
     "sampling": (dict,),
 }

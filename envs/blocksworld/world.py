@@ -125,7 +125,7 @@ class Blocksworld(TextEnv[Position]):
             reward_mode=reward_mode,
             admissible=admissible,
             render_mode=render_mode,
-            max_observation=8192,
+            max_observation=65_536 if recorded else 8192,
             max_action=_LONGEST_PLAN if mode == "plan" else 4096,
         )
         self.family, self.blocks, self.notation, self.mode = family, blocks, notation, mode
@@ -221,7 +221,7 @@ class Blocksworld(TextEnv[Position]):
         return {"lenient_success": verdict.lenient_success, "failed_line": verdict.failed_line}
 
     def state_key(self) -> Hashable:
-        return self._level.key, self._state.blocks
+        return self._level.key, self._state.blocks, self._terminated  # a failed last plan ends the episode too
 
     def admissible_actions(self) -> tuple[str, ...] | None:
         if self._ended:

@@ -211,7 +211,9 @@ class FrozenLake(TextEnv[int]):
         return stay, arrive
 
     def state_key(self) -> Hashable:
-        return self._lake.columns, self._lake.holes, self._lake.goal, len(self._moves), self._state
+        lake = self._lake
+        start = None if self.observation_format == "grid" else lake.start  # a board alone does not show it
+        return lake.columns, lake.holes, start, lake.goal, len(self._moves), self._state
 
     def admissible_actions(self) -> tuple[str, ...]:
         return () if self._ended else ACTIONS

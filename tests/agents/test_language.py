@@ -125,12 +125,20 @@ def test_what_cannot_be_read_costs_a_turn_and_a_penalty_and_is_said() -> None:
     engine = Scripted(lambda request: next(replies), at_once=1)
     (episode,) = episodes(engine, "think", "TextSokoban-v0")
     first, second, third = episode.turns[:3]
-    assert first.moves == [] and first.penalty == -0.1 and not first.well_formed
+    assert [(move.action, move.valid) for move in first.moves] == [("", False)]
+    assert first.penalty == -0.1 and not first.well_formed
     assert "no action that the world accepts" in last(engine.asked[1])
     assert [move.valid for move in second.moves] == [False, True] and second.penalty == -0.1
     assert third.penalty == 0.0
     assert episode.total_penalty == pytest.approx(-0.2)
     assert episode.total_reward == pytest.approx(sum(m.reward for t in episode.turns for m in t.moves))
+
+
+def test_replies_without_actions_run_into_the_worlds_limit() -> None:
+    engine = Scripted(lambda request: "I would rather not.")
+    unlimited = {"max_turns": None, "max_actions": None}
+    (episode,) = episodes(engine, "think", "TextSokoban-v0", dialogue=unlimited, kwargs={"max_steps": 6})
+    assert len(episode.turns) == 6 and episode.truncated and episode.invalid == 6
 
 
 def test_the_action_budget_ends_the_episode() -> None:
