@@ -23,12 +23,12 @@ _IDLE_BYTES = 4 * 2**30
 class TransformersEngine(Engine):
     """Samples from any `AutoModelForCausalLM`, many conversations at once.
 
-    Keys and values stay between turns and are shared at branches: a turn costs its new tokens, not its history. A
-    finished reply's place in the batch is taken by the next request at once. What a reply is depends on its request
-    only, not on those sampled beside it, up to rounding.
+    Keys and values stay between turns and are shared at branches: a turn costs its new tokens, not its history.
+    The place of a finished reply in the batch is taken by the next request at once. A reply depends on its request
+    only, not on those sampled beside it (up to rounding, which differs between batches of different sizes).
 
-    Models whose layers keep more or less than plain keys and values (sliding windows shorter than the context, state
-    spaces) are run one conversation at a time, every turn from its beginning; `keeps_cache` says which it is.
+    Models whose layers keep something else than plain keys and values (sliding windows shorter than the context,
+    state spaces) are run one conversation at a time, every turn from its beginning; `keeps_cache` tells.
 
     Attributes:
         end_ids: tokens that end a reply; a template that ends turns otherwise may add its own.
@@ -150,25 +150,25 @@ class TransformersEngine(Engine):
 
     def invalidate(self) -> None:
         """Forget all that was computed; call it after the model's weights have changed."""
-        self._cache.invalidate()
+        with _Sampling(self):
+            self._cache.invalidate()
 
     def close(self) -> None:
         """Let go of the model."""
         self._waiting.clear()
         self._active.clear()
-        self._cache.invalidate()
+        self._done.clear()
+        self._cache.close()
         self.model = None
 
     def _task(self, request: Request) -> Task:
+        from .local.draw import uniforms
         from .local.stop import StopTexts
         from .local.task import Task
 
         assert request.prompt_ids is not None
         ids, sampling = list(request.prompt_ids), request.sampling
-        draws: list[float] = []
-        if sampling.temperature > 0:
-            generator = self._torch.Generator().manual_seed(request.seed % 2**63)
-            draws = self._torch.rand(max(sampling.max_tokens, 0), generator=generator).tolist()
+        draws = uniforms(request.seed, max(sampling.max_tokens, 0)) if sampling.temperature > 0 else []
         stop = None
         if any(sampling.stop):
             stop = self._stops.setdefault(sampling.stop, StopTexts(self.tokenizer, sampling.stop))
@@ -197,10 +197,7 @@ class TransformersEngine(Engine):
         over: set[int] = set()
         for n, (task, token, logprob, usable) in enumerate(zip(tasks, *drawn, strict=True)):
             if not usable:
-                self.refused += 1
-                self._fail(
-                    task, "the model gave NaN or infinite logits; its weights or its precision are at fault"
-                )
+                self._refuse(task)
                 over.add(n)
                 continue
             task.ids.append(token)
@@ -237,7 +234,9 @@ class TransformersEngine(Engine):
         self.usage.add(usage)
         self._done.append((task.request.conversation, Completion(text, finish, sampled, task.logprobs, usage)))
 
-    def _fail(self, task: Task, reason: str) -> None:
+    def _refuse(self, task: Task) -> None:
+        reason = "the model gave NaN or infinite logits: its weights or its precision are at fault"
+        self.refused += 1
         self._cache.finish(task, poisoned=True)
         usage = Usage(task.prompt, task.reused, len(task.logprobs))
         self.usage.add(usage)
@@ -246,20 +245,20 @@ class TransformersEngine(Engine):
 
 
 class _Sampling:
-    """Within it the model computes no gradients and drops nothing out; a trainer's model is put back afterwards."""
+    """Within it the model computes no gradients and drops nothing out; afterwards it is as it was."""
 
     def __init__(self, engine: TransformersEngine) -> None:
         self._model = engine.model
-        self._no_grad = engine._torch.no_grad()
+        self._inference = engine._torch.inference_mode()
 
     def __enter__(self) -> None:
         self._was_training = self._model.training
         if self._was_training:
             self._model.eval()
-        self._no_grad.__enter__()
+        self._inference.__enter__()
 
     def __exit__(self, *exception: Any) -> None:
-        self._no_grad.__exit__(*exception)
+        self._inference.__exit__(*exception)
         if self._was_training:
             self._model.train()
 

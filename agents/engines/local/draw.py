@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -34,7 +35,7 @@ class Settings:
             return torch.tensor(values, dtype=torch.float32, device=device)[:, None]
 
         self.temperature = column([row.temperature if row.temperature > 0 else 1.0 for row in rows])
-        self.is_greedy = column([float(row.temperature == 0) for row in rows]).bool()[:, 0]
+        self.is_greedy = column([float(row.temperature == 0) for row in rows]).bool()
         self.some_greedy = any(row.temperature == 0 for row in rows)
         self.plain = all(row.temperature == 1 for row in rows)
         self.top_p = column([row.top_p for row in rows])
@@ -46,49 +47,45 @@ def draw(logits: torch.Tensor, uniform: Sequence[float], settings: Settings) -> 
 
     Args:
         logits: [rows, vocabulary], float32.
-        uniform: a number in [0, 1) for each row; ignored where greedy.
+        uniform: a number for each row, as `uniforms` gives them; ignored where greedy.
         settings: of the same rows.
 
     Returns:
         Rows whose logits hold NaN or +inf, or are -inf throughout, are marked unusable; their token means nothing.
     """
-    total = torch.logsumexp(logits, dim=-1)
-    usable = torch.isfinite(total)
+    logprobs = torch.log_softmax(logits, dim=-1)
     if settings.greedy:
-        tokens = logits.argmax(dim=-1)
+        tokens = logits.argmax(dim=-1, keepdim=True)
     else:
-        # Unusable rows get a harmless distribution, so that indexing below stays in range.
-        sane = logits if bool(usable.all()) else torch.where(usable[:, None], logits, torch.zeros_like(logits))
-        tokens = _sample(sane, uniform, settings)
+        tokens = _sample(logits, logprobs, uniform, settings)
         if settings.some_greedy:
-            tokens = torch.where(settings.is_greedy, sane.argmax(dim=-1), tokens)
-    logprobs = logits.gather(-1, tokens[:, None])[:, 0] - total
-    # One transfer for all three; float64 holds every token id exactly.
-    columns = torch.stack((tokens.double(), logprobs.double(), usable.double())) if _has_double(logits) else None
-    if columns is None:
-        return Drawn(tokens.tolist(), logprobs.tolist(), usable.tolist())
-    ids, values, fine = columns.tolist()
-    return Drawn([int(i) for i in ids], values, [bool(u) for u in fine])
+            tokens = torch.where(settings.is_greedy, logits.argmax(dim=-1, keepdim=True), tokens)
+    # Softmax spreads NaN and infinity over the whole row, so that whichever token was chosen shows them.
+    chosen = logprobs.gather(-1, tokens)[:, 0].tolist()
+    return Drawn(tokens[:, 0].tolist(), chosen, [math.isfinite(value) for value in chosen])
 
 
-def _sample(logits: torch.Tensor, uniform: Sequence[float], settings: Settings) -> torch.Tensor:
-    chances = torch.softmax(logits if settings.plain else logits / settings.temperature, dim=-1)
+def uniforms(seed: int, count: int) -> list[float]:
+    """`count` numbers in [0, 1) for `draw`, the same on every device, never rounded up to 1."""
+    generator = torch.Generator().manual_seed(seed % 2**63)
+    numbers: list[float] = (torch.rand(count, generator=generator) * (1 - 2**-20)).tolist()
+    return numbers
+
+
+def _sample(
+    logits: torch.Tensor, logprobs: torch.Tensor, uniform: Sequence[float], settings: Settings
+) -> torch.Tensor:
+    chances = logprobs.exp() if settings.plain else torch.softmax(logits / settings.temperature, dim=-1)
     order = None
     if settings.restricted:
         chances, order = chances.sort(dim=-1, descending=True, stable=True)
-        before = chances.cumsum(dim=-1) - chances  # mass of the likelier tokens
+        likelier = chances.cumsum(dim=-1) - chances
         rank = torch.arange(chances.shape[-1], device=chances.device)
         # The likeliest token always stays, also at top_p = 0.
-        dropped = ((before >= settings.top_p) | (rank >= settings.top_k)) & (rank > 0)
+        dropped = ((likelier >= settings.top_p) | (rank >= settings.top_k)) & (rank > 0)
         chances = chances.masked_fill(dropped, 0.0)
     heaped = chances.cumsum(dim=-1)
-    mass = heaped[:, -1:]
-    # Strictly below the whole mass, so that rounding never picks a token past the last one with a chance.
-    target = torch.tensor(uniform, dtype=mass.dtype, device=mass.device)[:, None] * mass
-    target = torch.minimum(target, torch.nextafter(mass, torch.zeros_like(mass)))
-    index = torch.searchsorted(heaped, target, right=True)
-    return (index if order is None else order.gather(-1, index))[:, 0]
-
-
-def _has_double(tensor: torch.Tensor) -> bool:
-    return bool(tensor.device.type != "mps")
+    target = torch.tensor(uniform, dtype=heaped.dtype, device=heaped.device)[:, None] * heaped[:, -1:]
+    # NaN is above all numbers: the last index, not one past it.
+    index = torch.searchsorted(heaped, target, right=True).clamp_(max=heaped.shape[-1] - 1)
+    return index if order is None else order.gather(-1, index)

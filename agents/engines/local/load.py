@@ -63,7 +63,7 @@ def load_tokenizer(name: str | Path) -> Any:
 def choose_cache(
     model: Any, context: int | None, max_batch: int, budget: int | None, idle_bytes: int
 ) -> Rows | Reencoding:
-    """Rows of keys and values where they give the same logits as the model itself, else encoding anew each turn."""
+    """Rows of keys and values where these give the model's own logits, else encoding anew in every turn."""
     layers = _plain_layers(model, context)
     if layers is not None:
         try:

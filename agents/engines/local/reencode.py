@@ -48,6 +48,11 @@ class Reencoding:
         """Drop all caches, because the weights have changed."""
         self._past.clear()
 
+    def close(self) -> None:
+        """Let go of the model and all that was computed."""
+        self._past.clear()
+        self._model = None
+
     def _last(self, task: Task) -> torch.Tensor:
         done, past = self._past.get(task.request.conversation, (0, {}))
         ids = torch.tensor([task.ids[done:]], device=self._model.device)

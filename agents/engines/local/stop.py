@@ -9,9 +9,9 @@ from typing import Any
 class StopTexts:
     """Looks for texts after which a reply ends.
 
-    A stop text is completed by the newest token, so that token must hold the stop's last characters. Whether a token
-    can do so is remembered by id; only for those that can is the end of the reply decoded. Shared by all requests
-    with the same stop texts.
+    A stop text is completed by the newest token, which then holds the stop's last characters. Whether a token can
+    do so is remembered by id; only for those that can is the end of the reply decoded. Shared by all requests with
+    the same stop texts.
     """
 
     def __init__(self, tokenizer: Any, stops: Sequence[str]) -> None:
