@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,9 @@ def _with_adapter(model: Any, adapter: str | Path) -> Any:
     except ImportError:
         raise ConfigurationError("LoRA adapters need peft: pip install 'arboretum[lm]'") from None
     try:
-        return PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
+        with warnings.catch_warnings():  # of what peft calls in transformers: nothing that a user could mend
+            warnings.simplefilter("ignore", FutureWarning)
+            return PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise ConfigurationError(f"cannot load the adapter {str(adapter)!r}: {_first_line(error)}") from None
 

@@ -2,7 +2,7 @@
 
 A conversation keeps its row between turns for as long as nobody else needs it: a turn then costs its new tokens,
 and nothing is copied. When the row is needed, the idle conversation's keys and values are parked at their exact
-length. When idle conversations hold more than a budget of tokens, those idle longest are dropped, and encoded again
+length. When idle conversations hold more than a budget of tokens, those idle longest are dropped, and encoded anew
 should they come back. Conversations that begin alike compute what they share once.
 """
 
@@ -91,7 +91,7 @@ class Rows:
         # The last token is always encoded, for its logits.
         kept.cached = min(_common(kept.ids, task.ids, kept.cached), len(task.ids) - 1)
         kept.ids, kept.busy = task.ids, True
-        task.row, task.reused = kept.row, kept.cached
+        task.row, task.reused, task.returning = kept.row, kept.cached, kept.cached > 0
         return True
 
     def advance(self, tasks: Sequence[Task]) -> tuple[list[Task], torch.Tensor]:
@@ -189,14 +189,15 @@ class Rows:
         begun: set[int] = set()
         for task in tasks:
             kept = self._of(task)
-            if kept.cached > 0:
+            if task.returning:
                 now.append(task)
                 continue
             whole, opening = hash(tuple(task.ids)), hash(tuple(task.ids[:_OPENING]))
             for name in (task.request.parent, self._begun.get(whole), self._begun.get(opening)):
                 if name is not None and name in self._kept:
                     self._share(self._kept[name], task)
-            if len(task.ids) > _OPENING and (whole in begun or (kept.cached == 0 and opening in begun)):
+            gains = (whole in begun and self._new(task) > 1) or (opening in begun and kept.cached == 0)
+            if gains and len(task.ids) > _OPENING:
                 wait.append(task)
                 continue
             now.append(task)

@@ -21,6 +21,7 @@ class Task:
         logprobs: of the sampled tokens.
         row: where the keys and values are; -1 before admission.
         reused: prompt tokens whose keys and values were there already.
+        returning: whether some were its own conversation's.
     """
 
     request: Request
@@ -31,6 +32,7 @@ class Task:
     logprobs: list[float] = field(default_factory=list)
     row: int = -1
     reused: int = 0
+    returning: bool = False
 
     @property
     def sampled(self) -> list[int]:
