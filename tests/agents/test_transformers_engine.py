@@ -51,6 +51,7 @@ def ids_of(completion: Completion) -> list[int]:
 
 def assert_exact(model: Any, prompt: Sequence[int], completion: Completion, tolerance: float = 1e-4) -> None:
     """The log-probabilities are those of one plain forward pass over the whole sequence."""
+    assert completion.error is None
     sampled = ids_of(completion)
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([[*prompt, *sampled]])).logits[0].float()
@@ -344,7 +345,7 @@ def test_nan_refuses_the_reply_and_harms_no_other(tiny_model: Path) -> None:
     assert done["1"].finish == "error" and "NaN" in str(done["1"].error) and engine.refused == 1
     for name in ("0", "2"):
         assert_exact(engine.model, prompts[name], done[name])
-    # The heir of its row is short and sits beside a longer one: what lies beyond its end is masked, yet must be sane.
+    # The heir of its row is short, beside a longer one: what lies beyond its end is masked, yet must be sane.
     prompts["0"] += ids_of(done["0"])
     heirs = {"heir": [token for token in tokens(random.Random(9), 5) if token != poison], "0": prompts["0"]}
     for name, completion in answers(engine, *(request(n, ids) for n, ids in heirs.items())).items():
