@@ -28,7 +28,8 @@ class TransformersEngine(Engine):
     only, not on those sampled beside it (up to rounding, which differs between batches of different sizes).
 
     Models whose layers keep something else than plain keys and values (sliding windows shorter than the context,
-    state spaces) are run one conversation at a time, every turn from its beginning; `keeps_cache` tells.
+    state spaces), or whose attention kernels take no mask (flash), are run one conversation at a time, every turn
+    from its beginning; `keeps_cache` tells.
 
     Attributes:
         end_ids: tokens that end a reply; a template that ends turns otherwise may add its own.
@@ -168,7 +169,8 @@ class TransformersEngine(Engine):
 
         assert request.prompt_ids is not None
         ids, sampling = list(request.prompt_ids), request.sampling
-        draws = uniforms(request.seed, max(sampling.max_tokens, 0)) if sampling.temperature > 0 else []
+        room = sampling.max_tokens if self.context is None else min(sampling.max_tokens, self.context - len(ids))
+        draws = uniforms(request.seed, max(room, 0)) if sampling.temperature > 0 else []
         stop = None
         if any(sampling.stop):
             stop = self._stops.setdefault(sampling.stop, StopTexts(self.tokenizer, sampling.stop))

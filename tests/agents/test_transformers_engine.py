@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -537,6 +538,15 @@ def test_lora_adapters(tiny_model: Path, tmp_path: Path) -> None:
 def test_bad_configurations_are_one_sentence(tiny_model: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"cannot load the model .*nowhere"):
         TransformersEngine(tmp_path / "nowhere", device="cpu")
+    broken = tmp_path / "broken"
+    shutil.copytree(tiny_model, broken)
+    (broken / "model.safetensors").write_bytes(b"not a model")
+    with pytest.raises(ConfigurationError, match=r"cannot load the model .*broken"):
+        TransformersEngine(broken, device="cpu")
+    with pytest.raises(ConfigurationError, match=r"cannot load the tokenizer .*nowhere"):
+        TransformersEngine(tiny_model, tmp_path / "nowhere", device="cpu")
+    with pytest.raises(ConfigurationError, match="unknown device 'gpu'"):
+        TransformersEngine(tiny_model, device="gpu")
     with pytest.raises(ConfigurationError, match="unknown dtype 'float31'"):
         TransformersEngine(tiny_model, device="cpu", dtype="float31")
     with pytest.raises(ConfigurationError, match="max_batch is 0"):

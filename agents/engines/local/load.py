@@ -40,9 +40,10 @@ def load_model(name: str | Path, device: str, dtype: str | None, adapter: str | 
     precision: Any = ("float32" if device == "cpu" else "auto") if dtype is None else dtype
     if precision != "auto" and not isinstance(getattr(torch, str(precision), None), torch.dtype):
         raise ConfigurationError(f"unknown dtype {dtype!r}; common ones: float32, bfloat16, float16")
+    _check_device(device)
     try:
         model = AutoModelForCausalLM.from_pretrained(name, dtype=precision)
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # many kinds: files, formats, the network, remote code
         raise ConfigurationError(f"cannot load the model {str(name)!r}: {_first_line(error)}") from None
     if adapter is not None:
         model = _with_adapter(model, adapter)
@@ -57,7 +58,7 @@ def load_tokenizer(name: str | Path) -> Any:
     """
     try:
         return AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:
         raise ConfigurationError(f"cannot load the tokenizer of {str(name)!r}: {_first_line(error)}") from None
 
 
@@ -112,6 +113,18 @@ def _agrees(model: Any, rows: Rows) -> bool:
     return True
 
 
+def _check_device(name: str) -> None:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigurationError(f"unknown device {name!r}; known: cuda, cuda:1, mps, cpu") from None
+    there = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
+    if not there.get(device.type, lambda: True)():
+        raise ConfigurationError(
+            f"this machine or this torch has no {name!r}; leave device out for the best there is"
+        )
+
+
 def _with_adapter(model: Any, adapter: str | Path) -> Any:
     try:
         from peft import PeftModel
@@ -121,7 +134,7 @@ def _with_adapter(model: Any, adapter: str | Path) -> Any:
         with warnings.catch_warnings():  # of what peft calls in transformers: nothing that a user could mend
             warnings.simplefilter("ignore", FutureWarning)
             return PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+    except Exception as error:
         raise ConfigurationError(f"cannot load the adapter {str(adapter)!r}: {_first_line(error)}") from None
 
 
