@@ -24,6 +24,7 @@ class Seat:
         episode: the record so far.
         rng: the player's own generator, seeded by the episode: replies do not depend on who plays beside it.
         memory: whatever the player keeps between turns.
+        asked: when the current turn was first put to the player (`time.perf_counter`); 0 before.
     """
 
     env: TextEnv[Any]
@@ -32,6 +33,11 @@ class Seat:
     episode: Episode
     rng: random.Random
     memory: Any = None
+    asked: float = 0.0
+
+
+class Stop(RuntimeError):
+    """A player cannot go on: its budget is spent, its key is refused. Ends the run, and loses nothing finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,10 @@ class Reply:
         text: the raw reply (default: the actions, one a line).
         thought: its reasoning, if any.
         token_ids, logprobs, loss_mask: see `Turn`.
+        well_formed: whether the reply kept to the dialogue's format.
+        restart: see `Turn`.
         quit: ends the episode after these actions as truncated, for the reason given.
+        error: why there is no reply; the episode breaks off and a resumed run plays it again.
     """
 
     actions: tuple[str, ...]
@@ -52,7 +61,10 @@ class Reply:
     token_ids: list[int] | None = None
     logprobs: list[float] | None = None
     loss_mask: list[int] | None = None
+    well_formed: bool = True
+    restart: bool | None = None
     quit: str | None = None
+    error: str | None = None
 
 
 class Agent(ABC):
@@ -60,6 +72,9 @@ class Agent(ABC):
 
     name: str
     """How tables and records call it."""
+
+    uses_success_labels = False
+    """Whether the player learns from the world if it succeeded, and acts on it; reports say so."""
 
     one_process = False
     """Whether all episodes must be played in one process (a model in memory, a person at the keyboard)."""
@@ -71,9 +86,21 @@ class Agent(ABC):
     def act(self, seats: Sequence[Seat]) -> Sequence[Reply | None]:
         """Reply to each seat, in order.
 
-        A player that works on many seats at once may return None for those whose reply is not ready yet; it is
-        asked for them again. At least one reply must be ready.
+        A player that works on many seats at once may return None for those whose reply is not ready yet, and is
+        asked for them again; it waits itself, rather than return None for all of them time after time.
         """
+
+    def settle(self, seat: Seat) -> str | None:
+        """Called when a turn was carried out and is the last of `seat.episode.turns`.
+
+        Returns:
+            A reason to end the episode as truncated, or None to go on.
+        """
+        return None
+
+    def again(self, seat: Seat) -> bool:
+        """Called when an episode has ended without an error: whether to try the same task once more."""
+        return False
 
     def end(self, seat: Seat) -> None:  # noqa: B027 (optional)
         """Called when an episode has ended, for whatever reason."""

@@ -11,7 +11,7 @@ import gymnasium as gym
 
 from ..envs.core import Info, TextEnv
 from ..envs.seeding import stable_seed
-from .base import Agent, Reply, Seat
+from .base import Agent, Reply, Seat, Stop
 from .episode import Episode, Move, Turn
 
 _STANDARD_INFO = frozenset({"task", "success", "valid", "changed", "admissible_actions"})
@@ -30,6 +30,7 @@ def play(
     jobs: Iterable[Job],
     *,
     max_turns: int | None = None,
+    keep_states: bool = False,
 ) -> Iterator[Episode]:
     """Play `jobs` on `envs`, as many at once as there are environments, and yield episodes as they end.
 
@@ -40,9 +41,13 @@ def play(
         envs: interchangeable environments of one world (`gym.make(id)`, wrapped or not).
         jobs: what to play; taken one by one as environments fall free.
         max_turns: replies after which an episode is truncated; None for the world's own limit only.
+        keep_states: note the world's `state_key()` in every turn, as anchor-state credit needs it.
 
     Yields:
         Finished episodes. One whose world or player raised carries the reason in `error` and the turns so far.
+
+    Raises:
+        Stop: the player cannot go on at all; the episodes under way are abandoned.
     """
     waiting = iter(jobs)
     free: list[TextEnv[Any]] = [env.unwrapped for env in reversed(envs)]  # type: ignore[misc]
@@ -61,49 +66,87 @@ def play(
                 seats.append(seat)
         if not seats:
             return
-        start = time.perf_counter()
+        now = time.perf_counter()
+        for seat in seats:
+            seat.asked = seat.asked or now
         try:
             replies = agent.act(seats)
+        except Stop:
+            raise
         except Exception as error:
             for seat in seats:
                 seat.episode.error = _reason("the player", error)
             replies = [None] * len(seats)
-        spent = (time.perf_counter() - start) / len(seats)
+        now = time.perf_counter()
         staying = []
         for seat, reply in zip(seats, replies, strict=True):
             if reply is not None:
-                _carry_out(seat, reply, spent, max_turns)
+                key = seat.env.state_key() if keep_states else None
+                _carry_out(agent, seat, reply, now - seat.asked, max_turns)
+                seat.asked = 0.0
+                if keep_states and seat.episode.turns:
+                    seat.episode.turns[-1].state_key = key
             episode = seat.episode
-            if episode.terminated or episode.truncated or episode.error is not None:
+            over = episode.terminated or episode.truncated or episode.error is not None
+            if not over or _retry(agent, seat):
+                staying.append(seat)
+            else:
                 agent.end(seat)
                 free.append(seat.env)
-                yield episode
-            else:
-                staying.append(seat)
+                yield seat.episode
         seats = staying
 
 
 def _sit(agent: Agent, env: TextEnv[Any], job: Job) -> Seat:
     world = env.spec.id if env.spec is not None else type(env).__name__
     episode = Episode(world=world, task=job.task or "", seed=job.seed, agent=agent.name)
-    rng = random.Random(stable_seed("player", job.seed, job.task))
-    seat = Seat(env, "", {}, episode, rng)
+    seat = Seat(env, "", {}, episode, random.Random(stable_seed("player", job.seed, job.task)))
+    _open(agent, seat, job)
+    return seat
+
+
+def _retry(agent: Agent, seat: Seat) -> bool:
+    """Let a player that wants to try the task again do so, with new luck."""
+    last = seat.episode
+    if last.error is not None or not agent.again(seat):
+        return False
+    agent.end(seat)
+    trials = [*last.trials, last]
+    last.trials = []
+    seat.episode = Episode(last.world, last.task, last.seed, last.agent, trials=trials)
+    _open(agent, seat, Job(last.task, stable_seed("trial", len(trials), last.seed) >> 33))
+    return seat.episode.error is None
+
+
+def _open(agent: Agent, seat: Seat, job: Job) -> None:
+    episode = seat.episode
     try:
         options = None if job.task is None else {"task": job.task}
-        seat.observation, seat.info = env.reset(seed=job.seed, options=options)
-        episode.task = env.task
+        seat.observation, seat.info = seat.env.reset(seed=job.seed, options=options)
+        episode.task = seat.env.task
         _look(seat)
         agent.begin(seat)
     except Exception as error:
         episode.error = _reason("opening the task", error)
-    return seat
 
 
-def _carry_out(seat: Seat, reply: Reply, agent_seconds: float, max_turns: int | None) -> None:
+def _carry_out(agent: Agent, seat: Seat, reply: Reply, agent_seconds: float, max_turns: int | None) -> None:
     episode = seat.episode
+    if reply.error is not None:
+        episode.error = reply.error
+        return
     text = "\n".join(reply.actions) if reply.text is None else reply.text
-    turn = Turn(seat.observation, text, reply.thought, agent_seconds=round(agent_seconds, 6))
-    turn.token_ids, turn.logprobs, turn.loss_mask = reply.token_ids, reply.logprobs, reply.loss_mask
+    turn = Turn(
+        seat.observation,
+        text,
+        reply.thought,
+        well_formed=reply.well_formed,
+        agent_seconds=round(agent_seconds, 6),
+        token_ids=reply.token_ids,
+        logprobs=reply.logprobs,
+        loss_mask=reply.loss_mask,
+        restart=reply.restart,
+    )
     episode.turns.append(turn)
     start = time.perf_counter()
     try:
@@ -117,18 +160,19 @@ def _carry_out(seat: Seat, reply: Reply, agent_seconds: float, max_turns: int | 
     except Exception as error:
         episode.error = _reason("the world", error)
     turn.world_seconds = round(time.perf_counter() - start, 6)
-    over_limit = max_turns is not None and len(episode.turns) >= max_turns
-    if not episode.terminated and (reply.quit is not None or over_limit):
-        episode.truncated = True
-        if reply.quit is not None:
-            seat.info = {**seat.info, "quit": reply.quit}
+    why = reply.quit or agent.settle(seat)
+    if max_turns is not None and len(episode.turns) >= max_turns:
+        why = why or f"the {max_turns} turns are spent"
     _look(seat)
+    if why is not None and not (episode.terminated or episode.truncated):
+        episode.truncated = True
+        episode.details["ended"] = why
 
 
 def _look(seat: Seat) -> None:
     seat.episode.final_observation = seat.observation
     seat.episode.success = bool(seat.info["success"])
-    seat.episode.details = _details(seat.info)
+    seat.episode.details |= _details(seat.info)
 
 
 def _details(info: Info) -> dict[str, Any]:

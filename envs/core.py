@@ -119,6 +119,7 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
         self.reward_mode: RewardMode = reward_mode
         self.admissible = admissible
         self.render_mode = render_mode
+        self._adds_info = admissible or type(self)._details is not TextEnv._details
         self._world = f"{type(self).__name__}{sorted(config.items())}"
         self._task: str | None = None
         self._steps = 0
@@ -228,7 +229,10 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
         self._success = success
         if self.reward_mode == "sparse":
             reward = 1.0 if success and terminated else 0.0
-        return observation, reward, terminated, truncated, self._info(valid, changed)
+        info: Info = {"task": self._task, "success": success, "valid": valid, "changed": changed}
+        if self._adds_info:
+            self._complete(info)
+        return observation, reward, terminated, truncated, info
 
     def render(self) -> str | None:
         """The current observation, in render mode "ansi"."""
@@ -301,12 +305,17 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
 
     def _info(self, valid: bool, changed: bool) -> Info:
         info: Info = {"task": self._task, "success": self._success, "valid": valid, "changed": changed}
+        if self._adds_info:
+            self._complete(info)
+        return info
+
+    def _complete(self, info: Info) -> None:
+        """Add what the configuration asks for and the world's own details."""
         if self.admissible:
             info["admissible_actions"] = self.admissible_actions()
         details = self._details()
         if details is not None:
             info.update(details)
-        return info
 
     def _named_task(self, options: Mapping[str, Any]) -> str | None:
         for key in options:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,12 +14,11 @@ import numpy
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-from ..agents.base import Agent
-from ..agents.table import make_agent
 from ..envs.errors import ConfigurationError
 from . import runner
+from .players import Named
 from .report import write_report
-from .runner import local_workers, ray_workers
+from .runner import Player, local_workers, ray_workers
 from .store import Key, Result, Store
 from .suite import Suite, load_suite
 from .summary import EXPERT, RANDOM, Summary, load_run, summarise, write_summary
@@ -29,7 +29,7 @@ OK, FAILED, INTERRUPTED = 0, 1, 130
 
 def evaluate(
     suite_name: str,
-    agent_names: Sequence[str],
+    players: Sequence[Player],
     *,
     out: Path | None = None,
     references: bool = True,
@@ -42,7 +42,7 @@ def evaluate(
 
     Args:
         suite_name: a shipped suite or the path of one.
-        agent_names: the players.
+        players: who plays; names must differ.
         out: the run's folder; default `runs/<suite>-<players>`. An existing run of the same suite and players is
             continued.
         references: play the random and the expert player too, as the lines to read all others against.
@@ -57,10 +57,10 @@ def evaluate(
         ConfigurationError: see `load_suite`, `make_agent`, `Store`, `runner.plan`.
     """
     suite = load_suite(suite_name)
-    names = list(dict.fromkeys([*([RANDOM, EXPERT] if references else []), *agent_names]))
-    agents = [make_agent(name) for name in names]
-    folder = out or Path("runs") / "-".join([suite.name, *dict.fromkeys(agent_names)])
-    manifest = _manifest(suite, names)
+    asked = {player.name: player for player in players}
+    everyone = ({name: Named(name) for name in (RANDOM, EXPERT)} if references else {}) | asked
+    folder = out or Path("runs") / "-".join(re.sub(r"[^\w.-]+", "_", name) for name in (suite.name, *asked))
+    manifest = _manifest(suite, list(everyone))
     store = Store(folder, manifest)
     try:
         if ray is not None:
@@ -69,7 +69,7 @@ def evaluate(
         else:
             place = local_workers(workers) if workers > 1 else nullcontext()
             in_flight = in_flight if workers <= 1 else max(4 * workers, 16)
-        status = _play(suite, agents, store, place, in_flight, console)
+        status = _play(suite, list(everyone.values()), store, place, in_flight, console)
     finally:
         store.close()
     summary = report([folder])
@@ -87,7 +87,7 @@ def evaluate(
 
 
 def _play(
-    suite: Suite, agents: Sequence[Agent], store: Store, place: Any, in_flight: int, console: Console
+    suite: Suite, players: Sequence[Player], store: Store, place: Any, in_flight: int, console: Console
 ) -> int:
     bar = Progress(
         SpinnerColumn(),
@@ -112,7 +112,6 @@ def _play(
                 bar.console.print(f"[yellow]Skipped {entry}:[/] {reason}")
             if progress.done:
                 bar.console.print(f"{progress.done} of {progress.total} episodes were played before.")
-            store.expect(progress.expected)
             bar.reset(row, total=progress.total, completed=progress.done)
         rates = "  ".join(
             f"{name} {100 * progress.successes[name] / n:.0f}%" for name, n in progress.played.items()
@@ -123,10 +122,13 @@ def _play(
 
     try:
         with bar, place as workers:
-            done = runner.run(suite, agents, store, workers=workers, in_flight=in_flight, on_progress=show)
+            done = runner.run(suite, players, store, workers=workers, in_flight=in_flight, on_progress=show)
     except KeyboardInterrupt:
         console.print("[yellow]Interrupted;[/] every finished episode is kept.")
         return INTERRUPTED
+    if done.stopped is not None:
+        console.print("[yellow]Stopped:[/] ", end="")
+        console.print(done.stopped, markup=False)
     return OK if done.complete else FAILED
 
 
@@ -139,7 +141,7 @@ def _manifest(suite: Suite, agents: Sequence[str]) -> dict[str, Any]:
         "gymnasium": gymnasium.__version__,
         "numpy": numpy.__version__,
     }
-    return {"suite": suite.to_dict(), "agents": list(agents), "expected": {}, "versions": versions}
+    return {"suite": suite.to_dict(), "agents": list(agents), "expected": {}, "tasks": {}, "versions": versions}
 
 
 def report(folders: Sequence[Path], path: Path | None = None) -> Summary:

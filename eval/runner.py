@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -11,26 +12,27 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import islice
+from itertools import groupby, islice
 from multiprocessing import get_context, parent_process
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-from ..agents.base import Agent
+from ..agents.base import Agent, Stop
 from ..agents.play import Job, play
-from ..agents.table import make_agent
 from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError
+from ..envs.seeding import stable_seed
 from .store import Key, Store, encode
 from .suite import Entry, Suite
 
 
 @dataclass(frozen=True)
 class Play:
-    """One episode to be played."""
+    """One episode to be played, by whom."""
 
     key: Key
     entry: Entry
     seed: int
+    agent: Agent
 
 
 @dataclass
@@ -44,7 +46,9 @@ class Progress:
         successes, played: successes and whole episodes of each agent, for a running rate.
         errors: the distinct reasons of failures, with their counts.
         expected: episodes of each suite entry for one player.
+        digests: a digest of each entry's task names, which tells data from other data.
         skipped: suite entries left out for lack of data, with the reason.
+        stopped: why a player could not go on at all; None while all can.
         repairs: what had to be mended in the stored episodes.
     """
 
@@ -55,7 +59,9 @@ class Progress:
     played: dict[str, int] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
     expected: dict[str, int] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+    stopped: str | None = None
     repairs: list[str] = field(default_factory=list)
 
     @property
@@ -113,7 +119,7 @@ def ray_workers(address: str) -> Iterator[Workers]:
     except ImportError:
         raise ConfigurationError('--ray needs the extra "ray": pip install "arboretum[ray]".') from None
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError) as error:
         raise ConfigurationError(f"no Ray cluster at {address!r} ({error}).") from None
 
@@ -130,8 +136,16 @@ def ray_workers(address: str) -> Iterator[Workers]:
         ray.shutdown()
 
 
-def plan(suite: Suite, agents: Sequence[Agent], progress: Progress) -> list[Play]:
-    """Every episode of a run, agent by agent; entries without their data are noted in `progress.skipped`.
+class Player(Protocol):
+    """Who plays a run: a name for the tables, and an agent for each entry, whose settings it takes."""
+
+    name: str
+
+    def agent(self, suite: Suite, entry: Entry, /) -> Agent: ...
+
+
+def plan(suite: Suite, players: Sequence[Player], progress: Progress) -> list[Play]:
+    """Every episode of a run, player by player; entries without their data are noted in `progress.skipped`.
 
     Raises:
         ConfigurationError: an entry cannot be played.
@@ -147,18 +161,20 @@ def plan(suite: Suite, agents: Sequence[Agent], progress: Progress) -> list[Play
             progress.skipped[entry.name] = str(error)
         else:
             progress.expected[entry.name] = len(tasks[entry.name]) * entry.repeats
-    for agent in agents:
+            progress.digests[entry.name] = f"{stable_seed(*tasks[entry.name]):016x}"
+    for player in players:
         for entry in suite.entries:
+            agent = player.agent(suite, entry)
             for task in tasks.get(entry.name, ()):
                 for repeat in range(entry.repeats):
                     seed = suite.episode_seed(entry, task, repeat)
-                    plays.append(Play(Key(agent.name, entry.name, task, repeat), entry, seed))
+                    plays.append(Play(Key(player.name, entry.name, task, repeat), entry, seed, agent))
     return plays
 
 
 def run(
     suite: Suite,
-    agents: Sequence[Agent],
+    players: Sequence[Player],
     store: Store,
     *,
     workers: Workers | None = None,
@@ -169,7 +185,7 @@ def run(
 
     Args:
         suite: what to play.
-        agents: the players; those marked `one_process` play in this process, `in_flight` episodes at once.
+        players: who plays; agents marked `one_process` play in this process, `in_flight` episodes at once.
         store: where episodes go, and which are there already.
         workers: where the other players' episodes are played; None for this process.
         in_flight: episodes under way at once.
@@ -179,7 +195,8 @@ def run(
         Where the run stands. Episodes that broke off are counted in `failed` and are retried by the next call.
     """
     progress = Progress(repairs=store.repairs)
-    plays = plan(suite, agents, progress)
+    plays = plan(suite, players, progress)
+    store.expect(progress.expected, progress.digests)
     finished = store.finished()
     progress.total = len(plays)
     for play_ in plays:
@@ -187,16 +204,20 @@ def run(
             progress.count(play_.key, finished[play_.key].success, None)
     missing = [p for p in plays if p.key not in finished]
     on_progress(progress)
-    for agent in agents:
-        mine = [p for p in missing if p.key.agent == agent.name]
-        if agent.one_process or workers is None:
-            results = _play_here(agent, mine, in_flight)
-        else:
-            results = _play_there(workers, mine, in_flight)
-        for key, line, success, error in results:
-            store.append(line)
-            progress.count(key, success, error)
-            on_progress(progress)
+    try:
+        for here, mine in groupby(
+            missing, key=lambda p: p.agent if workers is None or p.agent.one_process else None
+        ):
+            if here is not None:
+                results = _play_here(here, list(mine), in_flight)
+            else:
+                results = _play_there(cast(Workers, workers), mine, in_flight)
+            for key, line, success, error in results:
+                store.append(line)
+                progress.count(key, success, error)
+                on_progress(progress)
+    except Stop as stop:
+        progress.stopped = str(stop)
     return progress
 
 
@@ -204,9 +225,8 @@ Played = tuple[Key, bytes, bool, str | None]
 
 
 def _play_here(agent: Agent, plays: Sequence[Play], at_once: int) -> Iterator[Played]:
-    entries = list(dict.fromkeys(p.entry.name for p in plays))
-    for name in entries:
-        mine = {(p.key.task, p.seed): p for p in plays if p.entry.name == name}
+    for _, group in groupby(plays, key=lambda p: p.entry.name):
+        mine = {(p.key.task, p.seed): p for p in group}
         entry = next(iter(mine.values())).entry
         envs = [entry.make() for _ in range(min(at_once, len(mine)))]
         jobs = [Job(task, seed) for task, seed in mine]
@@ -236,16 +256,10 @@ def _play_there(workers: Workers, plays: Iterable[Play], at_once: int) -> Iterat
 
 
 def play_one(play_: Play) -> Played:
-    """Play one episode in a worker process, whose worlds and players stay open for the next one."""
-    agent = _agent(play_.key.agent)
+    """Play one episode in a worker process, whose worlds stay open for the next one."""
     env = _world(repr(play_.entry), play_.entry)
-    (episode,) = play(agent, [env], [Job(play_.key.task, play_.seed)], max_turns=play_.entry.max_turns)
+    (episode,) = play(play_.agent, [env], [Job(play_.key.task, play_.seed)], max_turns=play_.entry.max_turns)
     return play_.key, encode(play_.key, episode), episode.success, episode.error
-
-
-@cache
-def _agent(name: str) -> Agent:
-    return make_agent(name)
 
 
 _worlds: dict[str, TextEnv[Any]] = {}

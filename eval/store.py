@@ -108,11 +108,23 @@ class Store:
         while view:
             view = view[os.write(self._file, view) :]
 
-    def expect(self, counts: Mapping[str, int]) -> None:
-        """Note in `run.json` how many episodes each suite entry has for one player."""
+    def expect(self, counts: Mapping[str, int], digests: Mapping[str, str]) -> None:
+        """Note in `run.json` how many episodes each suite entry has for one player, and which tasks they are.
+
+        Raises:
+            ConfigurationError: the run was begun on other tasks, such as those of other data.
+        """
         manifest = read_manifest(self.folder)
-        if manifest.get("expected") != counts:
-            write_whole(self.folder / "run.json", _pretty({**manifest, "expected": dict(counts)}))
+        before = manifest.get("tasks", {})
+        for entry, digest in digests.items():
+            if before.get(entry, digest) != digest:
+                raise ConfigurationError(
+                    f"{self.folder}: was begun on other tasks for {entry!r} (other data?); choose another --out,"
+                    " or set ARBORETUM_DATA as it was."
+                )
+        changed = {"expected": {**manifest.get("expected", {}), **counts}, "tasks": {**before, **digests}}
+        if any(manifest.get(key) != value for key, value in changed.items()):
+            write_whole(self.folder / "run.json", _pretty({**manifest, **changed}))
 
     def finished(self) -> dict[Key, Result]:
         """The whole episodes so far; those that broke off with an error are not among them."""
@@ -139,8 +151,9 @@ class Store:
 
     def _claim(self, manifest: dict[str, Any]) -> None:
         path = self.folder / "run.json"
-        if not path.exists():
-            if self.episodes.exists() and self.episodes.stat().st_size:
+        played = self.episodes.exists() and self.episodes.stat().st_size > 0
+        if not path.exists() or not played:
+            if played:
                 raise ConfigurationError(f"{self.folder}: holds episodes but no run.json; choose another --out.")
             write_whole(path, _pretty(manifest))
             return

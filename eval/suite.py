@@ -15,7 +15,7 @@ Every key of an entry is a field of `Entry`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -44,8 +44,11 @@ class Entry:
         max_turns: limit on an agent's replies.
         repeats: plays of each task, with different luck.
         group_by: key of `info` by which success is also reported (such as `task_type`).
+        groups: the order in which groups are reported; others follow by name.
         score: key of `info` whose mean is reported as a score from 0 to 100.
         optional: skip the entry with a notice, instead of failing, where its data are missing.
+        dialogue: settings of the dialogue of language agents (see `Dialogue`), over the suite's.
+        sampling: settings of their sampling (see `Sampling`), over the suite's.
     """
 
     name: str
@@ -57,8 +60,11 @@ class Entry:
     max_turns: int | None = None
     repeats: int = 1
     group_by: str | None = None
+    groups: Sequence[str] = ()
     score: str | None = None
     optional: bool = False
+    dialogue: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
 
     def make(self) -> TextEnv[Any]:
         """The entry's world.
@@ -110,12 +116,15 @@ class Suite:
 
     Attributes:
         seed: decides the luck of every episode, together with entry, task and repeat.
+        dialogue, sampling: settings for language agents in all entries.
     """
 
     name: str
     description: str
     entries: tuple[Entry, ...]
     seed: int = 0
+    dialogue: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
 
     def episode_seed(self, entry: Entry, task: str, repeat: int) -> int:
         """The seed of one play: the same for every agent, so that comparisons are paired."""
@@ -123,15 +132,17 @@ class Suite:
 
     def to_dict(self) -> dict[str, Any]:
         """The suite as plain data, defaults left out."""
-        entries = [
-            {
-                f.name: getattr(entry, f.name)
-                for f in dataclasses.fields(Entry)
-                if f.default is dataclasses.MISSING or getattr(entry, f.name) != f.default
-            }
-            for entry in self.entries
-        ]
-        return {"name": self.name, "description": self.description, "seed": self.seed, "entries": entries}
+        data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "entries"}
+        return {**_without_defaults(self, data), "entries": [_without_defaults(e, vars(e)) for e in self.entries]}
+
+
+def _without_defaults(owner: Entry | Suite, data: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {f.name: f.default for f in dataclasses.fields(owner)}
+    return {
+        name: dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, tuple) else value
+        for name, value in data.items()
+        if value != plain[name] and value != {}
+    }
 
 
 def suite_names() -> list[str]:
@@ -172,7 +183,7 @@ def parse_suite(text: str, where: str) -> Suite:
         raise DataError(where, f"is not YAML ({getattr(error, 'problem', error)}).", line) from None
     if not isinstance(data, dict):
         raise DataError(where, "expected a mapping with name, description and entries.")
-    _only(data, {"name", "description", "seed", "entries"}, where)
+    _only(data, {field.name for field in dataclasses.fields(Suite)}, where)
     listed = data.get("entries")
     if not isinstance(listed, list) or not listed:
         raise DataError(where, "expected a non-empty list of entries.")
@@ -184,7 +195,13 @@ def parse_suite(text: str, where: str) -> Suite:
     seed = data.get("seed", 0)
     if not isinstance(seed, int):
         raise DataError(where, f"seed must be an integer, not {seed!r}.")
-    return Suite(str(data.get("name", Path(where).stem)), str(data.get("description", "")), entries, seed)
+    settings = {key: data.get(key) or {} for key in ("dialogue", "sampling")}
+    for key, value in settings.items():
+        if not isinstance(value, dict):
+            raise DataError(where, f"`{key}` must be a mapping of settings, not {value!r}.")
+    return Suite(
+        str(data.get("name", Path(where).stem)), str(data.get("description", "")), entries, seed, **settings
+    )
 
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -197,8 +214,11 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "max_turns": (int, type(None)),
     "repeats": (int,),
     "group_by": (str, type(None)),
+    "groups": (list,),
     "score": (str, type(None)),
     "optional": (bool,),
+    "dialogue": (dict,),
+    "sampling": (dict,),
 }
 
 
@@ -215,6 +235,8 @@ def _entry(item: object, where: str) -> Entry:
     for key in ("tasks", "max_steps", "max_turns", "repeats"):
         if item.get(key) is not None and item[key] < 1:
             raise DataError(where, f"`{key}` must be at least 1, not {item[key]}.")
+    if "groups" in item:
+        item["groups"] = tuple(map(str, item["groups"]))
     return Entry(**item)
 
 

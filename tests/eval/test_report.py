@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from arboretum.eval.evaluate import evaluate
+from arboretum.eval.players import Named
 
 HOSTILE = '<script>document.title="owned"</script><img src=x onerror="document.title=\'owned\'">'
 
@@ -33,7 +34,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Bandit, "_observe", lambda self: f"{whole(self)} {HOSTILE} </script>")
         with Path(os.devnull).open("w") as sink:
-            evaluate(str(suite), ["random"], out=folder / "run", console=Console(file=sink))
+            evaluate(str(suite), [Named("random")], out=folder / "run", console=Console(file=sink))
     return folder / "run" / "report.html"
 
 

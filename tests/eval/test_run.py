@@ -19,6 +19,7 @@ from arboretum.agents.reference import RandomAgent
 from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.envs.registry import make_world
 from arboretum.eval.evaluate import evaluate, report
+from arboretum.eval.players import Named
 from arboretum.eval.store import Store, latest
 from arboretum.eval.suite import load_suite, parse_suite, suite_names
 
@@ -29,6 +30,7 @@ entries:
   - {name: Plain, world: TextBandit-v0, split: train}
   - {name: Reversed, world: TextBanditRev-v0, split: test, repeats: 2}
 """
+PLAYERS = [Named("random"), Named("expert")]
 EPISODES = 2 * (24 + 16 * 2)  # two players
 
 
@@ -46,7 +48,7 @@ def quiet() -> Console:
 def run(suite: str, out: Path, **kwargs: Any) -> int:
     console = quiet()
     try:
-        return evaluate(suite, ["random", "expert"], out=out, console=console, **kwargs)
+        return evaluate(suite, PLAYERS, out=out, console=console, **kwargs)
     finally:
         console.file.close()
 
@@ -101,7 +103,7 @@ def test_a_half_written_last_line_is_set_aside_and_played_again(suite: str, tmp_
     file.write_bytes(b"".join(lines[:20]) + lines[20][:50])
     with Console(record=True, width=200, file=open(os.devnull, "w")).file as sink:
         console = Console(record=True, width=200, file=sink)
-        assert evaluate(suite, ["random", "expert"], out=tmp_path / "r", console=console) == 0
+        assert evaluate(suite, PLAYERS, out=tmp_path / "r", console=console) == 0
     assert "line 21 was half-written" in console.export_text()
     assert records(tmp_path / "r") == records(tmp_path / "whole")
     assert (tmp_path / "r" / "episodes.damaged.jsonl").read_bytes() == lines[20][:50] + b"\n"
@@ -175,11 +177,20 @@ def test_another_run_is_not_overwritten(suite: str, tmp_path: Path) -> None:
     run(suite, tmp_path / "r")
     console = quiet()
     with pytest.raises(ConfigurationError, match="another agent"):
-        evaluate(suite, ["random"], references=False, out=tmp_path / "r", console=console)
+        evaluate(suite, PLAYERS[:1], references=False, out=tmp_path / "r", console=console)
     Path(suite).write_text(SUITE.replace("repeats: 2", "repeats: 3"))
     with pytest.raises(ConfigurationError, match="another suite"):
-        evaluate(suite, ["random", "expert"], out=tmp_path / "r", console=console)
+        evaluate(suite, PLAYERS, out=tmp_path / "r", console=console)
     console.file.close()
+
+
+def test_a_run_begun_on_other_data_is_not_mixed_with_these(suite: str, tmp_path: Path) -> None:
+    run(suite, tmp_path / "r")
+    manifest = json.loads((tmp_path / "r" / "run.json").read_text())
+    manifest["tasks"]["Plain"] = "0" * 16
+    (tmp_path / "r" / "run.json").write_text(json.dumps(manifest))
+    with pytest.raises(ConfigurationError, match="begun on other tasks for 'Plain'"):
+        run(suite, tmp_path / "r")
 
 
 def test_two_writers_of_one_run_are_told_apart(tmp_path: Path) -> None:

@@ -1,0 +1,42 @@
+"""ReAct (Yao et al., 2023, arXiv:2210.03629): a line of thought, a line of action."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..episode import Turn
+from .base import Dialogue, Parsed
+
+_ACTION = re.compile(r"^[ \t]*action(?:[ \t]+\d+)?[ \t]*:[ \t]*(.*)$", re.IGNORECASE | re.MULTILINE)
+_THOUGHT = re.compile(r"^[ \t]*thought(?:[ \t]+\d+)?[ \t]*:[ \t]*", re.IGNORECASE | re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReAct(Dialogue):
+    """`Thought: …` and `Action: …`, one action a turn.
+
+    The first action line of the reply counts: what a model writes after it (an observation that it made up, a
+    further step) is not read.
+    """
+
+    name: ClassVar[str] = "react"
+    stop: ClassVar[tuple[str, ...]] = ("\nObservation:",)
+
+    def format_rules(self) -> str:
+        return "Answer in two lines: Thought: what you think; then Action: one action, and nothing after it."
+
+    def user(self, observation: str, turns: list[Turn]) -> str:
+        return super().user(f"Observation: {observation}", turns)
+
+    def parse(self, reply: str) -> Parsed:
+        match = _ACTION.search(reply)
+        if match is None:
+            return Parsed((), reply.strip() or None, False)
+        thought = _THOUGHT.sub("", reply[: match.start()]).strip() or None
+        action = match.group(1).strip()
+        return Parsed((action,) if action else (), thought, bool(action))
+
+    def demonstrate(self, thought: str, action: str) -> str:
+        return f"Thought: {thought}\nAction: {action}"

@@ -1,0 +1,78 @@
+"""RAGEN's protocol: reasoning in one tag, actions in another, several actions a turn (arXiv:2504.20073, §3)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+from .base import Dialogue, Parsed
+
+SEPARATOR = "||"
+
+_THINK = re.compile(r"<think>(.*?)</think>\s*<answer>(.*?)</answer>", re.DOTALL)
+_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_TAGS = re.compile(r"</?(?:think|answer)>")
+
+
+def split_actions(text: str) -> tuple[str, ...]:
+    """The actions between separators, stripped, empty ones dropped."""
+    return tuple(action for part in text.split(SEPARATOR) if (action := part.strip()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Think(Dialogue):
+    """`<think>…</think><answer>first action || second action</answer>`.
+
+    The first such pair in the reply counts; text around it is ignored.
+    """
+
+    max_turns: int | None = 5
+    max_actions_per_turn: int = 5
+    max_actions: int | None = 10
+    show_reward: bool = True
+
+    name: ClassVar[str] = "think"
+    prefill: ClassVar[str] = "<think>"
+    stop: ClassVar[tuple[str, ...]] = ("</answer>",)
+
+    def format_rules(self) -> str:
+        answer = f"first action {SEPARATOR} second action" if self.max_actions_per_turn > 1 else "action"
+        return f"Reason first, then act: <think>your reasoning</think><answer>{answer}</answer>, and nothing else."
+
+    def parse(self, reply: str) -> Parsed:
+        match = _THINK.search(reply)
+        if match is None:
+            return Parsed((), None, False)
+        thought, answer = (_TAGS.sub("", group).strip() for group in match.groups())
+        return Parsed(split_actions(answer), thought, True)
+
+    def demonstrate(self, thought: str, action: str) -> str:
+        return f"<think>{thought}</think><answer>{action}</answer>"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoThink(Dialogue):
+    """`<answer>first action || second action</answer>`, without reasoning."""
+
+    max_turns: int | None = 5
+    max_actions_per_turn: int = 5
+    max_actions: int | None = 10
+    show_reward: bool = True
+
+    name: ClassVar[str] = "no_think"
+    prefill: ClassVar[str] = "<answer>"
+    stop: ClassVar[tuple[str, ...]] = ("</answer>",)
+
+    def format_rules(self) -> str:
+        answer = f"first action {SEPARATOR} second action" if self.max_actions_per_turn > 1 else "action"
+        return f"Act: <answer>{answer}</answer>, and nothing else."
+
+    def parse(self, reply: str) -> Parsed:
+        match = _ANSWER.search(reply)
+        if match is None:
+            return Parsed((), None, False)
+        return Parsed(split_actions(_TAGS.sub("", match.group(1))), None, True)
+
+    def demonstrate(self, thought: str, action: str) -> str:
+        return f"<answer>{action}</answer>"

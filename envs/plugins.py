@@ -1,0 +1,65 @@
+"""Parts from other packages: worlds, agents, engines and dialogues, by entry point or by path.
+
+An installed package adds a part by an entry point of the group `arboretum.plugins`:
+
+    [project.entry-points."arboretum.plugins"]
+    my_agent = "my_package.agents:MyAgent"
+    "MyWorld-v0" = "my_package.worlds:WORLD"
+
+where the object is a subclass of `Agent`, `Engine` or `Dialogue`, or a `World` row. On the command line any such
+object can also be named by its path, `my_package.agents:MyAgent`, without being installed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TypeVar
+
+from .errors import ConfigurationError
+
+GROUP = "arboretum.plugins"
+
+T = TypeVar("T")
+
+
+def plugin_class(kind: type[T], name: str) -> type[T] | None:
+    """The subclass of `kind` that a plug-in offers under `name`, or that the path `module:attr` names.
+
+    Returns:
+        None where `name` is neither a path nor the name of an installed plug-in of this kind.
+
+    Raises:
+        ConfigurationError: the path, or the plug-in, cannot be imported or is of another kind.
+    """
+    if ":" in name:
+        found = _load(name)
+        if not (isinstance(found, type) and issubclass(found, kind)):
+            raise ConfigurationError(f"{name} is not a subclass of {kind.__name__}.")
+        return found
+    for point in entry_points(group=GROUP, name=name):
+        found = _load(point.value)
+        if isinstance(found, type) and issubclass(found, kind):
+            return found
+    return None
+
+
+def plugin_objects(kind: type[T]) -> list[T]:
+    """All instances of `kind` that installed plug-ins offer, in the order of their names."""
+    points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
+    return [found for point in points if isinstance(found := _load(point.value), kind)]
+
+
+def _load(path: str) -> object:
+    module, _, attribute = path.partition(":")
+    if os.getcwd() not in sys.path:  # as `python -m` does, so that a file beside the user is found
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: object = import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(f"{path} cannot be imported: {error}.") from None
+    return found
