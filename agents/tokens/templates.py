@@ -25,6 +25,9 @@ _FAMILIES: dict[str, tuple[str, ...]] = {
     "qwen2.5": ("<|im_start|>", "<|im_end|>", "<tool_call>"),
     "chatml": ("<|im_start|>", "<|im_end|>"),
 }
+_TURN_END = {"llama3": "<|eot_id|>", "phi4-mini": "<|end|>"} | dict.fromkeys(
+    ("phi4", "qwen3", "qwen2.5", "chatml"), "<|im_end|>"
+)
 
 
 def shipped_templates() -> list[str]:
@@ -73,12 +76,26 @@ def _name(tokenizer: Any) -> str:
     return str(getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__)
 
 
+def turn_end_ids(tokenizer: Any) -> set[int]:
+    """The end-of-text token, and the end-of-turn token of the family that the vocabulary belongs to.
+
+    Base models and their chat siblings share a vocabulary but not an end-of-text token; a reply ends at either.
+    """
+    added, family = tokenizer.get_added_vocab(), _family(tokenizer)
+    ends = {tokenizer.eos_token_id} - {None}
+    return ends if family is None else ends | {added[_TURN_END[family]]}
+
+
 def advice(tokenizer: Any) -> str:
     """Which template to pass instead, as the second half of a sentence."""
-    for name, tokens in _FAMILIES.items():
-        if all(_is_token(tokenizer, token) for token in tokens):
-            return f"pass template={name!r}, an append-only one for this family"
+    family = _family(tokenizer)
+    if family is not None:
+        return f"pass template={family!r}, an append-only one for this family"
     return f"pass the path of an append-only .jinja template (shipped: {', '.join(_FAMILIES)})"
+
+
+def _family(tokenizer: Any) -> str | None:
+    return next((name for name, all_of in _FAMILIES.items() if all(_is_token(tokenizer, t) for t in all_of)), None)
 
 
 def _needed(name: str) -> tuple[str, ...]:
