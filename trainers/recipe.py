@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
 from ..envs.errors import ConfigurationError, unknown_name
+from .checks import at_least, fraction, one_of, positive
 from .credit.anchor import Anchor
-from .credit.base import Credit, at_least, fraction, one_of
+from .credit.base import Credit
 from .objectives.settings import Objective, Overlong
 from .schedules import Linear
 from .selectors import All, Selector, Uncertainty
@@ -70,11 +71,11 @@ class Critic:
     warmup: int = 0
 
     def __post_init__(self) -> None:
-        _positive("critic.lr", self.lr)
-        _positive("critic.coef", self.coef)
+        positive("critic.lr", self.lr)
+        positive("critic.coef", self.coef)
         at_least("critic.warmup", self.warmup, 0)
         if self.clip is not None:
-            _positive("critic.clip", self.clip)
+            positive("critic.clip", self.clip)
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,8 @@ class Optimisation:
     passes: int = 1
 
     def __post_init__(self) -> None:
-        _positive("optimisation.lr", self.lr)
-        _positive("optimisation.max_grad_norm", self.max_grad_norm)
+        positive("optimisation.lr", self.lr)
+        positive("optimisation.max_grad_norm", self.max_grad_norm)
         one_of("optimisation.schedule", self.schedule, ("constant", "linear", "cosine"))
         for name, bound in (
             ("updates", 1),
@@ -116,11 +117,6 @@ class Optimisation:
             at_least(f"optimisation.{name}", getattr(self, name), bound)
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ConfigurationError(f"optimisation.betas must lie in [0, 1), but are {self.betas}.")
-
-
-def _positive(name: str, value: float) -> None:
-    if not value > 0:
-        raise ConfigurationError(f"{name} must be above 0, but is {value}.")
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ class Rollouts:
         action_row: row that it lies in, [N].
         action_position: its place in the row, [N].
         logprobs: its log-probability under the sampling policy, [N].
+        action_penalty: what training adds to the reward at the token, [N], such as -β·KL to a reference policy.
         rows: token ids of each sequence, R arrays.
     """
 
@@ -57,6 +58,7 @@ class Rollouts:
     action_row: IntArray
     action_position: IntArray
     logprobs: FloatArray
+    action_penalty: FloatArray
     rows: tuple[IntArray, ...]
 
     # ------------------------------------------------------------------ sizes and views
@@ -94,9 +96,14 @@ class Rollouts:
         """Sampled tokens of each episode, [E]."""
         return np.bincount(self.action_episode, minlength=self.episodes)
 
+    @property
+    def turn_scores(self) -> FloatArray:
+        """What each turn earned, [S]: the world's reward, the turn's penalty and those of its tokens."""
+        return self.turn_reward + self.turn_penalty + totals(self.action_penalty, self.action_turn, self.turns)
+
     def returns(self, *, penalties: bool) -> FloatArray:
         """The undiscounted return of each episode, [E], with or without what training takes off."""
-        rewards = self.turn_reward + self.turn_penalty if penalties else self.turn_reward
+        rewards = self.turn_scores if penalties else self.turn_reward
         return totals(rewards, self.turn_episode, self.episodes)
 
     @property
@@ -128,6 +135,10 @@ class Rollouts:
         total[last] += penalties[self.turn_episode[last]]
         return replace(self, turn_penalty=total)
 
+    def penalised_tokens(self, penalties: FloatArray) -> Rollouts:
+        """With `penalties` [N] added to single tokens."""
+        return replace(self, action_penalty=self.action_penalty + penalties)
+
     def select(self, groups: Sequence[int] | IntArray) -> Rollouts:
         """Only the episodes of `groups`, renumbered; their order stays."""
         kept = np.isin(self.group, np.asarray(groups, dtype=np.int64))
@@ -149,6 +160,7 @@ class Rollouts:
             action_row=new_row[self.action_row[actions]],
             action_position=self.action_position[actions],
             logprobs=self.logprobs[actions],
+            action_penalty=self.action_penalty[actions],
             rows=tuple(row for row, keep in zip(self.rows, rows, strict=True) if keep),
         )
 
@@ -179,6 +191,7 @@ class Rollouts:
             action_row=stack("action_row", rows),
             action_position=flat("action_position").astype(np.int64),
             logprobs=flat("logprobs"),
+            action_penalty=flat("action_penalty"),
             rows=tuple(row for part in parts for row in part.rows),
         )
 
@@ -263,6 +276,7 @@ def from_episodes(
         action_row=np.array(action_row, dtype=np.int64),
         action_position=np.array(action_position, dtype=np.int64),
         logprobs=np.array(logprobs, dtype=np.float64),
+        action_penalty=np.zeros(len(logprobs)),
         rows=tuple(np.array(row, dtype=np.int64) for row in rows),
     )
 

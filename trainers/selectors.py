@@ -15,7 +15,7 @@ import numpy as np
 
 from ..envs.errors import ConfigurationError
 from .arrays import FloatArray, group_statistics
-from .credit.base import at_least, fraction, one_of
+from .checks import at_least, fraction, one_of
 from .rollouts import Rollouts
 
 Rule = Literal["fraction", "count", "top-p", "top-p-softmax", "min-p"]

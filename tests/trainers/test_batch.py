@@ -159,7 +159,7 @@ def test_results_do_not_depend_on_how_a_batch_is_cut(objective: Objective) -> No
         model = Bigram()
         total, sums = 0.0, []
         for part in micro_batches(rollouts, episodes, max_tokens, layout=layout):
-            logp, entropy = score_hidden(model.states(part), model.head, torch.tensor(part.targets), chunk=16)
+            logp, entropy = score_hidden(model.states(part), model.head, torch.tensor(part.targets))
             tokens = Tokens(
                 logp=logp,
                 advantages=torch.tensor(advantages[part.actions]),
@@ -173,7 +173,7 @@ def test_results_do_not_depend_on_how_a_batch_is_cut(objective: Objective) -> No
             )
             loss, seen = policy_loss(objective, tokens)
             loss.backward()
-            total += float(loss)
+            total += float(loss.detach())
             sums.append(seen)
         return total, model.embedding.grad, metrics(sums)
 
@@ -186,8 +186,8 @@ def test_results_do_not_depend_on_how_a_batch_is_cut(objective: Objective) -> No
         assert seen == pytest.approx(measured, abs=1e-10)
 
 
-@settings(deadline=None, max_examples=20)
-@given(st.integers(1, 50), st.integers(1, 9))
+@settings(deadline=None, max_examples=8)
+@given(st.integers(1, 50), st.integers(5, 20))
 def test_scores_do_not_depend_on_the_chunk(n: int, chunk: int) -> None:
     generator = torch.Generator().manual_seed(n)
     hidden = torch.randn(n, 4, generator=generator, dtype=torch.float64, requires_grad=True)

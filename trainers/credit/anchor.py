@@ -20,8 +20,9 @@ import numpy as np
 
 from ...envs.errors import ConfigurationError
 from ..arrays import BoolArray, FloatArray, IntArray, codes, discounted_sums, segment_starts, totals
+from ..checks import at_least, fraction, one_of
 from ..rollouts import Rollouts
-from .base import Advantages, Credit, at_least, fraction, one_of, turn_scores
+from .base import Advantages, Credit
 from .group import Scale, Singleton, group_advantages
 
 
@@ -168,15 +169,11 @@ class Anchor(Credit):
             if self.anchor == "state":
                 raise ConfigurationError('credit.similarity compares texts; set credit.anchor = "observation".')
 
-    def assign(
-        self,
-        rollouts: Rollouts,
-        *,
-        values: FloatArray | None = None,
-        token_penalties: FloatArray | None = None,
-    ) -> Advantages:
+    def assign(self, rollouts: Rollouts, values: FloatArray | None = None) -> Advantages:
+        if any(anchor is None for anchor in rollouts.anchors):
+            raise ConfigurationError(f"the turns name no state; make the rollouts with anchor={self.anchor!r}.")
         credit = anchor_advantages(
-            turn_scores(rollouts, token_penalties),
+            rollouts.turn_scores,
             rollouts.turn_episode,
             rollouts.group[rollouts.turn_episode],
             rollouts.anchors,

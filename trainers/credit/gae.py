@@ -15,8 +15,9 @@ import numpy as np
 
 from ...envs.errors import ConfigurationError
 from ..arrays import BoolArray, FloatArray, IntArray, discounted_sums, next_in_segment, totals
+from ..checks import fraction
 from ..rollouts import Rollouts
-from .base import Advantages, Credit, fraction, turn_scores
+from .base import Advantages, Credit
 
 
 class Estimates(NamedTuple):
@@ -137,23 +138,17 @@ class Gae(Credit):
         if self.turn_gamma is not None:
             fraction("credit.turn_gamma", self.turn_gamma)
 
-    def assign(
-        self,
-        rollouts: Rollouts,
-        *,
-        values: FloatArray | None = None,
-        token_penalties: FloatArray | None = None,
-    ) -> Advantages:
+    def assign(self, rollouts: Rollouts, values: FloatArray | None = None) -> Advantages:
         if values is None:
             raise ConfigurationError("gae needs a critic's values; set recipe.critic, or take group credit.")
         if self.turn_gamma is None:
             rewards = rollouts.token_rewards(rollouts.turn_reward + rollouts.turn_penalty)
-            if token_penalties is not None:
-                rewards = rewards + token_penalties
-            estimates = gae(rewards, values, rollouts.action_episode, gamma=self.gamma, lam=self.lam)
+            estimates = gae(
+                rewards + rollouts.action_penalty, values, rollouts.action_episode, gamma=self.gamma, lam=self.lam
+            )
         else:
             estimates = bi_level_gae(
-                _carried(rollouts, turn_scores(rollouts, token_penalties)),
+                _carried(rollouts, rollouts.turn_scores),
                 values,
                 rollouts.action_turn,
                 rollouts.turn_episode,

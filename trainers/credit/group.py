@@ -12,9 +12,10 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from ..arrays import BoolArray, FloatArray, IntArray, group_statistics, totals
+from ..arrays import BoolArray, FloatArray, IntArray, group_statistics
+from ..checks import at_least, one_of
 from ..rollouts import Rollouts
-from .base import Advantages, Credit, at_least, one_of, turn_scores
+from .base import Advantages, Credit
 
 Scale = Literal["group", "batch", "none"]
 Singleton = Literal["zero", "return"]
@@ -79,17 +80,9 @@ class Group(Credit):
         one_of("credit.singleton", self.singleton, ("zero", "return"))
         at_least("credit.eps", self.eps, 0.0)
 
-    def assign(
-        self,
-        rollouts: Rollouts,
-        *,
-        values: FloatArray | None = None,
-        token_penalties: FloatArray | None = None,
-    ) -> Advantages:
-        scores = turn_scores(rollouts, token_penalties)
-        returns = totals(scores, rollouts.turn_episode, rollouts.episodes)
+    def assign(self, rollouts: Rollouts, values: FloatArray | None = None) -> Advantages:
         advantages = group_advantages(
-            returns,
+            rollouts.returns(penalties=True),
             rollouts.group,
             scale=self.scale,
             eps=self.eps,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...envs.errors import ConfigurationError
-from ..credit.base import at_least, one_of
+from ..checks import at_least, one_of
 
 Ratio = Literal["token", "sequence", "sequence-token", "turn"]
 Aggregation = Literal[
