@@ -6,10 +6,10 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from rich.console import Console
-from tyro.conf import OmitArgPrefixes, Positional
+from tyro.conf import OmitArgPrefixes, Positional, subcommand
 from tyro.extras import SubcommandApp
 
 from .envs.errors import ConfigurationError
@@ -18,6 +18,11 @@ DESCRIPTION = "Text worlds, players, trainers and an evaluation harness for lang
 
 app = SubcommandApp()
 console = Console(highlight=False)
+
+
+def _verb(name: str) -> Any:
+    """A sub-command whose name is not prefixed by the argument that takes it."""
+    return subcommand(name, prefix_name=False)
 
 
 @app.command
@@ -154,7 +159,7 @@ def bench(what: Positional[str] = "worlds", /, peers: bool = False) -> int:
     """Measure speed as ratios within one run.
 
     Args:
-        what: worlds.
+        what: worlds, retrieval, rollout, or one of their parts, such as sokoban.
         peers: also measure the original systems, where they are installed.
     """
     from .eval.bench import measurements
@@ -167,6 +172,170 @@ def bench(what: Positional[str] = "worlds", /, peers: bool = False) -> int:
             status.update(f"measured: {row.what}")
     console.print(bench_table(rows, console.width))
     return 0
+
+
+@dataclass(frozen=True)
+class WebShopServer:
+    """A shop to visit in the browser: the pages, goals and rewards of TextWebShop-v0.
+
+    Attributes:
+        host: where to listen; the default is reachable from this machine only.
+        port: TCP port; 0 takes a free one.
+        data: folder of the catalogue; default: webshop/ below ARBORETUM_DATA, else a generated one.
+        num_products: use only the first so many.
+        human_goals: goals as people put them, instead of those made from the products.
+        threads: requests answered at once.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 3000
+    data: Path | None = None
+    num_products: int | None = None
+    human_goals: bool = False
+    threads: int = 8
+
+    def run(self) -> None:
+        from .envs.webshop.server import serve
+
+        serve(**vars(self), ready=_ready)
+
+
+@dataclass(frozen=True)
+class RetrievalServer:
+    """A search server, wire-compatible with Search-R1's POST /retrieve.
+
+    Attributes:
+        index: an index folder that `arboretum index build` made, or a corpus file.
+        host: where to listen; the default is reachable from this machine only.
+        port: TCP port; 0 takes a free one.
+        max_batch: queries searched at once.
+        max_waiting: requests that may wait; further ones are told 503.
+    """
+
+    index: Path
+    host: str = "127.0.0.1"
+    port: int = 8000
+    max_batch: int = 64
+    max_waiting: int = 64
+
+    def run(self) -> None:
+        from .envs.retrieval.server import serve
+
+        serve(**vars(self), ready=_ready)
+
+
+def _ready(address: str) -> None:
+    console.print(f"Serving at {address}; Ctrl-C stops.", soft_wrap=True)
+
+
+@app.command
+def serve(
+    server: OmitArgPrefixes[
+        Annotated[WebShopServer, _verb("webshop")] | Annotated[RetrievalServer, _verb("retrieval")]
+    ],
+) -> int:
+    """Serve a world's pages, or an index, over HTTP until Ctrl-C."""
+    server.run()
+    return 0
+
+
+@dataclass(frozen=True)
+class BuildIndex:
+    """Build an index of a corpus: streamed, resumable, written whole or not at all.
+
+    Attributes:
+        corpus: JSON lines with `id` and `contents` (or `title` and `text`), plain or gzipped.
+        out: the folder to make.
+        retriever: bm25, lucene, dense or hybrid.
+        encoder: e5, bge, or the name or folder of a model; for dense and hybrid.
+        faiss: Flat, IVF, HNSW or PQ; for dense and hybrid.
+        overwrite: replace an index that stands there.
+    """
+
+    corpus: Path
+    out: Path
+    retriever: str = "bm25"
+    encoder: str = "e5"
+    faiss: str = "Flat"
+    overwrite: bool = False
+
+    def run(self) -> None:
+        from .envs.retrieval.build import build_index
+        from .envs.retrieval.progress import progress_bar
+
+        with progress_bar() as report:
+            manifest = build_index(**vars(self), progress=report)
+        console.print(f"Indexed {manifest.documents:,} documents in {self.out}", soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Recall:
+    """Recall of supporting titles on real questions (HotpotQA's, where they are found).
+
+    Attributes:
+        retriever: bm25, lucene, dense, hybrid, index folders, or addresses of servers.
+        data: folder of the data set; default: hotpotqa/ below ARBORETUM_DATA.
+        encoder: e5, bge, or the name or folder of a model; for dense and hybrid.
+    """
+
+    retriever: tuple[str, ...] = ("bm25",)
+    data: Path | None = None
+    encoder: str = "e5"
+
+    def run(self) -> None:
+        from .envs.retrieval.report import as_table
+        from .envs.searchqa.recall import supporting_title_recall
+
+        rows = supporting_title_recall(self.retriever, data=self.data, encoder=self.encoder)
+        console.print(as_table(rows), markup=False, soft_wrap=True)
+
+
+@app.command
+def index(
+    job: OmitArgPrefixes[Annotated[BuildIndex, _verb("build")] | Annotated[Recall, _verb("recall")]],
+) -> int:
+    """Build an index for retrieval, or measure how well one finds supporting articles."""
+    job.run()
+    return 0
+
+
+@app.command
+def data(
+    verb: Positional[Literal["list", "get", "verify"]],
+    name: Positional[str | None] = None,
+    /,
+    root: Path | None = None,
+) -> int:
+    """List, fetch or verify public data sets.
+
+    Args:
+        verb: list what is known and what is here; get one; verify one against the checksums noted when it came.
+        name: name of a data set.
+        root: the data folder; default: ARBORETUM_DATA.
+    """
+    from .envs.searchqa import catalog
+
+    if verb == "list":
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, show_header=False)
+        for known, state in catalog.data_list(root):
+            table.add_row(known.name, state, known.size, known.licence)
+        console.print(table)
+        return 0
+    if name is None:
+        raise ConfigurationError(f"say which data set to {verb}; `arboretum data list` shows them.")
+    if verb == "get":
+        from .envs.retrieval.progress import progress_bar
+
+        with progress_bar() as progress:
+            folder = catalog.data_get(name, root, progress=progress)
+        console.print(f"{name} is in {folder}", soft_wrap=True)
+        return 0
+    found = catalog.data_verify(name, root)
+    for file, state in found.items():
+        console.print(f"{file}: {state}")
+    return 0 if all(state in ("ok", "unknown") for state in found.values()) else 1
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -105,9 +105,8 @@ def read_entry(arrows: bool, stdin: TextIO | None = None) -> str:
     From a pipe, a line. The end of input raises `Quit`.
     """
     stdin = stdin or sys.stdin
-    sys.stdout.write("> ")
-    sys.stdout.flush()
     if not stdin.isatty() or os.name != "posix":
+        _echo("> ")
         line = stdin.readline()
         if not line:
             raise Quit
@@ -118,6 +117,7 @@ def read_entry(arrows: bool, stdin: TextIO | None = None) -> str:
 def _read_keys(stdin: TextIO, arrows: bool) -> str:
     typed = ""
     with _raw(stdin.fileno()) as keys:
+        _echo("> ")  # only now: a key pressed at the sight of the prompt must find the terminal ready for it
         for key in keys:
             if key in ("\x03", "\x04"):  # Ctrl-C, Ctrl-D
                 _echo("\r\n")
@@ -157,7 +157,7 @@ def _raw(descriptor: int) -> Iterator[Iterator[str]]:
                 yield from data
 
     before = termios.tcgetattr(descriptor)
-    tty.setraw(descriptor)
+    tty.setraw(descriptor, termios.TCSADRAIN)  # keys typed ahead are kept
     try:
         yield keys()
     finally:

@@ -112,7 +112,6 @@ def _play(
                 bar.console.print(f"[yellow]Skipped {entry}:[/] {reason}")
             if progress.done:
                 bar.console.print(f"{progress.done} of {progress.total} episodes were played before.")
-            store.expect(progress.expected)
             bar.reset(row, total=progress.total, completed=progress.done)
         rates = "  ".join(
             f"{name} {100 * progress.successes[name] / n:.0f}%" for name, n in progress.played.items()
@@ -142,7 +141,7 @@ def _manifest(suite: Suite, agents: Sequence[str]) -> dict[str, Any]:
         "gymnasium": gymnasium.__version__,
         "numpy": numpy.__version__,
     }
-    return {"suite": suite.to_dict(), "agents": list(agents), "expected": {}, "versions": versions}
+    return {"suite": suite.to_dict(), "agents": list(agents), "expected": {}, "tasks": {}, "versions": versions}
 
 
 def report(folders: Sequence[Path], path: Path | None = None) -> Summary:

@@ -20,6 +20,7 @@ from ..agents.base import Agent, Stop
 from ..agents.play import Job, play
 from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError
+from ..envs.seeding import stable_seed
 from .store import Key, Store, encode
 from .suite import Entry, Suite
 
@@ -45,6 +46,7 @@ class Progress:
         successes, played: successes and whole episodes of each agent, for a running rate.
         errors: the distinct reasons of failures, with their counts.
         expected: episodes of each suite entry for one player.
+        digests: a digest of each entry's task names, which tells data from other data.
         skipped: suite entries left out for lack of data, with the reason.
         stopped: why a player could not go on at all; None while all can.
         repairs: what had to be mended in the stored episodes.
@@ -57,6 +59,7 @@ class Progress:
     played: dict[str, int] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
     expected: dict[str, int] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     stopped: str | None = None
     repairs: list[str] = field(default_factory=list)
@@ -158,6 +161,7 @@ def plan(suite: Suite, players: Sequence[Player], progress: Progress) -> list[Pl
             progress.skipped[entry.name] = str(error)
         else:
             progress.expected[entry.name] = len(tasks[entry.name]) * entry.repeats
+            progress.digests[entry.name] = f"{stable_seed(*tasks[entry.name]):016x}"
     for player in players:
         for entry in suite.entries:
             agent = player.agent(suite, entry)
@@ -192,6 +196,7 @@ def run(
     """
     progress = Progress(repairs=store.repairs)
     plays = plan(suite, players, progress)
+    store.expect(progress.expected, progress.digests)
     finished = store.finished()
     progress.total = len(plays)
     for play_ in plays:

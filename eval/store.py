@@ -108,11 +108,23 @@ class Store:
         while view:
             view = view[os.write(self._file, view) :]
 
-    def expect(self, counts: Mapping[str, int]) -> None:
-        """Note in `run.json` how many episodes each suite entry has for one player."""
+    def expect(self, counts: Mapping[str, int], digests: Mapping[str, str]) -> None:
+        """Note in `run.json` how many episodes each suite entry has for one player, and which tasks they are.
+
+        Raises:
+            ConfigurationError: the run was begun on other tasks, such as those of other data.
+        """
         manifest = read_manifest(self.folder)
-        if manifest.get("expected") != counts:
-            write_whole(self.folder / "run.json", _pretty({**manifest, "expected": dict(counts)}))
+        before = manifest.get("tasks", {})
+        for entry, digest in digests.items():
+            if before.get(entry, digest) != digest:
+                raise ConfigurationError(
+                    f"{self.folder}: was begun on other tasks for {entry!r} (other data?); choose another --out,"
+                    " or set ARBORETUM_DATA as it was."
+                )
+        changed = {"expected": {**manifest.get("expected", {}), **counts}, "tasks": {**before, **digests}}
+        if any(manifest.get(key) != value for key, value in changed.items()):
+            write_whole(self.folder / "run.json", _pretty({**manifest, **changed}))
 
     def finished(self) -> dict[Key, Result]:
         """The whole episodes so far; those that broke off with an error are not among them."""

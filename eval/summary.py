@@ -140,7 +140,8 @@ def _entry_lines(entry: Entry, cells: Mapping[str, list[Result]], expected: int 
     groups: list[str | None] = [None]
     if entry.group_by is not None:
         found = {_group(entry, result) for results in cells.values() for result in results}
-        groups += sorted(found - {None}, key=str)
+        named = found - {None}
+        groups += [g for g in entry.groups if g in named] + sorted(named - set(entry.groups), key=str)
     lines = []
     for group in groups:
         row = [

@@ -50,6 +50,10 @@ def _standard_count(size: int) -> int | None:
     return count if count and _standard_offset(count) == size else None
 
 
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 10
+
+
 def parse_levels(text: str, path: str | Path) -> dict[int, str]:
     """All levels of a file, checked.
 
@@ -74,7 +78,7 @@ def parse_levels(text: str, path: str | Path) -> dict[int, str]:
             continue
         header = lines[at]
         number = header[1:].strip()
-        if not header.startswith(";") or not (number.isascii() and number.isdecimal()):
+        if not header.startswith(";") or not _is_number(number):
             raise DataError(path, f"expected a level's header such as '; 0', found {header[:40]!r}.", at + 1)
         if int(number) in levels:
             raise DataError(path, f"level {number} occurs twice; number the levels of a file differently.", at + 1)
@@ -200,8 +204,7 @@ class LevelFiles(Sequence[str]):
         if not isinstance(task, str):
             return False
         name, _, number = task.rpartition("#")
-        plain = number.isascii() and number.isdecimal() and str(int(number)) == number
-        return plain and int(number) in self._numbers.get(name, ())
+        return _is_number(number) and str(int(number)) == number and int(number) in self._numbers.get(name, ())
 
     def board(self, task: str) -> str:
         """The board of a task, of any split of the folder, in the standard vocabulary.

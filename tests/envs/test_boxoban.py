@@ -62,7 +62,10 @@ def test_tasks_are_named_by_folder_file_and_number(folder):
     assert tasks[:4] == ["hard/000#4", "hard/000#14", "hard/000#24", "medium/train/000#0"]
     assert tasks[-1] == "medium/valid/000#11"
     assert "medium/train/000#119" in tasks and "medium/train/000#120" not in tasks
-    assert all(wrong not in tasks for wrong in ("hard/000#0", "hard/000", "hard/000#04", "hard/001#4", "#", 5))
+    assert all(
+        wrong not in tasks
+        for wrong in ("hard/000#" + "4" * 5000, "hard/000#0", "hard/000", "hard/000#04", "hard/001#4", "#", 5)
+    )
 
 
 @pytest.mark.parametrize(
@@ -143,6 +146,7 @@ GOOD = f"; 0\n{LEVEL}\n\n"
         (GOOD + f"; 0\n{LEVEL}\n", 13, "twice"),
         (GOOD + f"level 1\n{LEVEL}\n", 13, "header"),
         (GOOD + f"\n\n{LEVEL}\n", 15, "header"),
+        (f"; {'1' * 5000}\n{LEVEL}\n", 1, "header"),
         ("", 1, "no level"),
         (f"; 0\n{'#' * 31}\n{'#' * 31}\n{'#' * 31}\n", 2, "larger"),
     ],

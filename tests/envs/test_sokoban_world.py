@@ -9,6 +9,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import arboretum  # noqa: F401
+from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.registry import WORLDS
 
 IDS = [world.id for world in WORLDS if world.module == "sokoban"]
@@ -115,3 +116,18 @@ def test_after_the_end_nothing_is_admissible_and_the_expert_has_no_plan():
     env.step("Up")
     _, _, _, truncated, info = env.step("Up")
     assert truncated and info["admissible_actions"] == () and env.expert_actions() is None
+
+
+def test_without_a_split_tasks_of_every_split_open_by_name_and_with_one_only_its_own():
+    every, test = gym.make("TextSokoban-v0"), gym.make("TextSokoban-v0", split="test")
+    texts = [env.reset(seed=seed, options={"task": "test/3"})[0] for seed, env in enumerate((every, test))]
+    assert texts[0] == texts[1]
+    for env, task in (
+        (test, "train/3"),
+        (test, "any/3"),
+        (every, "tset/3"),
+        (every, "test/03"),
+        (every, "test/-1"),
+    ):
+        with pytest.raises(ConfigurationError, match="unknown task"):
+            env.reset(seed=0, options={"task": task})

@@ -184,6 +184,15 @@ def test_another_run_is_not_overwritten(suite: str, tmp_path: Path) -> None:
     console.file.close()
 
 
+def test_a_run_begun_on_other_data_is_not_mixed_with_these(suite: str, tmp_path: Path) -> None:
+    run(suite, tmp_path / "r")
+    manifest = json.loads((tmp_path / "r" / "run.json").read_text())
+    manifest["tasks"]["Plain"] = "0" * 16
+    (tmp_path / "r" / "run.json").write_text(json.dumps(manifest))
+    with pytest.raises(ConfigurationError, match="begun on other tasks for 'Plain'"):
+        run(suite, tmp_path / "r")
+
+
 def test_two_writers_of_one_run_are_told_apart(tmp_path: Path) -> None:
     manifest = {"suite": {}, "agents": []}
     store = Store(tmp_path / "r", manifest)
