@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from .base import Agent, Reply, Seat
 from .demonstrations import Demonstrations
 from .dialogue import Dialogue
-from .engines.base import Completion, Engine, Message, Request, Sampling
+from .engines.base import Completion, Engine, Message, Request, Sampling, Usage
 from .tokens.chat import ChatTokens
 from .tokens.conversation import Conversation
 
@@ -30,6 +30,7 @@ class Talk:
         sampled: the tokens of the last reply.
         restart: whether the current turn began a new token sequence.
         pending: the conversation whose request is under way; None while there is none.
+        usage: what the episode's replies have cost.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Talk:
     sampled: Sequence[int] = ()
     restart: bool = False
     pending: str | None = None
+    usage: Usage = field(default_factory=Usage)
 
 
 class LanguageAgent(Agent):
@@ -91,7 +93,10 @@ class LanguageAgent(Agent):
             for name, completion in self.engine.collect():
                 if name in places:
                     seat = seats[places[name]]
-                    seat.memory.pending = None
+                    talk: Talk = seat.memory
+                    talk.pending = None
+                    talk.usage.add(completion.usage)
+                    seat.episode.details |= asdict(talk.usage)
                     replies[places[name]] = self.hear(seat, completion)
         return [replies.get(i) for i in range(len(seats))]
 

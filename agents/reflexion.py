@@ -56,6 +56,7 @@ class Reflexion(LanguageAgent):
         trial = seat.memory = Trial(talk.name, talk.messages)
         if isinstance(before, Trial):
             trial.reflections, trial.record = before.reflections, before.record
+            trial.usage = before.usage  # what earlier trials have cost counts too
         seat.episode.details["trial"] = len(seat.episode.trials) + 1
 
     def again(self, seat: Seat) -> bool:

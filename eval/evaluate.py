@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def evaluate(
     asked = {player.name: player for player in players}
     everyone = ({name: Named(name) for name in (RANDOM, EXPERT)} if references else {}) | asked
     folder = out or Path("runs") / "-".join(re.sub(r"[^\w.-]+", "_", name) for name in (suite.name, *asked))
-    manifest = _manifest(suite, list(everyone))
+    manifest = _manifest(suite, everyone)
     store = Store(folder, manifest)
     try:
         if ray is not None:
@@ -76,6 +77,8 @@ def evaluate(
         store.close()
     summary = report([folder])
     console.print(results_table(summary))
+    for note in summary.notes:
+        console.print(note, markup=False, style="dim")
     for reason, count in summary.errors.items():
         console.print(f"[red]{count} broke off:[/] ", end="")
         console.print(reason, markup=False)
@@ -104,6 +107,7 @@ def _play(
     )
     row = bar.add_task(suite.name, total=None, rates="")
     first = True
+    start = time.monotonic()
 
     def show(progress: runner.Progress) -> None:
         nonlocal first
@@ -117,6 +121,10 @@ def _play(
         rates = "  ".join(
             f"{escape(name)} {100 * progress.successes[name] / n:.0f}%" for name, n in progress.played.items()
         )
+        if progress.tokens:
+            rates += f"  {progress.tokens / (time.monotonic() - start):.0f} tokens/s"
+        if progress.cost:
+            rates += f"  ${progress.cost:.2f}"
         if progress.failed:
             rates += f"  [red]{progress.failed} broke off[/]"
         bar.update(row, completed=progress.done + progress.failed, rates=rates)
@@ -133,7 +141,7 @@ def _play(
     return OK if done.complete else FAILED
 
 
-def _manifest(suite: Suite, agents: Sequence[str]) -> dict[str, Any]:
+def _manifest(suite: Suite, players: Mapping[str, Player]) -> dict[str, Any]:
     from .. import __version__
 
     versions = {
@@ -142,7 +150,15 @@ def _manifest(suite: Suite, agents: Sequence[str]) -> dict[str, Any]:
         "gymnasium": gymnasium.__version__,
         "numpy": numpy.__version__,
     }
-    return {"suite": suite.to_dict(), "agents": list(agents), "expected": {}, "tasks": {}, "versions": versions}
+    uses_labels = [name for name, player in players.items() if player.uses_success_labels]
+    return {
+        "suite": suite.to_dict(),
+        "agents": list(players),
+        "uses_success_labels": uses_labels,
+        "expected": {},
+        "tasks": {},
+        "versions": versions,
+    }
 
 
 def report(folders: Sequence[Path], path: Path | None = None) -> Summary:

@@ -34,6 +34,7 @@ class Named:
         self.sampling = sampling or {}
         self.settings = settings
         agent = make_agent(kind, engine=engine, **settings)  # a wrong name is told now, not after an hour
+        self.uses_success_labels = agent.uses_success_labels
         self.name = agent.name if engine is None else f"{agent.name}:{engine.name.rpartition('/')[2]}"
 
     def agent(self, suite: Suite, entry: Entry, /) -> Agent:

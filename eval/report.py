@@ -56,7 +56,7 @@ def percent(value: float) -> str:
 
 def interval(value: Interval) -> str:
     """The bounds of a rate's interval, as percentages."""
-    return "" if math.isnan(value.value) else f"{100 * value.low:.1f} – {100 * value.high:.1f}"
+    return "" if math.isnan(value.value) else f"{100 * value.low:.1f}–{100 * value.high:.1f}"
 
 
 def number(value: float | None, digits: int = 2) -> str:
@@ -79,7 +79,7 @@ def _rows(summary: Summary) -> list[list[Line]]:
 
 def _plot(summary: Summary) -> dict[str, Any]:
     """Geometry of the plot: one band an entry, one dot and whisker a player, success from 0 to 100 %."""
-    left, width, step, gap = 150, 480, 16, 12
+    left, width, step, gap = 120, 340, 16, 12
     bands, marks = [], []
     y = 10
     for row in _rows(summary):

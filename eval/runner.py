@@ -17,6 +17,7 @@ from multiprocessing import get_context, parent_process
 from typing import Any, Protocol, cast
 
 from ..agents.base import Agent, Stop
+from ..agents.episode import Episode
 from ..agents.play import Job, play
 from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError
@@ -44,6 +45,7 @@ class Progress:
         done: those stored without error, by now or by earlier calls.
         failed: those that broke off with an error in this call.
         successes, played: successes and whole episodes of each agent, for a running rate.
+        tokens, cost: tokens sampled and dollars spent by language agents in this call.
         errors: the distinct reasons of failures, with their counts.
         expected: episodes of each suite entry for one player.
         digests: a digest of each entry's tasks, which tells data from other data.
@@ -56,6 +58,8 @@ class Progress:
     failed: int = 0
     successes: dict[str, int] = field(default_factory=dict)
     played: dict[str, int] = field(default_factory=dict)
+    tokens: int = 0
+    cost: float = 0.0
     errors: dict[str, int] = field(default_factory=dict)
     expected: dict[str, int] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
@@ -138,6 +142,7 @@ class Player(Protocol):
     """Who plays a run: a name for the tables, and an agent for each entry, whose settings it takes."""
 
     name: str
+    uses_success_labels: bool
 
     def agent(self, suite: Suite, entry: Entry, /) -> Agent: ...
 
@@ -214,16 +219,18 @@ def run(
                 results = _play_here(here, list(mine), in_flight)
             else:
                 results = _play_there(cast(Workers, workers), mine, in_flight)
-            for key, line, success, error in results:
+            for key, line, episode in results:
                 store.append(line)
-                progress.count(key, success, error)
+                progress.tokens += episode.details.get("completion_tokens", 0)
+                progress.cost += episode.details.get("cost", 0.0)
+                progress.count(key, episode.success, episode.error)
                 on_progress(progress)
     except Stop as stop:
         progress.stopped = str(stop)
     return progress
 
 
-Played = tuple[Key, bytes, bool, str | None]
+Played = tuple[Key, bytes, Episode]
 
 
 def _play_here(agent: Agent, plays: Sequence[Play], at_once: int) -> Iterator[Played]:
@@ -234,7 +241,7 @@ def _play_here(agent: Agent, plays: Sequence[Play], at_once: int) -> Iterator[Pl
         jobs = [Job(task, seed) for task, seed in mine]
         for episode in play(agent, envs, jobs, max_turns=entry.max_turns):
             key = mine[episode.task, episode.seed].key
-            yield key, encode(key, episode), episode.success, episode.error
+            yield key, encode(key, episode), episode
 
 
 def _play_there(workers: Workers, plays: Iterable[Play], at_once: int) -> Iterator[Played]:
@@ -261,7 +268,9 @@ def play_one(play_: Play) -> Played:
     """Play one episode in a worker process, whose worlds stay open for the next one."""
     env = _world(repr(play_.entry), play_.entry)
     (episode,) = play(play_.agent, [env], [Job(play_.key.task, play_.seed)], max_turns=play_.entry.max_turns)
-    return play_.key, encode(play_.key, episode), episode.success, episode.error
+    line = encode(play_.key, episode)
+    episode.turns = []  # the line has them; no need to send them twice
+    return play_.key, line, episode
 
 
 _worlds: dict[str, TextEnv[Any]] = {}

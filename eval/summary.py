@@ -67,7 +67,13 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run, or several runs of one suite, came to."""
+    """What a run, or several runs of one suite, came to.
+
+    Attributes:
+        errors: reasons for which episodes broke off, with their counts.
+        notes: what a reader must know beside the numbers: tokens and cost, players that use success labels.
+        episodes, expected: whole episodes, and those that the suite asks for.
+    """
 
     suite: str
     description: str
@@ -75,6 +81,7 @@ class Summary:
     lines: list[Line]
     comparisons: list[Comparison]
     errors: dict[str, int]
+    notes: list[str]
     episodes: int
     expected: int
     versions: dict[str, str]
@@ -130,10 +137,27 @@ def summarise(
         lines=lines,
         comparisons=comparisons,
         errors=dict(errors),
+        notes=_notes(agents, results.values(), manifest),
         episodes=sum(result.error is None for result in results.values()),
         expected=sum(expected.values()) * len(agents),
         versions=dict(manifest.get("versions", {})),
     )
+
+
+def _notes(agents: Sequence[str], results: Iterable[Result], manifest: Mapping[str, Any]) -> list[str]:
+    prompt, sampled, cost = (defaultdict[str, float](float) for _ in range(3))
+    for result in results:
+        prompt[result.key.agent] += result.details.get("prompt_tokens", 0)
+        sampled[result.key.agent] += result.details.get("completion_tokens", 0)
+        cost[result.key.agent] += result.details.get("cost", 0.0)
+    notes = []
+    for agent in agents:
+        if sampled[agent]:
+            dollars = f", ${cost[agent]:.2f}" if cost[agent] else ""
+            notes.append(f"{agent}: {prompt[agent]:,.0f} prompt and {sampled[agent]:,.0f} sampled tokens{dollars}")
+    for agent in manifest.get("uses_success_labels", ()):
+        notes.append(f"{agent} is told by the world whether it succeeded, and tries again if it did not")
+    return notes
 
 
 def _entry_lines(entry: Entry, cells: Mapping[str, list[Result]], expected: int | None) -> list[Line]:

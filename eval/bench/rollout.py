@@ -26,7 +26,7 @@ def measure(peers: bool = False, rounds: int = 5) -> Iterator[Row]:
     threads = torch.get_num_threads()
     with tempfile.TemporaryDirectory() as folder:
         engine = TransformersEngine(make_tiny_model(Path(folder) / "model"), device="cpu", max_batch=_BATCH)
-        engine.end_ids.clear()  # every reply has the same length
+        engine.end_ids = frozenset()  # every reply has the same length
         generate = _Generate(engine.model)
         torch.set_num_threads(1)  # waiting threads would count as work
         try:

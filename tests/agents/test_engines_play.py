@@ -1,0 +1,111 @@
+"""Every language agent, end to end: a real (tiny, random) model plays real worlds through the harness."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from arboretum.agents.play import Job, play
+from arboretum.agents.table import LANGUAGE_AGENTS, make_agent
+from arboretum.envs.registry import make_world
+
+pytestmark = pytest.mark.heavy
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
+
+WORLDS = {
+    "TextSokoban-v0": {"max_steps": 4},
+    "TextBlocksworld-v0": {"max_steps": 4, "blocks": 3},
+    "TextSearchQA-v0": {"dataset": "encyclopedia", "max_steps": 4},
+    "TextALFWorld-v0": {"max_steps": 4, "split": "train"},
+}
+SHORT = {"max_tokens": 12, "temperature": 1.0}
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_model: Path) -> Any:
+    from arboretum.agents.engines.table import make_engine
+
+    engine = make_engine("transformers", str(tiny_model), context=4096, max_batch=8)
+    yield engine
+    engine.close()
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("agent", LANGUAGE_AGENTS)
+def test_every_agent_plays_every_kind_of_world(agent: str, world: str, engine: Any) -> None:
+    player = make_agent(agent, engine=engine, sampling=SHORT, dialogue={"max_turns": 3})
+    envs = [make_world(world, **WORLDS[world]) for _ in range(4)]
+    played = list(play(player, envs, [Job(None, seed) for seed in range(6)]))
+    assert len(played) == 6
+    for episode in played:
+        assert episode.error is None and (episode.terminated or episode.truncated)
+        assert 1 <= len(episode.turns) <= 4
+        if "fills the context" in str(episode.details.get("ended")):
+            assert episode.turns.pop().token_ids is None  # no reply was asked for
+        assert all(turn.loss_mask is not None and sum(turn.loss_mask) > 0 for turn in episode.turns)
+        assert episode.details["completion_tokens"] > 0
+
+
+@pytest.mark.parametrize("history", ["full", "window", "single"])
+def test_what_was_sampled_is_what_would_be_trained_on(history: str, engine: Any) -> None:
+    """The kept tokens, run through the model in one plain forward pass, have the kept log-probabilities."""
+    dialogue = {"history": history, "window": 2, "max_turns": 4, "max_actions": None}
+    player = make_agent("think", engine=engine, sampling=SHORT, dialogue=dialogue)
+    envs = [make_world("TextSokoban-v0") for _ in range(3)]
+    for episode in play(player, envs, [Job(None, seed) for seed in range(3)]):
+        sequences: list[list[Any]] = []
+        for turn in episode.turns:
+            if turn.restart or not sequences:
+                sequences.append([])
+            sequences[-1].append(turn)
+        assert len(sequences) == (1 if history == "full" else len(episode.turns) - (history == "window"))
+        for turns in sequences:
+            ids = [token for turn in turns for token in turn.token_ids]
+            mask = [m for turn in turns for m in turn.loss_mask]
+            kept = [p for turn in turns for p in turn.logprobs]
+            with torch.no_grad():
+                logits = engine.model(torch.tensor([ids])).logits[0].float()
+            scored = torch.log_softmax(logits, -1)
+            for place in [i for i, m in enumerate(mask) if m]:
+                assert kept[place] == pytest.approx(float(scored[place - 1, ids[place]]), abs=2e-4)
+
+
+def test_a_conversation_that_fills_the_context_ends_as_truncated(tiny_model: Path) -> None:
+    from arboretum.agents.engines.table import make_engine
+
+    engine = make_engine("transformers", str(tiny_model), context=400)
+    unlimited = {"max_turns": None, "max_actions": None}
+    player = make_agent(
+        "think", engine=engine, sampling={"max_tokens": 40, "temperature": 1.0}, dialogue=unlimited
+    )
+    (episode,) = play(player, [make_world("TextSokoban-v0", max_steps=None)], [Job(None, 0)])
+    assert episode.truncated and episode.error is None
+    assert "fills the context of 400" in episode.details["ended"]
+    assert sum(len(turn.token_ids or ()) for turn in episode.turns) <= 400
+
+
+def test_a_suite_is_played_from_the_command_line_and_resumed(tiny_model: Path, tmp_path: Path) -> None:
+    from arboretum.eval.evaluate import evaluate
+    from arboretum.eval.players import players_of
+
+    suite = tmp_path / "s.yaml"
+    suite.write_text(
+        "name: s\nsampling: {max_tokens: 8, temperature: 1.0}\ndialogue: {max_turns: 2}\nentries:\n"
+        "  - {name: Sokoban, world: TextSokoban-v0, split: test, tasks: 5}\n"
+        "  - {name: Bandit, world: TextBandit-v0, split: test, tasks: 4}\n"
+    )
+    with Path(os.devnull).open("w") as sink:
+        for _ in range(2):
+            with players_of(["think", "reflexion"], engine="transformers", model=str(tiny_model)) as players:
+                status = evaluate(str(suite), players, out=tmp_path / "r", console=Console(file=sink))
+            assert status == 0
+    lines = (tmp_path / "r" / "episodes.jsonl").read_text().splitlines()
+    assert len(lines) == 4 * 9  # random, expert, think, reflexion
+    summary = json.loads((tmp_path / "r" / "summary.json").read_text())
+    assert any("sampled tokens" in note for note in summary["notes"])
+    assert any("is told by the world whether it succeeded" in note for note in summary["notes"])
