@@ -231,3 +231,50 @@ def test_reflexion_stops_when_it_has_solved_the_task() -> None:
 def test_impossible_agents_are_refused_in_one_sentence(agent: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         make_agent(agent, **{"engine": Scripted(lambda request: ""), **settings})
+
+
+def test_search_o1_reads_apart_and_refuses_to_search_twice_for_the_same() -> None:
+    """Query, documents read by another call, the same query again (a notice), then the boxed answer."""
+    said = iter(
+        [
+            "First I look. <|begin_search_query|> born <|end_search_query|>",
+            "Once more. <|begin_search_query|> Born <|end_search_query|>",
+            "So the answer is \\boxed{forty-two}.",
+        ]
+    )
+    read: list[str] = []
+
+    def answer(request: Request) -> str:
+        if "has just searched" in request.messages[0].content:
+            read.append(last(request))
+            return "I skim.\n**Final Information**\nIt is forty-two."
+        return next(said)
+
+    engine = Scripted(answer)
+    (episode,) = episodes(engine, "search_o1", "TextSearchQA-v0", kwargs={"dataset": "encyclopedia"})
+    assert [turn.moves[0].action for turn in episode.turns] == [
+        "<search>born</search>",
+        "<answer>forty-two</answer>",
+    ]
+    assert len(read) == 1 and "Query: born" in read[0] and "Doc 1" in read[0]
+    told = [m.content for m in engine.asked[-1].messages if m.role == "user"]
+    assert told[1] == "<|begin_search_result|>\nIt is forty-two.\n<|end_search_result|>"
+    assert "already" in told[2]
+    assert not any("Doc 1" in text for text in told)  # only the findings enter the reasoning
+
+
+def test_search_o1_stops_searching_at_its_limit() -> None:
+    words = iter(["alpha", "beta", "gamma", "delta", "epsilon", "zeta"] * 9)
+    marked = "<|begin_search_query|>{}<|end_search_query|>"
+
+    def answer(request: Request) -> str:
+        if "has just searched" in request.messages[0].content:
+            return "nothing"
+        if "limit is reached" in last(request):
+            return "\\boxed{unknown}"
+        return marked.format(next(words))
+
+    kwargs = {"dataset": "encyclopedia", "max_steps": 12}
+    (episode,) = episodes(Scripted(answer), "search_o1", "TextSearchQA-v0", kwargs=kwargs, searches=3)
+    actions = [turn.moves[0].action for turn in episode.turns]
+    assert [action[:8] for action in actions] == ["<search>"] * 3 + ["<answer>"]
