@@ -16,6 +16,7 @@ from .row import Row
 BENCHES: dict[str, tuple[str, ...]] = {
     "worlds": ("startup", "sokoban", "frozenlake", "blocksworld", "alfworld", "webshop"),
     "retrieval": ("retrieval",),
+    "rollout": ("rollout", "harness", "openai"),
 }
 """What `arboretum bench` can measure, and the modules that do it."""
 

@@ -1,0 +1,73 @@
+"""What the harness adds to an engine's time: dialogue, tokens, worlds and records."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...agents.engines.base import Completion, Engine, Request
+from ...agents.engines.transformers import TransformersEngine
+from ...agents.play import Job, play
+from ...agents.table import make_agent
+from ...envs.registry import make_world
+from .row import Row
+from .tiny import make_tiny_model
+
+
+class Timed(Engine):
+    """Another engine, with the CPU seconds spent inside it."""
+
+    def __init__(self, engine: TransformersEngine) -> None:
+        self.engine = engine
+        self.name, self.usage = engine.name, engine.usage
+        self.tokenizer, self.context, self.end_ids = engine.tokenizer, engine.context, engine.end_ids
+        self.seconds = 0.0
+
+    def submit(self, request: Request) -> None:
+        start = time.process_time()
+        self.engine.submit(request)
+        self.seconds += time.process_time() - start
+
+    def collect(self) -> list[tuple[str, Completion]]:
+        start = time.process_time()
+        done = self.engine.collect()
+        self.seconds += time.process_time() - start
+        return done
+
+    def release(self, conversation: str) -> None:
+        start = time.process_time()
+        self.engine.release(conversation)
+        self.seconds += time.process_time() - start
+
+
+def measure(peers: bool = False, episodes: int = 64, turns: int = 10) -> Iterator[Row]:
+    """The CPU time of a rollout that is not the engine's, as a share of the engine's.
+
+    Sokoban, `think`, 32 episodes at once, a model of 0.36M parameters; a larger one makes the share smaller.
+    """
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # waiting threads would count as work
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            engine = Timed(TransformersEngine(make_tiny_model(Path(folder) / "model"), device="cpu", max_batch=32))
+            sampling = {"max_tokens": 32, "temperature": 1.0}
+            dialogue = {"max_turns": turns, "max_actions": None}
+            agent = make_agent("think", engine=engine, sampling=sampling, dialogue=dialogue)
+            envs = [make_world("TextSokoban-v0") for _ in range(32)]
+            list(play(agent, envs, [Job(None, seed) for seed in range(32)]))  # warm
+            engine.seconds = 0.0
+            start = time.process_time()
+            played = list(play(agent, envs, [Job(None, seed) for seed in range(episodes)]))
+            total = time.process_time() - start
+    finally:
+        torch.set_num_threads(threads)
+    sampled = sum(sum(turn.loss_mask or ()) for episode in played for turn in episode.turns)
+    share = 100 * (total - engine.seconds) / engine.seconds
+    beside = f"{sampled / total:,.0f} sampled tokens/s in all"
+    yield Row(
+        f"harness over engine time, {turns} turns", share, "%", bar=5.0, higher_is_better=False, beside=beside
+    )
