@@ -41,7 +41,7 @@ class OpenAIEngine(RemoteEngine):
         ConfigurationError: no key for OpenAI's own API; see also `RemoteEngine`.
     """
 
-    path = "/chat/completions"
+    path = "chat/completions"
 
     def __init__(
         self,

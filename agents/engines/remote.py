@@ -7,17 +7,12 @@ request looks like and how a reply is read is left to the engines of `openai` an
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
-import random
 import threading
-import time
 import weakref
 from abc import abstractmethod
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -26,8 +21,9 @@ from ...envs.errors import ConfigurationError
 from ..base import Stop
 from .base import Completion, Engine, Request, Usage
 from .cache import ReplyCache, reply_key
+from .connection import Connection
 from .cost import Budget, CostLimit, Prices
-from .faults import Adapted, ContextFull, Fault, Refused, asked_wait, is_context_full, said, unsupported_option
+from .faults import ContextFull, Fault, Refused
 
 log = logging.getLogger(__name__)
 logging.getLogger("stamina").addHandler(logging.NullHandler())  # retries are counted, not printed
@@ -107,37 +103,39 @@ class RemoteEngine(Engine):
             raise ConfigurationError(
                 "cost_limit needs prices, in US dollars per million tokens: prices={'input': …, 'output': …}."
             )
-        if not base_url.startswith(("http://", "https://")):
-            raise ConfigurationError(f"base_url must begin with http:// or https://, unlike {base_url!r}.")
+        try:
+            import stamina  # noqa: F401
+        except ImportError:
+            raise ConfigurationError(
+                'this engine needs the extra "openai" (stamina is missing): pip install "arboretum[openai]".'
+            ) from None
         self.model = model
-        self.base_url = base_url.rstrip("/")
         self.usage = Usage()
         self.retries = 0
         self.cache_hits = 0
-        self._attempts, self._timeout, self._deadline = attempts, timeout, deadline
+        self._connection = Connection(
+            base_url, model, {"authorization": f"Bearer {api_key}", **(headers or {})}, timeout
+        )
+        self.base_url = self._connection.base_url
+        self._attempts, self._deadline = attempts, deadline
         self._prices = None if prices is None else Prices.of(prices)
         self._budget = Budget(cost_limit)
         self._extra = dict(extra or {})
         self._slots = asyncio.Semaphore(concurrency)
-        self._response, self._client = _client(self.base_url, api_key, concurrency, timeout, dict(headers or {}))
         self._cache = None if cache is None else ReplyCache(cache)
-        self._rng = random.Random(os.urandom(16))  # of waits only
-        self._not_before = 0.0
-        self._answered = False
-        self._dropped_options: set[str] = set()
-        self._asked: dict[str, dict[bytes, int]] = {}
+        self._draws: dict[str, dict[bytes, int]] = {}
         self._open: dict[str, _Ticket] = {}
         self._done: SimpleQueue[tuple[_Ticket, Completion | Stop] | None] = SimpleQueue()
         self._stop: Stop | None = None
         self._loop = asyncio.new_event_loop()
         thread = threading.Thread(target=self._loop.run_forever, name=f"engine {model}", daemon=True)
         thread.start()
-        self._end = weakref.finalize(self, _end, self._loop, thread, self._client, self._cache)
+        self._end = weakref.finalize(self, _end, self._loop, thread, self._connection, self._cache)
 
     # ------------------------------------------------------------------ what an engine defines
 
     path: str
-    """Where requests go, below `base_url`."""
+    """Where requests go, relative to `base_url`."""
 
     @abstractmethod
     def body(self, request: Request) -> dict[str, Any]:
@@ -192,7 +190,7 @@ class RemoteEngine(Engine):
         return ready
 
     def release(self, conversation: str) -> None:
-        self._asked.pop(conversation, None)
+        self._draws.pop(conversation, None)
         ticket = self._open.pop(conversation, None)
         if ticket is not None and self._end.alive:
             self._loop.call_soon_threadsafe(_drop, ticket)
@@ -266,11 +264,12 @@ class RemoteEngine(Engine):
 
     def _key(self, request: Request, body: dict[str, Any]) -> bytes:
         """The same conversation asking the same again wants another draw; a new one repeats the first."""
-        draws = self._asked.setdefault(request.conversation, {})
-        first = reply_key(self.base_url + self.path, body, 0)
+        url = f"{self.base_url}/{self.path}"
+        draws = self._draws.setdefault(request.conversation, {})
+        first = reply_key(url, body, 0)
         draw = draws.get(first, 0)
         draws[first] = draw + 1
-        return first if draw == 0 else reply_key(self.base_url + self.path, body, draw)
+        return first if draw == 0 else reply_key(url, body, draw)
 
     async def _persist(self, request: Request, body: dict[str, Any]) -> Completion:
         """Try until there is a reply.
@@ -287,11 +286,11 @@ class RemoteEngine(Engine):
         def again(error: Exception) -> bool | float:
             if not isinstance(error, Fault):
                 return False
-            if error.unreachable and not self._answered and tries >= _FIRST_CONTACT:
+            if error.unreachable and not self._connection.answered and tries >= _FIRST_CONTACT:
                 return False
             if error.wait is None:
                 return True
-            wait = error.wait + self._rng.uniform(0, min(1.0, 0.1 + error.wait / 4))
+            wait = error.wait + self._connection.jitter(error.wait)
             return wait if self._loop.time() + wait < end else False
 
         try:
@@ -316,80 +315,20 @@ class RemoteEngine(Engine):
             pass
         if last is None:
             raise Refused(f"{self.base_url} gave no reply within {self._deadline:g} s.")
-        if last.unreachable and not self._answered:
+        if last.unreachable and not self._connection.answered:
             raise Stop(f"no server answers at {self.base_url} ({last}); is it running, and is base_url right?")
         hopeless = last.wait is not None and self._loop.time() + last.wait >= end
         asked = f", and asks to wait {last.wait:.0f} s" if hopeless else ""
         raise Refused(f"{self.base_url} failed {tries} times in a row, at last: {last}{asked}.")
 
     async def _try(self, request: Request, body: dict[str, Any]) -> Completion:
-        while (wait := self._not_before - self._loop.time()) > 0:
-            await asyncio.sleep(wait + self._rng.uniform(0, min(1.0, wait / 4)))
-        content = await self._post(body)
-        try:
-            reply = json.loads(content)
-        except ValueError:
-            raise Fault(f"a reply that is no JSON: {said(content[:200].decode(errors='replace'), 80)!r}") from None
-        if not isinstance(reply, dict):
-            raise Fault(f"a reply that is no JSON object: {said(reply, 80)!r}")
-        if reply.get("error") and not reply.get("choices"):
-            raise Fault(f"an error in place of a reply: {said(reply)}")
+        reply = await self._connection.post(self.path, body)
         try:
             completion = self.read(reply, request)
         except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
             raise Fault(f"a reply without its parts ({type(error).__name__}: {error})") from None
-        self._answered = True
+        self._connection.answered = True
         return completion
-
-    async def _post(self, body: dict[str, Any]) -> bytes:
-        """The body of a successful response; everything else as `Fault`, `Refused`, `ContextFull` or `Stop`."""
-        import openai
-
-        sent = {name: value for name, value in body.items() if name not in self._dropped_options}
-        if "max_tokens" in body and "max_tokens" not in sent:
-            sent["max_completion_tokens"] = body["max_tokens"]
-        try:
-            async with asyncio.timeout(self._timeout):
-                response = await self._client.post(self.path, cast_to=self._response, body=sent)
-                content: bytes = response.content
-                return content
-        except (TimeoutError, openai.APITimeoutError):
-            raise Fault(f"no whole reply within {self._timeout:g} s") from None
-        except openai.APIStatusError as error:
-            fault = self._judge(error, sent)
-        except openai.APIConnectionError as error:
-            cause = error.__cause__
-            reason = said(str(cause)) or type(cause).__name__
-            fault = Fault(f"the connection failed ({reason})", unreachable=True)
-        if isinstance(fault, Adapted):
-            return await self._post(body)
-        raise fault
-
-    def _judge(self, error: Any, sent: Mapping[str, Any]) -> Exception:
-        """What an HTTP error status means."""
-        status: int = error.status_code
-        what = f"status {status}: {said(error.body) or 'no explanation'}"
-        where = f"{self.base_url} ({self.model})"
-        if status in (401, 402) or (status == 429 and error.code == "insufficient_quota"):
-            return Stop(f"{where} refuses the account or its key: {what}")
-        if status in (403, 404) and not self._answered:
-            hint = "is the model's name right?" if status == 404 else "may this key use it?"
-            return Stop(f"{where} refuses: {what}; {hint}")
-        if status in (400, 413) and is_context_full(error.body):
-            return ContextFull(what)
-        if status in (400, 422):
-            option = unsupported_option(error.body, sent)
-            if option is not None:
-                if option not in self._dropped_options:
-                    log.warning("%s takes no %s; going on without (%s)", where, option, what)
-                self._dropped_options.add(option)
-                return Adapted(what)
-        if status in (404, 408, 409, 425, 429) or status >= 500:
-            wait = asked_wait(error.response.headers, time.time())
-            if wait is not None:
-                self._not_before = max(self._not_before, self._loop.time() + min(wait, self._deadline))
-            return Fault(what, wait)
-        return Refused(f"{where} refuses this request: {what}")
 
 
 def _drop(ticket: _Ticket) -> None:
@@ -398,44 +337,18 @@ def _drop(ticket: _Ticket) -> None:
         ticket.task.cancel()
 
 
-def _client(
-    base_url: str, api_key: str, concurrency: int, timeout: float, headers: dict[str, str]
-) -> tuple[Any, Any]:
-    """The SDK's response class and its asynchronous client, over aiohttp: httpx costs twice the time a request."""
-    try:
-        import aiohttp  # noqa: F401
-        import openai
-        import stamina  # noqa: F401
-    except ImportError as error:
-        raise ConfigurationError(
-            f'this engine needs the extra "openai" ({error.name} is missing): pip install "arboretum[openai]".'
-        ) from None
-    httpx = import_module("httpx2" if int(openai.__version__.partition(".")[0]) >= 3 else "httpx")
-    try:
-        http = openai.DefaultAioHttpClient(
-            timeout=httpx.Timeout(timeout, connect=min(10.0, timeout)),
-            limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
-        )
-        client = openai.AsyncOpenAI(
-            base_url=base_url, api_key=api_key, max_retries=0, http_client=http, default_headers=headers
-        )
-    except (ValueError, TypeError, httpx.InvalidURL) as error:
-        raise ConfigurationError(f"base_url {base_url!r} or the headers cannot be used: {error}.") from None
-    return httpx.Response, client
-
-
-def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread, client: Any, cache: ReplyCache | None) -> None:
+def _end(
+    loop: asyncio.AbstractEventLoop, thread: threading.Thread, connection: Connection, cache: ReplyCache | None
+) -> None:
     async def wind_up() -> None:
         tasks = asyncio.all_tasks(loop) - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await client.close()
-        await asyncio.sleep(0)  # lets transports call their connection_lost
+        await connection.close()
 
-    work: Coroutine[Any, Any, None] = wind_up()
     try:
-        asyncio.run_coroutine_threadsafe(work, loop).result(timeout=10)
+        asyncio.run_coroutine_threadsafe(wind_up(), loop).result(timeout=10)
     except TimeoutError:
         log.warning("connections did not close within 10 s")
     loop.call_soon_threadsafe(loop.stop)
