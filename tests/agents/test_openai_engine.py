@@ -69,12 +69,8 @@ def says(text: str, **choice: Any) -> Deed:
 
 def test_a_request_says_what_was_asked_and_the_reply_what_was_said(endpoint: Endpoint, make: Make) -> None:
     engine = make(headers={"x-team": "green"}, extra={"reasoning_effort": "low"})
-    messages = (
-        Message("system", "be brief"),
-        Message("user", "a b"),
-        Message("assistant", "c"),
-        Message("user", "d"),
-    )
+    said = [("system", "be brief"), ("user", "a b"), ("assistant", "c"), ("user", "d")]
+    messages = tuple(Message(role, content) for role, content in said)
     sampling = Sampling(temperature=0.7, top_p=0.9, top_k=20, max_tokens=33, stop=("</answer>",))
     completion = answer(engine, Request("a", messages, None, sampling, seed=2**63 + 5))
     ((path, headers, body),) = endpoint.requests
@@ -102,7 +98,7 @@ def test_a_request_says_what_was_asked_and_the_reply_what_was_said(endpoint: End
         (says("x", stop_reason="</a>"), ("</a>",), "x</a>", "stop"),  # vLLM tells
         (says("x", matched_stop="\nObs"), ("\nObs", "!"), "x\nObs", "stop"),  # SGLang tells
         (says("<a>x", stop_reason=None), ("</a>",), "<a>x", "stop"),  # vLLM tells that it was the end of turn
-        (says("<b>y</b> <a>x"), ("</a>", "</b>"), "<b>y</b> <a>x</a>", "stop"),  # open element
+        (says("<b>y <a>x"), ("</a>", "</b>"), "<b>y <a>x</a>", "stop"),  # the innermost open element
         (says("x <a>y</a>"), ("</a>",), "x <a>y</a>", "stop"),  # a server that includes it
         (says("x"), ("\nObs",), "x", "stop"),  # cannot be known
         (says("a STOP b STOP"), ("STOP",), "a STOP", "stop"),  # a server that ignores stop texts
@@ -295,7 +291,7 @@ def test_what_no_request_can_escape_stops_at_once(endpoint: Endpoint, make: Make
     for name in "abc":
         engine.submit(ask(name))
         time.sleep(0.05)
-    with pytest.raises(Stop, match="refuses|moved") as caught:
+    with pytest.raises(Stop, match=r"refuses|moved") as caught:
         engine.collect()
     assert hint in str(caught.value) and "\n" not in str(caught.value) and endpoint.url in str(caught.value)
     with pytest.raises(Stop):
@@ -330,7 +326,7 @@ def test_wrong_options_are_told_at_once(monkeypatch: pytest.MonkeyPatch, make: M
         ({"base_url": "localhost:8000"}, "base_url must look like"),
         ({"cost_limit": 1.0}, "needs prices"),
         ({"cost_limit": 0.0, "prices": {"input": 1, "output": 1}}, "positive number of US dollars"),
-        ({"prices": {"input": 1, "ouput": 1}}, "unknown price 'ouput'; did you mean output"),
+        ({"prices": {"input": 1, "ouput": 1}}, "unknown price 'ouput'; did you mean .*output"),
         ({"prices": {"input": 1}}, 'need "input" and "output"'),
         ({"prices": {"input": "1", "output": 1}}, "must be a number"),
     ):
@@ -440,8 +436,6 @@ def test_a_server_killed_in_the_middle_and_started_again(make: Make) -> None:
             got |= dict(engine.collect())
         assert {completion.finish for completion in got.values()} == {"stop"}
         assert engine.retries >= 5
-    lost = answer(make(base_url=url, attempts=1, deadline=3)) if False else None
-    assert lost is None
     completion = answer(engine)  # dead for good: an error, not an exception, as it did answer once
     assert (
         completion.finish == "error" and completion.error is not None and "connection failed" in completion.error
