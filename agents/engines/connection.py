@@ -121,7 +121,7 @@ class Connection:
         try:
             url = self._base.joinpath(path, encoded=True)
             async with session.post(url, json=body, proxy=self._proxy, allow_redirects=False) as response:
-                content = await response.read()
+                content: bytes = await response.read()
                 status, headers = response.status, response.headers
         except TimeoutError:
             raise Fault(f"no whole reply within {self._timeout:g} s") from None

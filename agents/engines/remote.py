@@ -139,7 +139,11 @@ class RemoteEngine(Engine):
 
     @abstractmethod
     def body(self, request: Request) -> dict[str, Any]:
-        """The request as JSON."""
+        """The request as JSON.
+
+        Raises:
+            ContextFull: there is no room for a reply.
+        """
 
     @abstractmethod
     def read(self, reply: dict[str, Any], request: Request) -> Completion:
