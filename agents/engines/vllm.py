@@ -85,24 +85,28 @@ class VLLMEngine(Engine):
             raise RuntimeError(f"conversation {request.conversation!r} has a request under way already.")
         sampling = request.sampling
         name = f"{next(self._ids)}"
-        self._open[request.conversation] = name
         if len(request.prompt_ids) >= (self.context or math.inf):
+            self._open[request.conversation] = name
             self._early.append((request.conversation, Completion("", "length", [], [])))
             return
-        parameters = SamplingParams(
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            max_tokens=sampling.max_tokens,
-            stop=list(sampling.stop),
-            include_stop_str_in_output=True,
-            stop_token_ids=end_of_turn(self.tokenizer),
-            seed=request.seed % 2**63 if sampling.temperature > 0 else None,
-            logprobs=0,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
-        (prompt,) = engine.renderer.render_cmpl([{"prompt_token_ids": list(request.prompt_ids)}])
-        engine.add_request(name, prompt, parameters)
+        try:
+            parameters = SamplingParams(
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+                max_tokens=sampling.max_tokens,
+                stop=list(sampling.stop),
+                include_stop_str_in_output=True,
+                stop_token_ids=end_of_turn(self.tokenizer),
+                seed=request.seed % 2**63 if sampling.temperature > 0 else None,
+                logprobs=0,
+                output_kind=RequestOutputKind.FINAL_ONLY,
+            )
+            (prompt,) = engine.renderer.render_cmpl([{"prompt_token_ids": list(request.prompt_ids)}])
+            engine.add_request(name, prompt, parameters)
+        except Exception as error:
+            raise ConfigurationError(f"{self.name} cannot take the request: {error}") from error
+        self._open[request.conversation] = name
         self._asked[name] = request.conversation
 
     def collect(self) -> list[tuple[str, Completion]]:
@@ -111,6 +115,8 @@ class VLLMEngine(Engine):
             raise RuntimeError("nothing was submitted.")
         ready, self._early = self._early, []
         while not ready:
+            if not engine.has_unfinished_requests():
+                raise Stop(f"{self.name} lost {len(self._open)} requests.")
             try:
                 outputs = engine.step()
             except Exception as error:

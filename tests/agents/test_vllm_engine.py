@@ -31,7 +31,7 @@ from arboretum.envs.errors import ConfigurationError
 
 pytestmark = [
     pytest.mark.heavy,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(300),
     pytest.mark.xdist_group("vllm"),
     pytest.mark.filterwarnings("default"),  # vLLM's imports warn of all sorts
 ]
@@ -159,7 +159,10 @@ def check(engine: Engine, model: Any) -> None:
         )
         assert len(completion.token_ids) <= request.sampling.max_tokens
         assert (completion.finish == "length") == (completion.token_ids[-1] != engine.tokenizer.eos_token_id)
-        assert completion.text == engine.tokenizer.decode(completion.token_ids, skip_special_tokens=True)
+        text = engine.tokenizer.decode(completion.token_ids, skip_special_tokens=True)
+        assert completion.text.rstrip("\ufffd") == text.rstrip(
+            "\ufffd"
+        )  # half a character at the end may be missing
         assert completion.usage.prompt_tokens == len(request.prompt_ids or ())
         assert completion.usage.completion_tokens == len(completion.token_ids)
     for request in requests[:5]:
@@ -182,7 +185,7 @@ def check_ends(engine: Engine) -> None:
     assert cut.text == whole.text[: whole.text.index(middle) + len(middle)]
     assert cut.token_ids == (whole.token_ids or [])[: len(cut.token_ids or [])]
     assert len(cut.logprobs or []) == len(cut.token_ids or [])
-    requests = [ask(engine, str(n), "go", n, temperature=3.0, max_tokens=200) for n in range(30)]
+    requests = [ask(engine, str(n), "go", n, temperature=2.0, max_tokens=200) for n in range(30)]
     ended = [completion for completion in answers(engine, *requests).values() if completion.finish == "stop"]
     assert ended
     for completion in ended:
@@ -304,6 +307,10 @@ def test_what_cannot_run_is_told_in_a_sentence(engine: VLLMEngine, tmp_path: Pat
         VLLMEngine(str(tmp_path / "nothing"))
     with pytest.raises(ConfigurationError, match="no prompt_ids"):
         engine.submit(Request("a", (Message("user", "x"),), None, Sampling(), 0))
+    with pytest.raises(ConfigurationError, match="cannot take the request: temperature"):
+        engine.submit(ask(engine, "a", "x", temperature=-1.0))
+    with pytest.raises(RuntimeError, match="nothing was submitted"):
+        engine.collect()
 
 
 # ---------------------------------------------------------------------- server
