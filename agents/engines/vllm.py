@@ -179,6 +179,7 @@ class VLLMEngine(Engine):
                 fault.append(error)
 
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": checked()})
+        self._llm.apply_model(_repack)
         if not self._llm.reset_prefix_cache():
             raise RuntimeError("vLLM did not let go of the prefix cache of the old weights.")
         if fault:
@@ -205,6 +206,14 @@ class VLLMEngine(Engine):
         except (ValueError, KeyError, AttributeError):
             return {}
         return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+
+
+def _repack(model: Any) -> None:
+    """On a CPU vLLM keeps packed copies of matrices; that of an output layer tied to the input would stay old."""
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        if hasattr(module, "cpu_linear") and weight is not None and weight.numel():
+            module.quant_method.process_weights_after_loading(module)
 
 
 def end_of_turn(tokenizer: Any) -> list[int]:

@@ -203,7 +203,7 @@ def check_seeds(engine: Engine) -> None:
 
 def check_turns(engine: Engine) -> None:
     """The second turn of a conversation finds the first in the prefix cache."""
-    first = ask(engine, "talk", "You are solving the Sokoban puzzle. " * 6, 1, temperature=1.0)
+    first = ask(engine, "talk", "You are solving the Sokoban puzzle. " * 24, 1, temperature=1.0)
     reply = answers(engine, first)["talk"]
     more = [*(first.prompt_ids or ()), *(reply.token_ids or ()), *engine.tokenizer.encode("\nGo on.")]
     again = answers(engine, replace(first, prompt_ids=more))["talk"]
@@ -264,7 +264,7 @@ def test_a_short_reply_does_not_wait_for_a_long_one(engine: VLLMEngine) -> None:
 def test_updated_weights_are_sampled_from(engine: VLLMEngine, reference: Any) -> None:
     import torch
 
-    question = ask(engine, "a", "You are solving the Sokoban puzzle. " * 6)
+    question = ask(engine, "a", "You are solving the Sokoban puzzle. " * 24)
     before = answers(engine, question)["a"]
     old = {name: value.clone() for name, value in reference.state_dict().items()}
     try:
