@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from rich.console import Console
-from tyro.conf import Positional
+from tyro.conf import OmitArgPrefixes, Positional, subcommand
 from tyro.extras import SubcommandApp
 
 from .envs.errors import ConfigurationError
@@ -19,15 +20,20 @@ app = SubcommandApp()
 console = Console(highlight=False)
 
 
+def _verb(name: str) -> Any:
+    """A sub-command whose name is not prefixed by the argument that takes it."""
+    return subcommand(name, prefix_name=False)
+
+
 @app.command
 def worlds() -> int:
     """List the worlds: their ids, for `gym.make` and for suites, and what they are."""
     from rich.table import Table
 
-    from .envs.registry import WORLDS
+    from .envs.registry import all_worlds
 
     table = Table(box=None, pad_edge=False, show_header=False)
-    for world in WORLDS:
+    for world in all_worlds():
         table.add_row(world.id, world.summary)
     console.print(table)
     return 0
@@ -57,6 +63,35 @@ def play(
     return play_in_terminal(world, agent, task=task, seed=seed, options=options, console=console)
 
 
+@dataclass(frozen=True)
+class Model:
+    """Which model language agents are, and how they are asked.
+
+    Attributes:
+        engine: transformers, vllm, vllm-server, openai, or a plug-in's.
+        model: name or folder of the model.
+        base_url: address of an OpenAI-compatible server (default: OpenAI's).
+        template: a shipped chat template, such as qwen3, instead of the tokenizer's own.
+        dialogue: a dialogue instead of the agent's own: think, no_think, react, tags, plain, or a plug-in's.
+        examples: solved examples in the prompt (default: 3 for react and reflexion).
+        temperature: over the suite's; 0 is greedy.
+        max_tokens: longest reply, over the suite's.
+        option: further options of the engine, as key=value, such as dtype=bfloat16 or cost_limit=5.
+        in_flight: episodes played at once.
+    """
+
+    engine: str | None = None
+    model: str | None = None
+    base_url: str | None = None
+    template: str | None = None
+    dialogue: str | None = None
+    examples: int | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    option: tuple[str, ...] = ()
+    in_flight: int = 64
+
+
 @app.command
 def eval(
     suite: Positional[str],
@@ -66,21 +101,36 @@ def eval(
     workers: int = min(os.cpu_count() or 1, 8),
     ray: str | None = None,
     references: bool = True,
+    *,
+    lm: OmitArgPrefixes[Model] = Model(),
 ) -> int:
     """Play a suite, print the table, and write summary.json and report.html. Run it again to resume.
 
     Args:
         suite: quick, grid, boxoban, planbench, …, or the path of a suite's YAML file.
-        agent: the players, by name.
+        agent: the players: random, expert, human, direct, think, no_think, tags, react, reflexion, search_o1.
         out: folder of the run; default: runs/<suite>-<players>.
         workers: processes to play in.
         ray: play on a Ray cluster instead: its address, "auto" or "local".
         references: also play the random and the expert player.
+        lm: the model of language agents.
     """
-    from .eval.evaluate import Named, evaluate
+    from .eval.evaluate import evaluate
+    from .eval.players import players_of
 
-    players = [Named(name) for name in agent]
-    return evaluate(suite, players, out=out, references=references, workers=workers, ray=ray, console=console)
+    if workers < 1:
+        raise ConfigurationError(f"--workers must be at least 1, not {workers}.")
+    with players_of(agent, **vars(lm)) as players:
+        return evaluate(
+            suite,
+            players,
+            out=out,
+            references=references,
+            workers=workers,
+            ray=ray,
+            in_flight=lm.in_flight,
+            console=console,
+        )
 
 
 @app.command
@@ -100,6 +150,8 @@ def report(
 
     if not runs:
         raise ConfigurationError("name at least one run's folder, such as runs/quick-random-expert.")
+    if len(runs) > 1 and out is None:
+        raise ConfigurationError("say with --out where the report of several runs goes, such as --out both.html.")
     path = out or runs[0] / "report.html"
     console.print(results_table(write(runs, path)))
     console.print(f"Report: {path}", soft_wrap=True)
@@ -111,7 +163,7 @@ def bench(what: Positional[str] = "worlds", /, peers: bool = False) -> int:
     """Measure speed as ratios within one run.
 
     Args:
-        what: worlds.
+        what: worlds, retrieval, rollout, or one of their parts, such as sokoban.
         peers: also measure the original systems, where they are installed.
     """
     from .eval.bench import measurements
@@ -122,8 +174,172 @@ def bench(what: Positional[str] = "worlds", /, peers: bool = False) -> int:
         for row in measurements(what, peers=peers):
             rows.append(row)
             status.update(f"measured: {row.what}")
-    console.print(bench_table(rows))
+    console.print(bench_table(rows, console.width))
     return 0
+
+
+@dataclass(frozen=True)
+class WebShopServer:
+    """A shop to visit in the browser: the pages, goals and rewards of TextWebShop-v0.
+
+    Attributes:
+        host: where to listen; the default is reachable from this machine only.
+        port: TCP port; 0 takes a free one.
+        data: folder of the catalogue; default: webshop/ below ARBORETUM_DATA, else a generated one.
+        num_products: use only the first so many.
+        human_goals: goals as people put them, instead of those made from the products.
+        threads: requests answered at once.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 3000
+    data: Path | None = None
+    num_products: int | None = None
+    human_goals: bool = False
+    threads: int = 8
+
+    def run(self) -> None:
+        from .envs.webshop.server import serve
+
+        serve(**vars(self), ready=_ready)
+
+
+@dataclass(frozen=True)
+class RetrievalServer:
+    """A search server, wire-compatible with Search-R1's POST /retrieve.
+
+    Attributes:
+        index: an index folder that `arboretum index build` made, or a corpus file.
+        host: where to listen; the default is reachable from this machine only.
+        port: TCP port; 0 takes a free one.
+        max_batch: queries searched at once.
+        max_waiting: requests that may wait; further ones are told 503.
+    """
+
+    index: Path
+    host: str = "127.0.0.1"
+    port: int = 8000
+    max_batch: int = 64
+    max_waiting: int = 64
+
+    def run(self) -> None:
+        from .envs.retrieval.server import serve
+
+        serve(**vars(self), ready=_ready)
+
+
+def _ready(address: str) -> None:
+    console.print(f"Serving at {address}; Ctrl-C stops.", soft_wrap=True)
+
+
+@app.command
+def serve(
+    server: OmitArgPrefixes[
+        Annotated[WebShopServer, _verb("webshop")] | Annotated[RetrievalServer, _verb("retrieval")]
+    ],
+) -> int:
+    """Serve a world's pages, or an index, over HTTP until Ctrl-C."""
+    server.run()
+    return 0
+
+
+@dataclass(frozen=True)
+class BuildIndex:
+    """Build an index of a corpus: streamed, resumable, written whole or not at all.
+
+    Attributes:
+        corpus: JSON lines with `id` and `contents` (or `title` and `text`), plain or gzipped.
+        out: the folder to make.
+        retriever: bm25, lucene, dense or hybrid.
+        encoder: e5, bge, or the name or folder of a model; for dense and hybrid.
+        faiss: Flat, IVF, HNSW or PQ; for dense and hybrid.
+        overwrite: replace an index that stands there.
+    """
+
+    corpus: Path
+    out: Path
+    retriever: str = "bm25"
+    encoder: str = "e5"
+    faiss: str = "Flat"
+    overwrite: bool = False
+
+    def run(self) -> None:
+        from .envs.retrieval.build import build_index
+        from .envs.retrieval.progress import progress_bar
+
+        with progress_bar() as report:
+            manifest = build_index(**vars(self), progress=report)
+        console.print(f"Indexed {manifest.documents:,} documents in {self.out}", soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Recall:
+    """Recall of supporting titles on real questions (HotpotQA's, where they are found).
+
+    Attributes:
+        retriever: bm25, lucene, dense, hybrid, index folders, or addresses of servers.
+        data: folder of the data set; default: hotpotqa/ below ARBORETUM_DATA.
+        encoder: e5, bge, or the name or folder of a model; for dense and hybrid.
+    """
+
+    retriever: tuple[str, ...] = ("bm25",)
+    data: Path | None = None
+    encoder: str = "e5"
+
+    def run(self) -> None:
+        from .envs.retrieval.report import as_table
+        from .envs.searchqa.recall import supporting_title_recall
+
+        rows = supporting_title_recall(self.retriever, data=self.data, encoder=self.encoder)
+        console.print(as_table(rows), markup=False, soft_wrap=True)
+
+
+@app.command
+def index(
+    job: OmitArgPrefixes[Annotated[BuildIndex, _verb("build")] | Annotated[Recall, _verb("recall")]],
+) -> int:
+    """Build an index for retrieval, or measure how well one finds supporting articles."""
+    job.run()
+    return 0
+
+
+@app.command
+def data(
+    verb: Positional[Literal["list", "get", "verify"]],
+    name: Positional[str | None] = None,
+    /,
+    root: Path | None = None,
+) -> int:
+    """List, fetch or verify public data sets.
+
+    Args:
+        verb: list what is known and what is here; get one; verify one against the checksums noted when it came.
+        name: name of a data set.
+        root: the data folder; default: ARBORETUM_DATA.
+    """
+    from .envs.searchqa import catalog
+
+    if verb == "list":
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, show_header=False)
+        for known, state in catalog.data_list(root):
+            table.add_row(known.name, state, known.size, known.licence)
+        console.print(table)
+        return 0
+    if name is None:
+        raise ConfigurationError(f"say which data set to {verb}; `arboretum data list` shows them.")
+    if verb == "get":
+        from .envs.retrieval.progress import progress_bar
+
+        with progress_bar() as progress:
+            folder = catalog.data_get(name, root, progress=progress)
+        console.print(f"{name} is in {folder}", soft_wrap=True)
+        return 0
+    found = catalog.data_verify(name, root)
+    for file, state in found.items():
+        console.print(f"{file}: {state}")
+    return 0 if all(state in ("ok", "unknown") for state in found.values()) else 1
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -133,6 +349,10 @@ def main(arguments: list[str] | None = None) -> None:
     except ConfigurationError as error:
         Console(stderr=True, highlight=False).print(f"arboretum: {error}", markup=False, soft_wrap=True)
         sys.exit(2)
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        Console(stderr=True, highlight=False).print(f"arboretum: {what}.", markup=False, soft_wrap=True)
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(status)

@@ -79,6 +79,9 @@ class Agent(ABC):
     one_process = False
     """Whether all episodes must be played in one process (a model in memory, a person at the keyboard)."""
 
+    at_once: int | None = None
+    """The most episodes it can play at the same time; None for any number."""
+
     def begin(self, seat: Seat) -> None:  # noqa: B027 (optional)
         """Called when an episode starts."""
 

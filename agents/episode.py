@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -33,6 +33,7 @@ class Turn:
         token_ids: tokens that this turn added to the conversation, prompt pieces included (language agents).
         logprobs: log-probability of each of them under the sampling policy; 0.0 where not sampled.
         loss_mask: 1 for tokens that the policy sampled, 0 for all others.
+        state_key: the `state_key()` before the turn, where `play` was asked to keep it; not stored in files.
         restart: whether these tokens begin a new sequence (histories that are cut) instead of continuing the last.
     """
 
@@ -48,6 +49,13 @@ class Turn:
     logprobs: list[float] | None = None
     loss_mask: list[int] | None = None
     restart: bool | None = None
+    state_key: Hashable | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The turn as plain data, without its state key and what is None."""
+        record = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "state_key"}
+        record["moves"] = [asdict(move) for move in self.moves]
+        return {name: value for name, value in record.items() if value is not None}
 
 
 @dataclass(slots=True)
@@ -108,9 +116,9 @@ class Episode:
         return sum(turn.agent_seconds + turn.world_seconds for turn in self.turns)
 
     def to_dict(self) -> dict[str, Any]:
-        """The record as plain data; fields of turns that are None, and an empty `trials`, are left out."""
+        """The record as plain data, without an empty `trials`."""
         record = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        record["turns"] = [{k: v for k, v in asdict(turn).items() if v is not None} for turn in self.turns]
+        record["turns"] = [turn.to_dict() for turn in self.turns]
         record["trials"] = [trial.to_dict() for trial in self.trials]
         if not self.trials:
             del record["trials"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TextIO
+from collections.abc import Callable, Sequence
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.text import Text
@@ -35,10 +36,11 @@ class HumanAgent(Agent):
 
     name = "human"
     one_process = True
+    at_once = 1
 
     def __init__(self, console: Console | None = None, read: Callable[[bool], str] | None = None) -> None:
         self.console = console or Console(highlight=False)
-        self.read = read or read_entry
+        self.read = read or Keyboard()
 
     def begin(self, seat: Seat) -> None:
         seat.memory = []  # a snapshot before every move so far
@@ -53,6 +55,8 @@ class HumanAgent(Agent):
     def end(self, seat: Seat) -> None:
         self.console.print()
         self.console.print(board(seat.env, seat.observation))
+        if isinstance(self.read, Keyboard):
+            self.read.restore()
         verdict = Text("Solved", "bold green") if seat.episode.success else Text("Not solved", "bold red")
         self.console.print(verdict, f"in {seat.episode.steps} moves; return {seat.episode.total_reward:.2f}")
 
@@ -98,35 +102,63 @@ def board(env: TextEnv[object], observation: str) -> Text:
     return text
 
 
-def read_entry(arrows: bool, stdin: TextIO | None = None) -> str:
-    """The next entry from the keyboard.
+class Keyboard:
+    """Entries from a terminal or a pipe. What is typed or pasted ahead is kept for the entries that follow.
 
-    At a terminal, an arrow key counts at once where `arrows` is set; anything else is a line ended by Enter.
-    From a pipe, a line. The end of input raises `Quit`.
+    From the first entry on, a terminal hands over keys as they are pressed and does not echo them by itself, until
+    `restore` (at the latest when the process ends).
     """
-    stdin = stdin or sys.stdin
-    sys.stdout.write("> ")
-    sys.stdout.flush()
-    if not stdin.isatty() or os.name != "posix":
-        line = stdin.readline()
+
+    def __init__(self, stdin: TextIO | None = None) -> None:
+        self._stdin = stdin or sys.stdin
+        self._ahead: list[str] = []
+        self._before: Any = None
+
+    def __call__(self, arrows: bool) -> str:
+        """The next entry.
+
+        At a terminal, an arrow key counts at once where `arrows` is set; anything else is a line ended by Enter.
+        From a pipe, a line. The end of input raises `Quit`.
+        """
+        if self._stdin.isatty() and os.name == "posix":
+            self._take_over()
+            _echo("> ")
+            return self._read_keys(arrows)
+        _echo("> ")
+        line = self._stdin.readline()
         if not line:
             raise Quit
         return line
-    return _read_keys(stdin, arrows)
 
+    def restore(self) -> None:
+        """Give the terminal back as it was."""
+        if self._before is not None:
+            import termios
 
-def _read_keys(stdin: TextIO, arrows: bool) -> str:
-    typed = ""
-    with _raw(stdin.fileno()) as keys:
-        for key in keys:
-            if key in ("\x03", "\x04"):  # Ctrl-C, Ctrl-D
-                _echo("\r\n")
+            termios.tcsetattr(self._stdin.fileno(), termios.TCSADRAIN, self._before)
+            self._before = None
+
+    def _take_over(self) -> None:
+        import termios
+        import tty
+
+        if self._before is None:
+            self._before = termios.tcgetattr(self._stdin.fileno())
+            tty.setcbreak(self._stdin.fileno(), termios.TCSADRAIN)  # what was typed ahead is kept
+            atexit.register(self.restore)
+
+    def _read_keys(self, arrows: bool) -> str:
+        typed = ""
+        while True:
+            key = self._next_key()
+            if key in ("", "\x04"):  # the end of input, Ctrl-D
+                _echo("\n")
                 raise Quit
             if key in ("\r", "\n"):
-                _echo("\r\n")
+                _echo("\n")
                 return typed
             if arrows and not typed and key in ARROWS:
-                _echo(ARROWS[key] + "\r\n")
+                _echo(ARROWS[key] + "\n")
                 return ARROWS[key]
             if key in ("\x7f", "\b"):
                 if typed:
@@ -135,30 +167,18 @@ def _read_keys(stdin: TextIO, arrows: bool) -> str:
             elif key.isprintable():
                 typed += key
                 _echo(key)
-    raise Quit
+
+    def _next_key(self) -> str:
+        """One character, or one escape sequence."""
+        if not self._ahead:
+            data = os.read(self._stdin.fileno(), 1024).decode("utf-8", "ignore")
+            self._ahead = _KEYS.findall(data)[::-1]
+        return self._ahead.pop() if self._ahead else ""
+
+
+_KEYS = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
 
 
 def _echo(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
-
-
-@contextmanager
-def _raw(descriptor: int) -> Iterator[Iterator[str]]:
-    """Keys as they are pressed; an escape sequence, or a pasted text, arrives as one read."""
-    import termios
-    import tty
-
-    def keys() -> Iterator[str]:
-        while data := os.read(descriptor, 64).decode("utf-8", "ignore"):
-            if data.startswith("\x1b"):
-                yield data
-            else:
-                yield from data
-
-    before = termios.tcgetattr(descriptor)
-    tty.setraw(descriptor)
-    try:
-        yield keys()
-    finally:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

@@ -23,21 +23,23 @@ class Talk:
 
     Attributes:
         name: of the conversation, for the engine.
-        system: the system message.
+        messages: everything said, the system message first.
         users: the user message of every turn so far, the current one included.
         tokens: the conversation as the model saw it, for engines with a tokenizer.
         mark: length of `tokens` at the end of the last turn.
+        sampled: the tokens of the last reply.
         restart: whether the current turn began a new token sequence.
-        waiting: whether a request is under way.
+        pending: the conversation whose request is under way; None while there is none.
     """
 
     name: str
-    system: str
+    messages: list[Message]
     users: list[str] = field(default_factory=list)
     tokens: Conversation | None = None
     mark: int = 0
+    sampled: Sequence[int] = ()
     restart: bool = False
-    waiting: bool = False
+    pending: str | None = None
 
 
 class LanguageAgent(Agent):
@@ -74,27 +76,21 @@ class LanguageAgent(Agent):
     # ------------------------------------------------------------------ the player's interface
 
     def begin(self, seat: Seat) -> None:
-        system = self.dialogue.system(seat.env)
-        if self.demonstrations is not None:
-            system = f"{system}\n\n{self.demonstrations.text(seat)}"
-        seat.memory = Talk(f"{self.name}-{next(_names)}", system)
+        seat.memory = Talk(f"{self.name}-{next(_names)}", [Message("system", self.system(seat))])
 
     def act(self, seats: Sequence[Seat]) -> list[Reply | None]:
-        replies: dict[str, Reply] = {}
-        for seat in seats:
-            talk: Talk = seat.memory
-            if not talk.waiting:
-                refusal = self.ask(seat)
-                if refusal is not None:
-                    replies[talk.name] = refusal
-        if not replies:
-            by_name = {seat.memory.name: seat for seat in seats}
+        replies: dict[int, Reply | None] = {}
+        for i, seat in enumerate(seats):
+            if seat.memory.pending is None:
+                replies[i] = self.ask(seat)
+        if not any(replies.values()):
+            places = {seat.memory.pending: i for i, seat in enumerate(seats)}
             for name, completion in self.engine.collect():
-                if name in by_name:
-                    reply = self.hear(by_name[name], completion)
-                    if reply is not None:
-                        replies[by_name[name].memory.name] = reply
-        return [replies.get(seat.memory.name) for seat in seats]
+                if name in places:
+                    seat = seats[places[name]]
+                    seat.memory.pending = None
+                    replies[places[name]] = self.hear(seat, completion)
+        return [replies.get(i) for i in range(len(seats))]
 
     def settle(self, seat: Seat) -> str | None:
         turns = seat.episode.turns
@@ -103,45 +99,52 @@ class LanguageAgent(Agent):
 
     def end(self, seat: Seat) -> None:
         if isinstance(seat.memory, Talk):
+            self.engine.release(seat.memory.pending or seat.memory.name)
             self.engine.release(seat.memory.name)
 
     # ------------------------------------------------------------------ one turn
 
-    def ask(self, seat: Seat) -> Reply | None:
-        """Submit the request of the current turn; returns a reply at once if there is no room for one."""
+    def system(self, seat: Seat) -> str:
+        """The system message of an episode."""
+        text = self.dialogue.system(seat.env)
+        if self.demonstrations is not None:
+            text = f"{text}\n\n{self.demonstrations.text(seat)}"
+        return text
+
+    def ask(self, seat: Seat, text: str | None = None) -> Reply | None:
+        """Submit the request of the current turn.
+
+        Args:
+            text: what to say to the model instead of the dialogue's message for the turn.
+
+        Returns:
+            A reply at once where there is no room for one, else None: the completion will be heard.
+        """
         talk: Talk = seat.memory
         turns = seat.episode.turns
-        talk.users.append(self.dialogue.user(seat.observation, turns))
-        messages = self._messages(talk, seat)
+        talk.users.append(self.dialogue.user(seat.observation, turns) if text is None else text)
+        talk.messages.append(Message("user", talk.users[-1]))
+        messages = talk.messages if self.dialogue.history == "full" else self._recent(talk, seat)
         sampling = self.sampling
         prompt_ids = None
         if self.chat is not None:
-            prompt_ids = self._extend(talk, seat, messages, self.chat)
+            prompt_ids = self._extend(talk, messages, self.chat)
             if self.engine.context is not None:
                 room = self.engine.context - len(prompt_ids)
                 if room < 1:
-                    reason = (
-                        f"the conversation of {len(prompt_ids)} tokens fills the context of {self.engine.context}"
-                    )
+                    reason = f"a prompt of {len(prompt_ids)} tokens fills the context of {self.engine.context}"
                     return Reply((), text="", quit=reason, well_formed=False)
                 sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
+        prefill = self.dialogue.prefill if self.chat is not None else ""
         self.engine.submit(
-            Request(
-                conversation=talk.name,
-                messages=tuple(messages),
-                prompt_ids=prompt_ids,
-                sampling=sampling,
-                seed=seat.rng.getrandbits(31),
-                prefill=self.dialogue.prefill if self.chat is not None else "",
-            )
+            Request(talk.name, tuple(messages), prompt_ids, sampling, seat.rng.getrandbits(31), prefill)
         )
-        talk.waiting = True
+        talk.pending = talk.name
         return None
 
     def hear(self, seat: Seat, completion: Completion) -> Reply | None:
         """Turn a completion into what the player does; None if it has asked for more instead."""
         talk: Talk = seat.memory
-        talk.waiting = False
         if completion.finish == "error":
             return Reply((), error=f"the engine failed: {completion.error}")
         text = completion.text
@@ -150,42 +153,47 @@ class LanguageAgent(Agent):
             text = self.dialogue.prefill + text
             assert completion.token_ids is not None and completion.logprobs is not None
             talk.tokens.add_reply(completion.token_ids, completion.logprobs)
-            ids, mask, logprobs = talk.tokens.since(talk.mark)
+            talk.sampled = completion.token_ids
+            tokens = {**talk.tokens.since(talk.mark)._asdict(), "restart": talk.restart or None}
             talk.mark = len(talk.tokens)
-            tokens = {"token_ids": ids, "loss_mask": mask, "logprobs": logprobs, "restart": talk.restart or None}
+        talk.messages.append(Message("assistant", text))
         parsed = self.dialogue.parse(text)
-        actions = self.dialogue.allowed(parsed.actions, seat.episode.turns)
+        # A reply without an action is no way out of a step limit: the world refuses the empty one, and counts it.
+        actions = self.dialogue.allowed(parsed.actions or ("",), seat.episode.turns)
         return Reply(actions, text=text, thought=parsed.thought, well_formed=parsed.well_formed, **tokens)
+
+    def aside(self, seat: Seat, system: str, user: str, purpose: str) -> None:
+        """Submit a question outside the episode's conversation; `hear` gets the answer."""
+        talk: Talk = seat.memory
+        messages = (Message("system", system), Message("user", user))
+        prompt_ids = self.chat.opening(messages) if self.chat is not None else None
+        talk.pending = f"{talk.name}-{purpose}"
+        sampling = replace(self.sampling, stop=())
+        self.engine.submit(Request(talk.pending, messages, prompt_ids, sampling, seat.rng.getrandbits(31)))
 
     # ------------------------------------------------------------------ what the model sees
 
-    def _messages(self, talk: Talk, seat: Seat) -> list[Message]:
+    def _recent(self, talk: Talk, seat: Seat) -> list[Message]:
+        """The messages of a history that is cut."""
         turns = seat.episode.turns
-        system = Message("system", talk.system)
         if self.dialogue.history == "single":
-            return [system, Message("user", self.dialogue.summary(seat.observation, turns))]
-        first = 0 if self.dialogue.history == "full" else max(0, len(turns) - (self.dialogue.window - 1))
-        messages = [system]
+            return [talk.messages[0], Message("user", self.dialogue.summary(seat.observation, turns))]
+        first = max(0, len(turns) - (self.dialogue.window - 1))
+        messages = [talk.messages[0]]
         for user, turn in zip(talk.users[first:], turns[first:], strict=False):
             messages += [Message("user", user), Message("assistant", turn.reply)]
         return [*messages, Message("user", talk.users[-1])]
 
-    def _extend(self, talk: Talk, seat: Seat, messages: Sequence[Message], chat: ChatTokens) -> list[int]:
+    def _extend(self, talk: Talk, messages: Sequence[Message], chat: ChatTokens) -> list[int]:
         """The prompt of this turn: the conversation so far with the new message, or a new one if it was cut."""
-        prefill = self.dialogue.prefill
-        turns = seat.episode.turns
-        if talk.tokens is None or self._is_cut(turns):
+        history, turn = self.dialogue.history, len(talk.users)
+        is_cut = history == "single" or (history == "window" and turn > self.dialogue.window)
+        if talk.tokens is None or is_cut:
             talk.restart = talk.tokens is not None
             talk.tokens = Conversation()
             talk.mark = 0
-            talk.tokens.add_prompt(chat.opening(messages, prefill))
+            talk.tokens.add_prompt(chat.opening(messages, self.dialogue.prefill))
         else:
             talk.restart = False
-            sampled = talk.tokens.last_reply()
-            talk.tokens.add_prompt(chat.bridge(sampled, [messages[-1]], prefill))
+            talk.tokens.add_prompt(chat.bridge(talk.sampled, [messages[-1]], self.dialogue.prefill))
         return talk.tokens.ids
-
-    def _is_cut(self, turns: Sequence[object]) -> bool:
-        """Whether this turn's prompt is not the last one continued."""
-        history = self.dialogue.history
-        return history == "single" or (history == "window" and len(turns) >= self.dialogue.window)

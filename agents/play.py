@@ -30,6 +30,7 @@ def play(
     jobs: Iterable[Job],
     *,
     max_turns: int | None = None,
+    keep_states: bool = False,
 ) -> Iterator[Episode]:
     """Play `jobs` on `envs`, as many at once as there are environments, and yield episodes as they end.
 
@@ -40,6 +41,7 @@ def play(
         envs: interchangeable environments of one world (`gym.make(id)`, wrapped or not).
         jobs: what to play; taken one by one as environments fall free.
         max_turns: replies after which an episode is truncated; None for the world's own limit only.
+        keep_states: note the world's `state_key()` in every turn, as anchor-state credit needs it.
 
     Yields:
         Finished episodes. One whose world or player raised carries the reason in `error` and the turns so far.
@@ -79,8 +81,11 @@ def play(
         staying = []
         for seat, reply in zip(seats, replies, strict=True):
             if reply is not None:
+                key = seat.env.state_key() if keep_states else None
                 _carry_out(agent, seat, reply, now - seat.asked, max_turns)
                 seat.asked = 0.0
+                if keep_states and seat.episode.turns:
+                    seat.episode.turns[-1].state_key = key
             episode = seat.episode
             over = episode.terminated or episode.truncated or episode.error is not None
             if not over or _retry(agent, seat):

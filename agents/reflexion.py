@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from .base import Reply, Seat
-from .engines.base import Completion, Message, Request
+from .engines.base import Completion, Message
 from .language import LanguageAgent, Talk
 
 LOOK_BACK = (
@@ -50,14 +50,12 @@ class Reflexion(LanguageAgent):
         self.trials = trials
 
     def begin(self, seat: Seat) -> None:
-        before = seat.memory if isinstance(seat.memory, Trial) else None
+        before = seat.memory
         super().begin(seat)
         talk: Talk = seat.memory
-        trial = Trial(talk.name, talk.system)
-        seat.memory = trial
-        if before is not None:
-            trial.reflections = before.reflections
-            trial.record = before.record
+        trial = seat.memory = Trial(talk.name, talk.messages)
+        if isinstance(before, Trial):
+            trial.reflections, trial.record = before.reflections, before.record
         seat.episode.details["trial"] = len(seat.episode.trials) + 1
 
     def again(self, seat: Seat) -> bool:
@@ -67,36 +65,26 @@ class Reflexion(LanguageAgent):
         seat.memory.record = _record(seat)
         return True
 
-    def ask(self, seat: Seat) -> Reply | None:
+    def ask(self, seat: Seat, text: str | None = None) -> Reply | None:
         trial: Trial = seat.memory
         if trial.record is None:
-            return super().ask(seat)
-        messages = (Message("system", LOOK_BACK), Message("user", trial.record))
-        self.engine.submit(
-            Request(
-                conversation=trial.name,
-                messages=messages,
-                prompt_ids=self.chat.opening(messages) if self.chat is not None else None,
-                sampling=replace(self.sampling, stop=()),
-                seed=seat.rng.getrandbits(31),
-            )
-        )
-        trial.waiting = True
+            return super().ask(seat, text)
+        self.aside(seat, LOOK_BACK, trial.record, "reflection")
         return None
 
     def hear(self, seat: Seat, completion: Completion) -> Reply | None:
         trial: Trial = seat.memory
         if trial.record is None or completion.finish == "error":
             return super().hear(seat, completion)
-        trial.waiting = False
         trial.record = None
-        self.engine.release(trial.name)
-        trial.name += "'"  # the trial itself is another conversation
         trial.reflections.append(completion.text.strip())
         recent = trial.reflections[-MEMORY:]
         first = len(trial.reflections) - len(recent) + 1
         notes = [f"After attempt {k}: {text}" for k, text in enumerate(recent, first)]
-        trial.system += "\n\nWhat you noted about earlier attempts at this task:\n" + "\n".join(notes)
+        told = f"{trial.messages[0].content}\n\nWhat you noted about earlier attempts at this task:\n" + "\n".join(
+            notes
+        )
+        trial.messages[0] = Message("system", told)
         seat.episode.details["reflection"] = trial.reflections[-1]
         return self.ask(seat)
 

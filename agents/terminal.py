@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from ..envs.errors import ConfigurationError
 from ..envs.registry import make_world
 from .base import Agent, Reply, Seat
 from .human import HumanAgent, Quit, board
@@ -69,6 +70,8 @@ def play_in_terminal(
     Raises:
         ConfigurationError: unknown world, option, task or agent.
     """
+    if seed is not None and seed < 0:
+        raise ConfigurationError(f"a seed must not be negative, but is {seed}.")
     env = make_world(world, **options)
     if task is not None:
         env.reset(seed=0, options={"task": task})  # a wrong name is the caller's error, not the episode's

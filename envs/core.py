@@ -7,6 +7,7 @@ assignment, and the same seed gives the same episode anywhere.
 
 from __future__ import annotations
 
+import operator
 import random
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
@@ -53,6 +54,7 @@ class Snapshot(NamedTuple):
     world: str
     state: Any
     steps: int
+    max_steps: int | None
     chance: int
     terminated: bool
     truncated: bool
@@ -119,7 +121,8 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
         self.reward_mode: RewardMode = reward_mode
         self.admissible = admissible
         self.render_mode = render_mode
-        self._world = f"{type(self).__name__}{sorted(config.items())}"
+        self._adds_info = admissible or type(self)._details is not TextEnv._details
+        self._world = f"{type(self).__name__}{sorted(config.items())} {reward_mode}"
         self._task: str | None = None
         self._steps = 0
         self._chance = 0
@@ -220,6 +223,8 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
             raise ResetNeeded("call reset() before step().")
         if self._terminated or self._truncated:
             return self._observe(), 0.0, self._terminated, self._truncated, self._info(False, False)
+        if not isinstance(action, str):
+            action = ""  # refused, like every other thing that is no action
         observation, reward, terminated, success, valid, changed = self._apply(action)
         steps = self._steps = self._steps + 1
         truncated = not terminated and self.max_steps is not None and steps >= self.max_steps
@@ -228,7 +233,10 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
         self._success = success
         if self.reward_mode == "sparse":
             reward = 1.0 if success and terminated else 0.0
-        return observation, reward, terminated, truncated, self._info(valid, changed)
+        info: Info = {"task": self._task, "success": success, "valid": valid, "changed": changed}
+        if self._adds_info:
+            self._complete(info)
+        return observation, reward, terminated, truncated, info
 
     def render(self) -> str | None:
         """The current observation, in render mode "ansi"."""
@@ -262,6 +270,7 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
             self._world,
             self._state,
             self._steps,
+            self.max_steps,
             self._chance,
             self._terminated,
             self._truncated,
@@ -274,7 +283,7 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
         Raises:
             ConfigurationError: the snapshot is of another world or of another configuration.
         """
-        task, world, state, steps, chance, terminated, truncated, success = snapshot
+        task, world, state, steps, max_steps, chance, terminated, truncated, success = snapshot
         if world != self._world:
             raise ConfigurationError(f"this snapshot is of {world}, not of {self._world}.")
         if task != self._task:
@@ -283,6 +292,7 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
             self._task = task
         self._state = state
         self._steps = steps
+        self.max_steps = max_steps
         self._chance = chance
         self._terminated = terminated
         self._truncated = truncated
@@ -301,14 +311,21 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
 
     def _info(self, valid: bool, changed: bool) -> Info:
         info: Info = {"task": self._task, "success": self._success, "valid": valid, "changed": changed}
+        if self._adds_info:
+            self._complete(info)
+        return info
+
+    def _complete(self, info: Info) -> None:
+        """Add what the configuration asks for and the world's own details."""
         if self.admissible:
             info["admissible_actions"] = self.admissible_actions()
         details = self._details()
         if details is not None:
             info.update(details)
-        return info
 
     def _named_task(self, options: Mapping[str, Any]) -> str | None:
+        if not isinstance(options, Mapping):
+            raise ConfigurationError(f'options must be a mapping such as {{"task": 0}}, not {options!r}.')
         for key in options:
             if key != "task":
                 raise unknown_name("reset option", key, ("task",))
@@ -319,9 +336,9 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
             if task not in self.tasks:
                 raise unknown_name("task", task, self.tasks[:1000])
             return task
-        try:
-            return self.tasks[int(task)]
-        except IndexError:
-            raise ConfigurationError(
-                f"task index {task} is outside 0 … {len(self.tasks) - 1} of this split."
-            ) from None
+        if isinstance(task, bool) or not hasattr(task, "__index__"):
+            raise ConfigurationError(f"a task is given by its name or its index, not by {task!r}.")
+        index = operator.index(task)
+        if not 0 <= index < len(self.tasks):
+            raise ConfigurationError(f"task index {index} is outside 0 … {len(self.tasks) - 1} of this split.")
+        return self.tasks[index]

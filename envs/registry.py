@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import gymnasium as gym
+from gymnasium.envs.registration import load_env_creator
 
 from .core import TextEnv
 from .errors import ConfigurationError, unknown_name
+from .plugins import plugin_class, plugin_objects
 
 
 class World(NamedTuple):
@@ -16,7 +19,7 @@ class World(NamedTuple):
 
     Attributes:
         id: Gymnasium id.
-        module: module of this room that defines it; imported only when the world is made.
+        module: module of this room that defines it (a plug-in's: any module); imported when the world is made.
         cls: class in that module.
         summary: one line for `arboretum worlds`.
         kwargs: what distinguishes it from the class's defaults.
@@ -47,15 +50,27 @@ WORLDS: tuple[World, ...] = (
         {"vocabulary": "new"},
     ),
     World("TextLargeSokoban-v0", "sokoban", "Sokoban", "8x8, two boxes", {"size": 8, "boxes": 2}),
-    World("TextSokobanEasy-v0", "sokoban", "Sokoban", "short optimal solutions, 20 steps", {"difficulty": "easy"}),
+    World(
+        "TextSokobanEasy-v0",
+        "sokoban",
+        "Sokoban",
+        "7x7, one box, 3 to 9 moves at best; 20 steps",
+        {"difficulty": "easy"},
+    ),
     World(
         "TextSokobanMedium-v0",
         "sokoban",
         "Sokoban",
-        "middling optimal solutions, 40 steps",
+        "7x7, two boxes, 10 to 19 moves at best; 40 steps",
         {"difficulty": "medium"},
     ),
-    World("TextSokobanHard-v0", "sokoban", "Sokoban", "long optimal solutions, 60 steps", {"difficulty": "hard"}),
+    World(
+        "TextSokobanHard-v0",
+        "sokoban",
+        "Sokoban",
+        "8x8, two boxes, 20 to 40 moves at best; 60 steps",
+        {"difficulty": "hard"},
+    ),
     World(
         "TextBoxoban-v0", "boxoban", "Boxoban", "10x10, four boxes: the Boxoban level files, or levels like them"
     ),
@@ -68,44 +83,67 @@ WORLDS: tuple[World, ...] = (
 
 
 def register_worlds() -> None:
-    """Register every world with Gymnasium; none is imported until it is made.
-
-    The passive checker and the order wrapper are left out: the registry-wide tests run Gymnasium's full
-    checker on every id, and `TextEnv` enforces reset-before-step itself, so a step costs no wrapper.
-    """
+    """Register every world of the table with Gymnasium; none is imported until it is made."""
     for world in WORLDS:
-        gym.register(
-            world.id,
-            entry_point=f"{__package__}.{world.module}:{world.cls}",
-            kwargs=dict(world.kwargs),
-            order_enforce=False,
-            disable_env_checker=True,
-        )
+        _register(world.id, f"{__package__}.{world.module}:{world.cls}", world.kwargs)
 
 
-def world_ids() -> list[str]:
-    """The ids of all registered worlds, in the table's order."""
-    return [world.id for world in WORLDS]
+def _register(id: str, entry_point: str, kwargs: Mapping[str, Any]) -> None:
+    """Register without Gymnasium's passive checker and order wrapper.
+
+    The registry-wide tests run Gymnasium's full checker on every id, and `TextEnv` enforces reset-before-step
+    itself, so a step costs no wrapper.
+    """
+    gym.register(id, entry_point=entry_point, kwargs=dict(kwargs), order_enforce=False, disable_env_checker=True)
+
+
+def all_worlds() -> list[World]:
+    """The table's worlds and those of installed plug-ins, which are registered by this call.
+
+    A plug-in's `module` is an absolute one.
+    """
+    found = plugin_objects(World)
+    for world in found:
+        if world.id not in gym.registry:
+            _register(world.id, f"{world.module}:{world.cls}", world.kwargs)
+    return [*WORLDS, *found]
 
 
 def make_world(id: str, **kwargs: Any) -> TextEnv[Any]:
     """`gym.make(id, **kwargs)`, unwrapped, with errors a person can act on.
 
+    Args:
+        id: a registered id, the id of an installed plug-in's world, or the path `module:Class` of any world.
+
     Raises:
         ConfigurationError: unknown world or option, or a value that the world refuses.
     """
-    if id not in world_ids() and id not in gym.registry:
-        raise unknown_name("world", id, world_ids())
-    spec = gym.spec(id)
-    creator = (
-        gym.envs.registration.load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else None
-    )
+    if ":" in id:
+        path, id = id, f"{_world_class(id).__name__}-v0"
+        if id not in gym.registry:
+            _register(id, path, {})
+    if id not in gym.registry:
+        known = [world.id for world in all_worlds()]
+        if id not in known:
+            raise unknown_name("world", id, known)
+    entry_point = gym.spec(id).entry_point
+    creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
     if creator is not None:
-        known = set(inspect.signature(creator).parameters)
+        options = list(inspect.signature(creator).parameters)
         for option in kwargs:
-            if option not in known:
-                raise unknown_name(f"option of {id}", option, sorted(known))
-    env = gym.make(id, **kwargs).unwrapped
+            if option not in options:
+                raise unknown_name(f"option of {id}", option, options)
+    try:
+        env = gym.make(id, **kwargs).unwrapped
+    except (TypeError, AttributeError) as error:  # an option of the wrong type
+        given = ", ".join(f"{name}={value!r}" for name, value in kwargs.items())
+        raise ConfigurationError(f"{id} cannot be made with {given}: {error}.") from error
     if not isinstance(env, TextEnv):
         raise ConfigurationError(f"{id} is not a text world; Arboretum plays environments derived from TextEnv.")
     return env
+
+
+def _world_class(path: str) -> type[TextEnv[Any]]:
+    found = plugin_class(TextEnv, path)  # type: ignore[type-abstract]
+    assert found is not None  # a path is found or refused
+    return found

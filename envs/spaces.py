@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import multiprocessing
 import string
+from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from gymnasium.spaces import Text
@@ -51,6 +52,33 @@ class AnyText(Text):
         return False
 
 
+class _SharedTexts(Sequence[str]):
+    """The strings that stand in shared memory now.
+
+    `AsyncVectorEnv` asks for its observations once, before the first reset, and hands out a deep copy of them
+    after every step. That suits arrays; strings, which cannot change, have to be read when they are looked at.
+    """
+
+    def __init__(self, rows: np.ndarray[Any, np.dtype[np.int32]]) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        if isinstance(index, slice):
+            return tuple(self)[index]
+        row = self._rows[index]
+        return str(row[1 : 1 + row[0]].tobytes(), "utf-32-le", "surrogatepass")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> tuple[str, ...]:
+        return tuple(self)
+
+
 # Shared memory of `n` strings is an int32 array of n rows: the length, then the code points.
 
 
@@ -68,6 +96,6 @@ def _write(space: AnyText, index: int, values: str, shared_memory: Any) -> None:
 
 
 @read_from_shared_memory.register(AnyText)
-def _read(space: AnyText, shared_memory: Any, n: int = 1) -> tuple[str, ...]:
+def _read(space: AnyText, shared_memory: Any, n: int = 1) -> Sequence[str]:
     rows = np.frombuffer(shared_memory.get_obj(), dtype=np.int32).reshape(n, 1 + space.max_length)
-    return tuple(row[1 : 1 + row[0]].tobytes().decode("utf-32-le", "surrogatepass") for row in rows)
+    return _SharedTexts(rows)

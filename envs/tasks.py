@@ -59,18 +59,26 @@ class GeneratedTasks(Sequence[str]):
         return f"{self.split}/{index % self.LENGTH}"
 
     def __contains__(self, task: object) -> bool:
-        try:
-            return isinstance(task, str) and self.index(task) >= 0
-        except ValueError:
+        """Whether the task can be opened: without a split, the tasks of all splits can, by their own names."""
+        if not isinstance(task, str):
             return False
+        split, _, number = task.rpartition("/")
+        return (split == self.split or (self.split == ANY and split in SPLITS)) and _index(number) is not None
 
     def index(self, task: str, start: int = 0, stop: int | None = None) -> int:
         split, _, number = task.rpartition("/")
-        if split != self.split or not number.isascii() or not number.isdecimal() or str(int(number)) != number:
+        index = _index(number)
+        if split != self.split or index is None:
             raise ConfigurationError(
                 f"unknown task {task[:80]!r}; tasks of this split are named {self.split}/0, {self.split}/1, …"
             )
-        index = int(number)
-        if not start <= index < min(self.LENGTH, self.LENGTH if stop is None else stop):
-            raise ConfigurationError(f"unknown task {task!r}; indices go from 0 to {self.LENGTH - 1}")
+        if not start <= index < (self.LENGTH if stop is None else stop):
+            raise ValueError(f"{task} is not in that range")
         return index
+
+
+def _index(number: str) -> int | None:
+    """The index that a task's name ends in, written in the one way in which we write it."""
+    if not (number.isascii() and number.isdecimal() and len(number) <= 10 and str(int(number)) == number):
+        return None
+    return int(number) if int(number) < GeneratedTasks.LENGTH else None

@@ -12,38 +12,21 @@ from typing import Any
 import gymnasium
 import numpy
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-from ..agents.base import Agent
-from ..agents.table import make_agent
+from ..agents.human import HumanAgent
 from ..envs.errors import ConfigurationError
 from . import runner
+from .players import Named
 from .report import write_report
 from .runner import Player, local_workers, ray_workers
 from .store import Key, Result, Store
-from .suite import Entry, Suite, load_suite
+from .suite import Suite, load_suite
 from .summary import EXPERT, RANDOM, Summary, load_run, summarise, write_summary
 from .table import results_table
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
-
-
-class Named:
-    """A player by its name in the table of agents, with what all entries share (see `make_agent`)."""
-
-    def __init__(self, name: str, **settings: Any) -> None:
-        self.kind = name
-        self.settings = settings
-        self.name = make_agent(name, **settings).name
-
-    def agent(self, suite: Suite, entry: Entry, /) -> Agent:
-        """The agent for an entry: the suite's dialogue and sampling settings, the entry's over them."""
-        return make_agent(
-            self.kind,
-            dialogue={**suite.dialogue, **entry.dialogue},
-            sampling={**suite.sampling, **entry.sampling},
-            **self.settings,
-        )
 
 
 def evaluate(
@@ -101,8 +84,8 @@ def evaluate(
             f"[yellow]{summary.expected - summary.episodes} of {summary.expected} episodes are missing.[/]"
             " Run the same command again to play them."
         )
-    console.print(f"Report: {folder / 'report.html'}", soft_wrap=True, highlight=False)
-    return status
+    console.print(f"Report: {folder / 'report.html'}", soft_wrap=True, highlight=False, markup=False)
+    return OK if status == OK and summary.complete and summary.expected else status or FAILED
 
 
 def _play(
@@ -110,13 +93,14 @@ def _play(
 ) -> int:
     bar = Progress(
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[rates]}"),
         console=console,
         transient=True,
+        disable=any(player.name == HumanAgent.name for player in players),  # who needs the screen
     )
     row = bar.add_task(suite.name, total=None, rates="")
     first = True
@@ -126,15 +110,12 @@ def _play(
         if first:
             first = False
             for sentence in progress.repairs:
-                bar.console.print(f"[yellow]Repaired:[/] {sentence}")
-            for entry, reason in progress.skipped.items():
-                bar.console.print(f"[yellow]Skipped {entry}:[/] {reason}")
+                bar.console.print(f"[yellow]Repaired:[/] {escape(sentence)}")
             if progress.done:
                 bar.console.print(f"{progress.done} of {progress.total} episodes were played before.")
-            store.expect(progress.expected)
             bar.reset(row, total=progress.total, completed=progress.done)
         rates = "  ".join(
-            f"{name} {100 * progress.successes[name] / n:.0f}%" for name, n in progress.played.items()
+            f"{escape(name)} {100 * progress.successes[name] / n:.0f}%" for name, n in progress.played.items()
         )
         if progress.failed:
             rates += f"  [red]{progress.failed} broke off[/]"
@@ -161,7 +142,7 @@ def _manifest(suite: Suite, agents: Sequence[str]) -> dict[str, Any]:
         "gymnasium": gymnasium.__version__,
         "numpy": numpy.__version__,
     }
-    return {"suite": suite.to_dict(), "agents": list(agents), "expected": {}, "versions": versions}
+    return {"suite": suite.to_dict(), "agents": list(agents), "expected": {}, "tasks": {}, "versions": versions}
 
 
 def report(folders: Sequence[Path], path: Path | None = None) -> Summary:
@@ -211,4 +192,4 @@ def _renamed(result: Result, agent: str) -> Result:
     return Result(**{**fields, "key": result.key._replace(agent=agent)})
 
 
-__all__ = ["Named", "evaluate", "report"]
+__all__ = ["evaluate", "report"]

@@ -20,6 +20,7 @@ from ..agents.base import Agent, Stop
 from ..agents.play import Job, play
 from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError
+from ..envs.seeding import stable_seed
 from .store import Key, Store, encode
 from .suite import Entry, Suite
 
@@ -45,7 +46,7 @@ class Progress:
         successes, played: successes and whole episodes of each agent, for a running rate.
         errors: the distinct reasons of failures, with their counts.
         expected: episodes of each suite entry for one player.
-        skipped: suite entries left out for lack of data, with the reason.
+        digests: a digest of each entry's tasks, which tells data from other data.
         stopped: why a player could not go on at all; None while all can.
         repairs: what had to be mended in the stored episodes.
     """
@@ -57,7 +58,7 @@ class Progress:
     played: dict[str, int] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
     expected: dict[str, int] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
     stopped: str | None = None
     repairs: list[str] = field(default_factory=list)
 
@@ -142,7 +143,7 @@ class Player(Protocol):
 
 
 def plan(suite: Suite, players: Sequence[Player], progress: Progress) -> list[Play]:
-    """Every episode of a run, player by player; entries without their data are noted in `progress.skipped`.
+    """Every episode of a run, player by player; `progress` learns how many they are, and of which tasks.
 
     Raises:
         ConfigurationError: an entry cannot be played.
@@ -151,13 +152,12 @@ def plan(suite: Suite, players: Sequence[Player], progress: Progress) -> list[Pl
     tasks: dict[str, list[str]] = {}
     for entry in suite.entries:
         try:
-            tasks[entry.name] = entry.task_names(entry.make())
+            env = entry.make()
+            names = tasks[entry.name] = entry.task_names(env)
         except ConfigurationError as error:
-            if not entry.optional:
-                raise ConfigurationError(f"suite {suite.name}, entry {entry.name!r}: {error}") from None
-            progress.skipped[entry.name] = str(error)
-        else:
-            progress.expected[entry.name] = len(tasks[entry.name]) * entry.repeats
+            raise ConfigurationError(f"suite {suite.name}, entry {entry.name!r}: {error}") from None
+        progress.expected[entry.name] = len(names) * entry.repeats
+        progress.digests[entry.name] = _digest(env, names)
     for player in players:
         for entry in suite.entries:
             agent = player.agent(suite, entry)
@@ -166,6 +166,12 @@ def plan(suite: Suite, players: Sequence[Player], progress: Progress) -> list[Pl
                     seed = suite.episode_seed(entry, task, repeat)
                     plays.append(Play(Key(player.name, entry.name, task, repeat), entry, seed, agent))
     return plays
+
+
+def _digest(env: TextEnv[Any], names: Sequence[str]) -> str:
+    """What tells these tasks from others: all names, and what some of them look like."""
+    looks = [env.reset(seed=0, options={"task": name})[0] for name in names[:: max(1, len(names) // 16)]]
+    return f"{stable_seed(*names, *looks):016x}"
 
 
 def run(
@@ -192,6 +198,7 @@ def run(
     """
     progress = Progress(repairs=store.repairs)
     plays = plan(suite, players, progress)
+    store.expect(progress.expected, progress.digests)
     finished = store.finished()
     progress.total = len(plays)
     for play_ in plays:
@@ -223,7 +230,7 @@ def _play_here(agent: Agent, plays: Sequence[Play], at_once: int) -> Iterator[Pl
     for _, group in groupby(plays, key=lambda p: p.entry.name):
         mine = {(p.key.task, p.seed): p for p in group}
         entry = next(iter(mine.values())).entry
-        envs = [entry.make() for _ in range(min(at_once, len(mine)))]
+        envs = [entry.make() for _ in range(min(at_once, agent.at_once or at_once, len(mine)))]
         jobs = [Job(task, seed) for task, seed in mine]
         for episode in play(agent, envs, jobs, max_turns=entry.max_turns):
             key = mine[episode.task, episode.seed].key

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from statistics import NormalDist, fmean, stdev
 from typing import NamedTuple
 
+import numpy as np
+
 
 class Interval(NamedTuple):
     """An estimate with its confidence interval."""
@@ -45,26 +47,41 @@ def wilson(successes: float, n: float, confidence: float = 0.95) -> Interval:
 def rate(groups: Sequence[Sequence[bool]], confidence: float = 0.95) -> Interval:
     """Success rate over tasks that were each played one or more times.
 
-    Repeats of one task are not independent. The Wilson interval is taken at the effective sample size n / d,
-    where the design effect d = Var_cluster / Var_binomial (Kish 1965), at least 1, compares the variance of the
-    rate between tasks with the binomial one. With one play a task this is the plain Wilson interval.
+    Repeats of one task are not independent. The Wilson interval is taken at Korn and Graubard's effective sample
+    size (Survey Methodology 24:193, 1998): n / d times the squared ratio of t quantiles with n - 1 and k - 1
+    degrees of freedom, where the design effect d compares the variance of the rate between the k tasks with the
+    binomial one, and is taken as 1 where it is smaller or, at 0 % and 100 %, unknown. With one play a task this is
+    the plain Wilson interval.
 
     Args:
         groups: the outcomes of each task.
     """
-    n = sum(len(group) for group in groups)
+    n, k = sum(len(group) for group in groups), len(groups)
     successes = sum(sum(group) for group in groups)
-    k = len(groups)
     if n == k:
         return wilson(successes, n, confidence)
-    if successes in (0, n):  # no variance to compare: as if repeats told nothing new
-        return wilson(successes / n * k, k, confidence)
+    if k == 1:
+        return wilson(successes / n, 1, confidence)
     p = successes / n
-    between = sum((sum(group) - p * len(group)) ** 2 for group in groups) / n**2
-    if k > 1:
-        between *= k / (k - 1)
-    effect = max(1.0, between / (p * (1 - p) / n))
-    return wilson(successes / effect, n / effect, confidence)
+    effect = 1.0
+    if 0 < successes < n:
+        between = k / (k - 1) * sum((sum(group) - p * len(group)) ** 2 for group in groups) / n**2
+        effect = max(1.0, between / (p * (1 - p) / n))
+    effective = n / effect * (_t(confidence, n - 1) / _t(confidence, k - 1)) ** 2
+    effective = min(effective, n)
+    return wilson(p * effective, effective, confidence)
+
+
+def _t(confidence: float, df: int) -> float:
+    """The two-sided quantile of Student's t (Cornish-Fisher expansion; within 1 % from 3 degrees of freedom)."""
+    z = _z(confidence)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return z + sum((term / df**power for power, term in enumerate(terms, 1)), 0.0)
 
 
 def mean(values: Sequence[float], confidence: float = 0.95) -> Interval:
@@ -81,9 +98,9 @@ class Paired(NamedTuple):
 
     Attributes:
         n: number of shared tasks.
-        only_a, only_b: tasks that one solved and the other did not.
+        only_a, only_b: tasks on which one did better than the other.
         difference: rate of a minus rate of b, with its interval.
-        p_value: two-sided exact McNemar test of equal rates.
+        p_value: two-sided test of equal rates.
     """
 
     n: int
@@ -93,15 +110,47 @@ class Paired(NamedTuple):
     p_value: float
 
 
-def paired(a: Sequence[bool], b: Sequence[bool], confidence: float = 0.95) -> Paired:
+def paired(a: Sequence[Sequence[bool]], b: Sequence[Sequence[bool]], confidence: float = 0.95) -> Paired:
     """Compare two players task by task.
 
-    The interval is Newcombe's hybrid score interval for paired proportions (Newcombe 1998, Statistics in
-    Medicine 17:2635, method 10); the test is McNemar's, exact.
+    With one play a task: Newcombe's hybrid score interval for paired proportions (Statistics in Medicine 17:2635,
+    1998, method 10) and McNemar's exact test. With repeats the task is the unit: the interval of the mean
+    difference between tasks, and a sign-flip permutation test of it.
 
     Args:
-        a, b: outcomes on the same tasks in the same order.
+        a, b: outcomes of each task, the same tasks in the same order.
     """
+    if all(len(x) == len(y) == 1 for x, y in zip(a, b, strict=True)):
+        return _paired_once([x for (x,) in a], [y for (y,) in b], confidence)
+    differences = [fmean(x) - fmean(y) for x, y in zip(a, b, strict=True)]
+    value, low, high = mean(differences, confidence)
+    return Paired(
+        len(differences),
+        sum(d > 0 for d in differences),
+        sum(d < 0 for d in differences),
+        Interval(value, max(-1.0, low), min(1.0, high)),
+        sign_flips(differences),
+    )
+
+
+def sign_flips(differences: Sequence[float], draws: int = 10_000) -> float:
+    """Two-sided p-value of a mean of zero: how often random signs give a mean as far from it.
+
+    All sign patterns are tried where there are no more than `draws`; otherwise so many seeded ones are drawn, and
+    the observed one counts as one of them (so the value is at least 1 / (draws + 1)).
+    """
+    values = np.asarray([d for d in differences if d])
+    if not len(values):
+        return 1.0
+    observed = abs(values.sum()) - 1e-12
+    if 2 ** len(values) <= draws:
+        signs = 1 - 2 * ((np.arange(2 ** len(values))[:, None] >> np.arange(len(values))) & 1)
+        return float(np.mean(np.abs(signs @ values) >= observed))
+    signs = 1 - 2 * np.random.Generator(np.random.PCG64(0)).integers(0, 2, (draws, len(values)))
+    return float((1 + np.sum(np.abs(signs @ values) >= observed)) / (draws + 1))
+
+
+def _paired_once(a: Sequence[bool], b: Sequence[bool], confidence: float) -> Paired:
     n = len(a)
     both = sum(x and y for x, y in zip(a, b, strict=True))
     only_a = sum(a) - both

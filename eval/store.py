@@ -1,14 +1,15 @@
 """The folder of a run: `run.json` (what was asked), `episodes.jsonl` (what was played), and what is made of them.
 
 `episodes.jsonl` is the truth. Each finished episode is one line, appended in one write, so a run that is killed
-loses nothing finished. A line starts with the few fields that resuming and summing up need and ends with the
-turns, so that both read only its head.
+loses nothing finished. A line starts with the few fields that resuming and summing up need, so that both parse
+only its head, and ends with a checksum.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from ..envs.errors import ConfigurationError, DataError
 
 _TURNS = b',"turns":['  # cannot occur inside a JSON string, where quotes are escaped
 _END = b"\n"
+_CHECK = b',"crc":"%08x"}'  # of all bytes before it: tells a damaged line without parsing it
 
 
 class Key(NamedTuple):
@@ -68,9 +70,10 @@ def encode(key: Key, episode: Episode) -> bytes:
         "details": episode.details,
     }
     body = episode.to_dict()
-    turns = body.pop("turns")
-    record = {**body, **head, "turns": turns}
-    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + _END
+    tail = {name: body.pop(name) for name in ("turns", "trials") if name in body}  # `turns` first: see `_head`
+    text = json.dumps({**body, **head, **tail}, ensure_ascii=False, separators=(",", ":"))
+    line = text.encode("utf-8", "surrogatepass")[:-1]
+    return line + _CHECK % zlib.crc32(line) + _END
 
 
 class Store:
@@ -88,11 +91,11 @@ class Store:
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            self._lock()
         except OSError as error:
             raise ConfigurationError(
-                f"{folder}: cannot be created ({error.strerror}); choose another --out."
+                f"{folder}: cannot be written to ({error.strerror}); choose another --out."
             ) from None
-        self._lock()
         self._claim(manifest)
         self.repairs = self._repair()
         """What had to be mended in `episodes.jsonl`, in sentences."""
@@ -108,11 +111,23 @@ class Store:
         while view:
             view = view[os.write(self._file, view) :]
 
-    def expect(self, counts: Mapping[str, int]) -> None:
-        """Note in `run.json` how many episodes each suite entry has for one player."""
+    def expect(self, counts: Mapping[str, int], digests: Mapping[str, str]) -> None:
+        """Note in `run.json` how many episodes each suite entry has for one player, and which tasks they are.
+
+        Raises:
+            ConfigurationError: the run was begun on other tasks, such as those of other data.
+        """
         manifest = read_manifest(self.folder)
-        if manifest.get("expected") != counts:
-            write_whole(self.folder / "run.json", _pretty({**manifest, "expected": dict(counts)}))
+        before = manifest.get("tasks", {})
+        for entry, digest in digests.items():
+            if before.get(entry, digest) != digest:
+                raise ConfigurationError(
+                    f"{self.folder}: was begun on other tasks for {entry!r} (other data?); choose another --out,"
+                    " or set ARBORETUM_DATA as it was."
+                )
+        changed = {"expected": {**manifest.get("expected", {}), **counts}, "tasks": {**before, **digests}}
+        if any(manifest.get(key) != value for key, value in changed.items()):
+            write_whole(self.folder / "run.json", _pretty({**manifest, **changed}))
 
     def finished(self) -> dict[Key, Result]:
         """The whole episodes so far; those that broke off with an error are not among them."""
@@ -139,8 +154,9 @@ class Store:
 
     def _claim(self, manifest: dict[str, Any]) -> None:
         path = self.folder / "run.json"
-        if not path.exists():
-            if self.episodes.exists() and self.episodes.stat().st_size:
+        played = self.episodes.exists() and self.episodes.stat().st_size > 0
+        if not path.exists() or not played:
+            if played:
                 raise ConfigurationError(f"{self.folder}: holds episodes but no run.json; choose another --out.")
             write_whole(path, _pretty(manifest))
             return
@@ -159,7 +175,7 @@ class Store:
             return []
         bad: list[tuple[int, bytes]] = []
         for number, offset, line in _lines(self.episodes):
-            if not line.endswith(b"]}" + _END) or _head(line, offset) is None:
+            if _head(line, offset) is None:
                 bad.append((number, line))
         if not bad:
             return []
@@ -189,8 +205,10 @@ def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _head(line: bytes, offset: int) -> Result | None:
-    cut = line.find(_TURNS)
-    if cut < 0:
+    """The head of a line; None if the line is not whole."""
+    body = line[: -len(_CHECK % 0 + _END)]
+    cut = body.find(_TURNS)
+    if cut < 0 or line[len(body) :] != _CHECK % zlib.crc32(body) + _END:
         return None
     try:
         head = json.loads(line[:cut] + b"}")
@@ -248,8 +266,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         ) from None
     except ValueError as error:
         raise DataError(path, f"is not JSON ({error}).") from None
-    if not isinstance(manifest, dict):
-        raise DataError(path, "expected a JSON object.")
+    if not isinstance(manifest, dict) or not {"suite", "agents"} <= manifest.keys():
+        raise DataError(path, "expected a JSON object with `suite` and `agents`.")
     return manifest
 
 

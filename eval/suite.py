@@ -15,7 +15,7 @@ Every key of an entry is a field of `Entry`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -44,8 +44,8 @@ class Entry:
         max_turns: limit on an agent's replies.
         repeats: plays of each task, with different luck.
         group_by: key of `info` by which success is also reported (such as `task_type`).
+        groups: the order in which groups are reported; others follow by name.
         score: key of `info` whose mean is reported as a score from 0 to 100.
-        optional: skip the entry with a notice, instead of failing, where its data are missing.
         dialogue: settings of the dialogue of language agents (see `Dialogue`), over the suite's.
         sampling: settings of their sampling (see `Sampling`), over the suite's.
     """
@@ -59,8 +59,8 @@ class Entry:
     max_turns: int | None = None
     repeats: int = 1
     group_by: str | None = None
+    groups: Sequence[str] = ()
     score: str | None = None
-    optional: bool = False
     dialogue: Mapping[str, Any] = field(default_factory=dict)
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
@@ -137,7 +137,7 @@ class Suite:
 def _without_defaults(owner: Entry | Suite, data: Mapping[str, Any]) -> dict[str, Any]:
     plain = {f.name: f.default for f in dataclasses.fields(owner)}
     return {
-        name: dict(value) if isinstance(value, Mapping) else value
+        name: dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, tuple) else value
         for name, value in data.items()
         if value != plain[name] and value != {}
     }
@@ -162,6 +162,8 @@ def load_suite(name: str) -> Suite:
     if path.suffix in (".yaml", ".yml"):
         try:
             return parse_suite(path.read_text(encoding="utf-8"), name)
+        except UnicodeDecodeError:
+            raise DataError(path, "is not UTF-8 text.") from None
         except OSError as error:
             raise DataError(path, f"cannot be read: {error.strerror or error}.") from None
     raise unknown_name("suite", name, [*suite_names(), "or the path of a .yaml file"])
@@ -212,8 +214,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "max_turns": (int, type(None)),
     "repeats": (int,),
     "group_by": (str, type(None)),
+    "groups": (list,),
     "score": (str, type(None)),
-    "optional": (bool,),
     "dialogue": (dict,),
     "sampling": (dict,),
 }
@@ -232,6 +234,8 @@ def _entry(item: object, where: str) -> Entry:
     for key in ("tasks", "max_steps", "max_turns", "repeats"):
         if item.get(key) is not None and item[key] < 1:
             raise DataError(where, f"`{key}` must be at least 1, not {item[key]}.")
+    if "groups" in item:
+        item["groups"] = tuple(map(str, item["groups"]))
     return Entry(**item)
 
 

@@ -140,7 +140,8 @@ def _entry_lines(entry: Entry, cells: Mapping[str, list[Result]], expected: int 
     groups: list[str | None] = [None]
     if entry.group_by is not None:
         found = {_group(entry, result) for results in cells.values() for result in results}
-        groups += sorted(found - {None}, key=str)
+        named = found - {None}
+        groups += [g for g in entry.groups if g in named] + sorted(named - set(entry.groups), key=str)
     lines = []
     for group in groups:
         row = [
@@ -165,12 +166,10 @@ def _line(entry: Entry, group: str | None, agent: str, results: Iterable[Result]
             whole.append(result)
         else:
             failed += 1
-    outcomes: dict[str, list[bool]] = defaultdict(list)
-    for result in whole:
-        outcomes[result.key.task].append(result.success)
+    tasks = _by_task(whole).values()
     score = None
     if entry.score is not None:
-        score = mean([100.0 * float(r.details.get(entry.score) or 0.0) for r in whole])
+        score = mean([fmean(100.0 * float(r.details.get(entry.score) or 0.0) for r in task) for task in tasks])
     steps = sum(r.steps for r in whole)
     return Line(
         entry=entry.name,
@@ -179,14 +178,22 @@ def _line(entry: Entry, group: str | None, agent: str, results: Iterable[Result]
         episodes=len(whole),
         expected=len(whole) if group is not None or expected is None else expected,
         failed=failed,
-        success=rate(list(outcomes.values())),
+        success=rate([[r.success for r in task] for task in tasks]),
         score=score,
-        mean_return=mean([r.total_reward for r in whole]),
+        mean_return=mean([fmean(r.total_reward for r in task) for task in tasks]),
         steps=steps / len(whole) if whole else math.nan,
         invalid=sum(r.invalid for r in whole) / steps if steps else 0.0,
         truncated=fmean(r.truncated for r in whole) if whole else math.nan,
         seconds=fmean(r.seconds for r in whole) if whole else math.nan,
     )
+
+
+def _by_task(results: Iterable[Result]) -> dict[str, list[Result]]:
+    """The results of each task: repeats are not independent, so means are taken over tasks."""
+    found: dict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        found[result.key.task].append(result)
+    return found
 
 
 def _normalise(row: list[Line]) -> list[Line]:
@@ -201,18 +208,18 @@ def _normalise(row: list[Line]) -> list[Line]:
 
 
 def _comparisons(entry: Entry, cells: Mapping[str, list[Result]]) -> list[Comparison]:
-    """Every later player against every earlier one, on the plays that both finished."""
+    """Every later player against every earlier one, on the tasks that both finished."""
     agents = list(cells)
-    outcomes = {
-        agent: {(r.key.task, r.key.repeat): r.success for r in results if r.error is None}
-        for agent, results in cells.items()
-    }
+    outcomes = {agent: _by_task([r for r in results if r.error is None]) for agent, results in cells.items()}
     found = []
     for j, b in enumerate(agents):
         for a in agents[j + 1 :]:
             shared = sorted(outcomes[a].keys() & outcomes[b].keys())
             if shared:
-                result = paired([outcomes[a][k] for k in shared], [outcomes[b][k] for k in shared])
+                result = paired(
+                    [[r.success for r in outcomes[a][task]] for task in shared],
+                    [[r.success for r in outcomes[b][task]] for task in shared],
+                )
                 found.append(Comparison(entry.name, a, b, result))
     return found
 

@@ -17,9 +17,9 @@ from .summary import Line, Summary
 def results_table(summary: Summary) -> Table:
     """The summary's lines; intervals are 95 %."""
     with_score = any(line.score is not None for line in summary.lines)
-    table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1), title=None)
-    table.add_column("world", overflow="fold", max_width=20)
-    table.add_column("player", overflow="fold", max_width=16)
+    table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("world", overflow="fold", max_width=22)
+    table.add_column("player", overflow="fold", max_width=24)
     table.add_column("success %", justify="right", no_wrap=True)
     if with_score:
         table.add_column("score", justify="right", no_wrap=True)
@@ -54,17 +54,20 @@ def _success(line: Line) -> Text:
     return text
 
 
-def bench_table(rows: Sequence[Row]) -> Table:
-    """Measurements beside their bars."""
-    table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1))
+def bench_table(rows: Sequence[Row], width: int = 80) -> Table:
+    """Measurements and the bars they should reach; what they were measured against, where there is room."""
+    with_beside = width >= 110
+    table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("what", overflow="fold")
     table.add_column("measured", justify="right", no_wrap=True)
     table.add_column("bar", justify="right", no_wrap=True)
-    table.add_column("beside", overflow="fold", style="dim")
+    if with_beside:
+        table.add_column("beside", overflow="fold", style="dim")
     for row in rows:
         style = {True: "green", False: "red", None: ""}[row.reached]
         bar = "" if row.bar is None else f"{'≥' if row.higher_is_better else '≤'} {_amount(row.bar, row.unit)}"
-        table.add_row(row.what, Text(_amount(row.value, row.unit), style=style), bar, row.beside)
+        cells: list[str | Text] = [row.what, Text(_amount(row.value, row.unit), style=style), bar]
+        table.add_row(*cells, *([row.beside] if with_beside else []))
     return table
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import subprocess
 import sys
 import time
@@ -32,6 +33,9 @@ def arboretum(*arguments: str, stdin: str = "", cwd: Path | None = None) -> subp
         (["play", "TextBandit-v0", "--task", "Teacher/Tradr"], "did you mean Teacher/Trader"),
         (["play", "TextBandit-v0", "--split", "tset"], "unknown split 'tset'; did you mean test?"),
         (["bench", "wrlds"], "unknown benchmark 'wrlds'; did you mean worlds"),
+        (["play", "TextBandit-v0", "--seed", "-1"], "seed must not be negative"),
+        (["eval", "quick", "--workers", "0"], "--workers must be at least 1"),
+        (["eval", "quick", "--out", "/proc/nowhere"], "cannot be written to"),
         (["report", "/nowhere"], "holds no run"),
         (["eval", "/nowhere.yaml"], "cannot be read"),
     ],
@@ -88,9 +92,10 @@ def test_arrow_keys_and_undo_at_a_terminal() -> None:
 
     def until(text: str, after: int = 0) -> None:
         nonlocal seen
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 30
         while text not in seen[after:]:
-            assert time.monotonic() < deadline, seen
+            ready, _, _ = select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, seen
             seen += os.read(terminal, 4096).decode()
 
     until("> ")
@@ -104,6 +109,11 @@ def test_arrow_keys_and_undo_at_a_terminal() -> None:
     mark = len(seen)
     os.write(terminal, b":undo\r")
     until("Nothing to undo", mark)
+    mark = len(seen)
+    os.write(terminal, b"\x1b[D\x1b[C" * 3 + b"up\rdown\r")  # faster than any prompt
+    for key in [*("Left", "Right") * 3, "up", "down"]:
+        until(f"> {key}", mark)
+        mark = seen.index(f"> {key}", mark) + 2
     os.write(terminal, b":quit\r")
     until("Left.")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

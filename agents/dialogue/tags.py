@@ -17,9 +17,9 @@ _THINK = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 class Tags(Dialogue):
     """`<think>…</think>` and then `<search>query</search>` or `<answer>answer</answer>`.
 
-    The first complete search or answer of the reply is the action, tags included, as worlds with tagged actions
-    (`TextSearchQA-v0`) take it. A reply without one is handed to the world whole, which refuses it in its own
-    words and counts the turn.
+    The action is the reply up to its first complete search or answer, as worlds with tagged actions
+    (`TextSearchQA-v0`) take it: they find the tag, and judge the format around it. A reply without one is handed
+    over whole; the world refuses it in its own words and counts the turn.
     """
 
     format_penalty: float = 0.0
@@ -38,7 +38,7 @@ class Tags(Dialogue):
         text = thought.group(1).strip() if thought else None
         if match is None:
             return Parsed((reply,) if reply.strip() else (), text, False)
-        return Parsed((match.group(0),), text, True)
+        return Parsed((reply[: match.end()],), text, True)
 
     def user(self, observation: str, turns: list[Turn]) -> str:
         return observation

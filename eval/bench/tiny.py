@@ -55,7 +55,7 @@ def make_tiny_model(folder: Path, seed: int = 0, hidden: int = 128, layers: int 
     )
     tokenizer.chat_template = template.read_text(encoding="utf-8")
     config = Qwen2Config(
-        vocab_size=512,
+        vocab_size=len(tokenizer),
         hidden_size=hidden,
         intermediate_size=2 * hidden,
         num_hidden_layers=layers,

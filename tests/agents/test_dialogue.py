@@ -18,22 +18,27 @@ FRAGMENTS = [
 MESS = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=5), max_size=30).map("".join) | st.text()
 
 
+TAGGED = ("tags", "search_o1")
+"""Dialogues whose worlds take tagged text, and refuse the rest of it in their own words."""
+
+
 @pytest.mark.parametrize("name", DIALOGUES)
 @given(reply=MESS)
 def test_any_text_can_be_read(name: str, reply: str) -> None:
     parsed = make_dialogue(name).parse(reply)
     assert isinstance(parsed.actions, tuple)
     assert all(isinstance(action, str) and action.strip() for action in parsed.actions)
-    assert parsed.well_formed or name == "tags" or not parsed.actions
+    assert parsed.well_formed or name in TAGGED or not parsed.actions
 
 
 @pytest.mark.parametrize("name", DIALOGUES)
 @given(action=st.text("abcXYZ[] 019", min_size=1, max_size=20).map(str.strip).filter(bool))
 def test_what_a_dialogue_demonstrates_it_can_read(name: str, action: str) -> None:
-    wanted = f"<answer>{action}</answer>" if name == "tags" else action
+    wanted = f"<answer>{action}</answer>" if name in TAGGED else action
     parsed = make_dialogue(name).parse(make_dialogue(name).demonstrate("because", wanted))
-    assert parsed.well_formed and parsed.actions == (wanted,)
-    assert parsed.thought in ("because", None)
+    assert parsed.well_formed and parsed.actions[0].endswith(wanted)
+    assert parsed.actions == (wanted,) or name == "tags"  # which hands over the thought too
+    assert parsed.thought is None or "because" in parsed.thought
 
 
 @pytest.mark.parametrize(
@@ -66,7 +71,9 @@ def test_other_replies() -> None:
     assert ReAct().parse("Thought 2: hm\naction 2: look") == (("look",), "hm", True)
     assert ReAct().parse("go to desk 1") == ((), "go to desk 1", False)
     told = "<information><answer>no</answer></information>"
-    assert Tags().parse("<think>t</think><search>a b</search>" + told).actions == ("<search>a b</search>",)
+    assert Tags().parse("<think>t</think><search>a b</search>" + told).actions == (
+        "<think>t</think><search>a b</search>",
+    )
     assert Tags().parse("nothing tagged") == (("nothing tagged",), None, False)
     assert Plain().parse("  two\nlines ") == (("two\nlines",), None, True)
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from arboretum.eval.evaluate import Named, evaluate
+from arboretum.eval.evaluate import evaluate
+from arboretum.eval.players import Named
 
 HOSTILE = '<script>document.title="owned"</script><img src=x onerror="document.title=\'owned\'">'
 

@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from arboretum.agents.episode import Episode, Move, Turn
 from arboretum.agents.play import Job, play
 from arboretum.agents.reference import RandomAgent
 from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.envs.registry import make_world
-from arboretum.eval.evaluate import Named, evaluate, report
-from arboretum.eval.store import Store, latest
+from arboretum.eval.evaluate import evaluate, report
+from arboretum.eval.players import Named
+from arboretum.eval.store import Key, Store, encode, latest, read_episode
 from arboretum.eval.suite import load_suite, parse_suite, suite_names
 
 SUITE = """
@@ -56,7 +58,7 @@ def records(out: Path) -> list[dict[str, Any]]:
     """Every line, without what may differ between two runs: the clock."""
     lines = [json.loads(line) for line in (out / "episodes.jsonl").read_text().splitlines()]
     for line in lines:
-        del line["seconds"]
+        del line["seconds"], line["crc"]
         for turn in line["turns"]:
             del turn["agent_seconds"], turn["world_seconds"]
     return sorted(lines, key=lambda r: (r["agent"], r["entry"], r["task"], r["repeat"]))
@@ -183,6 +185,15 @@ def test_another_run_is_not_overwritten(suite: str, tmp_path: Path) -> None:
     console.file.close()
 
 
+def test_a_run_begun_on_other_data_is_not_mixed_with_these(suite: str, tmp_path: Path) -> None:
+    run(suite, tmp_path / "r")
+    manifest = json.loads((tmp_path / "r" / "run.json").read_text())
+    manifest["tasks"]["Plain"] = "0" * 16
+    (tmp_path / "r" / "run.json").write_text(json.dumps(manifest))
+    with pytest.raises(ConfigurationError, match="begun on other tasks for 'Plain'"):
+        run(suite, tmp_path / "r")
+
+
 def test_two_writers_of_one_run_are_told_apart(tmp_path: Path) -> None:
     manifest = {"suite": {}, "agents": []}
     store = Store(tmp_path / "r", manifest)
@@ -213,17 +224,58 @@ def test_report_on_a_folder_that_is_no_run(tmp_path: Path) -> None:
         report([tmp_path])
 
 
-def test_latest_result_of_a_retried_episode_wins(suite: str, tmp_path: Path) -> None:
+def test_the_latest_result_of_a_retried_episode_wins(suite: str, tmp_path: Path) -> None:
     run(suite, tmp_path / "r")
     first = latest(tmp_path / "r")
     key = next(key for key, result in first.items() if result.success)
-    file = tmp_path / "r" / "episodes.jsonl"
-    line = file.read_bytes()[first[key].offset :].split(b"\n")[0]
-    with file.open("ab") as out:
-        out.write(line.replace(b'"success":true', b'"success":false') + b"\n")
+    episode = read_episode(tmp_path / "r", first[key])
+    episode.success = False
+    with (tmp_path / "r" / "episodes.jsonl").open("ab") as out:
+        out.write(encode(key, episode))
     again = latest(tmp_path / "r")
     assert again.keys() == first.keys()
     assert first[key].success and not again[key].success
+
+
+def test_an_episode_with_earlier_trials_is_read_back_whole(tmp_path: Path) -> None:
+    key = Key("reflexion", "Plain", "Teacher/Trader", 0)
+    hard = '"turns":[{"observation":"x","turns":['
+    turns = [Turn(hard, hard, moves=[Move(hard, 0.0, True, True)])]
+    first = Episode("W", key.task, 1, key.agent, details={"trial": 1}, turns=turns)
+    last = Episode("W", key.task, 1, key.agent, success=True, details={"x": hard}, trials=[first], turns=turns * 2)
+    (tmp_path / "episodes.jsonl").write_bytes(encode(key, last) * 2)
+    (result,) = latest(tmp_path).values()
+    assert result.success and result.turns == 2 and result.offset > 0
+    assert read_episode(tmp_path, result) == last
+
+
+def test_a_report_passes_over_a_line_that_is_being_written(suite: str, tmp_path: Path) -> None:
+    run(suite, tmp_path / "r")
+    file = tmp_path / "r" / "episodes.jsonl"
+    file.write_bytes(file.read_bytes()[:-40])
+    summary = report([tmp_path / "r"])
+    assert summary.episodes == EPISODES - 1 and not summary.complete
+
+
+def test_damage_inside_a_line_is_found_and_played_again(suite: str, tmp_path: Path) -> None:
+    run(suite, tmp_path / "whole")
+    run(suite, tmp_path / "r")
+    file = tmp_path / "r" / "episodes.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    lines[3] = lines[3].replace(b'"moves":[', b'"moves":[[')
+    file.write_bytes(b"".join(lines))
+    assert run(suite, tmp_path / "r") == 0
+    assert records(tmp_path / "r") == records(tmp_path / "whole")
+
+
+def test_other_content_under_the_same_names_is_other_data(suite: str, tmp_path: Path, monkeypatch: Any) -> None:
+    from arboretum.envs.bandit import Bandit
+
+    run(suite, tmp_path / "r")
+    shown = Bandit._observe
+    monkeypatch.setattr(Bandit, "_observe", lambda self: shown(self).upper())
+    with pytest.raises(ConfigurationError, match="begun on other tasks"):
+        run(suite, tmp_path / "r")
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binomtest
+from scipy.stats import binomtest, permutation_test, t
 
-from arboretum.eval.statistics import mcnemar, mean, paired, rate, wilson
+from arboretum.eval.statistics import mcnemar, mean, paired, rate, sign_flips, wilson
 
 
 @given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
@@ -46,7 +47,7 @@ def test_paired_interval_is_newcombes(
 ) -> None:
     a = [True] * (both + only_a) + [False] * (only_b + neither)
     b = [True] * both + [False] * only_a + [True] * only_b + [False] * neither
-    result = paired(a, b)
+    result = paired([[x] for x in a], [[x] for x in b])
     assert (result.only_a, result.only_b, result.n) == (only_a, only_b, len(a))
     assert result.difference.low == pytest.approx(low, abs=5e-5)
     assert result.difference.high == pytest.approx(high, abs=5e-5)
@@ -54,7 +55,7 @@ def test_paired_interval_is_newcombes(
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=80))
 def test_pairing_is_antisymmetric_and_covers_the_estimate(outcomes: list[tuple[bool, bool]]) -> None:
-    a, b = [x for x, _ in outcomes], [y for _, y in outcomes]
+    a, b = [[x] for x, _ in outcomes], [[y] for _, y in outcomes]
     forward, backward = paired(a, b), paired(b, a)
     assert forward.difference.low <= forward.difference.value + 1e-12
     assert forward.difference.value <= forward.difference.high + 1e-12
@@ -64,16 +65,50 @@ def test_pairing_is_antisymmetric_and_covers_the_estimate(outcomes: list[tuple[b
 
 
 def test_repeats_of_a_task_do_not_count_as_new_tasks() -> None:
-    tasks = [True, False, True, True, False, True, False, True]
+    tasks = [True, False, True, True, False, True, False, True] * 4
     once = rate([[outcome] for outcome in tasks])
-    assert once == wilson(5, 8)
+    assert once == wilson(20, 32)
     # Ten plays a task that always end alike hold no more information than one.
     ten = rate([[outcome] * 10 for outcome in tasks])
     assert ten.value == once.value
-    assert ten.low == pytest.approx(once.low, abs=0.03) and ten.high == pytest.approx(once.high, abs=0.03)
-    # Plays that differ within every task alike are as good as independent ones.
-    mixed = rate([[True, False]] * 8)
-    assert mixed == wilson(8, 16)
+    assert ten.low == pytest.approx(once.low, abs=0.02) and ten.high == pytest.approx(once.high, abs=0.02)
+    # Plays that differ within every task alike are nearly as good as independent ones.
+    mixed, independent = rate([[True, False]] * 32), wilson(32, 64)
+    assert mixed.high - mixed.low == pytest.approx(independent.high - independent.low, rel=0.05)
+
+
+def test_intervals_do_not_jump_where_everything_fails() -> None:
+    none = rate([[False] * 16] * 16)
+    one = rate([[True] + [False] * 15] + [[False] * 16] * 15)
+    assert none.low == 0.0 and 0.01 < none.high < one.high < 0.03
+
+
+@pytest.mark.parametrize("df", [3, 5, 15, 100])
+def test_students_t_agrees_with_scipy(df: int) -> None:
+    from arboretum.eval.statistics import _t
+
+    assert _t(0.95, df) == pytest.approx(t.ppf(0.975, df), rel=0.01)
+
+
+@given(st.lists(st.sampled_from([-1.0, -0.5, 0.0, 0.25, 1.0]), min_size=2, max_size=11))
+def test_sign_flips_agree_with_scipys_permutation_test(differences: list[float]) -> None:
+    expected = permutation_test(
+        (differences,),
+        lambda x, axis: x.sum(axis=axis),
+        permutation_type="samples",
+        n_resamples=np.inf,
+        vectorized=True,
+    )
+    assert sign_flips(differences) == pytest.approx(expected.pvalue, abs=1e-9)
+
+
+def test_with_repeats_the_task_is_the_unit() -> None:
+    a = [[True] * 16, [True] * 8 + [False] * 8] * 8
+    b = [[False] * 16, [True] * 8 + [False] * 8] * 8
+    result = paired(a, b)
+    assert (result.n, result.only_a, result.only_b) == (16, 8, 0)
+    assert result.difference.value == 0.5
+    assert result.p_value == pytest.approx(2 / 2**8)  # eight tasks differ, all one way
 
 
 def test_mean_has_the_textbook_interval() -> None:

@@ -1,0 +1,5 @@
+"""ALFWorld: household tasks in text, from the original game files or generated homes."""
+
+from .world import ALFWorld
+
+__all__ = ["ALFWorld"]

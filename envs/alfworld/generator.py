@@ -1,0 +1,303 @@
+"""Households from a seed, written in the format of the original's game files.
+
+A floor plan is a room with its furniture, made from the plan's number; a trial puts things into it and sets a
+task. Splits follow the original's idea: one floor plan in five is only ever used by `valid_unseen`; `train` and
+`valid_seen` share the others, but no trial. A task is named `<split>/<index>`.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from ..errors import unknown_name
+from ..seeding import stable_seed
+from ..tasks import ANY, GeneratedTasks
+from .domain import household_text
+from .gamefile import compile_game
+from .grammar import MASK, mask_sentence
+from .homes import ROOMS, THINGS, Furniture, Thing, receptacle_type
+from .model import TASK_TYPES, Game
+from .planner import plan
+from .rules import phrase
+
+SPLITS = ("train", "valid_seen", "valid_unseen")
+FLOOR_PLANS = 400
+
+
+class HomeTasks(GeneratedTasks):
+    """The names `<split>/0`, `<split>/1`, … of generated games.
+
+    Args:
+        split: one of `SPLITS`, or None for games of all three.
+    """
+
+    def __init__(self, split: str | None) -> None:
+        if split is not None and split not in SPLITS:
+            raise unknown_name("split", split, SPLITS)
+        self.split = split or ANY
+
+
+def parse_task(task: str) -> tuple[str, int]:
+    """Split (or `ANY`) and index of a generated game's name.
+
+    Raises:
+        ConfigurationError: it is no such name.
+    """
+    split = task.rpartition("/")[0]
+    return split, HomeTasks(None if split == ANY else split).index(task)
+
+
+def generate_game(task: str) -> Game:
+    """The game of a generated task's name, compiled."""
+    return _generate(*parse_task(task))[1]
+
+
+def generate_file(task: str) -> dict[str, Any]:
+    """The content of the game file of a generated task: `pddl_domain`, `grammar`, `pddl_problem`, …"""
+    return _generate(*parse_task(task))[0]
+
+
+class _Home(NamedTuple):
+    """A floor plan: the room, and for each piece of furniture id, kind and location."""
+
+    room: str
+    pieces: list[tuple[str, str, str]]
+    start: str
+
+
+class _Trial(NamedTuple):
+    """What is in a home (id, kind, receptacle's id) and what to do there (sentence and PDDL goal)."""
+
+    things: list[tuple[str, str, str]]
+    sentence: str
+    goal: str
+
+
+@lru_cache(maxsize=64)
+def _generate(split: str, index: int) -> tuple[dict[str, Any], Game]:
+    """A game that has a solution: the first of the seed's trials that does."""
+    rng = random.Random(stable_seed("alfworld", split, index))
+    task_type = rng.choice(list(TASK_TYPES))
+    while True:
+        number = rng.randrange(FLOOR_PLANS)
+        trial_seed = rng.getrandbits(64)
+        if split not in (ANY, _split_of(number, trial_seed)):
+            continue
+        home = _floor_plan(number)
+        trial = _trial(home, task_type, random.Random(trial_seed))
+        if trial is None:
+            continue
+        content = {
+            "pddl_domain": household_text("pddl"),
+            "grammar": _grammar().replace(MASK, trial.sentence),
+            "pddl_problem": _problem(f"plan_{number}_trial_{trial_seed:016x}", home, trial),
+            "solvable": True,
+            "walkthrough": [],
+        }
+        game = compile_game(content)
+        steps = plan(game, game.start)
+        if steps:
+            content["walkthrough"] = [phrase(game, *step) for step in steps]
+            return content, compile_game(content)
+
+
+def _split_of(floor_plan: int, trial_seed: int) -> str:
+    """The one split in which a trial may appear."""
+    if stable_seed("alfworld floor plan", floor_plan) % 5 == 0:
+        return "valid_unseen"
+    return "valid_seen" if trial_seed % 10 == 0 else "train"
+
+
+@lru_cache(maxsize=1)
+def _grammar() -> str:
+    """Our grammar with a mask for the task sentence."""
+    return mask_sentence(household_text("twl"))[0]
+
+
+# ---------------------------------------------------------------------- floor plans
+
+
+def _floor_plan(number: int) -> _Home:
+    rng = random.Random(stable_seed("alfworld furniture", number))
+    room = list(ROOMS)[number % len(ROOMS)]
+    places: dict[str, list[str]] = {}
+    pieces: list[tuple[str, str, str]] = []
+    taken: set[str] = set()
+    for kind, furniture in ROOMS[room].items():
+        for _ in range(rng.randint(furniture.at_least, furniture.at_most)):
+            near = places.get(furniture.beside)
+            if near and rng.random() < 0.5:
+                place = rng.choice(near)
+            else:
+                place = _location(rng, taken)
+                places.setdefault(kind, []).append(place)
+            pieces.append((_identify(rng, taken, kind, furniture.part), kind, place))
+    return _Home(room, pieces, _location(rng, taken))
+
+
+def _location(rng: random.Random, taken: set[str]) -> str:
+    """A new place to stand: two coordinates, a heading, a tilt of the head."""
+    while True:
+        x, z = rng.randint(-9, 9), rng.randint(-9, 9)
+        tilt = rng.choice((0, 15, 30, 45, 60))
+        name = "_bar_".join(("loc", _whole(x), _whole(z), str(rng.randrange(4)), str(tilt)))
+        if name not in taken:
+            taken.add(name)
+            return name
+
+
+def _whole(value: int) -> str:
+    return f"_minus_{-value}" if value < 0 else str(value)
+
+
+def _identify(rng: random.Random, taken: set[str], kind: str, part: str = "") -> str:
+    """A new id as the simulator makes them: kind, three coordinates in metres, and perhaps a part."""
+    while True:
+        centimetres = (rng.randint(-300, 300), rng.randint(1, 200), rng.randint(-300, 300))
+        coordinates = []
+        for value in centimetres:
+            sign = "_minus_" if value < 0 else "_plus_" if value else ""
+            coordinates.append(f"{sign}{abs(value) // 100:02d}_dot_{abs(value) % 100:02d}")
+        name = "_bar_".join((kind, *coordinates, *([part] if part else [])))
+        if name not in taken:
+            taken.add(name)
+            return name
+
+
+# ---------------------------------------------------------------------- trials
+
+
+def _trial(home: _Home, task_type: str, rng: random.Random) -> _Trial | None:
+    """Things and a task, or None where the task does not fit what the home has."""
+    stock = THINGS[home.room]
+    kinds = {kind for _, kind, _ in home.pieces}
+    placeable = {name: thing for name, thing in stock.items() if kinds & set(thing.places)}
+    things: list[tuple[str, str, str]] = []
+    taken: set[str] = set()
+    for name in rng.sample(sorted(placeable), rng.randint(len(placeable) // 2, len(placeable))):
+        for _ in range(rng.choice((1, 1, 1, 2, 2, 3))):
+            where = rng.choice([piece for piece, kind, _ in home.pieces if kind in placeable[name].places])
+            things.append((_identify(rng, taken, name), name, where))
+
+    present = sorted({name for _, name, _ in things})
+    wanted = [name for name in present if not stock[name].lamp and _suits(stock[name], task_type)]
+    lamps = [name for name in present if stock[name].lamp]
+    if not wanted or (task_type == "look_at_obj_in_light" and not lamps):
+        return None
+    name = rng.choice(wanted)
+    if task_type == "look_at_obj_in_light":
+        lamp = rng.choice(lamps)
+        return _Trial(things, _sentence(rng, task_type, name, lamp), _light_goal(name, lamp))
+    targets = sorted(kinds & set(stock[name].places))
+    target = rng.choice(targets)
+    sentence = _sentence(rng, task_type, name, receptacle_type(target).removesuffix("Type"))
+    return _Trial(things, sentence, _place_goal(task_type, name, receptacle_type(target)))
+
+
+def _suits(thing: Thing, task_type: str) -> bool:
+    match task_type.split("_")[1]:
+        case "clean":
+            return thing.cleanable
+        case "heat":
+            return thing.heatable
+        case "cool":
+            return thing.coolable
+    return True
+
+
+_SENTENCES = {
+    "pick_and_place_simple": ("put a {o} in {r}.", "put some {o} on {r}."),
+    "look_at_obj_in_light": ("look at {o} under the {r}.", "examine the {o} with the {r}."),
+    "pick_clean_then_place_in_recep": ("put a clean {o} in {r}.", "clean some {o} and put it in {r}."),
+    "pick_heat_then_place_in_recep": ("put a hot {o} in {r}.", "heat some {o} and put it in {r}."),
+    "pick_cool_then_place_in_recep": ("put a cool {o} in {r}.", "cool some {o} and put it in {r}."),
+    "pick_two_obj_and_place": ("put two {o} in {r}.", "find two {o} and put them in {r}."),
+}
+
+
+def _sentence(rng: random.Random, task_type: str, thing: str, receptacle: str) -> str:
+    return rng.choice(_SENTENCES[task_type]).format(o=thing.lower(), r=receptacle.lower())
+
+
+def _place_goal(task_type: str, thing: str, receptacle: str) -> str:
+    state = {
+        "clean": "(cleanable ?o) (isClean ?o)",
+        "heat": "(heatable ?o) (isHot ?o)",
+        "cool": "(coolable ?o) (isCool ?o)",
+    }.get(task_type.split("_")[1], "")
+    first = f"(objectType ?o {thing}Type) (inReceptacle ?o ?r) (receptacleType ?r {receptacle}) {state}"
+    if task_type == "pick_two_obj_and_place":
+        second = f"(objectType ?p {thing}Type) (inReceptacle ?p ?r) (receptacleType ?r {receptacle})"
+        first += f"(exists (?p - object) (and (not (= ?o ?p)) {second}))"
+    return f"(and (exists (?r - receptacle) (exists (?o - object) (and {first}))))"
+
+
+def _light_goal(thing: str, lamp: str) -> str:
+    at_lamp = "(receptacleAtLocation ?r ?l) (atLocation ?a ?l) (inReceptacle ?b ?r)"
+    return (
+        "(and (exists (?b - object ?r - receptacle ?a - agent ?l - location)"
+        f" (and (objectType ?b {lamp}Type) (toggleable ?b) (isToggled ?b) {at_lamp}))"
+        f" (exists (?o - object ?a - agent) (and (objectType ?o {thing}Type) (holds ?a ?o))))"
+    )
+
+
+# ---------------------------------------------------------------------- PDDL
+
+
+def _problem(name: str, home: _Home, trial: _Trial) -> str:
+    kinds: dict[str, Furniture] = ROOMS[home.room]
+    stock = THINGS[home.room]
+    place_of = {piece: place for piece, _, place in home.pieces}
+    kind_of = {piece: kind for piece, kind, _ in home.pieces}
+
+    receptacle_types = {receptacle_type(kind) for room in ROOMS.values() for kind in room}
+    object_types = {f"{thing}Type" for room in THINGS.values() for thing in room} | {"SinkType"}
+    objects = ["agent1 - agent"]
+    objects += [f"{kind} - rtype" for kind in sorted(receptacle_types)]
+    objects += [f"{kind} - otype" for kind in sorted(object_types)]
+    objects += [f"{thing} - object" for thing, _, _ in trial.things]
+    objects += [f"{piece} - receptacle" for piece in place_of]
+    objects += [f"{place} - location" for place in sorted({*place_of.values(), home.start})]
+
+    facts = [f"atLocation agent1 {home.start}"]
+    for piece, kind, place in home.pieces:
+        facts += [f"receptacleType {piece} {receptacle_type(kind)}", f"receptacleAtLocation {piece} {place}"]
+        if kinds[kind].openable:
+            facts.append(f"openable {piece}")
+    for kind in kinds:
+        facts += [
+            f"canContain {receptacle_type(kind)} {thing}Type"
+            for thing, traits in stock.items()
+            if kind in traits.places and not traits.lamp
+        ]
+    for thing, kind, where in trial.things:
+        traits = stock[kind]
+        facts += [
+            f"objectType {thing} {kind}Type",
+            f"inReceptacle {thing} {where}",
+            f"objectAtLocation {thing} {place_of[where]}",
+        ]
+        facts.append(f"toggleable {thing}" if traits.lamp else f"pickupable {thing}")
+        for trait in ("cleanable", "heatable", "coolable", "sliceable"):
+            if getattr(traits, trait):
+                facts.append(f"{trait} {thing}")
+        if traits.container:
+            facts.append(f"isReceptacleObject {thing}")
+        if traits.coolable and kind_of[where] == "Fridge":
+            facts.append(f"isCool {thing}")
+    return "\n".join(
+        (
+            f"(define (problem {name})",
+            "(:domain alfred)",
+            "(:objects",
+            *(f"    {line}" for line in objects),
+            ")",
+            "(:init",
+            *(f"    ({fact})" for fact in facts),
+            ")",
+            f"(:goal {trial.goal})",
+            ")",
+        )
+    )

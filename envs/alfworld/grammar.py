@@ -1,0 +1,383 @@
+r"""The grammar of a game file: command templates and replies, compiled to functions.
+
+ALFWorld's files speak a small language of their own (TextWorld's `.twl` with a Tracery-like JSON inside):
+
+* `action Name { template :: "take {o} from {r}"; feedback :: "#Name.feedback#"; grammar :: \"\"\"{…}\"\"\"; }`
+* a rule is a list of alternatives; the first whose `condition` holds gives the text;
+* in a text, `{o.name}` names an action's parameter, `#rule#` is another rule, and
+  `[{o.indefinite + ' ' + o.name | inreceptacle(o:object, r:receptacle)}]` lists all `o` for which a condition
+  holds.
+
+A condition is a conjunction of facts. Which of its variables are already bound matters: `look` is an action at a
+location, so that its list of receptacles is of those here, while the introduction's is of all.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from .domain import Rules
+from .model import NOTHING, Game, Piece, Render, State, Wording, members
+from .pddl import Malformed
+
+Roles: TypeAlias = Mapping[str, str]
+"""The bound variables, and what each is to the engine ("object", "receptacle", "tool", "here", …)."""
+
+Atom: TypeAlias = tuple[str, ...]
+"""A predicate and, for each argument, `@role` of a bound variable or the type of an unbound one."""
+
+MASK = "\x00"
+"""Stands for the task sentence in a masked grammar."""
+
+_SENTENCE = re.compile(r'("rhs"\s*:\s*"Your task is to: )((?:[^"\\]|\\.)*)"')
+_ENTRY = re.compile(
+    r"""\s*(?: action\s+(?P<action>\w+)\s*\{
+          | (?P<key>\w+)\s*::\s*(?:\"\"\"(?P<long>.*?)\"\"\"|"(?P<short>(?:[^"\\]|\\.)*)")\s*;
+          | (?P<end>\}) )""",
+    re.DOTALL | re.VERBOSE,
+)
+_PART = re.compile(r"#(?P<rule>[^#\s]+)#|\[\{(?P<item>[^{}|]+)\|(?P<where>[^{}]+)\}\]|\{(?P<name>[^{}|]+)\}")
+_ATOM = re.compile(r"\s*(\w+)\s*\(([^()]*)\)\s*")
+
+
+def mask_sentence(grammar: str) -> tuple[str, str | None]:
+    """Separate the task sentence, the one thing that differs between the grammars of a release.
+
+    Returns:
+        The grammar with `MASK` in the sentence's place, and the sentence; or the grammar unchanged and None.
+    """
+    found = _SENTENCE.search(grammar)
+    if found is None:
+        return grammar, None
+    try:
+        sentence = json.loads(f'"{found[2]}"')
+    except json.JSONDecodeError as error:
+        raise Malformed(f"its task sentence is not a JSON string ({error})") from None
+    return grammar[: found.start(2)] + MASK + grammar[found.end(2) :], sentence
+
+
+def read_wording(grammar: str, rules: Rules) -> Wording:
+    """Compile a (masked) grammar.
+
+    Raises:
+        Malformed: it is no such grammar, or speaks of something that the engine does not know.
+    """
+    templates, feedback, texts = _read_entries(grammar)
+    book = _Book(texts)
+    for name in rules.roles:
+        if name not in templates:
+            raise Malformed(f"its grammar has no command template for the action {name}")
+    return Wording(
+        {name: _template(templates[name], roles) for name, roles in rules.roles.items()},
+        {name: book.text(feedback.get(name, ""), roles) for name, roles in rules.roles.items()},
+        book.text("#intro#", {}),
+    )
+
+
+def task_line(wording_of: str, sentence: str | None) -> str:
+    """The paragraph that states the task: the rule `task` of a masked grammar with the sentence put in."""
+    rule = _read_entries(wording_of)[2].get("task")
+    if not rule or "rhs" not in rule[0]:
+        raise Malformed("its grammar has no rule for the task")
+    text = str(rule[0]["rhs"])
+    return text if sentence is None else text.replace(MASK, sentence)
+
+
+@lru_cache(maxsize=16)
+def _read_entries(grammar: str) -> tuple[dict[str, str], dict[str, str], dict[str, list[dict[str, Any]]]]:
+    """Templates and feedback by action, and all rules, those of the actions included."""
+    templates: dict[str, str] = {}
+    feedback: dict[str, str] = {}
+    rules: dict[str, list[dict[str, Any]]] = {}
+    action: str | None = None
+    position, end = 0, len(grammar.rstrip())
+    while position < end:
+        entry = _ENTRY.match(grammar, position)
+        if entry is None:
+            line = grammar.count("\n", 0, position) + 1
+            raise Malformed(f"its grammar cannot be read from line {line} on")
+        position = entry.end()
+        text = entry["long"] if entry["long"] is not None else entry["short"]
+        if entry["action"]:
+            action = entry["action"].lower()
+        elif entry["end"]:
+            action = None
+        elif entry["key"] == "grammar":
+            rules |= _read_rules(text)
+        elif action and entry["key"] == "template":
+            templates[action] = text
+        elif action and entry["key"] == "feedback":
+            feedback[action] = text
+    return templates, feedback, rules
+
+
+def _read_rules(text: str) -> dict[str, list[dict[str, Any]]]:
+    try:
+        # The mask is a control character, which strict JSON forbids in strings.
+        rules = json.loads(text, strict=False)
+    except json.JSONDecodeError as error:
+        raise Malformed(f"a part of its grammar is not JSON ({error})") from None
+    if not isinstance(rules, dict) or not all(isinstance(rule, list) for rule in rules.values()):
+        raise Malformed("a part of its grammar is not a table of rules")
+    return rules
+
+
+def _template(text: str, roles: Roles) -> tuple[Piece, ...]:
+    """The pieces of a command template. A list over a variable that the action binds is that variable."""
+    pieces: list[Piece] = []
+    position = 0
+    for part in _PART.finditer(text):
+        if part.start() > position:
+            pieces.append(text[position : part.start()])
+        position = part.end()
+        variable = (part["item"] or part["name"] or "").strip().partition(".")[0]
+        if roles.get(variable) not in ("object", "receptacle", "tool"):
+            raise Malformed(f"its grammar has a command template that the engine does not know: {text[:80]!r}")
+        pieces.append((roles[variable],))
+    if position < len(text):
+        pieces.append(text[position:])
+    return tuple(pieces)
+
+
+# ---------------------------------------------------------------------- what texts can name, ask and list
+
+_NAMES: dict[str, Render] = {
+    "object": lambda game, state, thing, other: game.objects[thing],
+    "tool": lambda game, state, thing, other: game.objects[other],
+    "receptacle": lambda game, state, thing, other: game.receptacles[other],
+    "here": lambda game, state, thing, other: game.locations[state.location],
+}
+
+Test: TypeAlias = Callable[[Game, State, int, int], object]
+"""A condition; true if the value is."""
+
+_TESTS: dict[Atom, Test] = {
+    ("holdsany", "agent"): lambda game, state, thing, other: state.held != NOTHING,
+    ("openable", "@receptacle"): lambda game, state, thing, other: game.openable >> other & 1,
+    ("opened", "@receptacle"): lambda game, state, thing, other: state.opened >> other & 1,
+    ("isreceptacleobject", "@object"): lambda game, state, thing, other: game.containers >> thing & 1,
+    ("pickupable", "@object"): lambda game, state, thing, other: game.pickupable >> thing & 1,
+    ("cleanable", "@object"): lambda game, state, thing, other: game.cleanable >> thing & 1,
+    ("heatable", "@object"): lambda game, state, thing, other: game.heatable >> thing & 1,
+    ("coolable", "@object"): lambda game, state, thing, other: game.coolable >> thing & 1,
+    ("sliceable", "@object"): lambda game, state, thing, other: game.sliceable >> thing & 1,
+    ("toggleable", "@object"): lambda game, state, thing, other: game.toggleable >> thing & 1,
+    ("isclean", "@object"): lambda game, state, thing, other: state.clean >> thing & 1,
+    ("ishot", "@object"): lambda game, state, thing, other: state.hot >> thing & 1,
+    ("iscool", "@object"): lambda game, state, thing, other: state.cool >> thing & 1,
+    ("issliced", "@object"): lambda game, state, thing, other: state.sliced >> thing & 1,
+    ("istoggled", "@object"): lambda game, state, thing, other: state.toggled >> thing & 1,
+    # A negated fact holds in the original only where an action has made it false, and none ever toggles back.
+    ("not_istoggled", "@object"): lambda game, state, thing, other: False,
+}
+
+Query: TypeAlias = Callable[[Game, State, int, int], list[str]]
+"""The names of all things for which a condition holds, in the original's order."""
+
+
+def _things(game: Game, bits: int) -> list[str]:
+    return [game.objects[thing] for thing in members(bits)]
+
+
+def _held(game: Game, state: State, thing: int, other: int) -> list[str]:
+    return [] if state.held == NOTHING else [game.objects[state.held]]
+
+
+def _contents(game: Game, state: State, thing: int, other: int) -> list[str]:
+    return _things(game, game.contents(state, other))
+
+
+def _contained(game: Game, state: State, thing: int, other: int) -> list[str]:
+    return _things(game, game.contained.get(thing, 0))
+
+
+def _receptacles_here(game: Game, state: State, thing: int, other: int) -> list[str]:
+    return [game.receptacles[receptacle] for receptacle in game.here[state.location]]
+
+
+def _all_receptacles(game: Game, state: State, thing: int, other: int) -> list[str]:
+    return [name for name, location in zip(game.receptacles, game.location_of, strict=True) if location >= 0]
+
+
+def _put_aside(game: Game, state: State, thing: int, other: int) -> list[str]:
+    """Things here that were taken out of a receptacle here: once for each such receptacle."""
+    if not state.taken:
+        return []
+    near = state.near >> state.location * game.width & game.everything
+    taken = [state.taken >> receptacle * game.width & near for receptacle in game.here[state.location]]
+    return [game.objects[thing] for thing in members(near) for bits in taken if bits >> thing & 1]
+
+
+def _queries() -> dict[frozenset[Atom], Query]:
+    table: dict[frozenset[Atom], Query] = {
+        frozenset({("holds", "agent", "object")}): _held,
+        frozenset({("inreceptacle", "object", "@receptacle")}): _contents,
+        frozenset({("inreceptacleobject", "object", "@object")}): _contained,
+        frozenset({("receptacleatlocation", "receptacle", "location")}): _all_receptacles,
+        frozenset({("receptacleatlocation", "receptacle", "@here")}): _receptacles_here,
+    }
+    for place in ("location", "@here"):  # bound by the action, or by being where the agent is
+        here = {("atlocation", "agent", place), ("receptacleatlocation", "receptacle", place)}
+        aside = {("objectatlocation", "object", place), ("not_inreceptacle", "object", "receptacle")}
+        table[frozenset(here)] = _receptacles_here
+        table[frozenset(here | aside)] = _put_aside
+    return table
+
+
+_QUERIES = _queries()
+
+
+class _Book:
+    """The rules of a grammar, compiled as they are referred to (some are never used, and broken)."""
+
+    def __init__(self, rules: Mapping[str, list[dict[str, Any]]]) -> None:
+        self._rules = rules
+        self._separator = self._plain("list_separator", ", ")
+        self._last_separator = self._plain("list_last_separator", ", and ")
+        self._empty = self._plain("list_empty", "nothing")
+
+    def text(self, text: str, roles: Roles) -> Render:
+        """Compile a text whose bound variables are `roles`."""
+        text = text.lstrip()  # as the original's reader of texts does, for every rule
+        parts: list[str | Render] = []
+        position = 0
+        for part in _PART.finditer(text):
+            if part.start() > position:
+                parts.append(text[position : part.start()])
+            position = part.end()
+            if part["rule"]:
+                parts.append(self._rule(part["rule"], roles))
+            elif part["item"]:
+                parts.append(self._list(part["item"], part["where"], roles))
+            else:
+                parts.append(self._name(part["name"], roles))
+        if position < len(text):
+            parts.append(text[position:])
+        return _joined(parts)
+
+    def _plain(self, rule: str, default: str) -> str:
+        alternatives = self._rules.get(rule) or [{"rhs": default}]
+        return str(alternatives[0].get("rhs"))
+
+    def _rule(self, name: str, roles: Roles) -> Render:
+        if name == "task":
+            return lambda game, state, thing, other: game.task_line
+        if name not in self._rules:
+            raise Malformed(f"its grammar refers to a rule {name}, which it does not have")
+        alternatives: list[tuple[Test | None, Render]] = []
+        for alternative in self._rules[name]:
+            if not isinstance(alternative, dict) or not isinstance(alternative.get("rhs"), str):
+                raise Malformed(f"its grammar's rule {name} has an alternative without a text")
+            condition = alternative.get("condition")
+            test = self._condition(str(condition), roles) if condition else None
+            alternatives.append((test, self.text(alternative["rhs"], roles)))
+            if test is None:
+                break
+        if len(alternatives) == 1 and alternatives[0][0] is None:
+            return alternatives[0][1]
+
+        def choose(game: Game, state: State, thing: int, other: int) -> str:
+            for test, render in alternatives:
+                if test is None or test(game, state, thing, other):
+                    return render(game, state, thing, other)
+            return ""
+
+        return choose
+
+    def _name(self, expression: str, roles: Roles) -> Render:
+        variable, _, attribute = expression.strip().partition(".")
+        render = _NAMES.get(roles.get(variable, ""))
+        if render is None or attribute not in ("", "name"):
+            raise Malformed(f"its grammar names {{{expression}}}, which the engine cannot name there")
+        return render
+
+    def _list(self, item: str, where: str, roles: Roles) -> Render:
+        prefix, suffix = self._item(item)
+        query = self._query(_atoms(where, roles), where)
+        separator, last, empty = self._separator, self._last_separator, self._empty
+
+        def listing(game: Game, state: State, thing: int, other: int) -> str:
+            names = [f"{prefix}{name}{suffix}" for name in query(game, state, thing, other)]
+            if not names:
+                return empty
+            if len(names) == 1:
+                return names[0]
+            return separator.join(names[:-1]) + last + names[-1]
+
+        return listing
+
+    def _item(self, item: str) -> tuple[str, str]:
+        """What stands before and behind the name of a listed thing."""
+        item = item.strip()
+        if item.startswith("#") and item.endswith("#"):
+            rule = self._rules.get(item[1:-1])
+            if not rule:
+                raise Malformed(f"its grammar refers to a rule {item[1:-1]}, which it does not have")
+            words = re.split(r"(\{[^{}]*\})", str(rule[0].get("rhs")))
+            parts = [word[1:-1] if word[:1] == "{" else repr(word) for word in words if word]
+        else:
+            parts = [part.strip() for part in item.split("+")]
+        sides = ["", ""]
+        named = 0
+        for part in parts:
+            if part[0] in "'\"":
+                sides[named] += part[1:-1]
+            elif re.fullmatch(r"\w+\.indefinite", part):
+                sides[named] += "a"  # the original's article for every name
+            elif re.fullmatch(r"\w+(\.name( or \w+\.id)?)?", part) and not named:
+                named = 1
+            else:
+                raise Malformed(f"its grammar lists {item!r}, which the engine does not know")
+        return sides[0], sides[1]
+
+    def _condition(self, text: str, roles: Roles) -> Test:
+        atoms = _atoms(text, roles)
+        tests = [_TESTS[atom] for atom in atoms if atom in _TESTS]
+        rest = frozenset(atom for atom in atoms if atom not in _TESTS)
+        if rest:
+            tests.append(self._query(rest, text))
+        if len(tests) == 1:
+            return tests[0]
+        return lambda game, state, thing, other: all(test(game, state, thing, other) for test in tests)
+
+    def _query(self, atoms: frozenset[Atom], text: str) -> Query:
+        query = _QUERIES.get(atoms)
+        if query is None:
+            raise Malformed(f"its grammar asks {text.strip()[:120]!r}, which the engine does not know there")
+        return query
+
+
+def _atoms(condition: str, roles: Roles) -> frozenset[Atom]:
+    """The facts of a condition, with each variable replaced by what it is."""
+    atoms: set[Atom] = set()
+    for text in condition.split("&"):
+        match = _ATOM.fullmatch(text)
+        if match is None:
+            raise Malformed(f"its grammar has a condition {condition.strip()[:120]!r}, which is no list of facts")
+        arguments = []
+        for argument in match[2].split(","):
+            variable, _, kind = (part.strip() for part in argument.partition(":"))
+            role = roles.get(variable)
+            arguments.append(kind if role in (None, "agent") else f"@{role}")
+        atoms.add((match[1].lower(), *arguments))
+    return frozenset(atoms)
+
+
+def _joined(parts: list[str | Render]) -> Render:
+    """One function for a sequence of literals and functions."""
+    match parts:
+        case []:
+            return lambda game, state, thing, other: ""
+        case [str(only)]:
+            return lambda game, state, thing, other: only
+        case [single] if not isinstance(single, str):
+            return single
+
+    def join(game: Game, state: State, thing: int, other: int) -> str:
+        return "".join([part if isinstance(part, str) else part(game, state, thing, other) for part in parts])
+
+    return join

@@ -1,0 +1,221 @@
+"""Blocksworld in words: plain English and PDDL-like forms, written and read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+from .rules import HAND, PICK_UP, PUT_DOWN, STACK, TABLE, UNSTACK, Action, Arrangement, Fact, Goal
+
+NOTATIONS = ("english", "pddl")
+
+COLOURS = (
+    "red", "blue", "orange", "yellow", "white", "magenta", "black", "cyan", "green", "violet", "silver", "gold"
+)  # fmt: skip
+"""PlanBench's names of the blocks a, b, c, … l; later letters name themselves."""
+
+_LONGEST = 200
+_BLOCK = r"(?!a block)(?:the )?(?:block )?([a-z][a-z0-9_-]*)(?: block)?"
+_FORMS = tuple(
+    (verb, re.compile(pattern, re.ASCII))
+    for verb, pattern in (
+        (PICK_UP, rf"pick[-_ ]?up {_BLOCK}(?: from the table)?"),
+        (PUT_DOWN, rf"put[-_ ]?down {_BLOCK}(?: on(?:to)? the table)?"),
+        (STACK, rf"stack {_BLOCK} (?:on top of|onto|on to|on) {_BLOCK}"),
+        (STACK, r"stack ([a-z][a-z0-9_-]*) ([a-z][a-z0-9_-]*)"),
+        (UNSTACK, rf"unstack {_BLOCK} (?:from on top of|from the top of|from|off of|off) {_BLOCK}"),
+        (UNSTACK, r"unstack ([a-z][a-z0-9_-]*) ([a-z][a-z0-9_-]*)"),
+    )
+)
+_LIST_MARK = re.compile(r"(?:\d{1,4}[.)]|[-*]) ")
+_VERB = re.compile(r"unstack|stack|pick[-_ ]?up|put[-_ ]?down")
+_WORD = re.compile(r"[a-z0-9_-]+")
+
+
+class Unreadable(str):
+    """Why a line is no action."""
+
+
+class Vocabulary:
+    """The blocks' names, and how facts and actions are written and read with them.
+
+    Args:
+        names: the blocks' PDDL names. Where all are single letters, English calls the first twelve of the
+            alphabet by PlanBench's colours.
+        notation: "english" or "pddl", the form in which things are written. Both are read.
+    """
+
+    def __init__(self, names: Sequence[str], notation: str) -> None:
+        self.notation = notation
+        self.names = tuple(names)
+        coloured = all(len(name) == 1 for name in names)
+        self.words = tuple(_colour(name) if coloured else name for name in names)
+        self._numbers = {word: number for number, word in enumerate(self.words)}
+        self._numbers |= {name: number for number, name in enumerate(self.names)}
+        blocks = range(len(self.names))
+        self._clear = [self.fact(Fact("clear", block)) for block in blocks]
+        self._hand_empty = self.fact(Fact("handempty"))
+        self._held = [self.fact(Fact("holding", block)) for block in blocks]
+        self._on = [[self.fact(Fact("on", block, other)) for other in blocks] for block in blocks]
+        self._table = [self.fact(Fact("ontable", block)) for block in blocks]
+        self._actions: dict[Action, str] = {}
+        self.canonical: dict[str, Action] = {}
+        """Canonical wordings written so far and what they mean."""
+
+    # ------------------------------------------------------------------ writing
+
+    def fact(self, fact: Fact) -> str:
+        """An atom, as in "the red block is on the table" or "(ontable a)"."""
+        return self._english(fact, "") if self.notation == "english" else self._pddl(fact)
+
+    def situation(self, state: Arrangement) -> str:
+        """All that holds: clear blocks, the hand, what is on what, what is on the table."""
+        covered = set(state)
+        texts = [text for block, text in enumerate(self._clear) if block not in covered and state[block] != HAND]
+        hand = self._hand_empty
+        on: list[str] = []
+        table: list[str] = []
+        for block, support in enumerate(state):
+            if support >= 0:
+                on.append(self._on[block][support])
+            elif support == TABLE:
+                table.append(self._table[block])
+            else:
+                hand = self._held[block]
+        texts += (hand, *on, *table)
+        if self.notation == "pddl":
+            return f"(:init {' '.join(texts)})"
+        return f"Now {_listed(texts)}."
+
+    def goal(self, goal: Goal) -> str:
+        """What must hold at the end."""
+        texts = [self.fact(fact) for fact in goal.facts()]
+        if self.notation == "pddl":
+            return f"(:goal (and {' '.join(texts)}))"
+        return f"Goal: {_listed(texts)}."
+
+    def action(self, action: Action) -> str:
+        """An action in the canonical wording of the notation."""
+        text = self._actions.get(action)
+        if text is None:
+            text = self._actions[action] = self._wording(action)
+            self.canonical[text] = action
+        return text
+
+    def _wording(self, action: Action) -> str:
+        verb, block, other = action
+        if self.notation == "pddl":
+            return f"({' '.join([verb, *(self.names[number] for number in (block, other) if number >= 0)])})"
+        if verb == PICK_UP:
+            return f"pick up {self._the(block)}"
+        if verb == PUT_DOWN:
+            return f"put down {self._the(block)}"
+        if verb == STACK:
+            return f"stack {self._the(block)} on top of {self._the(other)}"
+        return f"unstack {self._the(block)} from on top of {self._the(other)}"
+
+    def refusal(self, action: Action, unmet: Fact) -> str:
+        """That an action is not possible, and the precondition that does not hold."""
+        if self.notation == "pddl":
+            return f"{self.action(action)} is not possible: {self._pddl(unmet)} does not hold."
+        return f"You cannot {self.action(action)}: {self._english(unmet, 'not ')}."
+
+    def _the(self, block: int) -> str:
+        return f"the {self.words[block]} block"
+
+    def _english(self, fact: Fact, negation: str) -> str:
+        predicate, block, other = fact
+        if predicate == "handempty":
+            return f"the hand is {negation}empty"
+        if predicate == "holding":
+            return f"the hand is {negation}holding {self._the(block)}"
+        if predicate == "clear":
+            return f"{self._the(block)} is {negation}clear"
+        place = "the table" if predicate == "ontable" else f"top of {self._the(other)}"
+        return f"{self._the(block)} is {negation}on {place}"
+
+    def _pddl(self, fact: Fact) -> str:
+        return f"({' '.join([fact.predicate, *(self.names[block] for block in fact[1:] if block >= 0)])})"
+
+    # ------------------------------------------------------------------ reading
+
+    def read(self, line: str) -> Action | Unreadable:
+        """The action that a line means, in either notation.
+
+        Case, blanks, the article, a list mark ("2." or "-"), emphasis and a final full stop do not matter;
+        everything else must be there and nothing else may be.
+        """
+        known = self.canonical.get(line)
+        if known is not None:
+            return known
+        if len(line) > _LONGEST:
+            return Unreadable(f"an action has at most {_LONGEST} characters, this has {len(line)}.")
+        text = line.strip().replace("\t", " ").lower()
+        if not text:
+            return Unreadable(f"an empty line is no action. {self._forms()}")
+        if not (text.isascii() and text.isprintable()):
+            return Unreadable(f"an action is written in plain printable letters. {self._forms()}")
+        text = " ".join(text.replace("**", "").replace("`", "").split())
+        mark = _LIST_MARK.match(text)
+        text = (text[mark.end() :] if mark else text).removesuffix(".").rstrip()
+        if text.startswith("(") and text.endswith(")"):
+            text = text[1:-1].strip()
+        for verb, form in _FORMS:
+            match = form.fullmatch(text)
+            if match is None:
+                continue
+            blocks = []
+            for name in match.groups():
+                number = self._numbers.get(name)
+                if number is None:
+                    return Unreadable(f"there is no block {name!r}; the blocks are {', '.join(self._shown())}.")
+                blocks.append(number)
+            return Action(verb, *blocks)
+        return Unreadable(f"{line.strip()[:80]!r} is not an action. {self._forms()}")
+
+    def skim(self, line: str) -> Action | None:
+        """The action in a line by PlanBench's lenient reading, or None for a line that it skips.
+
+        An action word and as many block names as it takes, in order of appearance, whatever stands around them.
+        """
+        text = line.lower()
+        verb = _VERB.search(text)
+        if verb is None:
+            return None
+        words = _WORD.findall(f"{text[: verb.start()]} {text[verb.end() :]}")
+        blocks = [self._numbers[word] for word in words if word in self.words]
+        if not blocks:
+            blocks = [self._numbers[word] for word in words if word in self._numbers]
+        name = re.sub(r"[_ ]", "-", verb.group()).replace("pickup", PICK_UP).replace("putdown", PUT_DOWN)
+        if len(blocks) != (2 if name in (STACK, UNSTACK) else 1):
+            return None
+        return Action(name, *blocks)
+
+    def _shown(self) -> tuple[str, ...]:
+        return self.words if self.notation == "english" else self.names
+
+    def _forms(self) -> str:
+        first, second = (0, 1) if len(self.names) > 1 else (0, 0)
+        examples = (
+            Action(PICK_UP, first),
+            Action(PUT_DOWN, first),
+            Action(STACK, first, second),
+            Action(UNSTACK, first, second),
+        )
+        return f"Write for example: {'; '.join(self.action(example) for example in examples)}."
+
+
+@lru_cache(maxsize=64)
+def vocabulary(names: tuple[str, ...], notation: str) -> Vocabulary:
+    """The vocabulary of these names, shared by all tasks that use them."""
+    return Vocabulary(names, notation)
+
+
+def _colour(letter: str) -> str:
+    place = ord(letter) - ord("a")
+    return COLOURS[place] if place < len(COLOURS) else letter
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"

@@ -1,0 +1,155 @@
+"""Text to index terms, exactly as Lucene's (and so Anserini's) default English analyser does it.
+
+Unicode word breaks (UAX #29, with Lucene's tailoring: runs of South-East Asian letters stay together, Han and
+Hiragana characters stand alone, emoji are tokens) → possessive `'s` removed → lower case → 33 stop words dropped →
+Porter stems. The tables below are Unicode's word-break and emoji properties as that tokenizer knows them; letters
+added to Unicode later than version 9 count as letters here, which Lucene would drop.
+
+Characters are first mapped to one letter per word-break class, so that one small regular expression over the
+classes does the segmentation of any script.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+
+from .porter import porter_stem
+
+_STOP = """a an and are as at be but by for if in into is it no not of on or such that the their then there these
+they this to was will with"""
+STOP_WORDS = frozenset(_STOP.split())
+"""Lucene's English stop words."""
+
+MAX_TOKEN = 255
+"""Longer tokens are cut, and tokenization goes on after the cut."""
+
+_PICTOGRAPHS = (
+    "00A9 00AE 203C 2049 2122 2194-2199 21A9-21AA 231A-231B 2328 2388 23CF 23E9-23F3 23F8-23FA 25AA-25AB 25B6"
+    " 25C0 25FB-25FE 2600-2605 2607-2612 2614-2685 2690-2705 2708-2712 2714 2716 271D 2721 2728 2733-2734 2744"
+    " 2747 274C 274E 2753-2755 2757 2763-2767 2795-2797 27A1 27B0 27BF 2934-2935 2B05-2B07 2B1B-2B1C 2B50 2B55"
+    " 3030 303D 3297 3299 1F000-1F0FF 1F10D-1F10F 1F12F 1F16C-1F171 1F17E-1F17F 1F18E 1F191-1F19A 1F1AD-1F1E5"
+    " 1F201-1F20F 1F21A 1F22F 1F232-1F23A 1F23C-1F23F 1F249-1F3FA 1F400-1F53D 1F546-1F64F 1F680-1F6FF"
+    " 1F774-1F77F 1F7D5-1F7FF 1F80C-1F80F 1F848-1F84F 1F85A-1F85F 1F888-1F88F 1F8AE-1F8FF 1F90C-1F93A"
+    " 1F93C-1F945 1F947-1FFFD"
+)
+"""Extended_Pictographic of Unicode Emoji 11.0 (hexadecimal code points)."""
+
+_CLASSES: tuple[tuple[str, str], ...] = (
+    ("'", "0027"),
+    ('"', "0022"),
+    (".", "002E 2018 2019 2024 FE52 FF07 FF0E"),  # between letters or between digits
+    (":", "003A 00B7 0387 05F4 2027 FE13 FE55 FF1A"),  # between letters
+    (",", "002C 003B 037E 0589 060C 060D 066C 07F8 2044 FE10 FE14 FF0C FF1B"),  # between digits
+    ("_", "005F 202F 203F-2040 2054 FE33-FE34 FE4D-FE4F FF3F"),
+    ("#", "0023 002A"),
+    ("v", "FE0F"),
+    ("w", "FE0E"),
+    ("z", "200D"),
+    ("x", "200C FF9E-FF9F"),
+    ("c", "20E3"),
+    (" ", "200B"),
+    ("r", "1F1E6-1F1FF"),
+    ("m", "1F3FB-1F3FF"),
+    ("t", "E0020-E007E"),
+    ("T", "E007F"),
+    ("0", "066B FF10-FF19"),
+    ("k", "3031-3035 309B-309C 30A0-30FA 30FC-30FF 31F0-31FF 32D0-32FE 3300-3357 FF66-FF9D 1B000"),
+    ("i", "3005 3007 3021-3029 3038-303B 3041-3096 309D-309F 2E80-2FD5 3400-9FFF F900-FAD9 1F200 20000-3FFFD"),
+    ("s", "0E01-0E3A 0E40-0E4E 0E81-0EBD 0EC0-0EC4 0EC6 0ECD 0EDC-0EDF 1000-103F 1050-108F 109A-109F"),
+    ("s", "1780-17D3 17D7 17DC-17DD 1950-1974 1980-19C9 19DA 19DE-19DF 1A20-1A7C 1AA0-1AAD A9E0-A9EF A9FA-A9FE"),
+    ("s", "AA60-AAC2 AADB-AADF 11700-1172B 1173A-1173F"),
+    ("h", "05D0-05F2 FB1D FB1F-FB4F"),
+    ("a", "05F3 24B6-24E9 1F130-1F149 1F150-1F169 1F170-1F189"),
+    ("e", _PICTOGRAPHS),
+)
+"""Word-break classes by code point; earlier rows win. Characters of no row go by their general category."""
+
+
+def _spans(ranges: str) -> list[tuple[int, int]]:
+    spans = (span.partition("-") for span in ranges.split())
+    return [(int(first, 16), int(last or first, 16)) for first, _, last in spans]
+
+
+class _ClassTable(dict[int, int]):
+    """Code point → the class letter's code point, for `str.translate`; filled as characters occur."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rows = [(name, _spans(ranges)) for name, ranges in _CLASSES]
+
+    def __missing__(self, point: int) -> int:
+        found = self[point] = ord(self._classify(point))
+        return found
+
+    def _classify(self, point: int) -> str:
+        category = unicodedata.category(chr(point))
+        if category[0] == "M" and not 0xFE0E <= point <= 0xFE0F and point != 0x20E3:
+            return "x"
+        for name, spans in self._rows:
+            if any(first <= point <= last for first, last in spans):
+                return name
+        if category[0] == "L" or category == "Nl":
+            return "a"
+        return {"Nd": "0", "Cf": "x"}.get(category, " ")
+
+
+_table = _ClassTable()
+
+# Any character takes the extending and formatting characters that follow it along (rule WB4).
+_X = "[xzvwctT]*"
+_X_EMOJI = "[xzctT]*"  # without the presentation selectors
+_KATAKANA = rf"k{_X}(?:(?:_{_X})*k{_X})*"
+_WORD = (
+    rf"(?:h{_X}(?:'{_X}|\"{_X}h{_X})"
+    rf"|0{_X}(?:(?:(?:_{_X})*|[,.']{_X})0{_X})*"
+    rf"|[ah]{_X}(?:(?:(?:_{_X})*|[:.']{_X})[ah]{_X})*)+"
+)
+_PICTURE = rf"(?:(?:e{_X_EMOJI})?m|e)"
+_TOKENS = re.compile(
+    rf"(?:_{_X})*(?:{_KATAKANA}|{_WORD})(?:(?:_{_X})+(?:{_KATAKANA}|{_WORD}))*(?:_{_X})*"
+    rf"|z*{_PICTURE}(?:{_X_EMOJI}v?z{_PICTURE})*{_X_EMOJI}v?"
+    rf"|#{_X_EMOJI}v?c{_X_EMOJI}"
+    rf"|r{_X}r{_X}"
+    rf"|(?:s{_X})+"
+    rf"|i{_X}"
+)
+_ASCII_TOKENS = re.compile(
+    r"_*(?:[0-9]+(?:(?:_*|[,;.'])[0-9]+)*|[A-Za-z]+(?:(?:_*|[:.'])[A-Za-z]+)*)+"
+    r"(?:_+(?:[0-9]+(?:(?:_*|[,;.'])[0-9]+)*|[A-Za-z]+(?:(?:_*|[:.'])[A-Za-z]+)*)+)*_*"
+)
+
+
+def tokenize(text: str) -> list[str]:
+    """The words of a text, before any of the later steps."""
+    if text.isascii():
+        tokens: list[str] = _ASCII_TOKENS.findall(text)
+        if len(text) <= MAX_TOKEN or max(map(len, tokens), default=0) <= MAX_TOKEN:
+            return tokens
+    classes = text.translate(_table)
+    found = []
+    start = 0
+    search = _TOKENS.search
+    while match := search(classes, start):
+        begin, start = match.span()
+        if start - begin > MAX_TOKEN:
+            cut = _TOKENS.match(classes, begin, begin + MAX_TOKEN)
+            start = cut.end() if cut else begin + MAX_TOKEN
+        found.append(text[begin:start])
+    return found
+
+
+@lru_cache(maxsize=1 << 17)
+def term_of(token: str) -> str:
+    """The index term of one token; empty for a stop word."""
+    if token[-1:] in ("s", "S") and token[-2:-1] in ("'", "’", "＇"):
+        token = token[:-2]
+    # Letter by letter, as Java does it: no final sigma, one character for each.
+    token = token.lower() if token.isascii() else "".join(c.lower()[0] for c in token)
+    return "" if token in STOP_WORDS else porter_stem(token)
+
+
+def analyze(text: str) -> list[str]:
+    """The index terms of a document or query, in order, repeats kept."""
+    return [term for term in map(term_of, tokenize(text)) if term]

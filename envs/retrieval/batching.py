@@ -1,0 +1,111 @@
+"""Requests of many threads answered together: one worker, a bounded queue, no waiting for company.
+
+Whatever queues up while the retriever is busy is its next batch. A lone request is served at once, and under load
+batches grow by themselves.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from .interface import Hit, Retriever
+
+
+class QueueFull(RuntimeError):
+    """There are as many requests waiting as may."""
+
+
+class _Request(NamedTuple):
+    queries: Sequence[str]
+    k: int
+    reply: Future[list[list[Hit]]]
+
+
+class Batcher:
+    """Searches for many threads through one retriever.
+
+    Args:
+        max_batch: the most queries in one call of the retriever (a larger request is one call of its own).
+        max_waiting: the most requests that may wait; further ones are turned away.
+    """
+
+    def __init__(self, retriever: Retriever, max_batch: int = 64, max_waiting: int = 128) -> None:
+        self._retriever = retriever
+        self._max_batch = max_batch
+        self._max_waiting = max_waiting
+        self._waiting: deque[_Request] = deque()
+        self._wake = threading.Condition()
+        self._closed = False
+        self.served = 0
+        self.batches = 0
+        self._worker = threading.Thread(target=self._work, name="retrieval-batches", daemon=True)
+        self._worker.start()
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the queue now."""
+        return len(self._waiting)
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """Wait for the hits of these queries.
+
+        Raises:
+            QueueFull: too many requests are waiting, or the batcher is closed.
+        """
+        request = _Request(queries, k, Future())
+        with self._wake:
+            if self._closed or len(self._waiting) >= self._max_waiting:
+                raise QueueFull
+            self._waiting.append(request)
+            self._wake.notify()
+        return request.reply.result()
+
+    def close(self) -> None:
+        """Turn away what still waits and end the worker."""
+        with self._wake:
+            self._closed = True
+            left = list(self._waiting)
+            self._waiting.clear()
+            self._wake.notify()
+        for request in left:
+            request.reply.set_exception(QueueFull())
+        self._worker.join(timeout=10.0)
+
+    def _work(self) -> None:
+        while True:
+            with self._wake:
+                while not self._waiting and not self._closed:
+                    self._wake.wait()
+                if self._closed:
+                    return
+                batch = self._take()
+            self._answer(batch)
+
+    def _take(self) -> list[_Request]:
+        batch = [self._waiting.popleft()]
+        queries = len(batch[0].queries)
+        while self._waiting and queries + len(self._waiting[0].queries) <= self._max_batch:
+            batch.append(self._waiting.popleft())
+            queries += len(batch[-1].queries)
+        return batch
+
+    def _answer(self, batch: Sequence[_Request]) -> None:
+        queries = [query for request in batch for query in request.queries]
+        k = max(request.k for request in batch)
+        self.batches += 1
+        try:
+            hits = self._retriever.search(queries, k)
+        except Exception as error:  # whatever it was belongs to those who asked
+            for request in batch:
+                request.reply.set_exception(error)
+            return
+        start = 0
+        for request in batch:
+            stop = start + len(request.queries)
+            request.reply.set_result([ranking[: request.k] for ranking in hits[start:stop]])
+            start = stop
+        self.served += len(queries)

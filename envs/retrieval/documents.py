@@ -1,0 +1,164 @@
+"""Corpora: reading them, checking them, and keeping them on disk for random access.
+
+A corpus is JSON lines, plain or gzipped, `{"id": "0", "contents": "\\"Title\\"\\ntext"}`: the form of Search-R1's
+wiki-18 and of Pyserini's JsonCollection.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import weakref
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import DataError
+from .interface import Document
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a plain or gzipped file with their 1-based numbers; empty ones left out.
+
+    Raises:
+        DataError: the file is missing, or a truncated or damaged archive.
+    """
+    number = 0
+    try:
+        opened: Any = gzip.open if path.suffix == ".gz" else open
+        with opened(path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield number, line
+    except FileNotFoundError:
+        raise DataError(path, "there is no such file.") from None
+    except (EOFError, zlib.error, OSError) as error:
+        raise DataError(path, f"cannot be read after line {number} ({error}); fetch it again.") from error
+
+
+def parse_row(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    """One JSON line as a dictionary.
+
+    Raises:
+        DataError: the line is not UTF-8, not JSON, or not an object; names file and line.
+    """
+    try:
+        row = json.loads(line)
+    except UnicodeDecodeError as error:
+        raise DataError(path, f"is not UTF-8 text ({error.reason} at byte {error.start}).", number) from None
+    except ValueError as error:
+        raise DataError(path, f"is not JSON ({error}).", number) from None
+    if not isinstance(row, dict):
+        raise DataError(path, f"holds a JSON {type(row).__name__}, not an object.", number)
+    return row
+
+
+def read_corpus(path: str | Path) -> Iterator[Document]:
+    """The documents of a corpus file, streamed; duplicate ids are found by the end of the stream.
+
+    Raises:
+        DataError: with the line: no JSON, no `id`, no `contents`, an id that occurred before.
+    """
+    path = Path(path).expanduser()
+    ids = _Ids(path)
+    for number, line in read_lines(path):
+        row = parse_row(line, path, number)
+        for key in ("id", "contents"):
+            if key not in row:
+                raise DataError(path, f"has no {key!r}; a document is {{'id': …, 'contents': …}}.", number)
+        name, contents = row["id"], row["contents"]
+        if isinstance(name, bool) or not isinstance(name, str | int):
+            raise DataError(path, f"'id' must be a string, not {json.dumps(name)[:60]}.", number)
+        if not isinstance(contents, str):
+            raise DataError(path, f"'contents' must be a string, not {json.dumps(contents)[:60]}.", number)
+        name = str(name)
+        ids.add(name, number)
+        yield Document(name, contents)
+    ids.check()
+
+
+class _Ids:
+    """Finds duplicate ids in 16 bytes an id, so that 21 million of them need no giant set of strings."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._digests = array("Q")
+        self._lines = array("Q")
+
+    def add(self, name: str, line: int) -> None:
+        digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        self._digests.append(int.from_bytes(digest, "little"))
+        self._lines.append(line)
+
+    def check(self) -> None:
+        digests = np.frombuffer(self._digests, np.uint64) if self._digests else np.empty(0, np.uint64)
+        order = np.argsort(digests, kind="stable")
+        again = np.flatnonzero(digests[order][1:] == digests[order][:-1])
+        if not len(again):
+            return
+        pairs = [(self._lines[int(order[i + 1])], self._lines[int(order[i])]) for i in again]
+        line, first = min(pairs)
+        raise DataError(self._path, f"repeats the id of line {first}; ids must be unique.", line)
+
+
+class CorpusHash:
+    """A SHA-256 over ids and contents: the same for a plain, a gzipped and a reformatted file."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, document: Document) -> None:
+        for part in document:
+            raw = part.encode("utf-8", "surrogatepass")
+            self._hash.update(len(raw).to_bytes(8, "little"))
+            self._hash.update(raw)
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
+
+def corpus_hash(documents: Iterable[Document]) -> str:
+    """The hash that an index's manifest names its corpus by."""
+    digest = CorpusHash()
+    for document in documents:
+        digest.add(document)
+    return digest.hexdigest()
+
+
+DOCUMENTS_FILE = "documents.jsonl"
+OFFSETS_FILE = "offsets.npy"
+
+
+class StoredDocuments(Sequence[Document]):
+    """The documents of an index folder, read from disk one by one: memory stays small at any corpus size."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / DOCUMENTS_FILE
+        self._offsets = np.load(folder / OFFSETS_FILE, mmap_mode="r")
+        size = self._path.stat().st_size
+        if len(self._offsets) < 1 or int(self._offsets[-1]) != size:
+            raise DataError(self._path, "does not have the length that its index was built with; build it again.")
+        # A bare descriptor, read at given places: no shared position, so threads and forks need no lock.
+        self._descriptor = os.open(self._path, os.O_RDONLY)
+        self._closer = weakref.finalize(self, os.close, self._descriptor)
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        start, stop = int(self._offsets[index]), int(self._offsets[index + 1])
+        row = json.loads(os.pread(self._descriptor, stop - start, start))
+        return Document(row["id"], row["contents"])
+
+    def close(self) -> None:
+        self._closer()

@@ -1,0 +1,220 @@
+"""The retrieval server: `POST /retrieve` as Search-R1's clients speak it, and `GET /health`.
+
+Request: `{"queries": [str, …], "topk": int or null, "return_scores": bool}`. Reply: `{"result": [[…], …]}`, a list
+a query; with scores each item is `{"document": {"id", "contents", "title", "text"}, "score"}`, else the document
+alone. A full queue answers 503 with `Retry-After`; a malformed request 400 with `{"error": …}`.
+
+Flask and waitress come with the extra `web`.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigurationError
+from .batching import Batcher, QueueFull
+from .extras import optional_module
+from .interface import Hit, RetrievalError, Retriever
+
+DEFAULT_PORT = 8000
+DEFAULT_TOPK = 3
+"""Search-R1's defaults."""
+
+_SPARE_THREADS = 4
+"""Threads beyond the queue's length, so that health and refusals are answered while the queue is full."""
+
+_log = logging.getLogger(__name__)
+
+
+class RetrievalServer:
+    """A retriever behind HTTP.
+
+    Args:
+        retriever: what searches.
+        host, port: where to listen; port 0 takes a free one (see `port`).
+        max_batch, max_waiting: see `Batcher`; each waiting request holds one thread.
+        max_topk: requests for more hits than this are refused.
+
+    Raises:
+        ConfigurationError: the address is taken, or Flask or waitress is missing.
+    """
+
+    def __init__(
+        self,
+        retriever: Retriever,
+        host: str = "127.0.0.1",
+        port: int = DEFAULT_PORT,
+        *,
+        max_batch: int = 64,
+        max_waiting: int = 64,
+        max_topk: int = 1000,
+    ) -> None:
+        waitress = optional_module("waitress.server", "web", "the retrieval server")
+        optional_module("flask", "web", "the retrieval server")
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            listener = socket.create_server((host, port), family=family)
+        except OSError as error:
+            raise ConfigurationError(f"cannot listen on {host}:{port} ({error.strerror or error}).") from None
+        self._batcher = Batcher(retriever, max_batch, max_waiting)
+        app = make_app(retriever, self._batcher, max_topk)
+        # Waitress reports every queued request as a warning; the bound here is ours.
+        logging.getLogger("waitress.queue").setLevel(logging.ERROR)
+        self._server = waitress.create_server(
+            app,
+            sockets=[listener],
+            threads=max_waiting + _SPARE_THREADS,
+            connection_limit=max_waiting * 8 + 128,
+            ident="arboretum",
+        )
+        self.host = host
+        self.port = int(listener.getsockname()[1])
+        self._thread: threading.Thread | None = None
+
+    @property
+    def url(self) -> str:
+        """The address for `HTTPRetriever`."""
+        return f"http://{self.host}:{self.port}"
+
+    def run(self) -> None:
+        """Serve until interrupted, in this thread."""
+        try:
+            self._server.run()
+        finally:
+            self._batcher.close()
+
+    def start(self) -> RetrievalServer:
+        """Serve in a thread of its own until `stop`."""
+        self._thread = threading.Thread(target=self._loop, name="retrieval-server", daemon=True)
+        self._thread.start()
+        return self
+
+    def _loop(self) -> None:
+        self._server.asyncore.loop(timeout=0.2, map=self._server._map)
+
+    def stop(self) -> None:
+        """End a server that `start` began: what waits is answered 503, connections are closed."""
+        self._batcher.close()
+        self._server.task_dispatcher.shutdown()
+        # The loop owns the sockets: it is asked to close them from within.
+        self._server.trigger.pull_trigger(self._server.close)
+        for channel in list(self._server.active_channels.values()):
+            self._server.trigger.pull_trigger(channel.handle_close)
+        if self._thread is not None:
+            self._thread.join(timeout=10.0)
+
+    def __enter__(self) -> RetrievalServer:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def make_app(retriever: Retriever, batcher: Batcher, max_topk: int) -> Any:
+    """The Flask application, for any WSGI server."""
+    flask = optional_module("flask", "web", "the retrieval server")
+    jsonify, request = flask.jsonify, flask.request
+    app = flask.Flask(__name__)
+    app.json.sort_keys = False
+    started = time.monotonic()
+
+    def retrieve() -> Any:
+        try:
+            queries, topk, scored = _parse(request.get_json(force=True, silent=True), max_topk)
+        except ConfigurationError as error:
+            return jsonify(error=str(error)), 400
+        if not queries:
+            return jsonify(result=[])
+        try:
+            rankings = batcher.search(queries, topk)
+        except QueueFull:
+            reply = jsonify(error="too many requests are waiting; try again soon.")
+            reply.headers["Retry-After"] = "1"
+            return reply, 503
+        except RetrievalError as error:  # this server asks another one
+            return jsonify(error=str(error)), 502
+        except Exception:
+            _log.exception("a search failed")
+            return jsonify(error="the search failed; the server's log says why."), 500
+        render = _scored if scored else _document
+        return jsonify(result=[[render(hit) for hit in ranking] for ranking in rankings])
+
+    def health() -> Any:
+        return jsonify(
+            status="ok",
+            index=retriever.identity,
+            documents=len(retriever) if hasattr(retriever, "__len__") else None,
+            waiting=batcher.waiting,
+            served=batcher.served,
+            batches=batcher.batches,
+            seconds=round(time.monotonic() - started, 1),
+        )
+
+    app.add_url_rule("/retrieve", view_func=retrieve, methods=["POST"])
+    app.add_url_rule("/health", view_func=health, methods=["GET"])
+    return app
+
+
+def _parse(body: Any, max_topk: int) -> tuple[list[str], int, bool]:
+    if not isinstance(body, dict):
+        raise ConfigurationError('the request must be a JSON object such as {"queries": ["…"], "topk": 3}.')
+    queries = body.get("queries")
+    if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
+        raise ConfigurationError("'queries' must be a list of strings.")
+    topk = body.get("topk") or DEFAULT_TOPK
+    if isinstance(topk, bool) or not isinstance(topk, int) or not 1 <= topk <= max_topk:
+        raise ConfigurationError(f"'topk' must be an integer from 1 to {max_topk}, or null.")
+    scored = body.get("return_scores", False)
+    if scored not in (True, False, None):
+        raise ConfigurationError("'return_scores' must be true or false.")
+    return queries, topk, bool(scored)
+
+
+def _document(hit: Hit) -> dict[str, Any]:
+    document = hit.document
+    return {
+        "id": document.id,
+        "contents": document.contents,
+        "title": document.title,
+        "text": document.text,
+    }
+
+
+def _scored(hit: Hit) -> dict[str, Any]:
+    return {"document": _document(hit), "score": hit.score}
+
+
+def serve(
+    host: str = "127.0.0.1",
+    port: int = DEFAULT_PORT,
+    index: str | Path | Retriever = "",
+    *,
+    max_batch: int = 64,
+    max_waiting: int = 64,
+    ready: Callable[[str], None] | None = None,
+) -> None:
+    """Serve an index until interrupted.
+
+    Args:
+        index: an index folder, a corpus file, or an open retriever.
+        ready: called with the address once requests are accepted.
+
+    Raises:
+        ConfigurationError: no such index, the address is taken, Flask or waitress is missing.
+    """
+    from .factory import open_retriever
+
+    retriever = index if isinstance(index, Retriever) else open_retriever(index)
+    server = RetrievalServer(retriever, host, port, max_batch=max_batch, max_waiting=max_waiting)
+    if ready is not None:
+        ready(server.url)
+    try:
+        server.run()
+    finally:
+        retriever.close()

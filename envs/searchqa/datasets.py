@@ -1,0 +1,221 @@
+"""Question sets: FlashRAG's JSON lines, HotpotQA's original JSON, and Search-R1's prepared parquet."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import ConfigurationError, DataError, unknown_name
+from ..retrieval.documents import parse_row, read_lines
+from ..retrieval.extras import optional_module
+from ..retrieval.interface import Document
+
+SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".parquet")
+CORPUS_FILES = ("corpus.jsonl", "corpus.jsonl.gz")
+
+_NAMED_SPLITS = {"dev60": "dev60_with_context", "dev": "dev7405"}
+"""Splits of the packaged HotpotQA sample whose files have longer names."""
+_EVALUATED = ("test", "dev", "valid", "train")
+_PROMPTED = re.compile(r"Question:\s*(.+?)\s*(?:<\|im_end\|>.*)?$", re.DOTALL)
+
+
+class Question(NamedTuple):
+    """One question.
+
+    Attributes:
+        id: unique in its set.
+        question: as asked.
+        golden_answers: any of them is right; empty where they are not published.
+        evidence: titles of the articles that answer it, in the order of reading; empty where unknown.
+        metadata: what else the file says.
+        context: paragraphs that come with it (HotpotQA's distractor setting).
+    """
+
+    id: str
+    question: str
+    golden_answers: tuple[str, ...]
+    evidence: tuple[str, ...] = ()
+    metadata: Mapping[str, Any] = {}
+    context: tuple[tuple[str, str], ...] = ()
+
+
+def read_questions(path: str | Path) -> list[Question]:
+    """Read a question file of any of the known forms.
+
+    Raises:
+        DataError: the file is missing or malformed (names the line or row), or two questions share an id.
+    """
+    path = Path(path).expanduser()
+    if path.name.endswith(".parquet"):
+        rows: Iterable[tuple[int, Any]] = _parquet_rows(path)
+    elif path.name.endswith(".json"):
+        rows = _json_rows(path)
+    else:
+        rows = ((number, parse_row(line, path, number)) for number, line in read_lines(path))
+    questions: dict[str, Question] = {}
+    for number, row in rows:
+        question = _question(row, path, number)
+        if question.id in questions:
+            raise DataError(path, f"repeats the question id {question.id!r}; ids must be unique.", number)
+        questions[question.id] = question
+    if not questions:
+        raise DataError(path, "holds no questions.")
+    return list(questions.values())
+
+
+def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
+    try:
+        rows = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise DataError(path, "there is no such file.") from None
+    except ValueError as error:
+        raise DataError(path, f"is not JSON ({error}).") from None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise DataError(path, "must be a JSON list of questions.")
+    yield from enumerate(rows, 1)
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
+    if not path.is_file():
+        raise DataError(path, "there is no such file.")
+    arrow = optional_module("pyarrow", "search", f"reading {path}")
+    parquet = optional_module("pyarrow.parquet", "search", f"reading {path}")
+    try:
+        number = 0
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches():
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+    except (arrow.ArrowException, OSError) as error:
+        raise DataError(path, f"cannot be read as parquet ({error}).") from None
+
+
+def _question(row: Mapping[str, Any], path: Path, number: int) -> Question:
+    text = row.get("question")
+    if not isinstance(text, str):
+        text = _prompted_question(row.get("prompt"))
+    if text is None:
+        raise DataError(path, "has no 'question'.", number)
+    metadata = row.get("metadata") or {}
+    if not isinstance(metadata, Mapping):
+        raise DataError(path, "'metadata' must be an object.", number)
+    extra = {key: row[key] for key in ("type", "level", "data_source") if row.get(key) is not None}
+    evidence = metadata.get("supporting_titles") or _facts_titles(row) or _facts_titles(metadata)
+    return Question(
+        _id(row, number),
+        text.strip(),
+        _answers(row, path, number),
+        tuple(dict.fromkeys(map(str, evidence))),
+        {**extra, **metadata},
+        _context(row, path, number),
+    )
+
+
+def _id(row: Mapping[str, Any], number: int) -> str:
+    for key in ("id", "_id"):
+        if row.get(key) is not None:
+            return str(row[key])
+    extra = row.get("extra_info")
+    if isinstance(extra, Mapping) and extra.get("index") is not None:
+        # Row numbers repeat where data sets were concatenated; with the set's name they do not.
+        return f"{row.get('data_source', '')}_{extra.get('split', '')}_{extra['index']}".strip("_")
+    return str(number - 1)
+
+
+def _answers(row: Mapping[str, Any], path: Path, number: int) -> tuple[str, ...]:
+    found = row.get("golden_answers")
+    if found is None:
+        model = row.get("reward_model")
+        truth = model.get("ground_truth") if isinstance(model, Mapping) else None
+        found = truth.get("target") if isinstance(truth, Mapping) else None
+    if found is None:
+        found = row.get("answer", [])
+    if isinstance(found, str):
+        found = [found]
+    if not isinstance(found, list) or not all(isinstance(answer, str) for answer in found):
+        raise DataError(path, "'golden_answers' must be a list of strings.", number)
+    return tuple(found)
+
+
+def _prompted_question(prompt: Any) -> str | None:
+    """The question within a prepared chat prompt."""
+    if isinstance(prompt, list) and prompt and isinstance(prompt[-1], Mapping):
+        match = _PROMPTED.search(str(prompt[-1].get("content", "")))
+        return match[1] if match else None
+    return None
+
+
+def _facts_titles(row: Mapping[str, Any]) -> list[str]:
+    facts = row.get("supporting_facts") or []
+    if isinstance(facts, Mapping):  # Hugging Face's columns
+        return [str(title) for title in facts.get("title", [])]
+    return [str(fact[0]) for fact in facts if isinstance(fact, list | tuple) and fact]
+
+
+def _context(row: Mapping[str, Any], path: Path, number: int) -> tuple[tuple[str, str], ...]:
+    context = row.get("context") or []
+    if isinstance(context, Mapping):
+        context = list(zip(context.get("title", []), context.get("sentences", []), strict=False))
+    try:
+        return tuple((str(title), "".join(sentences)) for title, sentences in context)
+    except (TypeError, ValueError):
+        raise DataError(path, "'context' must be a list of [title, [sentences]].", number) from None
+
+
+def context_corpus(questions: Iterable[Question]) -> list[Document]:
+    """A corpus of all paragraphs that come with questions; equal ones once."""
+    paragraphs = dict.fromkeys(paragraph for question in questions for paragraph in question.context)
+    return [Document(str(i), f'"{title}"\n{text}') for i, (title, text) in enumerate(paragraphs)]
+
+
+def question_files(folder: Path) -> dict[str, Path]:
+    """The question files of a data set's folder by split, in alphabetical order of their names."""
+    found = {}
+    for path in sorted(folder.iterdir()):
+        suffix = next((s for s in reversed(SUFFIXES) if path.name.endswith(s)), None)
+        if suffix is None or path.name in CORPUS_FILES or not path.is_file() or path.name == "manifest.json":
+            continue
+        stem = path.name.removesuffix(".gz").rpartition(".")[0]
+        split = next((name for name, file in _NAMED_SPLITS.items() if file == stem), stem)
+        found[_plain_split(split)] = path
+    return found
+
+
+def _plain_split(stem: str) -> str:
+    """`hotpot_dev_distractor_v1` is dev, `train-00000` is train; a name without such a part stays as it is."""
+    parts = re.split(r"[^A-Za-z0-9]+", stem.lower())
+    named = [part for part in parts if part in _EVALUATED]
+    return named[0] if len(named) == 1 else stem
+
+
+def corpus_file(folder: Path) -> Path | None:
+    """The corpus that lies beside a data set's questions."""
+    return next((folder / name for name in CORPUS_FILES if (folder / name).is_file()), None)
+
+
+def choose_split(split: str | None, available: Iterable[str], where: str | Path) -> list[str]:
+    """The splits to play: the one asked for (`valid` and `dev` mean the same), or all.
+
+    Raises:
+        ConfigurationError: there is no such split.
+    """
+    names = list(available)
+    if split is None:
+        return names
+    for wanted in (split, {"valid": "dev", "dev": "valid"}.get(split, split)):
+        if wanted in names:
+            return [wanted]
+    raise unknown_name(f"split of {where}", split, names)
+
+
+def evaluation_split(available: Iterable[str]) -> str:
+    """The split that papers evaluate on: test if there is one, else dev, else train (T-STAR, table 7)."""
+    names = list(available)
+    for wanted in _EVALUATED:
+        if wanted in names:
+            return wanted
+    raise ConfigurationError(f"none of the splits {names} is one to evaluate on; name one.")

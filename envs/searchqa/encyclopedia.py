@@ -1,0 +1,460 @@
+"""A generated encyclopedia of a made-up world: articles on people, places, works and organisations.
+
+Articles refer to one another. Names and facts are drawn at random, so nothing in it can be known beforehand. Each
+split is a country of its own: its articles refer only to one another, and all of them stand in one corpus.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from ..retrieval.interface import Document
+from ..seeding import stable_seed
+
+Kind = Literal["person", "place", "work", "organisation"]
+
+SPLITS = ("train", "dev", "test")
+SIZES: Mapping[str, Mapping[Kind, int]] = {
+    "train": {"person": 560, "place": 240, "work": 400, "organisation": 240},
+    "dev": {"person": 190, "place": 80, "work": 130, "organisation": 80},
+    "test": {"person": 190, "place": 80, "work": 130, "organisation": 80},
+}
+"""Articles by split and kind: 2,400 in all."""
+
+_ONSETS = [
+    "b",
+    "br",
+    "c",
+    "d",
+    "dr",
+    "f",
+    "g",
+    "h",
+    "j",
+    "k",
+    "l",
+    "l",
+    "m",
+    "m",
+    "n",
+    "n",
+    "p",
+    "r",
+    "r",
+    "s",
+    "st",
+    "t",
+    "th",
+    "tr",
+    "v",
+    "w",
+]
+_VOWELS = ["a", "a", "e", "e", "i", "i", "o", "o", "u", "ae", "ai", "ea", "ia", "ou"]
+_CODAS = ("", "", "", "", "l", "n", "r", "s", "th", "m")
+_PLACE_ENDINGS = [
+    "holm",
+    "mere",
+    "wick",
+    "stead",
+    "ford",
+    "march",
+    "dale",
+    "haven",
+    "gard",
+    "fell",
+    "moor",
+    "reach",
+]
+_COLOURS = [
+    "Amber",
+    "Ashen",
+    "Azure",
+    "Brazen",
+    "Broken",
+    "Copper",
+    "Crimson",
+    "Distant",
+    "Drowned",
+    "Eastern",
+    "Emerald",
+    "Empty",
+    "Fallen",
+    "Frozen",
+    "Gilded",
+    "Golden",
+    "Hollow",
+    "Iron",
+    "Ivory",
+    "Last",
+    "Lost",
+    "Northern",
+    "Pale",
+    "Patient",
+    "Quiet",
+    "Restless",
+    "Sapphire",
+    "Scarlet",
+    "Second",
+    "Silent",
+    "Silver",
+    "Sleeping",
+    "Southern",
+    "Velvet",
+    "Wandering",
+    "Western",
+    "Winter",
+    "Wooden",
+]
+_THINGS = [
+    "Almanac",
+    "Anchor",
+    "Archive",
+    "Bell",
+    "Bridge",
+    "Candle",
+    "Causeway",
+    "Chapel",
+    "Compass",
+    "Courtyard",
+    "Crown",
+    "Ferry",
+    "Fountain",
+    "Gate",
+    "Granary",
+    "Harbour",
+    "Hourglass",
+    "Key",
+    "Lantern",
+    "Ledger",
+    "Library",
+    "Lighthouse",
+    "Loom",
+    "Map",
+    "Masquerade",
+    "Mill",
+    "Mirror",
+    "Needle",
+    "Oracle",
+    "Orchard",
+    "Parable",
+    "Pilgrim",
+    "Quarry",
+    "Raven",
+    "Sail",
+    "Sparrow",
+    "Staircase",
+    "Tapestry",
+    "Threshold",
+    "Tower",
+    "Vineyard",
+    "Violin",
+    "Voyage",
+    "Well",
+    "Windmill",
+]
+_FORMS = ("novel", "comic opera", "play", "long poem", "film", "song cycle", "travelogue")
+_BODIES = [
+    "Academy",
+    "Bank",
+    "Brewery",
+    "Conservatory",
+    "Foundry",
+    "Guild",
+    "Hospital",
+    "Institute",
+    "Museum",
+    "Observatory",
+    "Orchestra",
+    "Press",
+    "Shipyard",
+    "Society",
+    "Theatre",
+    "Trust",
+]
+_PROFESSIONS = [
+    "apothecary",
+    "architect",
+    "astronomer",
+    "bookbinder",
+    "botanist",
+    "cartographer",
+    "clockmaker",
+    "composer",
+    "diplomat",
+    "engraver",
+    "geologist",
+    "glassblower",
+    "historian",
+    "inventor",
+    "linguist",
+    "mathematician",
+    "navigator",
+    "painter",
+    "philosopher",
+    "physician",
+    "sculptor",
+]
+_INSTRUMENTS = [
+    "bassoon",
+    "cello",
+    "clarinet",
+    "cornet",
+    "dulcimer",
+    "fiddle",
+    "flute",
+    "harp",
+    "harpsichord",
+    "lute",
+    "oboe",
+    "trumpet",
+    "zither",
+]
+_GOODS = [
+    "amber",
+    "bells",
+    "carpets",
+    "cheese",
+    "cider",
+    "clocks",
+    "glass",
+    "honey",
+    "ink",
+    "lace",
+    "linen",
+    "paper",
+    "pottery",
+    "rope",
+    "saffron",
+    "salt",
+]
+_EMBLEMS = [
+    "badger",
+    "beehive",
+    "falcon",
+    "fern",
+    "griffin",
+    "heron",
+    "key",
+    "lynx",
+    "plough",
+    "rose",
+    "ship",
+    "stag",
+    "star",
+    "sword",
+    "thistle",
+    "wheel",
+]
+_GENRES = ["a satire", "a tragedy", "a comedy", "a mystery", "a romance", "a chronicle", "an allegory"]
+
+
+class Article(NamedTuple):
+    """One article.
+
+    Attributes:
+        title: unique in the encyclopedia.
+        kind: what it is about.
+        split: which country it lies in.
+        facts: by name; those that name another article hold its title.
+        text: a few sentences that state every fact.
+    """
+
+    title: str
+    kind: Kind
+    split: str
+    facts: Mapping[str, str]
+    text: str
+
+
+class Encyclopedia:
+    """All articles of one made-up world.
+
+    Args:
+        seed: another seed, another world.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+        rng = random.Random(stable_seed("encyclopedia", seed))
+        names = _Names(rng)
+        self.articles: dict[str, Article] = {}
+        self.titles: dict[tuple[str, Kind], list[str]] = {}
+        for split in SPLITS:
+            for article in _country(split, rng, names):
+                self.articles[article.title] = article
+                self.titles.setdefault((split, article.kind), []).append(article.title)
+
+    def documents(self) -> list[Document]:
+        """The corpus, in an order that mixes kinds and countries."""
+        articles = list(self.articles.values())
+        random.Random(stable_seed("order", self.seed)).shuffle(articles)
+        return [Document(str(i), f'"{a.title}"\n{a.text}') for i, a in enumerate(articles)]
+
+
+@lru_cache(maxsize=4)
+def encyclopedia(seed: int = 0) -> Encyclopedia:
+    """The encyclopedia of a seed; made once a process."""
+    return Encyclopedia(seed)
+
+
+class _Names:
+    """Made-up names, none given twice."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._used: set[str] = set()
+        works = [f"The {colour} {thing}" for colour in _COLOURS for thing in _THINGS]
+        rng.shuffle(works)
+        self._works = iter(works)
+
+    def _word(self, syllables: int) -> str:
+        choice = self._rng.choice
+        return "".join(choice(_ONSETS) + choice(_VOWELS) + choice(_CODAS) for _ in range(syllables)).capitalize()
+
+    def fresh(self, kind: Kind) -> str:
+        """A title for an article of `kind`."""
+        if kind == "work":
+            return next(self._works)
+        while True:
+            if kind == "person":
+                # Family names are unique, as a family name is what later references would be searched by.
+                family = self._word(self._rng.choice((2, 3)))
+                name, unique = f"{self._word(2)} {family}", family
+            elif kind == "place":
+                unique = name = self._word(self._rng.choice((1, 2))) + self._rng.choice(_PLACE_ENDINGS)
+            else:
+                unique = self._word(2)
+                name = f"{unique} {self._rng.choice(_BODIES)}"
+            if unique not in self._used:
+                self._used.add(unique)
+                return name
+
+    def river(self) -> str:
+        """The name of a river."""
+        return self._word(2)
+
+
+def _country(split: str, rng: random.Random, names: _Names) -> Iterator[Article]:
+    sizes = SIZES[split]
+    titles: dict[Kind, list[str]] = {kind: [names.fresh(kind) for _ in range(n)] for kind, n in sizes.items()}
+    rivers = [names.river() for _ in range(max(6, sizes["place"] // 8))]
+    for kind in titles:
+        for title in titles[kind]:
+            facts = _DRAW[kind](title, titles, rivers, rng)
+            yield Article(title, kind, split, facts, _write(kind, title, facts, rng))
+
+
+Titles = Mapping[Kind, Sequence[str]]
+
+
+def _person(title: str, titles: Titles, rivers: Sequence[str], rng: random.Random) -> dict[str, str]:
+    return {
+        "birthplace": rng.choice(titles["place"]),
+        "born": str(rng.randint(1402, 1899)),
+        "profession": rng.choice(_PROFESSIONS),
+        "teacher": _other(title, titles["person"], rng),
+        "employer": rng.choice(titles["organisation"]),
+        "instrument": rng.choice(_INSTRUMENTS),
+    }
+
+
+def _place(title: str, titles: Titles, rivers: Sequence[str], rng: random.Random) -> dict[str, str]:
+    return {
+        "river": rng.choice(rivers),
+        "founded": str(rng.randint(611, 1398)),
+        "population": str(rng.randint(1_100, 99_000)),
+        "goods": rng.choice(_GOODS),
+        "mayor": rng.choice(titles["person"]),
+    }
+
+
+def _work(title: str, titles: Titles, rivers: Sequence[str], rng: random.Random) -> dict[str, str]:
+    return {
+        "form": rng.choice(_FORMS),
+        "author": rng.choice(titles["person"]),
+        "year": str(rng.randint(1430, 1960)),
+        "setting": rng.choice(titles["place"]),
+        "publisher": rng.choice(titles["organisation"]),
+        "genre": rng.choice(_GENRES),
+    }
+
+
+def _organisation(title: str, titles: Titles, rivers: Sequence[str], rng: random.Random) -> dict[str, str]:
+    return {
+        "founder": rng.choice(titles["person"]),
+        "seat": rng.choice(titles["place"]),
+        "founded": str(rng.randint(1400, 1930)),
+        "emblem": rng.choice(_EMBLEMS),
+        "members": str(rng.randint(12, 4_800)),
+    }
+
+
+def _other(title: str, titles: Sequence[str], rng: random.Random) -> str:
+    while True:
+        found = rng.choice(titles)
+        if found != title:
+            return found
+
+
+_DRAW = {"person": _person, "place": _place, "work": _work, "organisation": _organisation}
+
+_OPENINGS: Mapping[Kind, tuple[str, ...]] = {
+    "person": (
+        "{t} (born {born} in {birthplace}) was a {profession}.",
+        "{t} was a {profession}, born in {born} in {birthplace}.",
+    ),
+    "place": (
+        "{t} is a town on the river {river}, founded in {founded}.",
+        "{t}, founded in {founded}, lies on the river {river}.",
+    ),
+    "work": (
+        "{t} is a {form} by {author}, completed in {year}.",
+        "{t} is a {form} of {year} and the best known work of its author {author}.",
+    ),
+    "organisation": (
+        "The {t} has its seat in {seat} and was founded in {founded}.",
+        "The {t}, founded in {founded}, is seated in {seat}.",
+    ),
+}
+_BODIES_OF_TEXT: Mapping[Kind, tuple[tuple[str, ...], ...]] = {
+    "person": (
+        (
+            "As a young {profession}, {t} was taught by {teacher}.",
+            "{t} learned the trade from {teacher}, the teacher.",
+        ),
+        ("The employer of {t} was the {employer}.", "For many years {t} was employed by the {employer}."),
+        ("{t} also played the {instrument}.", "In the evenings {t} would play the {instrument}."),
+    ),
+    "place": (
+        ("Its population is {population}.", "At the last count {t} had a population of {population}."),
+        ("The mayor of {t} is {mayor}.", "Its mayor, {mayor}, lives at the market square of {t}."),
+        ("{t} is known for its {goods}.", "Traders come to {t} for its {goods}."),
+    ),
+    "work": (
+        ("It is set in {setting}.", "The story of {t} is set in {setting}."),
+        ("The {publisher} published it.", "{t} was published by the {publisher}."),
+        ("Critics call {t} {genre}.", "In genre {t} is {genre}."),
+    ),
+    "organisation": (
+        ("Its founder was {founder}.", "The {t} was the idea of its founder {founder}."),
+        ("The emblem of the {t} shows a {emblem}.", "Its emblem is a {emblem}."),
+        ("The {t} has {members} members.", "It counts {members} members."),
+    ),
+}
+_ASIDES: Mapping[Kind, tuple[str, ...]] = {
+    "person": ("A statue in the garden remembers the day.", "Letters from those years are kept to this day.", ""),
+    "place": ("A market is held there every second week.", "The old walls can still be walked.", ""),
+    "work": ("The manuscript was long thought lost.", "It has been translated many times.", ""),
+    "organisation": ("Visitors are welcome in the summer months.", "Its records fill four cellars.", ""),
+}
+
+
+def _write(kind: Kind, title: str, facts: Mapping[str, str], rng: random.Random) -> str:
+    body = [rng.choice(variants) for variants in _BODIES_OF_TEXT[kind]]
+    rng.shuffle(body)
+    aside = rng.choice(_ASIDES[kind])
+    parts = [rng.choice(_OPENINGS[kind]), *body, *([aside] if aside else [])]
+    return " ".join(parts).format(t=title, **facts)

@@ -1,0 +1,1 @@
+"""Pages of the shop: Jinja templates, one style sheet and a few lines of script."""

@@ -1,0 +1,40 @@
+"""Blocksworld and the bandit: steps and forks, and the solver on published sizes."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Callable, Iterator
+
+from ...envs.blocksworld.generation import generate
+from ...envs.blocksworld.solver import optimal_plan
+from .row import Row, paired
+from .stepping import world_rows
+
+
+def measure(peers: bool = False, rounds: int = 5) -> Iterator[Row]:
+    """Rows for Blocksworld and Bandit.
+
+    Args:
+        peers: changes nothing: RAGEN's bandit is no package of its own, and PlanBench has no environment.
+        rounds: paired rounds; medians are reported.
+    """
+    del peers
+    yield from world_rows("TextBandit-v0", rounds=rounds, step_bar=1.0)
+    yield from world_rows("TextBlocksworld-v0", rounds=rounds, step_bar=1.0)
+    yield from world_rows("TextBlocksworld-v0", rounds=rounds, step_bar=1.0, label="(15 blocks)", blocks=15)
+    sizes = (5, 15)
+    for size, seconds in zip(sizes, paired([_solving(size) for size in sizes], rounds), strict=True):
+        yield Row(f"optimal plan, {size} blocks", statistics.median(seconds) * 1e3, "ms", 5.0, False)
+
+
+def _solving(blocks: int) -> Callable[[], int]:
+    problems = [generate("mixed", blocks, f"test/{index}") for index in range(100)]
+    random.Random(0).shuffle(problems)
+
+    def run() -> int:
+        for problem in problems:
+            optimal_plan(problem.init, problem.goal)
+        return len(problems)
+
+    return run

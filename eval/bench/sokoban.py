@@ -1,0 +1,158 @@
+"""Sokoban: steps and forks of every world, levels made per size, plans found per level."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from itertools import count
+from typing import Any
+
+import gymnasium as gym
+
+from ...envs.boxoban import GENERATED
+from ...envs.sokoban.generator import Spec, generate
+from ...envs.sokoban.rules import STANDARD, Masks
+from ...envs.sokoban.solver import solve
+from ...envs.sokoban.world import BANDS, default_spec
+from .row import Row, cpu_seconds, paired, ratio
+from .stepping import world_rows
+
+_WORLDS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("TextSokoban-v0", "", {}),
+    ("TextSokoban-v0", "(coordinates)", {"observation_format": "coord"}),
+    ("TextSokoban-v0", "(grid and coordinates)", {"observation_format": "grid_coord"}),
+    ("TextSokobanNewVocab-v0", "", {}),
+    ("TextLargeSokoban-v0", "", {}),
+    ("TextSokobanHard-v0", "", {}),
+    ("TextBoxoban-v0", "(generated)", {"generated": True}),
+)
+
+_LEVELS: tuple[tuple[str, Spec, int, float | None], ...] = (
+    ("6x6, 1 box", default_spec(6, 1), 500, 0.5),
+    ("8x8, 2 boxes", default_spec(8, 2), 200, 5.0),
+    ("hard band", BANDS["hard"].spec, 100, 50.0),
+    ("10x10, 4 boxes", GENERATED, 40, 200.0),
+)
+
+
+def measure(peers: bool = False, rounds: int = 5) -> Iterator[Row]:
+    """Rows for the Sokoban worlds.
+
+    Levels are made for the test split, the dearest: four in five rooms belong to other splits and are passed over.
+
+    Args:
+        peers: also measure GEM and TextArena, where they are installed.
+        rounds: paired rounds; medians are reported.
+    """
+    for name, label, kwargs in _WORLDS:
+        yield from world_rows(name, rounds=rounds, step_bar=2.0, label=label, **kwargs)
+    for label, spec, levels, bar in _LEVELS:
+        seconds = _generation(spec, levels)
+        tail = sorted(seconds)[int(0.95 * levels)]
+        yield Row(
+            f"level made, {label}", statistics.mean(seconds) * 1e3, "ms", bar, False, f"p95 {tail * 1e3:.2f} ms"
+        )
+        seconds = _solving(spec, min(levels, 40))
+        tail = sorted(seconds)[int(0.95 * len(seconds))]
+        yield Row(
+            f"fewest moves, {label}", statistics.mean(seconds) * 1e3, "ms", None, False, f"p95 {tail * 1e3:.1f} ms"
+        )
+    if peers:
+        yield from _peers(rounds)
+
+
+def _generation(spec: Spec, levels: int) -> list[float]:
+    """CPU seconds of each of so many levels, none from the cache."""
+    generate.cache_clear()
+    generate(spec, "test/0")  # tables per size are built once
+
+    def one(index: int) -> Callable[[], int]:
+        return lambda: len((generate(spec, f"test/{index}"),))
+
+    return [cpu_seconds(one(index)) for index in range(1, levels + 1)]
+
+
+def _solving(spec: Spec, levels: int) -> list[float]:
+    boards = [Masks.of(generate(spec, f"test/{index}"), STANDARD) for index in range(levels)]
+
+    def one(board: Masks) -> Callable[[], int]:
+        return lambda: len((solve(board),))
+
+    return [cpu_seconds(one(board)) for board in boards]
+
+
+# ---------------------------------------------------------------------- the original systems
+
+_MOVES = ("up", "down", "left", "right")
+
+
+def _peers(rounds: int) -> Iterator[Row]:
+    """Steps on one level without a turn limit, and fresh levels, of other text Sokobans.
+
+    Both keep text and state of their own; neither is reset while its steps are timed.
+    """
+    lake = gym.make("FrozenLake-v1")
+
+    def frozen_lake() -> int:
+        lake.reset(seed=0)
+        for number in range(5_000):
+            if lake.step(number % 4)[2]:
+                lake.reset()
+        return 5_000
+
+    systems = {"gem": ("GEM Sokoban-v0-easy", _gem), "textarena": ("TextArena Sokoban-v0", _textarena)}
+    for module, (name, workloads) in systems.items():
+        if find_spec(module) is None:
+            continue
+        steps, levels = workloads()
+        theirs, ours, fresh = paired([frozen_lake, steps, levels], rounds)
+        beside = f"FrozenLake-v1 {statistics.median(theirs) * 1e6:.1f} µs"
+        yield Row(f"{name} step", ratio(theirs, ours), "x", None, True, beside)
+        yield Row(f"{name} level made", statistics.median(fresh) * 1e3, "ms", None, False)
+
+
+def _gem() -> tuple[Callable[[], int], Callable[[], int]]:
+    make = import_module("gem").make
+    env = make("game:Sokoban-v0-easy", max_turns=10**9)
+    env.reset(seed=0)
+    rng = random.Random(0)
+
+    def steps() -> int:
+        for _ in range(500):
+            env.step(f"\\boxed{{{rng.choice(_MOVES)}}}")
+        return 500
+
+    fresh = make("game:Sokoban-v0-easy")
+    seeds = count()
+
+    def levels() -> int:
+        for _ in range(5):
+            fresh.reset(seed=next(seeds))
+        return 5
+
+    return steps, levels
+
+
+def _textarena() -> tuple[Callable[[], int], Callable[[], int]]:
+    make = import_module("textarena").make
+    env = make("Sokoban-v0-raw", max_turns=10**9)
+    env.reset(num_players=1, seed=0)
+    rng = random.Random(0)
+
+    def steps() -> int:
+        for _ in range(500):
+            env.get_observation()
+            env.step(f"[{rng.choice(_MOVES)}]")
+        return 500
+
+    seeds = count()
+
+    def levels() -> int:
+        for _ in range(3):
+            make("Sokoban-v0-raw").reset(num_players=1, seed=next(seeds))
+        return 3
+
+    return steps, levels

@@ -1,0 +1,233 @@
+"""Language agents: what the model is told, what is done with its answers, and when an episode ends.
+
+The engine here is a function from requests to answers: the agents' side of the interface is what is tested. Real
+engines play in `test_engines_play.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from arboretum.agents.base import Stop
+from arboretum.agents.engines.base import Completion, Engine, Request, Usage
+from arboretum.agents.play import Job, play
+from arboretum.agents.table import make_agent
+from arboretum.envs.errors import ConfigurationError
+from arboretum.envs.registry import make_world
+
+Answer = Callable[[Request], str | Completion]
+
+
+class Scripted(Engine):
+    """Answers each request by a function, the latest first, so that order cannot be relied on."""
+
+    def __init__(self, answer: Answer, at_once: int = 2) -> None:
+        self.name = "scripted"
+        self.usage = Usage()
+        self.answer = answer
+        self.at_once = at_once
+        self.asked: list[Request] = []
+        self.waiting: list[Request] = []
+        self.released: list[str] = []
+
+    def submit(self, request: Request) -> None:
+        assert request.conversation not in [r.conversation for r in self.waiting]
+        self.asked.append(request)
+        self.waiting.append(request)
+
+    def collect(self) -> list[tuple[str, Completion]]:
+        assert self.waiting, "collect() without a request"
+        done = []
+        for _ in range(min(self.at_once, len(self.waiting))):
+            request = self.waiting.pop()
+            said = self.answer(request)
+            done.append((request.conversation, said if isinstance(said, Completion) else Completion(said, "stop")))
+        return done
+
+    def release(self, conversation: str) -> None:
+        self.released.append(conversation)
+
+
+def episodes(engine: Engine, agent: str, world: str, jobs: int = 1, envs: int = 4, **settings: Any) -> list[Any]:
+    kwargs = settings.pop("kwargs", {})
+    player = make_agent(agent, engine=engine, **settings)
+    worlds = [make_world(world, **kwargs) for _ in range(min(envs, jobs))]
+    return list(play(player, worlds, [Job(None, seed) for seed in range(jobs)]))
+
+
+def last(request: Request) -> str:
+    return request.messages[-1].content
+
+
+def oracle(world: str, reply: str) -> Answer:
+    """Solves the world's levels: replays the conversation's actions on an environment of its own."""
+    envs: dict[str, Any] = {}
+
+    def answer(request: Request) -> str:
+        env = envs.get(request.conversation)
+        if env is None:  # find the level by its first observation
+            first = request.messages[1].content
+            for seed in range(64):
+                env = make_world(world)
+                if env.reset(seed=seed)[0] in first:
+                    break
+            else:
+                raise AssertionError("unknown level")
+            envs[request.conversation] = env
+        plan = env.expert_actions()[:5]
+        for action in plan:
+            env.step(action)
+        return reply.format(" || ".join(plan))
+
+    return answer
+
+
+def test_a_model_that_knows_solves_sokoban_in_several_turns() -> None:
+    engine = Scripted(oracle("TextSokoban-v0", "<think>I see.</think><answer>{}</answer>"))
+    played = episodes(engine, "think", "TextSokoban-v0", jobs=12, dialogue={"max_actions": None})
+    assert len(played) == 12 and all(e.success and e.error is None for e in played)
+    assert {e.seed for e in played} == set(range(12))
+    assert all(turn.thought == "I see." and turn.penalty == 0.0 for e in played for turn in e.turns)
+    assert len(set(engine.released)) == 12
+
+
+def test_history_is_the_whole_conversation_by_default() -> None:
+    engine = Scripted(lambda request: "<think>x</think><answer>Up</answer>")
+    (episode,) = episodes(engine, "think", "TextSokoban-v0")
+    final = engine.asked[-1]
+    assert [m.role for m in final.messages] == [
+        "system",
+        *["user", "assistant"] * (len(episode.turns) - 1),
+        "user",
+    ]
+    assert "Reward: -0.1" in last(final) or "Reward: 0.9" in last(final)
+    assert len(episode.turns) == 5 and episode.truncated and not episode.success
+    assert episode.details["ended"] == "the 5 turns are spent"
+
+
+@pytest.mark.parametrize(("history", "most"), [("window", 6), ("single", 2)])
+def test_histories_can_be_cut(history: str, most: int) -> None:
+    engine = Scripted(lambda request: "<think>x</think><answer>Up</answer>")
+    dialogue = {"history": history, "window": 3, "max_turns": 8}
+    (episode,) = episodes(engine, "think", "TextSokoban-v0", dialogue=dialogue)
+    assert len(episode.turns) == 8
+    assert max(len(request.messages) for request in engine.asked) == most
+    assert "Turn 8" in last(engine.asked[-1])
+
+
+def test_what_cannot_be_read_costs_a_turn_and_a_penalty_and_is_said() -> None:
+    replies = iter(
+        ["gibberish", "<think>x</think><answer>Fly || Up</answer>", *["<think>x</think><answer>Up</answer>"] * 9]
+    )
+    engine = Scripted(lambda request: next(replies), at_once=1)
+    (episode,) = episodes(engine, "think", "TextSokoban-v0")
+    first, second, third = episode.turns[:3]
+    assert [(move.action, move.valid) for move in first.moves] == [("", False)]
+    assert first.penalty == -0.1 and not first.well_formed
+    assert "no action that the world accepts" in last(engine.asked[1])
+    assert [move.valid for move in second.moves] == [False, True] and second.penalty == -0.1
+    assert third.penalty == 0.0
+    assert episode.total_penalty == pytest.approx(-0.2)
+    assert episode.total_reward == pytest.approx(sum(m.reward for t in episode.turns for m in t.moves))
+
+
+def test_replies_without_actions_run_into_the_worlds_limit() -> None:
+    engine = Scripted(lambda request: "I would rather not.")
+    unlimited = {"max_turns": None, "max_actions": None}
+    (episode,) = episodes(engine, "think", "TextSokoban-v0", dialogue=unlimited, kwargs={"max_steps": 6})
+    assert len(episode.turns) == 6 and episode.truncated and episode.invalid == 6
+
+
+def test_the_action_budget_ends_the_episode() -> None:
+    engine = Scripted(lambda request: "<think>x</think><answer>Up||Down||Up||Down||Up||Down</answer>")
+    (episode,) = episodes(engine, "think", "TextSokoban-v0", dialogue={"max_actions": 7})
+    assert [len(turn.moves) for turn in episode.turns] == [5, 2]
+    assert episode.details["ended"] == "the 7 actions are spent"
+
+
+def test_react_is_shown_three_solved_examples_that_are_not_its_task() -> None:
+    engine = Scripted(lambda request: "Thought: so\nAction: Up")
+    (episode,) = episodes(engine, "react", "TextSokoban-v0", kwargs={"max_steps": 3, "split": "test"})
+    told = engine.asked[0].messages[0].content
+    assert "3 examples" in told and told.count("Thought: My plan from here") + told.count("Thought: One step") >= 6
+    assert episode.turns[0].observation not in told
+    episodes(engine, "react", "TextSokoban-v0", kwargs={"max_steps": 3}, examples=1)
+    assert "An example" in engine.asked[-1].messages[0].content
+
+
+def test_an_engines_error_breaks_off_one_episode_only() -> None:
+    def answer(request: Request) -> str | Completion:
+        if "Teacher" in last(request):
+            return Completion("", "error", error="the server said 500 five times")
+        return "Explorer"
+
+    engine = Scripted(answer)
+    played = episodes(engine, "direct", "TextBandit-v0", jobs=40, kwargs={"max_steps": 1})
+    broken = [e for e in played if e.error]
+    assert len(played) == 40 and 0 < len(broken) < 40
+    assert {e.error for e in broken} == {"the engine failed: the server said 500 five times"}
+
+
+def test_a_player_that_cannot_go_on_stops_the_run() -> None:
+    def answer(request: Request) -> str:
+        raise Stop("the budget is spent")
+
+    with pytest.raises(Stop, match="the budget is spent"):
+        episodes(Scripted(answer), "direct", "TextBandit-v0", jobs=3)
+
+
+def test_reflexion_tries_again_with_its_last_three_notes() -> None:
+    def answer(request: Request) -> str:
+        if "did not solve it" in request.messages[0].content:
+            return f"Note {last(request).count('> ')}."
+        return "Thought: again\nAction: Up"
+
+    engine = Scripted(answer)
+    dialogue = {"max_turns": 2}
+    (episode,) = episodes(engine, "reflexion", "TextSokoban-v0", dialogue=dialogue, trials=5)
+    assert episode.details["trial"] == 5 and len(episode.trials) == 4
+    assert [trial.details["trial"] for trial in episode.trials] == [1, 2, 3, 4]
+    assert {trial.task for trial in episode.trials} == {episode.task}
+    final = engine.asked[-1].messages[0].content
+    assert (
+        final.count("After attempt") == 3
+        and "After attempt 1" not in final
+        and "After attempt 4: Note 2." in final
+    )
+    again = type(episode).from_dict(episode.to_dict())
+    assert again.to_dict() == episode.to_dict() and len(again.trials) == 4
+
+
+def test_reflexion_stops_when_it_has_solved_the_task() -> None:
+    env = make_world("TextBandit-v0")
+    env.reset(seed=0)
+    (daring,) = env.expert_actions() or ()
+    (steady,) = set(env.admissible_actions() or ()) - {daring}
+    choices = iter([steady, steady, daring])
+
+    def answer(request: Request) -> str:
+        if "did not solve it" in request.messages[0].content:
+            return "Take the other arm."
+        return f"Thought: x\nAction: {next(choices)}"
+
+    (episode,) = episodes(Scripted(answer), "reflexion", "TextBandit-v0", examples=0, trials=9)
+    assert episode.success and episode.details["trial"] == 3
+    assert [trial.success for trial in episode.trials] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("agent", "settings", "message"),
+    [
+        ("thinkk", {}, "did you mean think"),
+        ("react", {"engine": None}, "needs a model"),
+        ("react", {"sampling": {"temprature": 1}}, "did you mean temperature"),
+        ("react", {"dialogue": {"max_turn": 1}}, "did you mean max_turns"),
+        ("react", {"dialogue_name": "raect"}, "did you mean react"),
+    ],
+)
+def test_impossible_agents_are_refused_in_one_sentence(agent: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        make_agent(agent, **{"engine": Scripted(lambda request: ""), **settings})

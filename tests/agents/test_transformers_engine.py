@@ -1,0 +1,562 @@
+"""The transformers engine, on real (tiny, random) models, beside plain forward passes and `model.generate`."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arboretum.agents.engines.base import Completion, Message, Request, Sampling
+from arboretum.agents.engines.transformers import TransformersEngine
+from arboretum.agents.tokens import ChatTokens, Conversation
+from arboretum.envs.errors import ConfigurationError
+
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
+transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'arboretum[lm]'")
+
+pytestmark = pytest.mark.heavy
+
+
+@pytest.fixture
+def engine(tiny_model: Path) -> Iterator[TransformersEngine]:
+    engine = TransformersEngine(tiny_model, device="cpu", max_batch=8)
+    yield engine
+    engine.close()
+
+
+def request(name: str, ids: Sequence[int], parent: str | None = None, seed: int = 0, **sampling: Any) -> Request:
+    options = {"temperature": 1.0, "max_tokens": 12, **sampling}
+    return Request(name, (), list(ids), Sampling(**options), seed, parent=parent)
+
+
+def answers(engine: TransformersEngine, *requests: Request) -> dict[str, Completion]:
+    """All replies, however many calls of `collect` they take."""
+    for one in requests:
+        engine.submit(one)
+    done: dict[str, Completion] = {}
+    while len(done) < len(requests):
+        done.update(engine.collect())
+    return done
+
+
+def ids_of(completion: Completion) -> list[int]:
+    assert completion.token_ids is not None
+    return completion.token_ids
+
+
+def assert_exact(model: Any, prompt: Sequence[int], completion: Completion, tolerance: float = 1e-4) -> None:
+    """The log-probabilities are those of one plain forward pass over the whole sequence."""
+    assert completion.error is None
+    sampled = ids_of(completion)
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([[*prompt, *sampled]])).logits[0].float()
+    logprobs = torch.log_softmax(logits, -1)
+    expected = [logprobs[len(prompt) - 1 + n, token].item() for n, token in enumerate(sampled)]
+    assert completion.logprobs == pytest.approx(expected, abs=tolerance)
+
+
+def tokens(rng: random.Random, count: int) -> list[int]:
+    return [rng.randrange(3, 480) for _ in range(count)]
+
+
+@pytest.mark.parametrize("max_batch", [1, 3, 16])
+def test_ragged_conversations_over_turns_are_exact(tiny_model: Path, max_batch: int) -> None:
+    """Ten conversations, three turns, all lengths unequal: refill, parked rows and caches give exact numbers."""
+    engine = TransformersEngine(tiny_model, device="cpu", max_batch=max_batch)
+    rng = random.Random(max_batch)
+    talks = {str(n): tokens(rng, rng.randrange(1, 120)) for n in range(10)}
+    said = dict.fromkeys(talks, 1)  # how long each conversation was after its last reply
+    for turn in range(3):
+        requests = [request(n, ids, seed=turn, max_tokens=rng.randrange(1, 25)) for n, ids in talks.items()]
+        for name, completion in answers(engine, *requests).items():
+            assert_exact(engine.model, talks[name], completion)
+            assert completion.usage.prompt_tokens == len(talks[name])
+            assert completion.usage.cached_tokens == said[name] - 1  # the last sampled token was not encoded yet
+            talks[name] += ids_of(completion)
+            said[name] = len(talks[name])
+            talks[name] += tokens(rng, rng.randrange(1, 40))
+
+
+def test_long_prompts_are_encoded_in_stretches(engine: TransformersEngine) -> None:
+    rng = random.Random(0)
+    prompts = {str(n): tokens(rng, length) for n, length in enumerate((513, 1100, 20, 512, 1700))}
+    for name, completion in answers(engine, *(request(n, ids) for n, ids in prompts.items())).items():
+        assert_exact(engine.model, prompts[name], completion)
+    new = sum(map(len, prompts.values())) + 5 * 12
+    assert engine.computed_tokens <= 1.1 * new
+
+
+def test_branches_share_their_past(engine: TransformersEngine) -> None:
+    """Two branches off one conversation, at different places; the trunk goes on and is unharmed."""
+    rng = random.Random(1)
+    trunk = tokens(rng, 50)
+    trunk += ids_of(answers(engine, request("trunk", trunk))["trunk"])
+    before = engine.computed_tokens
+    prompts = {
+        "trunk": trunk + tokens(rng, 5),
+        "early": trunk[:40] + tokens(rng, 6),
+        "late": trunk + tokens(rng, 7),
+    }
+    done = answers(
+        engine,
+        request("trunk", prompts["trunk"]),
+        request("early", prompts["early"], parent="trunk"),
+        request("late", prompts["late"], parent="trunk"),
+    )
+    for name, completion in done.items():
+        assert_exact(engine.model, prompts[name], completion)
+    assert done["early"].usage.cached_tokens == 40
+    assert done["late"].usage.cached_tokens == len(trunk) - 1
+    assert engine.computed_tokens - before < 6 + 7 + 8 + 3 * 12 + 40
+
+
+def test_a_branch_off_a_parked_conversation(tiny_model: Path) -> None:
+    engine = TransformersEngine(tiny_model, device="cpu", max_batch=1)
+    rng = random.Random(2)
+    trunk = tokens(rng, 40)
+    trunk += ids_of(answers(engine, request("trunk", trunk))["trunk"])
+    answers(engine, request("other", tokens(rng, 10)))
+    branch = trunk + tokens(rng, 3)
+    done = answers(engine, request("branch", branch, parent="trunk"))["branch"]
+    assert_exact(engine.model, branch, done)
+    assert done.usage.cached_tokens == len(trunk) - 1
+
+
+def test_conversations_that_begin_alike_compute_it_once(engine: TransformersEngine) -> None:
+    """A group of eight on one task, and a second task under the same instructions."""
+    rng = random.Random(3)
+    instructions, first, second = tokens(rng, 200), tokens(rng, 30), tokens(rng, 30)
+    prompts = {f"{n}": instructions + (first if n < 4 else second) for n in range(8)}
+    done = answers(engine, *(request(n, ids, seed=int(n)) for n, ids in prompts.items()))
+    for name, completion in done.items():
+        assert_exact(engine.model, prompts[name], completion)
+    assert engine.computed_tokens <= 1.1 * (200 + 2 * 30 + 8 * 12)
+    assert len({tuple(ids_of(completion)) for completion in done.values()}) == 8
+
+
+def test_a_turn_costs_its_new_tokens(engine: TransformersEngine) -> None:
+    """Ten turns of eight conversations: all that is computed, padding included, is at most 1.1 times the new."""
+    rng = random.Random(4)
+    talks = {str(n): tokens(rng, rng.randrange(90, 110)) for n in range(8)}
+    for turn in range(10):
+        done = answers(engine, *(request(n, ids, seed=turn) for n, ids in talks.items()))
+        for name, completion in done.items():
+            talks[name] += ids_of(completion) + tokens(rng, rng.randrange(25, 35))
+    assert engine.computed_tokens <= 1.1 * sum(map(len, talks.values()))
+
+
+def test_changed_history_is_noticed(engine: TransformersEngine) -> None:
+    """A history window drops old turns: only what still stands at the beginning is reused."""
+    rng = random.Random(5)
+    first = tokens(rng, 60)
+    answers(engine, request("a", first))
+    shorter = first[:20] + first[40:]
+    done = answers(engine, request("a", shorter))["a"]
+    assert_exact(engine.model, shorter, done)
+    assert done.usage.cached_tokens == 20
+    again = answers(engine, request("a", shorter, seed=1))["a"]  # nothing new but the logits
+    assert_exact(engine.model, shorter, again)
+    assert again.usage.cached_tokens == len(shorter) - 1
+
+
+def test_greedy_is_generate(engine: TransformersEngine) -> None:
+    rng = random.Random(6)
+    prompts = {str(n): tokens(rng, rng.randrange(5, 50)) for n in range(8)}
+    done = answers(engine, *(request(n, ids, temperature=0.0, max_tokens=30) for n, ids in prompts.items()))
+    for name, completion in done.items():
+        ids = torch.tensor([prompts[name]])
+        theirs = engine.model.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=30
+        )
+        assert ids_of(completion) == theirs[0, len(prompts[name]) :].tolist()
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.7, "top_p": 0.9, "top_k": 20}])
+def test_a_reply_does_not_depend_on_its_neighbours(tiny_model: Path, sampling: dict[str, Any]) -> None:
+    rng = random.Random(7)
+    prompts = {str(n): tokens(rng, rng.randrange(5, 60)) for n in range(12)}
+    requests = [request(n, ids, seed=int(n), max_tokens=20, **sampling) for n, ids in prompts.items()]
+    together = answers(TransformersEngine(tiny_model, device="cpu", max_batch=5), *requests)
+    engine = TransformersEngine(tiny_model, device="cpu", max_batch=5)
+    for one in reversed(requests):
+        alone = answers(engine, one)[one.conversation]
+        assert ids_of(alone) == ids_of(together[one.conversation])
+    assert len({tuple(ids_of(completion)) for completion in together.values()}) == len(requests)
+
+
+def test_mixed_settings_in_one_batch(engine: TransformersEngine) -> None:
+    rng = random.Random(8)
+    prompt = tokens(rng, 20)
+    kinds: dict[str, dict[str, Any]] = {
+        "greedy": {"temperature": 0.0},
+        "hot": {"temperature": 5.0},
+        "one": {"temperature": 1.0, "top_k": 1},
+        "tip": {"temperature": 2.0, "top_p": 0.0},
+    }
+    done = answers(engine, *(request(name, prompt, seed=3, **kind) for name, kind in kinds.items()))
+    assert ids_of(done["greedy"]) == ids_of(done["one"]) == ids_of(done["tip"]) != ids_of(done["hot"])
+    for completion in done.values():  # always at temperature 1, before top-p and top-k
+        assert_exact(engine.model, prompt, completion)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_p", "top_k"), [(1.0, 1.0, 0), (0.7, 0.8, 0), (1.5, 1.0, 7), (1.3, 0.6, 9)]
+)
+def test_draws_follow_the_distribution(temperature: float, top_p: float, top_k: int) -> None:
+    """20,000 draws against the distribution that transformers' own warpers give, by a chi-squared test."""
+    from scipy.stats import chisquare
+
+    from arboretum.agents.engines.local.draw import Settings, draw, uniforms
+
+    logits = torch.randn(30, generator=torch.Generator().manual_seed(1)) * 2
+    scores = logits[None] / temperature
+    if top_k:
+        scores = transformers.TopKLogitsWarper(top_k)(None, scores)
+    if top_p < 1:
+        scores = transformers.TopPLogitsWarper(top_p)(None, scores)
+    expected = torch.softmax(scores, -1)[0]
+    count = 20_000
+    settings_ = Settings([Sampling(temperature, top_p, top_k)] * count, logits.device)
+    drawn = draw(logits.expand(count, -1), uniforms(5, count), settings_)
+    seen = torch.bincount(torch.tensor(drawn.tokens), minlength=30)
+    possible = expected > 0
+    assert seen[~possible].sum() == 0
+    assert (
+        chisquare(
+            seen[possible].numpy(), (expected[possible] / expected.sum() * count).double().numpy(), sum_check=False
+        ).pvalue
+        > 1e-3
+    )
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_draws_never_leave_the_possible(data: st.DataObject) -> None:
+    """Whatever the uniform number, a token of no chance is never drawn; unusable rows say so and harm no other."""
+    from arboretum.agents.engines.local.draw import Settings, draw
+
+    levels = st.sampled_from([0.0, -1.0, 5.0, 80.0, float("-inf")])
+    rows = data.draw(st.lists(st.lists(levels, min_size=6, max_size=6), min_size=1, max_size=4))
+    spoiled = [*rows, [0.0, float("nan"), 0, 0, 0, 0], [0.0, float("inf"), 0, 0, 0, 0], [float("-inf")] * 6]
+    uniform = data.draw(st.lists(st.floats(0, 1 - 2**-20, width=32), min_size=len(spoiled), max_size=len(spoiled)))
+    sampling = Sampling(data.draw(st.sampled_from([0.0, 1.0, 0.5])), data.draw(st.sampled_from([1.0, 0.5])))
+    drawn = draw(torch.tensor(spoiled), uniform, Settings([sampling] * len(spoiled), torch.device("cpu")))
+    for row, token, logprob, usable in zip(spoiled, *drawn, strict=True):
+        fine = max(row) not in (float("inf"), float("-inf")) and not any(value != value for value in row)
+        assert usable == fine and 0 <= token < 6
+        if fine:
+            assert row[token] > float("-inf")
+            assert logprob == pytest.approx(torch.log_softmax(torch.tensor(row), 0)[token].item(), abs=1e-5)
+
+
+def test_a_stop_text_ends_the_reply(engine: TransformersEngine) -> None:
+    """Against sampling without stop texts: the reply is cut after the first token that completes one."""
+    prompt = tokens(random.Random(9), 20)
+    free = answers(engine, request("free", prompt, max_tokens=60))["free"]
+    decode = engine.tokenizer.decode
+    whole = free.text
+    stops = [whole[k : k + 2] for k in (5, 15, 30)] + [whole[20:27]]
+    for n, stop in enumerate(stop for stop in stops if "\ufffd" not in stop):
+        done = answers(engine, request(str(n), prompt, max_tokens=60, stop=("@never@", stop)))[str(n)]
+        sampled = ids_of(done)
+        assert done.finish == "stop"
+        assert sampled == ids_of(free)[: len(sampled)]
+        assert stop in decode(sampled) and stop not in decode(sampled[:-1])
+        assert done.text == decode(sampled)[: decode(sampled).index(stop) + len(stop)]
+        assert done.text.endswith(stop)
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_stop_texts_are_found_where_they_are_completed(tiny_tokenizer: Any, data: st.DataObject) -> None:
+    """Token by token, split characters and overshooting tokens included: as if all were searched each time."""
+    from arboretum.agents.engines.local.stop import StopTexts
+
+    letters = st.sampled_from(["<", "/", ">", "answer", "</answer>", " ", "é", "日本", "a", "\n", "State", "You"])
+    text = data.draw(st.lists(letters, max_size=25).map("".join))
+    stops = tuple(
+        data.draw(st.lists(st.lists(letters, min_size=1, max_size=3).map("".join), min_size=1, max_size=3))
+    )
+    ids = tiny_tokenizer.encode(text, add_special_tokens=False)
+    watch = StopTexts(tiny_tokenizer, stops)
+    for n in range(1, len(ids) + 1):
+        so_far = tiny_tokenizer.decode(ids[:n])
+        ends = [so_far.index(stop) + len(stop) for stop in stops if stop in so_far]
+        assert watch.cut(ids[:n]) == (so_far[: min(ends)] if ends else None)
+        if ends:
+            break
+
+
+@pytest.fixture(scope="module")
+def tiny_tokenizer(tiny_model: Path) -> Any:
+    return transformers.AutoTokenizer.from_pretrained(tiny_model)
+
+
+def test_ends_and_limits(tiny_model: Path) -> None:
+    engine = TransformersEngine(tiny_model, device="cpu", context=40)
+    prompt = tokens(random.Random(10), 30)
+    free = answers(engine, request("free", prompt, max_tokens=5))["free"]
+    assert free.finish == "length" and len(ids_of(free)) == 5
+    assert free.text == engine.tokenizer.decode(ids_of(free))
+    engine.end_ids.add(ids_of(free)[2])
+    ended = answers(engine, request("ended", prompt, max_tokens=5))["ended"]
+    assert ended.finish == "stop" and ids_of(ended) == ids_of(free)[:3]
+    assert ended.text == engine.tokenizer.decode(ids_of(free)[:2])  # without the token that ended it
+    engine.end_ids.clear()
+    full = answers(engine, request("full", prompt, max_tokens=50))["full"]
+    assert full.finish == "length" and len(ids_of(full)) == 10  # the context holds 40
+    over = answers(engine, request("over", prompt * 2, max_tokens=5))["over"]
+    assert over.finish == "length" and ids_of(over) == [] and over.text == ""
+    nothing = answers(engine, request("nothing", prompt, max_tokens=0))["nothing"]
+    assert nothing.finish == "length" and ids_of(nothing) == []
+    assert engine.usage.completion_tokens == 5 + 3 + 10
+    assert engine.usage.prompt_tokens == 4 * 30 + 60
+
+
+def test_finished_places_are_refilled_at_once(tiny_model: Path) -> None:
+    """Short replies come back while a long one is still under way, and the waiting take their places."""
+    engine = TransformersEngine(tiny_model, device="cpu", max_batch=2)
+    engine.end_ids.clear()
+    rng = random.Random(11)
+    engine.submit(request("long", tokens(rng, 10), max_tokens=40))
+    for n in range(4):
+        engine.submit(request(f"short{n}", tokens(rng, 10), max_tokens=5))
+    order = []
+    while len(order) < 5:
+        order += [name for name, _ in engine.collect()]
+    assert order == ["short0", "short1", "short2", "short3", "long"]
+
+
+def test_nan_refuses_the_reply_and_harms_no_other(tiny_model: Path) -> None:
+    """One poisoned token: the conversation that holds it is refused; its neighbours and its row's heir are not."""
+    engine = TransformersEngine(tiny_model, device="cpu", max_batch=3)
+    prompts = {str(n): tokens(random.Random(n), 20) for n in range(3)}
+    poison = next(token for token in range(3, 480) if all(token not in ids for ids in prompts.values()))
+    with torch.no_grad():
+        engine.model.get_output_embeddings().weight = torch.nn.Parameter(engine.model.lm_head.weight.clone())
+        engine.model.get_input_embeddings().weight[poison] = float("nan")
+    prompts["1"][7] = poison
+    done = answers(engine, *(request(n, ids) for n, ids in prompts.items()))
+    assert done["1"].finish == "error" and "NaN" in str(done["1"].error) and engine.refused == 1
+    for name in ("0", "2"):
+        assert_exact(engine.model, prompts[name], done[name])
+    # The heir of its row is short, beside a longer one: what lies beyond its end is masked, yet must be sane.
+    prompts["0"] += ids_of(done["0"])
+    heirs = {"heir": [token for token in tokens(random.Random(9), 5) if token != poison], "0": prompts["0"]}
+    for name, completion in answers(engine, *(request(n, ids) for n, ids in heirs.items())).items():
+        assert_exact(engine.model, heirs[name], completion)
+
+
+def test_memory_of_idle_conversations_is_bounded(tiny_model: Path) -> None:
+    """Beyond the budget those idle longest are forgotten, and still answered exactly when they come back."""
+    engine = TransformersEngine(tiny_model, device="cpu", max_batch=2, cache_tokens=215)
+    engine.end_ids.clear()
+    rng = random.Random(12)
+    talks = {str(n): tokens(rng, 60) for n in range(6)}
+    for name in talks:
+        talks[name] += ids_of(answers(engine, request(name, talks[name], max_tokens=5))[name]) + tokens(rng, 5)
+    cached = {}
+    for name in reversed(talks):  # three of them fit
+        done = answers(engine, request(name, talks[name], max_tokens=1))[name]
+        assert_exact(engine.model, talks[name], done)
+        cached[name] = done.usage.cached_tokens
+    assert cached == {"5": 64, "4": 64, "3": 64, "2": 0, "1": 0, "0": 0}
+
+
+def test_released_conversations_are_gone(engine: TransformersEngine) -> None:
+    rng = random.Random(13)
+    prompt = tokens(rng, 30)
+    answers(engine, request("a", prompt))
+    engine.release("a")
+    assert answers(engine, request("a", prompt))["a"].usage.cached_tokens == 0
+    engine.submit(request("a", prompt, max_tokens=1000))
+    engine.submit(request("b", prompt))
+    engine.release("a")
+    engine.release("never seen")
+    assert [name for name, _ in engine.collect()] == ["b"]
+    with pytest.raises(RuntimeError, match="no request was submitted"):
+        engine.collect()
+
+
+def test_wrong_requests_are_refused(engine: TransformersEngine) -> None:
+    engine.submit(request("a", [5]))
+    with pytest.raises(ValueError, match="'a' has a request under way"):
+        engine.submit(request("a", [5]))
+    with pytest.raises(ValueError, match="'b' has no prompt_ids"):
+        engine.submit(Request("b", (Message("user", "hi"),), None, Sampling(), 0))
+
+
+def test_a_trainer_shares_the_model(tiny_model: Path) -> None:
+    """Train mode comes back, gradients flow after sampling, after `invalidate` replies follow the new weights."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(tiny_model, attention_dropout=0.5)
+    engine = TransformersEngine(model, transformers.AutoTokenizer.from_pretrained(tiny_model))
+    engine.end_ids.clear()
+    prompt = tokens(random.Random(14), 40)
+    model.train()
+    first = answers(engine, request("a", prompt))["a"]
+    assert model.training
+    talk = torch.tensor([prompt + ids_of(first)])
+    model(input_ids=talk, labels=talk).loss.backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter -= 0.5 * parameter.grad
+    engine.invalidate()
+    longer = prompt + ids_of(first) + prompt[:5]
+    second = answers(engine, request("a", longer))["a"]
+    assert second.usage.cached_tokens == 0
+    model.eval()
+    assert_exact(model, longer, second)
+    with pytest.raises(AssertionError):
+        assert_exact(model, prompt, first)
+
+
+def test_weights_may_change_while_replies_are_under_way(tiny_model: Path) -> None:
+    engine = TransformersEngine(tiny_model, device="cpu")
+    engine.end_ids.clear()
+    prompt = tokens(random.Random(15), 40)
+    engine.submit(request("short", prompt, max_tokens=3))
+    engine.submit(request("long", prompt[::-1], max_tokens=9))
+    assert [name for name, _ in engine.collect()] == ["short"]
+    with torch.no_grad():
+        engine.model.lm_head.weight *= 1.5
+    engine.invalidate()
+    ((_, done),) = engine.collect()
+    with torch.no_grad():
+        ids = torch.tensor([prompt[::-1] + ids_of(done)])
+        after = torch.log_softmax(engine.model(input_ids=ids).logits[0], -1)
+    expected = [after[39 + n, token].item() for n, token in enumerate(ids_of(done))]
+    assert done.logprobs is not None
+    assert done.logprobs[3:] == pytest.approx(expected[3:], abs=1e-4)
+    assert done.logprobs[:3] != pytest.approx(expected[:3], abs=1e-4)
+
+
+def test_a_conversation_through_the_chat_template(engine: TransformersEngine) -> None:
+    """Opening, replies and bridges: what the engine was given adds up, and only the new is computed."""
+    chat = ChatTokens(engine.tokenizer)
+    assert chat.end_ids <= engine.end_ids
+    messages = [Message("system", "You are solving a puzzle."), Message("user", "Turn 1: State: #### _ P X O")]
+    conversation = Conversation(chat.opening(messages, prefill="<think>"))
+    said = 1
+    for turn in range(3):
+        done = answers(engine, request("talk", conversation.ids, seed=turn, max_tokens=15))["talk"]
+        assert done.logprobs is not None
+        assert_exact(engine.model, conversation.ids, done)
+        assert done.usage.cached_tokens == said - 1
+        conversation.add_reply(ids_of(done), done.logprobs)
+        said = len(conversation)
+        conversation.add_prompt(chat.bridge(ids_of(done), [Message("user", "Reward: 0.1")], prefill="<think>"))
+    assert sum(conversation.loss_mask) == engine.usage.completion_tokens
+
+
+SMALL = {
+    "vocab_size": 490,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.3,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+ARCHITECTURES: dict[str, tuple[str, dict[str, Any], bool]] = {
+    "llama": ("LlamaConfig", {"num_key_value_heads": 2}, True),
+    "qwen3": ("Qwen3Config", {"num_key_value_heads": 2, "head_dim": 16}, True),
+    "phi3": ("Phi3Config", {"num_key_value_heads": 2, "original_max_position_embeddings": 256}, True),
+    "gpt2": ("GPT2Config", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256}, True),
+    "mistral, no window": ("MistralConfig", {"num_key_value_heads": 2, "sliding_window": None}, True),
+    "mistral, wide window": ("MistralConfig", {"num_key_value_heads": 2, "sliding_window": 512}, True),
+    "mistral, narrow window": ("MistralConfig", {"num_key_value_heads": 2, "sliding_window": 8}, False),
+    "gemma2": ("Gemma2Config", {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 8}, False),
+    "mamba": ("MambaConfig", {"state_size": 4}, False),
+}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_any_architecture_is_exact(name: str, tiny_tokenizer: Any) -> None:
+    """Those with plain caches keep them; the others are encoded anew each turn, and as exact."""
+    kind, extra, keeps = ARCHITECTURES[name]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, kind)(**SMALL, **extra)).eval()
+    engine = TransformersEngine(model, tiny_tokenizer, max_batch=2)
+    assert engine.keeps_cache == keeps
+    rng = random.Random(16)
+    talks = {str(n): tokens(rng, rng.randrange(1, 40)) for n in range(4)}
+    for turn in range(2):
+        done = answers(engine, *(request(n, ids, seed=turn) for n, ids in talks.items()))
+        for talk, completion in done.items():
+            assert_exact(model, talks[talk], completion, 5e-4)
+            assert (completion.usage.cached_tokens > 0) == (keeps and turn > 0)
+            talks[talk] += ids_of(completion) + tokens(rng, 6)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_precisions_and_attentions(tiny_model: Path, attention: str, dtype: str) -> None:
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        tiny_model, dtype=getattr(torch, dtype), attn_implementation=attention
+    )
+    engine = TransformersEngine(model, tiny_model)
+    assert engine.keeps_cache
+    prompt = tokens(random.Random(17), 30)
+    done = answers(engine, request("a", prompt))["a"]
+    assert_exact(model, prompt, done, 1e-4 if dtype == "float32" else 0.3)
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")  # of peft's own making
+def test_lora_adapters(tiny_model: Path, tmp_path: Path) -> None:
+    """A saved adapter, merged on loading, gives what peft gives; and changes the model."""
+    peft = pytest.importorskip("peft", reason="needs peft: pip install 'arboretum[lm]'")
+    base = transformers.AutoModelForCausalLM.from_pretrained(tiny_model)
+    config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"], init_lora_weights=False)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        adapted = peft.get_peft_model(base, config).eval()
+    adapted.save_pretrained(tmp_path / "adapter")
+    engine = TransformersEngine(tiny_model, device="cpu", adapter=tmp_path / "adapter")
+    prompt = tokens(random.Random(18), 30)
+    done = answers(engine, request("a", prompt))["a"]
+    assert_exact(adapted, prompt, done)
+    with adapted.disable_adapter(), pytest.raises(AssertionError):
+        assert_exact(adapted, prompt, done)
+    shared = TransformersEngine(adapted, tiny_model)  # a peft model that a trainer holds
+    assert shared.keeps_cache
+    assert ids_of(answers(shared, request("a", prompt))["a"]) == ids_of(done)
+    with pytest.raises(ConfigurationError, match="cannot load the adapter"):
+        TransformersEngine(tiny_model, device="cpu", adapter=tmp_path)
+
+
+def test_bad_configurations_are_one_sentence(tiny_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"cannot load the model .*nowhere"):
+        TransformersEngine(tmp_path / "nowhere", device="cpu")
+    broken = tmp_path / "broken"
+    shutil.copytree(tiny_model, broken)
+    (broken / "model.safetensors").write_bytes(b"not a model")
+    with pytest.raises(ConfigurationError, match=r"cannot load the model .*broken"):
+        TransformersEngine(broken, device="cpu")
+    with pytest.raises(ConfigurationError, match=r"cannot load the tokenizer .*nowhere"):
+        TransformersEngine(tiny_model, tmp_path / "nowhere", device="cpu")
+    with pytest.raises(ConfigurationError, match="unknown device 'gpu'"):
+        TransformersEngine(tiny_model, device="gpu")
+    with pytest.raises(ConfigurationError, match="unknown dtype 'float31'"):
+        TransformersEngine(tiny_model, device="cpu", dtype="float31")
+    with pytest.raises(ConfigurationError, match="max_batch is 0"):
+        TransformersEngine(tiny_model, device="cpu", max_batch=0)
+    with pytest.raises(ConfigurationError, match="a model object needs a tokenizer"):
+        TransformersEngine(transformers.AutoModelForCausalLM.from_pretrained(tiny_model))
+
+
+def test_the_callers_generators_and_settings_are_left_alone(engine: TransformersEngine) -> None:
+    state, threads, grad = torch.random.get_rng_state(), torch.get_num_threads(), torch.is_grad_enabled()
+    answers(engine, request("a", tokens(random.Random(19), 10)))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert (torch.get_num_threads(), torch.is_grad_enabled()) == (threads, grad)

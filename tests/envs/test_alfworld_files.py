@@ -1,0 +1,368 @@
+"""Game files good and bad: other releases, damaged files, folders, archives and the cache of compiled games."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+import shutil
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+from arboretum.envs.alfworld import rules
+from arboretum.envs.alfworld.gamefile import compile_game, display_names, read_game
+from arboretum.envs.alfworld.generator import generate_file
+from arboretum.envs.alfworld.pddl import Malformed
+from arboretum.envs.data import archive_members
+from arboretum.envs.errors import ConfigurationError, DataError
+
+SPOTS = ("train/pick_and_place_simple-A-None-B-1", "valid_unseen/look_at_obj_in_light-A-None-B-2")
+
+
+@pytest.fixture
+def content() -> dict[str, Any]:
+    return dict(generate_file("train/0"))
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Two games of each of two splits, in the original's layout."""
+    for index in range(4):
+        folder = tmp_path / "alfworld" / "json_2.1.1" / SPOTS[index % 2] / f"trial_{index}"
+        folder.mkdir(parents=True)
+        (folder / "game.tw-pddl").write_text(json.dumps(generate_file(f"train/{index}")))
+    return tmp_path / "alfworld"
+
+
+@pytest.fixture
+def real(data: Path) -> dict[str, Any]:
+    """A real game whose walkthrough puts something down."""
+    for _, text in archive_members(data / "alfworld" / "valid_unseen.tar.xz"):
+        content: dict[str, Any] = json.loads(text)
+        if any(command.startswith("move") for command in content["walkthrough"]):
+            return content
+    raise AssertionError("no such game")
+
+
+def make(folder: Path, **options: Any) -> Any:
+    return gym.make("TextALFWorld-v0", data=folder, **options).unwrapped
+
+
+# ---------------------------------------------------------------------- other releases
+
+
+def as_2_1_1(content: dict[str, Any]) -> dict[str, Any]:
+    """Undo what the 2.1.2 release did to a file: put for move, locations for receptacles, no help."""
+    grammar, domain = content["grammar"], content["pddl_domain"]
+    for new, old in (
+        ("move {o} to {r}", "put {o} in/on {r}"),
+        ("You move the {o.name} to the {r.name}.", "You put the {o.name} in/on the {r.name}."),
+        ("You arrive at {r.name}.", "You arrive at {lend.name}."),
+    ):
+        assert new in grammar
+        grammar = grammar.replace(new, old)
+    help_action = domain.index("(:action help")
+    return {
+        **content,
+        "grammar": grammar[: grammar.index("action help {")],
+        "pddl_domain": domain[:help_action] + ")",
+        "walkthrough": [c.replace("move", "put").replace(" to ", " in/on ") for c in content["walkthrough"]],
+    }
+
+
+def test_release_2_1_1_speaks_its_own_words(real: dict[str, Any]) -> None:
+    game = compile_game(as_2_1_1(real))
+    state = game.start
+    assert "help" not in rules.admissible(game, state)
+    assert rules.play(game, state, "help").text == "Nothing happens."
+    places = set()
+    for command in real["walkthrough"]:
+        if command.startswith("move"):
+            assert rules.play(game, state, command).text == "Nothing happens."
+            _, thing, number, _, where, which = command.split()
+            put = f"put {thing} {number} in/on {where} {which}"
+            assert put in rules.admissible(game, state)
+            state, text, _ = rules.play(game, state, put)
+            assert text == f"You put the {thing} {number} in/on the {where} {which}."
+        else:
+            state, text, _ = rules.play(game, state, command)
+            if command.startswith("go to"):
+                place, _, rest = text.removeprefix("You arrive at ").partition(". ")
+                assert place.split()[0] == "loc"
+                assert place.split()[1].isdigit()
+                assert command.removeprefix("go to ") in rest
+                places.add(place)
+    assert rules.won(game, state)
+    assert places
+
+
+def test_locations_are_numbered_downward_like_everything_else() -> None:
+    ids = ["loc_bar__minus_1_bar_2_bar_0_bar_30", "loc_bar_4_bar_2_bar_0_bar_30", "agent1", "drawer_bar_1"]
+    names = display_names(ids)
+    assert names["loc_bar__minus_1_bar_2_bar_0_bar_30"] == "loc 1"  # "_" sorts behind the digits
+    assert names["loc_bar_4_bar_2_bar_0_bar_30"] == "loc 2"
+    assert names["agent1"] == "agent1 "
+
+
+def test_basins_are_named_by_their_part() -> None:
+    names = display_names(["sink_bar_1_bar_2_bar_sinkbasin", "sink_bar_1_bar_2", "bathtub_bar_1_bar_sinkbasin"])
+    assert list(names.values()) == ["bathtubbasin 1", "sink 1", "sinkbasin 1"]
+
+
+def test_help_may_be_a_rule_of_its_own(real: dict[str, Any]) -> None:
+    """As in the grammar that later releases of ALFWorld carry."""
+    grammar = real["grammar"]
+    start = grammar.index("action help {")
+    text = grammar[grammar.index('"', start + 40) :]
+    shown = compile_game(real)
+    inline = rules.play(shown, shown.start, "help").text
+    assert inline.startswith("Available commands:\n  look:")
+    assert inline.endswith("sharp object\n")
+    assert inline in text
+    rule = json.dumps({"help.feedback": [{"rhs": "\n" + inline}]})
+    entry = f'action help {{ template :: "help"; feedback :: "#help.feedback#"; grammar :: """{rule}"""; }}'
+    game = compile_game({**real, "grammar": grammar[:start] + entry})
+    assert rules.play(game, game.start, "help").text == inline
+
+
+def test_a_repaired_domain_lets_things_be_examined_where_they_lie(real: dict[str, Any]) -> None:
+    """The original's stray comma makes `examine` blind for what is not in the hands."""
+    fixed = real["pddl_domain"].replace("?l - location, ?r - receptacle", "?l - location ?r - receptacle")
+    assert fixed != real["pddl_domain"]
+    for domain, visible in ((real["pddl_domain"], False), (fixed, True)):
+        game = compile_game({**real, "pddl_domain": domain})
+        take = next(command for command in real["walkthrough"] if command.startswith("take"))
+        state = game.start
+        for command in real["walkthrough"][: real["walkthrough"].index(take)]:
+            state = rules.play(game, state, command).state
+        look = "examine " + take.split(" from ")[0].removeprefix("take ")
+        assert (look in rules.admissible(game, state)) is visible
+        assert (rules.play(game, state, look).action is not None) is visible
+
+
+# ---------------------------------------------------------------------- bad files
+
+
+def broken(content: dict[str, Any]) -> dict[str, tuple[Any, str]]:
+    """Ways to break a file, and what must be said about each."""
+    problem, domain, grammar = content["pddl_problem"], content["pddl_domain"], content["grammar"]
+
+    def changed(**fields: Any) -> dict[str, Any]:
+        return {**content, **fields}
+
+    fact = "(:init\n"
+    return {
+        "a list": ([1], "not an object"),
+        "no problem": ({k: v for k, v in content.items() if k != "pddl_problem"}, "no field pddl_problem"),
+        "no walkthrough": ({k: v for k, v in content.items() if k != "walkthrough"}, "no field walkthrough"),
+        "a number": (changed(grammar=3), "field grammar is not a text"),
+        "unsolvable": (changed(solvable=False), "marked unsolvable"),
+        "predicate": (changed(pddl_problem=problem.replace(fact, fact + "(floats agent1)\n")), "predicate floats"),
+        "arity": (
+            changed(pddl_problem=problem.replace(fact, fact + "(openable a b)\n")),
+            "2 arguments instead of 1",
+        ),
+        "name": (changed(pddl_problem=problem.replace(fact, fact + "(openable moon)\n")), "moon"),
+        "type": (changed(pddl_problem=problem.replace("(:objects\n", "(:objects\nx - planet\n")), "type planet"),
+        "parenthesis": (changed(pddl_problem=problem + ")"), "parentheses"),
+        "two starts": (changed(pddl_problem=problem.replace(fact, fact + "(atLocation agent1 l)\n")), "l, which"),
+        "no goal": (changed(pddl_problem=problem.replace("(:goal", "(:aim")), "no :goal"),
+        "goal": (changed(pddl_problem=problem.replace("(:goal ", "(:goal (not ") + ")"), ":goal"),
+        "action": (changed(pddl_domain=domain[: domain.rindex(")")] + "(:action fly :parameters ()))"), "fly"),
+        "effect": (
+            changed(pddl_domain=domain.replace(":effect (opened ?r)", ":effect (holds ?a ?r)")),
+            "openobject",
+        ),
+        "no domain": (changed(pddl_domain="hello"), "pddl_domain"),
+        "grammar": (changed(grammar=grammar + "nonsense"), "grammar cannot be read"),
+        "rule": (changed(grammar=grammar.replace("#put_aside#", "#elsewhere#")), "elsewhere"),
+        "question": (changed(grammar=grammar.replace("| holds(a:agent", "| hates(a:agent")), "hates"),
+        "template": (changed(grammar=grammar.replace('"open {r}"', '"open {l}"')), "open {l}"),
+        "no template": (changed(grammar=grammar.replace("action OpenObject", "action Other")), "openobject"),
+    }
+
+
+@pytest.mark.parametrize("way", sorted(broken(dict(generate_file("train/0")))))
+def test_each_fault_is_told_in_one_sentence(content: dict[str, Any], way: str, tmp_path: Path) -> None:
+    value, said = broken(content)[way]
+    with pytest.raises(Malformed) as caught:
+        compile_game(value)
+    assert said in str(caught.value)
+    path = tmp_path / "game.tw-pddl"
+    path.write_text(json.dumps(value))
+    with pytest.raises(DataError) as refused:
+        make(path)
+    assert str(path) in str(refused.value)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"\xff\xfe", b"null", b'{"a": 1}', b"[" * 100_000])
+def test_what_is_no_game_is_refused(text: bytes) -> None:
+    with pytest.raises(Malformed):
+        read_game(text)
+
+
+def test_a_bad_file_does_not_stop_its_folder(tree: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bad = tree / "json_2.1.1" / SPOTS[0] / "trial_0" / "game.tw-pddl"
+    bad.write_text("{")
+    with caplog.at_level(logging.WARNING):
+        env = make(tree)
+    assert len(env.tasks) == 3
+    ((path, reason),) = env.skipped
+    assert path == str(bad)
+    assert "not JSON" in reason
+    assert str(bad) in caplog.text
+    env.reset(seed=1)
+
+
+def test_tasks_that_the_original_leaves_out_are_left_out(tree: Path) -> None:
+    moved = tree / "json_2.1.1" / "train" / "pick_and_place_with_movable_recep-A-Pan-B-1" / "trial_9"
+    moved.mkdir(parents=True)
+    (moved / "game.tw-pddl").write_text(json.dumps(generate_file("train/9")))
+    env = make(tree)
+    assert len(env.tasks) == 4
+    assert "movable" in env.skipped[0][1]
+
+
+def test_an_empty_folder_and_an_unknown_split_are_told(tree: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(DataError, match="no playable ALFWorld game"):
+        make(empty)
+    with pytest.raises(ConfigurationError, match=r"valid_unsen.*did you mean valid_unseen"):
+        make(tree, split="valid_unsen")
+    with pytest.raises(ConfigurationError, match="not a folder"):
+        make(tmp_path / "absent")
+
+
+def test_a_damaged_archive_is_told(tmp_path: Path) -> None:
+    (tmp_path / "train.tar.xz").write_bytes(b"\xfd7zXZ\x00 and then nothing")
+    with pytest.raises(DataError, match=r"train\.tar\.xz"):
+        make(tmp_path)
+
+
+# ---------------------------------------------------------------------- folders, archives, cache
+
+
+def test_ids_and_splits_are_the_paths(tree: Path) -> None:
+    expected = sorted(f"json_2.1.1/{SPOTS[i % 2]}/trial_{i}/game.tw-pddl" for i in range(4))
+    assert list(make(tree).tasks) == expected
+    assert list(make(tree / "json_2.1.1").tasks) == expected
+    assert list(make(tree.parent).tasks) == expected  # the folder that holds alfworld/
+    assert list(make(tree, split="train").tasks) == [task for task in expected if "/train/" in task]
+    only = make(tree / "json_2.1.1" / SPOTS[0] / "trial_0" / "game.tw-pddl")
+    assert list(only.tasks) == [f"json_2.1.1/{SPOTS[0]}/trial_0/game.tw-pddl"]
+
+
+def test_folder_and_archive_give_the_same_games(tree: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    for name, mode in (("a.tar.xz", "w:xz"), ("b.tar", "w")):
+        with tarfile.open(packed / name, mode) as archive:  # type: ignore[call-overload]
+            archive.add(tree / "json_2.1.1", "json_2.1.1")
+    loose, boxed = make(tree), make(packed)
+    assert list(loose.tasks) == list(boxed.tasks)  # and none twice
+    for task in loose.tasks:
+        assert loose.reset(options={"task": task}) == boxed.reset(options={"task": task})
+        assert loose.expert_actions() == boxed.expert_actions()
+
+
+def test_the_second_start_takes_games_from_the_cache(tree: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    from arboretum.envs.alfworld import library
+
+    monkeypatch.setenv("ARBORETUM_CACHE", str(tmp_path / "cache"))
+    age(tree)
+    first = make(tree).reset(options={"task": 0})
+    library._libraries.clear()
+
+    def refuse(content: bytes) -> None:
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(library, "read_game", refuse)
+    env = make(tree)
+    assert env.reset(options={"task": 0}) == first
+    walk = env.expert_actions()
+    assert [env.step(action)[2] for action in walk][-1]
+
+
+def test_a_changed_file_is_compiled_anew(tree: Path) -> None:
+    env = make(tree)
+    before = env.reset(options={"task": 0})[0]
+    path = tree / env.tasks[0]
+    old = path.stat()
+    sentence = before.rpartition("Your task is to: ")[2]
+    text = path.read_text()
+    assert sentence in text
+    path.write_text(text.replace(sentence, "x" * len(sentence)))
+    os.utime(path, ns=(old.st_atime_ns, old.st_mtime_ns))  # as if nothing had happened
+    time.sleep(0.05)
+    after = make(tree).reset(options={"task": 0})[0]
+    assert after.endswith("x" * len(sentence))
+    shutil.rmtree(path.parent)
+    time.sleep(0.05)
+    assert len(make(tree).tasks) == 3
+
+
+def test_a_damaged_cache_is_ignored(tree: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    from arboretum.envs.alfworld import library
+
+    monkeypatch.setenv("ARBORETUM_CACHE", str(tmp_path / "cache"))
+    age(tree)
+    first = make(tree).reset(options={"task": 0})
+    (pack,) = (tmp_path / "cache" / "alfworld").iterdir()
+    whole = pack.read_bytes()
+    middle = len(whole) // 2
+    for damaged in (
+        b"",
+        b"garbage",
+        whole[:40],
+        whole[:-1000],
+        whole[:middle] + bytes(200) + whole[middle + 200 :],
+        whole.replace(b"countertop", b"countertap"),
+    ):
+        pack.write_bytes(damaged)
+        library._libraries.clear()
+        env = make(tree)
+        for task in env.tasks:
+            env.reset(options={"task": task})
+            assert env.expert_actions()
+        assert env.reset(options={"task": 0}) == first
+
+
+def test_an_unwritable_cache_only_costs_time(tree: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("ARBORETUM_CACHE", str(blocked / "cache"))
+    env = make(tree)
+    env.reset(options={"task": 0})
+    assert env.expert_actions()
+
+
+def test_writers_do_not_disturb_each_other(tree: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("ARBORETUM_CACHE", str(tmp_path / "cache"))
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(4) as pool:
+        firsts = pool.map(first_observation, [str(tree)] * 8)
+    assert len(set(firsts)) == 1
+    (pack,) = (tmp_path / "cache" / "alfworld").iterdir()  # nothing half-written is left behind
+    assert pack.suffix == ".pack"
+
+
+def first_observation(folder: str) -> str:
+    import arboretum
+
+    assert arboretum
+    return str(make(Path(folder)).reset(options={"task": 0})[0])
+
+
+def age(folder: Path) -> None:
+    """Wait until the files are old enough for their times to be trusted."""
+    while time.time_ns() - max(path.stat().st_ctime_ns for path in folder.rglob("*.tw-pddl")) < 2_100_000_000:
+        time.sleep(0.1)

@@ -1,0 +1,129 @@
+"""Our engine beside the original one, command for command, on real and on generated games.
+
+Needs the extra `peers` (alfworld and TextWorld); every step of the original takes tens of milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arboretum.envs.alfworld import rules
+from arboretum.envs.alfworld.gamefile import compile_game
+from arboretum.envs.alfworld.generator import SPLITS, generate_file
+from arboretum.envs.data import archive_members
+
+pytestmark = pytest.mark.heavy
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    textworld = pytest.importorskip("textworld", reason="the original engine is not installed (extra peers)")
+    original = pytest.importorskip("alfworld.agents.environment.alfred_tw_env", reason="alfworld is not installed")
+
+DATA = os.environ.get("ARBORETUM_DATA")
+needs_data = pytest.mark.skipif(not DATA, reason="ARBORETUM_DATA is not set")
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the original's own
+        yield
+
+
+def real_games(archive: str) -> list[dict[str, Any]]:
+    assert DATA is not None
+    members = archive_members(Path(DATA) / "alfworld" / archive)
+    return [json.loads(content) for name, content in members if name.endswith(".tw-pddl")]
+
+
+def differences(
+    content: dict[str, Any], folder: Path, commands: list[str] | None, rng: random.Random
+) -> list[str]:
+    """Play a game in both engines; by `commands`, or else at random with some nonsense."""
+    path = folder / "game.tw-pddl"
+    path.write_text(json.dumps(content))
+    infos = textworld.EnvInfos(won=True, admissible_commands=True, extras=["gamefile"])
+    wrappers = [original.AlfredDemangler(shuffle=False), original.AlfredInfos]
+    theirs = textworld.start(str(path), infos, wrappers=wrappers)
+    game = compile_game(content)
+    state, text, reward = game.start, rules.introduction(game), 0
+    shown = theirs.reset()
+    found = []
+    command: str | None = None
+    for step in range(len(commands) + 1 if commands is not None else 40):
+        ours = (text, rules.admissible(game, state), rules.won(game, state))
+        if ours != (shown.feedback, sorted(shown.admissible_commands), bool(shown["won"])):
+            found.append(
+                f"{command!r}: {ours} instead of {(shown.feedback, shown.admissible_commands, shown['won'])}"
+            )
+            break
+        if int(ours[2]) != reward:
+            found.append(f"{command!r}: reward {reward}")
+        if commands is not None:
+            if step == len(commands):
+                if not ours[2]:
+                    found.append("the walkthrough does not win")
+                break
+            command = commands[step]
+        else:
+            command = _choose(ours[1], rng)
+        state, text, _ = rules.play(game, state, command)
+        shown, reward, _ = theirs.step(command)
+    theirs.close()
+    return found
+
+
+def _choose(admissible: list[str], rng: random.Random) -> str:
+    """A verb first, so that rare commands come up, then a command of it; one in ten spoiled."""
+    verb = rng.choice(sorted({command.split()[0] for command in admissible} - {"help", "inventory"}))
+    command = rng.choice([command for command in admissible if command.startswith(verb)])
+    if rng.random() < 0.1:
+        spoil = (
+            str.upper,
+            lambda c: c + ".",
+            lambda c: f"  {c} ",
+            lambda c: c.replace(" ", "  "),
+            lambda c: c[:-1],
+        )
+        command = rng.choice(spoil)(command)
+    return command
+
+
+@needs_data
+@pytest.mark.parametrize("seed", range(int(os.environ.get("ARBORETUM_PEER_GAMES", "12"))))
+def test_real_games_agree_on_random_walks(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    content = rng.choice(_train())
+    assert differences(content, tmp_path, None, rng) == []
+
+
+_games: list[dict[str, Any]] = []
+
+
+def _train() -> list[dict[str, Any]]:
+    if not _games:
+        _games.extend(real_games("train_subset600.tar.xz"))
+    return _games
+
+
+@pytest.mark.parametrize("own_texts", [True, False])
+@pytest.mark.parametrize("index", range(int(os.environ.get("ARBORETUM_PEER_GAMES", "12")) // 2))
+def test_generated_games_are_won_in_the_original(index: int, own_texts: bool, tmp_path: Path) -> None:
+    """With our domain and grammar, and with those of a real file in their place."""
+    content = dict(generate_file(f"{SPLITS[index % 3]}/{index}"))
+    if not own_texts:
+        if not DATA:
+            pytest.skip("ARBORETUM_DATA is not set")
+        real = _train()[0]
+        sentence = compile_game(content).task_line
+        content["pddl_domain"] = real["pddl_domain"]
+        content["grammar"] = real["grammar"].replace(compile_game(real).task_line, sentence)
+    assert differences(content, tmp_path, content["walkthrough"], random.Random(index)) == []
+    assert differences(content, tmp_path, None, random.Random(index)) == []

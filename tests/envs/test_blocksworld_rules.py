@@ -1,0 +1,205 @@
+"""Blocksworld's rules against the four STRIPS operators, written here as sets of atoms, and its words."""
+
+import random
+
+import gymnasium as gym
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import arboretum  # noqa: F401
+from arboretum.envs.blocksworld.generation import LETTERS, canonical, random_arrangement
+from arboretum.envs.blocksworld.notation import COLOURS, Unreadable, Vocabulary
+from arboretum.envs.blocksworld.rules import Goal, Problem, facts
+
+Atom = tuple[str, ...]
+
+
+def operators(blocks: str) -> dict[str, tuple[set[Atom], set[Atom], set[Atom]]]:
+    """Every ground operator as (preconditions, added, deleted), from the domain's definition."""
+    ops: dict[str, tuple[set[Atom], set[Atom], set[Atom]]] = {}
+    hand: Atom = ("handempty",)
+    for x in blocks:
+        free: set[Atom] = {("clear", x), ("ontable", x), hand}
+        ops[f"(pick-up {x})"] = free, {("holding", x)}, free
+        ops[f"(put-down {x})"] = {("holding", x)}, free, {("holding", x)}
+        for y in blocks:
+            if x != y:
+                on_top: set[Atom] = {("on", x, y), ("clear", x), hand}
+                lifted: set[Atom] = {("holding", x), ("clear", y)}
+                ops[f"(stack {x} {y})"] = lifted, on_top, lifted
+                ops[f"(unstack {x} {y})"] = on_top, lifted, on_top
+    return ops
+
+
+def atoms(observation: str) -> set[Atom]:
+    """The atoms of a PDDL observation's first line."""
+    inner = observation.split("\n")[0].removeprefix("(:init ").removesuffix(")")
+    return {tuple(part.strip("() ").split()) for part in inner.split(") (")}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(3, 6), st.integers(0, 10_000), st.randoms(use_true_random=False))
+def test_every_walk_agrees_with_the_strips_operators(blocks, seed, rng):
+    env = gym.make("TextBlocksworld-v0", notation="pddl", blocks=blocks, max_steps=None).unwrapped
+    observation, _ = env.reset(seed=seed)
+    goal_line = observation.split("\n")[1]
+    goal = {tuple(p.strip("() ").split()) for p in goal_line.removeprefix("(:goal (and ")[:-2].split(") (")}
+    state = atoms(observation)
+    ops = operators(LETTERS[:blocks])
+    for _ in range(30):
+        legal = {name for name, (needs, _, _) in ops.items() if needs <= state}
+        assert set(env.admissible_actions()) == legal
+        name = rng.choice(sorted(ops))
+        if rng.random() < 0.7:
+            name = rng.choice(sorted(legal))
+        observation, reward, terminated, _, info = env.step(name)
+        needs, added, deleted = ops[name]
+        assert info["valid"] is info["changed"] is (needs <= state)
+        if info["valid"]:
+            state = (state - deleted) | added
+            assert atoms(observation) == state
+            assert terminated is info["success"] is (goal <= state)
+            assert reward == float(goal <= state)
+        else:
+            missing = {tuple(observation.split(": ")[1].removesuffix(" does not hold.").strip("()").split())}
+            assert missing <= needs - state
+        if terminated:
+            break
+
+
+@pytest.mark.parametrize(
+    ("wording", "meaning"),
+    [
+        ("pick up the red block", "(pick-up a)"),
+        ("Pick up red", "(pick-up a)"),
+        ("  PICK-UP   A ", "(pick-up a)"),
+        ("pick up block b", "(pick-up b)"),
+        ("pick up the blue block from the table.", "(pick-up b)"),
+        ("put down the red block", "(put-down a)"),
+        ("put down the red block on the table", "(put-down a)"),
+        ("stack the red block on top of the blue block", "(stack a b)"),
+        ("stack red onto blue", "(stack a b)"),
+        ("( stack a b )", "(stack a b)"),
+        ("3. **unstack** the blue block from on top of the orange block", "(unstack b c)"),
+        ("- unstack blue from orange", "(unstack b c)"),
+        ("(unstack blue orange)", "(unstack b c)"),
+    ],
+)
+@pytest.mark.parametrize("notation", ["english", "pddl"])
+def test_both_notations_are_read_in_either_mode(notation, wording, meaning):
+    names = ("a", "b", "c")
+    read = Vocabulary(names, notation).read(wording)
+    assert Vocabulary(names, "pddl").action(read) == meaning
+
+
+@pytest.mark.parametrize(
+    "wording",
+    [
+        "",
+        "pick",
+        "pick up",
+        "pick up a block",  # the article, or block a?
+        "pick up the purple block",
+        "pick up the red block and the blue block",
+        "do not pick up the red block",
+        "stack the red block",
+        "stack the red block under the blue block",
+        "put down the red block on top of the blue block",
+        "unstack the red block onto the blue block",
+        "(pick-up a",
+        "(pick-up a b)",
+        "pick up the red block\nput down the red block",
+        "pick up the red\x00block",
+        "pick up the red blo\u0441k",  # a Cyrillic letter
+        "x" * 100_000,
+    ],
+)
+def test_what_is_no_action_is_not_read(wording):
+    assert isinstance(Vocabulary(("a", "b", "c"), "english").read(wording), Unreadable)
+
+
+@given(st.integers(1, 26), st.sampled_from(["english", "pddl"]), st.randoms(use_true_random=False))
+def test_every_canonical_wording_is_read_back(blocks, notation, rng):
+    names = tuple(LETTERS[:blocks])
+    state = random_arrangement(blocks, rng)
+    from arboretum.envs.blocksworld.rules import legal_actions
+
+    for action in legal_actions(state):
+        text = Vocabulary(names, notation).action(action)
+        assert Vocabulary(names, notation).read(text) == action
+        if notation == "english":
+            assert all(COLOURS[n] in text if n < 12 else f" {names[n]} " in text for n in action[1:] if n >= 0)
+
+
+def test_longer_names_stay_as_they_are():
+    vocabulary = Vocabulary(("b1", "red", "a"), "english")
+    assert "the b1 block is on top of the red block" in vocabulary.situation((1, -1, -1))
+    assert vocabulary.read("pick up the a block") == ("pick-up", 2, -3)
+
+
+@given(st.integers(2, 8), st.randoms(use_true_random=False))
+def test_identity_survives_renaming_and_tells_problems_apart(blocks, rng):
+    init = random_arrangement(blocks, rng)
+    final = random_arrangement(blocks, rng)
+    problem = Problem(tuple(LETTERS[:blocks]), init, Goal(on=tuple((b, s) for b, s in enumerate(final) if s >= 0)))
+    new = list(range(blocks))
+    rng.shuffle(new)
+    moved = [0] * blocks
+    for block, support in enumerate(init):
+        moved[new[block]] = new[support] if support >= 0 else support
+    renamed = Problem(
+        problem.names, tuple(moved), Goal(on=tuple(sorted((new[b], new[s]) for b, s in problem.goal.on)))
+    )
+    assert canonical(problem) == canonical(renamed)
+    if problem.goal.on:
+        fewer = problem._replace(goal=Goal(on=problem.goal.on[1:]))
+        assert canonical(problem) != canonical(fewer)
+
+
+def test_identity_counts_problems_up_to_renaming():
+    """Against counting orbits by trying all renamings: three blocks, all pairs of arrangements."""
+    from itertools import permutations, product
+
+    arrangements = {s for s in product((-1, 0, 1, 2), repeat=3) if sound(s)}
+    assert len(arrangements) == 13
+    orbits = set()
+    keys = set()
+    for init, final in product(arrangements, repeat=2):
+        goal = tuple((b, s) for b, s in enumerate(final) if s >= 0)
+        keys.add(canonical(Problem(("a", "b", "c"), init, Goal(on=goal))))
+        images = []
+        for new in permutations(range(3)):
+            moved = sorted((new[b], new[s] if s >= 0 else s) for b, s in enumerate(init))
+            images.append((moved, sorted((new[b], new[s]) for b, s in goal)))
+        orbits.add(repr(min(images)))
+    assert len(keys) == len(orbits)
+
+
+def sound(state):
+    taken = [s for s in state if s >= 0]
+    if len(set(taken)) < len(taken):
+        return False
+    for block in range(len(state)):
+        steps = 0
+        while block >= 0 and steps <= len(state):
+            block, steps = state[block], steps + 1
+        if steps > len(state):
+            return False
+    return True
+
+
+def test_arrangements_are_uniform():
+    rng = random.Random(0)
+    counts: dict[tuple[int, ...], int] = {}
+    for _ in range(13_000):
+        state = random_arrangement(3, rng)
+        counts[state] = counts.get(state, 0) + 1
+        assert sound(state)
+    assert len(counts) == 13
+    chi_square = sum((n - 1000) ** 2 / 1000 for n in counts.values())
+    assert chi_square < 32.9  # 12 degrees of freedom, p = 0.001
+
+
+def test_facts_of_a_holding_hand():
+    assert [f[0] for f in facts((-2, -1, 1))] == ["clear", "holding", "on", "ontable"]

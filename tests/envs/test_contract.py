@@ -1,0 +1,463 @@
+"""What every registered world promises, tested on every id whose module exists, on embedded data.
+
+Run as a program, this file plays episodes for another process: a JSON object on standard input, one on standard
+output (see `main`). That is how the tests look at the same episode under another hash salt.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.error import ResetNeeded
+from gymnasium.utils.env_checker import check_env
+
+import arboretum  # noqa: F401
+from arboretum.envs import ConfigurationError, TextEnv
+from arboretum.envs.registry import WORLDS
+
+IDS = [w.id for w in WORLDS if importlib.util.find_spec(f"arboretum.envs.{w.module}") is not None]
+CHANCE = {"TextFrozenLake-v0"}
+"""Worlds in which even the best player may fail."""
+SEEDS = (0, 7, 123_456_789)
+STEPS = 12
+INVALID = (
+    "",
+    " ",
+    "\x00",
+    "\x07\x1b[31m\x7f",
+    "\ud800",
+    "\n\n\n",
+    "no world knows this action",
+    "√" * 50,
+    "x" * 100_000,
+    "go " * 33_000,
+)
+
+pytestmark = pytest.mark.parametrize("id", IDS)
+
+
+@pytest.fixture(autouse=True)
+def embedded_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ARBORETUM_DATA", raising=False)
+
+
+def make(id: str, **kwargs: Any) -> TextEnv[Any]:
+    env = gym.make(id, **kwargs).unwrapped
+    assert isinstance(env, TextEnv)
+    return env
+
+
+def choose(env: TextEnv[Any], rng: random.Random) -> str:
+    """A legal action: a random one where they can be listed, the expert's elsewhere."""
+    actions = env.admissible_actions()
+    if actions:
+        return rng.choice(actions)
+    plan = env.expert_actions()
+    return plan[0] if plan else "look"
+
+
+def steps(env: TextEnv[Any], rng: random.Random, count: int) -> Iterator[list[Any]]:
+    """Play on for at most `count` steps, yielding all that is seen."""
+    for _ in range(count):
+        action = choose(env, rng)
+        observation, reward, terminated, truncated, info = env.step(action)
+        yield [action, observation, reward, terminated, truncated, dict(info), env.state_key()]
+        if terminated or truncated:
+            return
+
+
+def episode(env: TextEnv[Any], seed: int, count: int = STEPS) -> Iterator[list[Any]]:
+    """A seeded episode of random play, yielding all that is seen."""
+    observation, info = env.reset(seed=seed)
+    yield [observation, dict(info), env.state_key()]
+    yield from steps(env, random.Random(seed), count)
+
+
+def played(id: str, seed: int = 0, count: int = 4) -> TextEnv[Any]:
+    """An environment in the middle of an episode that has not ended."""
+    for attempt in range(50):
+        env = make(id)
+        records = list(episode(env, seed + 1000 * attempt, count))
+        if not any(record[3] or record[4] for record in records[1:]):
+            return env
+    env = make(id)  # a world of one step is in the middle at its beginning
+    env.reset(seed=seed)
+    return env
+
+
+# ---------------------------------------------------------------------- Gymnasium
+
+
+def test_gymnasiums_checker_finds_nothing(id: str) -> None:
+    check_env(make(id))
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_vector_environments_show_what_single_ones_do(id: str, vectorization: str) -> None:
+    singles = [make(id), make(id)]
+    expected = [env.reset(seed=seed)[0] for env, seed in zip(singles, (5, 6), strict=True)]
+    actions = [choose(env, random.Random(0)) for env in singles]
+    envs = gym.make_vec(id, num_envs=2, vectorization_mode=vectorization)
+    try:
+        observations, infos = envs.reset(seed=[5, 6])
+        assert list(observations) == expected
+        assert [str(task) for task in infos["task"]] == [env.task for env in singles]
+        stepped = [env.step(action) for env, action in zip(singles, actions, strict=True)]
+        observations, rewards, terminated, truncated, infos = envs.step(actions)
+        assert list(observations) == [step[0] for step in stepped]
+        assert list(rewards) == [step[1] for step in stepped]
+        assert list(terminated) == [step[2] for step in stepped]
+        assert list(truncated) == [step[3] for step in stepped]
+        assert list(infos["valid"]) == [step[4]["valid"] for step in stepped]
+    finally:
+        envs.close()
+
+
+def test_texts_lie_in_their_spaces(id: str) -> None:
+    env = make(id)
+    assert env.instructions.strip()
+    for seed in SEEDS:
+        for record in episode(env, seed):
+            observation = record[0] if len(record) == 3 else record[1]
+            assert observation in env.observation_space and observation.strip()
+            assert len(record) == 3 or record[0] in env.action_space
+
+
+def test_render_gives_the_observation(id: str) -> None:
+    env = make(id, render_mode="ansi")
+    with pytest.raises(ResetNeeded):
+        env.render()
+    observation, _ = env.reset(seed=1)
+    assert env.render() == observation
+    assert make(id).render() is None
+
+
+def test_nothing_happens_before_reset(id: str) -> None:
+    env = make(id)
+    for call in (lambda: env.step("anything"), env.snapshot, lambda: env.task):
+        with pytest.raises(ResetNeeded):
+            call()
+
+
+# ---------------------------------------------------------------------- seeds and processes
+
+
+def test_the_same_seed_gives_the_same_episode_alone_and_interleaved(id: str) -> None:
+    alone = {seed: list(episode(make(id), seed)) for seed in SEEDS}
+    other = make("TextBandit-v0")
+    running = {seed: episode(make(id), seed) for seed in SEEDS}
+    together: dict[int, list[Any]] = {seed: [] for seed in SEEDS}
+    while running:
+        for seed in list(running):
+            other.reset()
+            record = next(running[seed], None)
+            if record is None:
+                del running[seed]
+            else:
+                together[seed].append(record)
+    assert together == alone
+    one = make(id)  # and in an environment that has played before
+    assert [list(episode(one, seed)) for seed in SEEDS] == list(alone.values())
+
+
+def test_seeds_draw_different_tasks_or_the_split_has_one(id: str) -> None:
+    env = make(id)
+    tasks = {env.reset(seed=seed)[1]["task"] for seed in range(50)}
+    assert len(tasks) > 10 or len(tasks) >= 0.25 * len(env.tasks)
+
+
+def test_members_of_a_group_see_the_same_prompt(id: str) -> None:
+    env = make(id)
+    task = env.reset(seed=3)[1]["task"]
+    prompts = {make(id).reset(seed=seed, options={"task": task})[0] for seed in range(5)}
+    assert len(prompts) == 1
+
+
+def in_another_process(request: dict[str, Any], salt: str) -> dict[str, Any]:
+    environment = {k: v for k, v in os.environ.items() if k != "ARBORETUM_DATA"}
+    done = subprocess.run(
+        [sys.executable, __file__],
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        env={**environment, "PYTHONHASHSEED": salt},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    reply: dict[str, Any] = json.loads(done.stdout)
+    return reply
+
+
+def plain(value: Any) -> Any:
+    """As it comes back from JSON."""
+    return json.loads(json.dumps(value, default=str))
+
+
+def shown(records: list[list[Any]]) -> list[list[Any]]:
+    """Records without their state keys, which are hashable but need not have a JSON form."""
+    return [record[:-1] for record in records]
+
+
+def packed(value: Any) -> str:
+    return base64.b64encode(pickle.dumps(value)).decode()
+
+
+def unpacked(text: str) -> Any:
+    return pickle.loads(base64.b64decode(text))
+
+
+@pytest.mark.parametrize("salt", ["1", "4242"])
+def test_another_process_plays_the_same_episode_and_continues_a_snapshot(id: str, salt: str) -> None:
+    env = played(id)
+    snapshot = env.snapshot()
+    reply = in_another_process({"id": id, "seeds": SEEDS, "snapshot": packed(snapshot)}, salt)
+    episodes = [list(episode(make(id), seed)) for seed in SEEDS]
+    assert reply["episodes"] == plain([shown(records) for records in episodes])
+    assert unpacked(reply["snapshot"]) == snapshot
+    assert reply["continued"] == plain(shown(list(steps(env, random.Random(0), STEPS))))
+    keys = [record[-1] for records in episodes for record in records]
+    assert unpacked(reply["keys"]) == [*keys, env.state_key()]
+
+
+def test_the_callers_generators_are_left_alone(id: str) -> None:
+    random.seed(1)
+    np.random.seed(1)  # noqa: NPY002
+    before = random.getstate(), repr(np.random.get_state())  # noqa: NPY002
+    env = make(id)
+    list(episode(env, 3))
+    env.expert_actions()
+    env.restore(env.snapshot())
+    assert (random.getstate(), repr(np.random.get_state())) == before  # noqa: NPY002
+
+
+# ---------------------------------------------------------------------- snapshots
+
+
+def test_a_restored_episode_continues_identically(id: str) -> None:
+    env = played(id)
+    snapshot = env.snapshot()
+    assert hash(snapshot) == hash(env.snapshot()) and env.snapshot() == snapshot
+    key = env.state_key()
+    first = list(steps(env, random.Random(5), STEPS))
+    env.restore(snapshot)
+    assert env.state_key() == key and env.snapshot() == snapshot
+    assert list(steps(env, random.Random(5), STEPS)) == first
+    elsewhere = make(id)
+    list(episode(elsewhere, 99))
+    elsewhere.restore(pickle.loads(pickle.dumps(snapshot)))
+    assert elsewhere.state_key() == key and elsewhere.steps == snapshot.steps
+    assert list(steps(elsewhere, random.Random(5), STEPS)) == first
+
+
+def test_a_snapshot_of_another_world_is_refused(id: str) -> None:
+    other = make("TextBandit-v0", low_reward=0.1)
+    other.reset(seed=0)
+    with pytest.raises(ConfigurationError, match="snapshot"):
+        make(id).restore(other.snapshot())
+
+
+def test_the_step_limit_is_part_of_a_snapshot(id: str) -> None:
+    env = make(id, max_steps=3)
+    env.reset(seed=0)
+    env.step("no world knows this action")
+    snapshot = env.snapshot()
+    for _ in range(2):
+        env.restore(snapshot)
+        assert env.step("no world knows this action")[3] is False
+        *_, terminated, truncated, info = env.step("no world knows this action")
+        assert truncated and not terminated and not info["success"]
+    endless = make(id, max_steps=None)
+    endless.reset(seed=0)
+    assert not any(endless.step("no world knows this action")[3] for _ in range(300))
+
+
+# ---------------------------------------------------------------------- actions
+
+
+def test_every_admissible_action_is_accepted(id: str) -> None:
+    for seed in SEEDS:
+        env = played(id, seed)
+        actions = env.admissible_actions()
+        if actions is None:
+            pytest.skip("this world cannot list its actions")
+        assert isinstance(actions, tuple) and len(set(actions)) == len(actions) and actions
+        snapshot = env.snapshot()
+        for action in actions[:60]:
+            env.restore(snapshot)
+            observation, *_, info = env.step(action)
+            assert info["valid"], (action, observation)
+            if info["changed"] is False:
+                assert env.state_key() == played_key(id, snapshot)
+
+
+def played_key(id: str, snapshot: Any) -> Any:
+    env = make(id)
+    env.restore(snapshot)
+    return env.state_key()
+
+
+@pytest.mark.parametrize("action", INVALID, ids=lambda a: repr(a[:12]))
+def test_invalid_actions_are_refused_in_words_and_change_nothing(id: str, action: str) -> None:
+    env = played(id)
+    key = env.state_key()
+    observation, _, terminated, _, info = env.step(action)
+    assert isinstance(observation, str) and observation.strip()
+    assert len(observation) <= env.observation_space.max_length
+    assert info["valid"] is False and info["changed"] is False and not info["success"] and not terminated
+    assert env.state_key() == key
+
+
+def test_after_the_end_nothing_moves(id: str) -> None:
+    env = make(id, max_steps=1)
+    env.reset(seed=2)
+    _, _, terminated, truncated, _ = env.step(choose(env, random.Random(0)))
+    assert terminated or truncated
+    key, snapshot = env.state_key(), env.snapshot()
+    for action in ("again", *(env.admissible_actions() or ())):
+        observation, reward, *flags, info = env.step(action)
+        assert flags == [terminated, truncated] and reward == 0.0
+        assert info["valid"] is False and info["changed"] is False and isinstance(observation, str)
+        assert env.state_key() == key and env.snapshot() == snapshot
+    assert env.expert_actions() is None and not env.admissible_actions()
+
+
+# ---------------------------------------------------------------------- experts and rewards
+
+
+def expert_succeeds(env: TextEnv[Any], replan: bool) -> bool:
+    plan = env.expert_actions()
+    success = False
+    while plan:
+        _, _, terminated, truncated, info = env.step(plan.pop(0))
+        assert info["valid"]
+        success = bool(info["success"])
+        if terminated or truncated:
+            break
+        if replan:
+            plan = env.expert_actions()
+    return success
+
+
+def test_the_expert_solves(id: str) -> None:
+    env = make(id)
+    if id not in CHANCE:
+        for seed in range(10):
+            env.reset(seed=seed)
+            assert expert_succeeds(env, replan=False), env.task
+            env.reset(seed=seed)
+            assert expert_succeeds(env, replan=True), env.task
+        return
+    wins = {"expert": 0, "random": 0}
+    for seed in range(100):
+        env.reset(seed=seed)
+        wins["expert"] += expert_succeeds(env, replan=True)
+        list(episode(env, seed, 10_000))
+        wins["random"] += env.snapshot().success
+    assert wins["expert"] > wins["random"]
+
+
+def test_an_expert_called_in_the_middle_solves_or_says_that_it_cannot(id: str) -> None:
+    env = make(id, max_steps=None)
+    for seed in SEEDS:
+        list(episode(env, seed, 6))
+        if env.snapshot().terminated or env.expert_actions() is None:
+            continue
+        success = expert_succeeds(env, replan=True)
+        assert success or id in CHANCE
+
+
+def test_sparse_rewards_are_zero_or_one_at_a_successful_end(id: str) -> None:
+    env = make(id, reward_mode="sparse")
+    for seed in SEEDS:
+        for record in list(episode(env, seed, 100))[1:]:
+            assert record[2] == (1.0 if record[5]["success"] and record[3] else 0.0)
+        env.reset(seed=seed)
+        total = 0.0
+        for action in env.expert_actions() or []:
+            _, reward, terminated, truncated, info = env.step(action)
+            assert reward in (0.0, 1.0)
+            total += reward
+            if terminated or truncated:
+                break
+        assert total == float(info["success"])
+
+
+def test_info_has_what_is_promised(id: str) -> None:
+    env = make(id, admissible=True)
+    _, info = env.reset(seed=1)
+    for _ in range(3):
+        assert info["task"] == env.task
+        assert all(type(info[name]) is bool for name in ("success", "valid", "changed"))
+        assert info["admissible_actions"] == env.admissible_actions()
+        assert info["admissible_actions"] is None or isinstance(info["admissible_actions"], tuple)
+        *_, info = env.step(choose(env, random.Random(0)))
+    assert "admissible_actions" not in make(id).reset(seed=1)[1]
+
+
+# ---------------------------------------------------------------------- tasks and bad configuration
+
+
+def test_tasks_open_by_name_and_by_index(id: str) -> None:
+    env = make(id)
+    assert len(env.tasks) > 0
+    for index in (0, 1, len(env.tasks) - 1):
+        name = env.tasks[index]
+        first, info = env.reset(seed=1, options={"task": name})
+        assert info["task"] == env.task == name and name in env.tasks
+        assert env.reset(seed=2, options={"task": index})[0] == first
+
+
+def test_bad_configuration_is_one_helpful_sentence(id: str) -> None:
+    env = make(id)
+    faults = [
+        lambda: env.reset(options={"task": "no such task"}),
+        lambda: env.reset(options={"task": len(env.tasks)}),
+        lambda: env.reset(options={"tusk": env.tasks[0]}),
+        lambda: make(id, split="no such split"),
+        lambda: make(id, reward_mode="spars"),
+        lambda: make(id, max_steps=0),
+    ]
+    for fault in faults:
+        with pytest.raises(ConfigurationError) as caught:
+            fault()
+        message = str(caught.value)
+        assert 20 < len(message) < 1000 and "\n" not in message
+        # The sentence says what would be right: a near name, the known ones, a range or a file.
+        assert any(
+            word in message for word in ("did you mean", "known:", "named", "outside", "must be", "none", "needs")
+        ), message
+
+
+def main() -> None:
+    """Play what standard input asks for and write down all that is seen."""
+    request = json.load(sys.stdin)
+    env = make(request["id"])
+    episodes = [list(episode(env, seed)) for seed in request["seeds"]]
+    other = make(request["id"])
+    other.restore(unpacked(request["snapshot"]))
+    again = packed(other.snapshot())
+    continued = list(steps(other, random.Random(0), STEPS))
+    keys = [record[-1] for records in episodes for record in records]
+    reply = {
+        "episodes": [shown(records) for records in episodes],
+        "snapshot": again,
+        "continued": shown(continued),
+        "keys": packed([*keys, other.state_key()]),
+    }
+    json.dump(reply, sys.stdout, default=str)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,360 @@
+"""Server and client over real loopback HTTP."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from arboretum.envs import ConfigurationError, DataError
+from arboretum.envs.retrieval import Document, Hit, RetrievalError, Retriever
+from arboretum.envs.retrieval.batching import Batcher
+from arboretum.envs.retrieval.bm25 import BM25
+from arboretum.envs.retrieval.http import HTTPRetriever, parse_reply
+from arboretum.envs.retrieval.server import RetrievalServer
+from arboretum.envs.searchqa import SearchQA
+
+pytest.importorskip("flask", reason="the extra web is not installed")
+pytest.importorskip("waitress", reason="the extra web is not installed")
+
+DOCUMENTS = [Document(str(i), f'"Tree {i}"\noak{i} wood 🌳 שלום\nsecond line') for i in range(30)]
+
+
+@pytest.fixture(scope="module")
+def server():
+    with RetrievalServer(BM25.of(DOCUMENTS), port=0) as running:
+        yield running
+
+
+def post(url, body):
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    request = urllib.request.Request(url + "/retrieve", data, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as response:
+            return response.status, json.loads(response.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+def test_the_wire_with_scores(server):
+    status, reply = post(server.url, {"queries": ["oak3", "oak4 wood"], "topk": 2, "return_scores": True})
+    assert status == 200
+    first, second = reply["result"]
+    assert first[0]["document"] == {
+        "id": "3",
+        "contents": DOCUMENTS[3].contents,
+        "title": "Tree 3",
+        "text": "oak3 wood 🌳 שלום\nsecond line",
+    }
+    assert isinstance(first[0]["score"], float)
+    assert [item["document"]["id"] for item in second] == ["4", "0"]
+
+
+def test_the_wire_without_scores(server):
+    # One, two and three queries: the reference server unpacked the list of results into two.
+    for queries in (["oak3"], ["oak3", "oak4"], ["oak3", "oak4", "oak5"]):
+        status, reply = post(server.url, {"queries": queries, "topk": 1, "return_scores": False})
+        assert status == 200
+        assert [ranking[0]["id"] for ranking in reply["result"]] == [query[3:] for query in queries]
+        assert reply == post(server.url, {"queries": queries, "topk": 1})[1]
+
+
+def test_defaults(server):
+    assert post(server.url, {"queries": []}) == (200, {"result": []})
+    for topk in (None, 0):
+        assert len(post(server.url, {"queries": ["wood"], "topk": topk})[1]["result"][0]) == 3
+    assert len(post(server.url, {"queries": ["wood"]})[1]["result"][0]) == 3
+    assert post(server.url, {"queries": ["nothing"]})[1] == {"result": [[]]}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"",
+        b'["oak"]',
+        {"queries": "oak"},
+        {"queries": [1]},
+        {},
+        {"queries": ["a"], "topk": -1},
+        {"queries": ["a"], "topk": "3"},
+        {"queries": ["a"], "topk": 10**9},
+        {"queries": ["a"], "return_scores": "yes"},
+    ],
+)
+def test_malformed_requests_are_explained(server, body):
+    status, reply = post(server.url, body)
+    assert status == 400
+    assert reply["error"].endswith((".", ".)"))
+
+
+def test_health(server):
+    client = HTTPRetriever(server.url)
+    report = client.health()
+    assert (report["status"], report["documents"]) == ("ok", 30)
+    assert report["index"].startswith("bm25(k1=0.9,b=0.4):")
+
+
+@pytest.mark.parametrize(
+    "query", ["🌳", "שלום", "oak7", "a" * 100_000, "wood oak7 " * 10_000, "\ud800", "a\0b", "", '"\\\n\t']
+)
+def test_any_query_travels(server, query):
+    direct = BM25.of(DOCUMENTS).search([query], 4)
+    assert HTTPRetriever(server.url).search([query], 4) == direct
+
+
+def test_the_client_takes_any_address_form(server):
+    for url in (server.url, server.url + "/", server.url + "/retrieve"):
+        assert HTTPRetriever(url).search(["oak9"], 1)[0][0].document.id == "9"
+    with pytest.raises(ConfigurationError, match="starts with http"):
+        HTTPRetriever("127.0.0.1:8000")
+    assert HTTPRetriever(server.url).search([], 3) == []
+
+
+def test_replies_of_other_servers():
+    document = {"id": "1", "contents": '"A"\nb'}
+    assert parse_reply({"result": [[{"document": document, "score": 2}]]}, 1, "u") == [
+        [Hit(Document("1", '"A"\nb'), 2.0)]
+    ]
+    assert parse_reply({"result": [[document]]}, 1, "u")[0][0].document == Document("1", '"A"\nb')
+    assert parse_reply({"result": [["a snippet", "another"]]}, 1, "u") == [
+        [Hit(Document("a snippet", "a snippet"), 0.0), Hit(Document("another", "another"), -1.0)]
+    ]
+    assert parse_reply({"result": [None]}, 1, "u") == [[]]
+    web = {"document": {"title": "T", "text": "x"}, "score": 1}
+    assert parse_reply({"result": [[web]]}, 1, "u")[0][0].document.contents == '"T"\nx'
+    for bad in (None, [], {"result": 3}, {"result": [[]]}, {"result": [[5], []]}, {"result": [[{"id": 1}], []]}):
+        with pytest.raises(RetrievalError):
+            parse_reply(bad, 2, "u")
+
+
+class Slow(Retriever):
+    """Counts its calls and waits in each until let go."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.go = threading.Event()
+        self.entered = threading.Event()
+
+    @property
+    def identity(self) -> str:
+        return "slow"
+
+    def search(self, queries, k):
+        self.batches.append(len(queries))
+        self.entered.set()
+        assert self.go.wait(30)
+        return [[Hit(Document(query, query), 1.0)] * k for query in queries]
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_full_queue_answers_503_and_waiting_requests_share_a_batch():
+    slow = Slow()
+    with RetrievalServer(slow, port=0, max_waiting=4) as server:
+        replies = []
+        ask = lambda i: replies.append(HTTPRetriever(server.url, retries=0).search([f"q{i}"], 1 + i % 2))  # noqa: E731
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(5)]
+        threads[0].start()
+        assert slow.entered.wait(20)
+        for thread in threads[1:]:
+            thread.start()
+        wait_until(lambda: HTTPRetriever(server.url).health()["waiting"] == 4)  # health answers while all wait
+        status, reply = post(server.url, {"queries": ["one too many"]})
+        assert status == 503 and "waiting" in reply["error"]
+        with pytest.raises(RetrievalError, match=r"503 .* after 2 tries"):
+            HTTPRetriever(server.url, retries=1, backoff=0.01).search(["x"], 1)
+        slow.go.set()
+        for thread in threads:
+            thread.join()
+    assert slow.batches == [1, 4]
+    assert sorted(ranking[0].document.id for (ranking,) in replies) == [f"q{i}" for i in range(5)]
+    assert sorted(len(ranking) for (ranking,) in replies) == [1, 1, 1, 2, 2]  # each its own k
+
+
+def test_a_failed_search_is_the_askers_alone():
+    class Broken(Slow):
+        def search(self, queries, k):
+            raise ValueError("broken index")
+
+    batcher = Batcher(Broken())
+    with pytest.raises(ValueError, match="broken index"):
+        batcher.search(["a"], 1)
+    with pytest.raises(ValueError, match="broken index"):  # the worker lives on
+        batcher.search(["a"], 1)
+    batcher.close()
+    with RetrievalServer(Broken(), port=0) as server:
+        assert post(server.url, {"queries": ["a"]})[0] == 500
+
+
+def test_a_taken_port_is_named(server):
+    with pytest.raises(ConfigurationError, match=f"cannot listen on 127.0.0.1:{server.port}"):
+        RetrievalServer(BM25.of(DOCUMENTS), port=server.port)
+
+
+# ---------------------------------------------------------------------- failures
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Flaky:
+    """A server that answers a list of statuses in turn, then well."""
+
+    def __init__(self, *statuses: int, body: bytes = b'{"result": [[]]}', pause: float = 0.0) -> None:
+        outer = self
+        self.statuses = list(statuses)
+        self.requests = 0
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                outer.requests += 1
+                self.rfile.read(int(self.headers["Content-Length"]))
+                time.sleep(pause)
+                status = outer.statuses.pop(0) if outer.statuses else 200
+                self.send_response(status)
+                if status == 503:
+                    self.send_header("Retry-After", "0.01")
+                self.end_headers()
+                with contextlib.suppress(BrokenPipeError):  # the client may have given up
+                    self.wfile.write(body)
+
+            def log_message(self, *args):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self):
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def test_passing_failures_are_retried():
+    with Flaky(503, 500, 502) as server:
+        assert HTTPRetriever(server.url, retries=3, backoff=0.01).search(["q"], 1) == [[]]
+        assert server.requests == 4
+    with Flaky(404) as server:
+        with pytest.raises(RetrievalError, match="answers 404"):
+            HTTPRetriever(server.url, retries=3, backoff=0.01).search(["q"], 1)
+        assert server.requests == 1  # asking again would not help
+
+
+def test_nonsense_and_silence_are_named():
+    with Flaky(body=b"<html>") as server, pytest.raises(RetrievalError, match="not JSON"):
+        HTTPRetriever(server.url).search(["q"], 1)
+    with Flaky(body=b'{"result": []}') as server, pytest.raises(RetrievalError, match="0 lists"):
+        HTTPRetriever(server.url).search(["q"], 1)
+    with Flaky(pause=0.5) as server, pytest.raises(RetrievalError, match=r"does not answer within 0.05 s"):
+        HTTPRetriever(server.url, timeout=0.05, retries=0).search(["q"], 1)
+    dead = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(RetrievalError, match="cannot be reached"):
+        HTTPRetriever(dead, retries=1, backoff=0.01).search(["q"], 1)
+
+
+SERVE = """
+import sys
+from arboretum.envs.retrieval.server import serve
+serve(port=int(sys.argv[1]), index=sys.argv[2], ready=lambda url: print(url, flush=True))
+"""
+
+
+class ServerProcess:
+    """`serve` in a process of its own, to be killed."""
+
+    def __init__(self, corpus, port=0) -> None:
+        command = [sys.executable, "-c", SERVE, str(port), str(corpus)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.url = self.process.stdout.readline().strip()
+        assert self.url
+
+    def kill(self) -> None:
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("".join(json.dumps(document._asdict()) + "\n" for document in DOCUMENTS))
+    return path
+
+
+def test_a_server_killed_in_the_middle_of_an_episode(corpus, tmp_path):
+    questions = tmp_path / "test.jsonl"
+    questions.write_text(json.dumps({"id": "0", "question": "Which?", "golden_answers": ["oak4"]}))
+    server = ServerProcess(corpus)
+    port = int(server.url.rpartition(":")[2])
+    try:
+        client = HTTPRetriever(server.url, retries=1, backoff=0.01)
+        env = SearchQA(data=questions, retriever=client)
+        env.reset(options={"task": 0})
+        assert "oak4" in env.step("<search>oak4</search>")[0]
+        snapshot = env.snapshot()
+    finally:
+        server.kill()
+    with pytest.raises(RetrievalError, match=f"127.0.0.1:{port}"):
+        env.step("<search>oak5</search>")
+    assert env.snapshot() == snapshot
+    again = ServerProcess(corpus, port)
+    try:
+        assert "oak5" in env.step("<search>oak5</search>")[0]
+        assert env.step("<answer>oak4</answer>")[1] == 1.0
+    finally:
+        again.kill()
+
+
+def test_the_cache_answers_for_a_dead_server(tmp_path):
+    cache = tmp_path / "cache.sqlite"
+    with RetrievalServer(BM25.of(DOCUMENTS), port=0) as server:
+        url, port = server.url, server.port
+        client = HTTPRetriever(url, cache=cache)
+        expected = client.search(["oak1", "oak2", "oak1"], 2)
+        assert expected == BM25.of(DOCUMENTS).search(["oak1", "oak2", "oak1"], 2)
+        assert client.health()["served"] == 2  # each query once
+        client.search(["oak2", "\ud800"], 2)
+        assert client.health()["served"] == 3
+        client.close()
+    client = HTTPRetriever(url, cache=cache, retries=0)
+    assert client.search(["oak2", "oak1"], 2) == [expected[1], expected[0]]
+    with pytest.raises(RetrievalError):
+        client.search(["oak1", "not seen"], 2)
+    with pytest.raises(RetrievalError):
+        client.search(["oak1"], 3)  # another k is another request
+    client.close()
+    # Another index behind the same address is not confused with the old one.
+    changed = BM25.of([Document("new", "oak1")])
+    with RetrievalServer(changed, port=port) as server:
+        client = HTTPRetriever(url, cache=cache)
+        assert client.search(["oak1"], 2)[0][0].document.id == "new"
+        client.close()
+
+
+def test_a_file_that_is_no_cache(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("something else entirely, and long enough to be read as a database header" * 20)
+    with pytest.raises(DataError, match="no reply cache"):
+        HTTPRetriever("http://127.0.0.1:1", cache=path)

@@ -1,0 +1,121 @@
+"""Fetching data sets from a real (loopback) server that can break off and resume."""
+
+import hashlib
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from arboretum.envs import ConfigurationError, DataError
+from arboretum.envs.searchqa.catalog import DATA_SETS, DataSet, data_get, data_list, data_verify
+
+CONTENT = bytes(range(256)) * 4000
+
+
+class Files:
+    """Serves CONTENT under every path; breaks off after `limit` bytes while `limit` is set."""
+
+    def __init__(self) -> None:
+        outer = self
+        self.limit: int | None = None
+        self.ranges: list[str | None] = []
+        self.resumable = True
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                if self.path == "/absent":
+                    self.send_error(404)
+                    return
+                asked = self.headers.get("Range")
+                outer.ranges.append(asked)
+                start = int(asked[6:-1]) if asked and outer.resumable else 0
+                if start >= len(CONTENT):
+                    self.send_response(416)
+                    self.send_header("Content-Range", f"bytes */{len(CONTENT)}")
+                    self.end_headers()
+                    return
+                self.send_response(206 if start else 200)
+                self.send_header("Content-Length", str(len(CONTENT) - start))
+                self.end_headers()
+                stop = len(CONTENT) if outer.limit is None else start + outer.limit
+                self.wfile.write(CONTENT[start:stop])
+
+            def log_message(self, *args):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def files():
+    server = Files()
+    yield server
+    server.close()
+
+
+def catalog(url, *names):
+    names = names or ("dev.jsonl",)
+    return {"small": DataSet("small", {n: f"{url}/{n}" for n in names}, "MIT", "1 MB", {"dev": 1}, "nobody")}
+
+
+def test_fetch_verify_and_notice_changes(files, tmp_path):
+    known = catalog(files.url, "train.jsonl", "dev.jsonl")
+    seen = []
+    folder = data_get("small", tmp_path, catalog=known, progress=lambda *a: seen.append(a))
+    assert (folder / "dev.jsonl").read_bytes() == CONTENT
+    assert seen[-1] == ("dev.jsonl", len(CONTENT), len(CONTENT))
+    assert data_verify("small", tmp_path, catalog=known) == {"train.jsonl": "ok", "dev.jsonl": "ok"}
+    assert hashlib.sha256(CONTENT).hexdigest() in (folder / "checksums.json").read_text()
+    data_get("small", tmp_path, catalog=known)
+    assert len(files.ranges) == 2  # what is here is not fetched again
+    (folder / "dev.jsonl").write_bytes(CONTENT[:-1])
+    (folder / "train.jsonl").unlink()
+    assert data_verify("small", tmp_path, catalog=known) == {"train.jsonl": "missing", "dev.jsonl": "changed"}
+
+
+@pytest.mark.parametrize("resumable", [True, False])
+def test_a_broken_download_goes_on(files, tmp_path, resumable):
+    known = catalog(files.url)
+    files.limit = 300_000
+    files.resumable = resumable
+    with pytest.raises(DataError, match=r"300000 of 1024000 bytes.*place it as"):
+        data_get("small", tmp_path, catalog=known)
+    assert not (tmp_path / "small" / "dev.jsonl").exists()
+    files.limit = None
+    data_get("small", tmp_path, catalog=known)
+    assert (tmp_path / "small" / "dev.jsonl").read_bytes() == CONTENT
+    assert files.ranges == [None, "bytes=300000-"]
+
+
+def test_a_download_that_only_lacked_its_name(files, tmp_path):
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "dev.jsonl.part").write_bytes(CONTENT)
+    data_get("small", tmp_path, catalog=catalog(files.url))
+    assert (tmp_path / "small" / "dev.jsonl").read_bytes() == CONTENT
+
+
+def test_without_a_network_it_says_what_to_place_where(files, tmp_path):
+    files.close()
+    with pytest.raises(DataError, match=rf"Fetch {files.url}/dev.jsonl .*place it as .*small/dev.jsonl"):
+        data_get("small", tmp_path, catalog=catalog(files.url))
+
+
+def test_names_and_folders(files, tmp_path, monkeypatch):
+    with pytest.raises(DataError, match="Not Found"):
+        data_get("small", tmp_path, catalog=catalog(files.url, "absent"))
+    with pytest.raises(ConfigurationError, match="did you mean musique"):
+        data_get("musiqe", tmp_path)
+    monkeypatch.delenv("ARBORETUM_DATA", raising=False)
+    with pytest.raises(ConfigurationError, match="ARBORETUM_DATA"):
+        data_get("nq")
+    assert {state for _, state in data_list()} == {"absent"}
+    (tmp_path / "nq").mkdir()
+    (tmp_path / "nq" / "dev.jsonl").write_text("{}")
+    assert {d.name: state for d, state in data_list(tmp_path)}["nq"] == "partly"
+    assert set(DATA_SETS) >= {"nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle"}

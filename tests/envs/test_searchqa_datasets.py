@@ -1,0 +1,139 @@
+"""Question files of every known form, and what is wrong with bad ones."""
+
+import gzip
+import json
+
+import pytest
+
+from arboretum.envs import ConfigurationError, DataError
+from arboretum.envs.searchqa import SearchQA
+from arboretum.envs.searchqa.datasets import (
+    context_corpus,
+    evaluation_split,
+    question_files,
+    read_questions,
+)
+from arboretum.envs.searchqa.sources import number_of_hops
+
+FLASHRAG = {"id": "test_0", "question": "who?", "golden_answers": ["a", "b"], "metadata": {"type": "bridge"}}
+HOTPOT = {
+    "_id": "5a8b57f25542995d1e6f1371",
+    "question": "Were Scott and Ed of one nationality?",
+    "answer": "yes",
+    "supporting_facts": [["Scott", 0], ["Ed", 0], ["Scott", 2]],
+    "context": [["Ed", ["Ed is one.", " He films."]], ["Scott", ["Scott is another."]], ["Other", []]],
+    "type": "comparison",
+    "level": "hard",
+}
+PREPARED = {
+    "data_source": "nq",
+    "prompt": [
+        {"role": "user", "content": "Answer the given question. <answer> Beijing </answer>. Question: who?\n"}
+    ],
+    "ability": "fact-reasoning",
+    "reward_model": {"style": "rule", "ground_truth": {"target": ["a", "b"]}},
+    "extra_info": {"split": "train", "index": 3},
+}
+
+
+def test_flashrag_lines(tmp_path):
+    path = tmp_path / "test.jsonl.gz"
+    path.write_bytes(gzip.compress(json.dumps(FLASHRAG).encode()))
+    (question,) = read_questions(path)
+    assert (question.id, question.question, question.golden_answers) == ("test_0", "who?", ("a", "b"))
+    assert question.metadata == {"type": "bridge"}
+
+
+def test_hotpotqa_original(tmp_path):
+    path = tmp_path / "hotpot_dev_distractor_v1.json"
+    path.write_text(json.dumps([HOTPOT]))
+    (question,) = read_questions(path)
+    assert (question.golden_answers, question.evidence) == (("yes",), ("Scott", "Ed"))
+    assert question.metadata["level"] == "hard"
+    corpus = context_corpus([question, question])
+    assert [document.contents for document in corpus] == [
+        '"Ed"\nEd is one. He films.',
+        '"Scott"\nScott is another.',
+        '"Other"\n',
+    ]
+    # The paragraphs that come with the questions are the corpus where there is no other.
+    env = SearchQA(data=path, protocol="react")
+    env.reset(options={"task": 0})
+    for action in env.expert_actions():
+        *_, info = env.step(action)
+    assert info["success"] and info["evidence_recall"] == 1.0
+
+
+def test_prepared_rows(tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_text(json.dumps(PREPARED) + "\n" + json.dumps({**PREPARED, "data_source": "hotpotqa"}))
+    first, second = read_questions(path)
+    assert (first.id, second.id) == ("nq_train_3", "hotpotqa_train_3")  # row numbers alone would clash
+    assert (first.question, first.golden_answers) == ("who?", ("a", "b"))
+
+
+def test_prepared_parquet(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "train.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist([PREPARED]), path)
+    (question,) = read_questions(path)
+    assert (question.id, question.question, question.golden_answers) == ("nq_train_3", "who?", ("a", "b"))
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(DataError, match="cannot be read as parquet"):
+        read_questions(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "holds no questions"),
+        ("{", "line 1: is not JSON"),
+        ('{"id": "0"}', "line 1: has no 'question'"),
+        ('{"question": "q", "golden_answers": [1]}', "line 1: 'golden_answers' must be"),
+        ('{"question": "q", "metadata": 3}', "line 1: 'metadata' must be"),
+        ('{"question": "q", "context": [1]}', "line 1: 'context' must be"),
+        ('{"id": 1, "question": "q"}\n{"id": 1, "question": "r"}', "line 2: repeats the question id '1'"),
+    ],
+)
+def test_bad_files(tmp_path, text, message):
+    path = tmp_path / "test.jsonl"
+    path.write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_questions(path)
+    with pytest.raises(DataError, match="no such file"):
+        read_questions(tmp_path / "absent.parquet")
+
+
+def test_splits_of_a_folder(tmp_path):
+    for name in ("train.jsonl", "dev.jsonl.gz", "test-00000-of-00001.parquet", "corpus.jsonl", "notes.txt"):
+        (tmp_path / name).touch()
+    files = question_files(tmp_path)
+    assert {split: path.name for split, path in files.items()} == {
+        "train": "train.jsonl",
+        "dev": "dev.jsonl.gz",
+        "test": "test-00000-of-00001.parquet",
+    }
+    assert evaluation_split(files) == "test"
+    assert evaluation_split(["train", "dev"]) == "dev"
+    with pytest.raises(ConfigurationError, match="evaluate"):
+        evaluation_split(["dev60"])
+
+
+def test_a_folder_named_by_its_data_set(tmp_path, monkeypatch):
+    folder = tmp_path / "musique"
+    folder.mkdir()
+    rows = [
+        {"id": f"{n}hop{i}__x", "question": f"{n} {i}?", "golden_answers": ["a"]} for n in (2, 3) for i in (0, 1)
+    ]
+    (folder / "dev.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "corpus.jsonl").write_text('{"id": "0", "contents": "\\"T\\"\\ntext"}')
+    monkeypatch.setenv("ARBORETUM_DATA", str(tmp_path))
+    assert SearchQA(dataset="musique", split="valid").tasks[0] == "dev/2hop0__x"
+    assert SearchQA(dataset="musique", hops=3).tasks == ["dev/3hop0__x", "dev/3hop1__x"]
+    with pytest.raises(ConfigurationError, match="unknown split"):
+        SearchQA(dataset="musique", split="test")
+    assert number_of_hops(read_questions(folder / "dev.jsonl")[3]) == 3
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="holds no question file"):
+        SearchQA(dataset="empty")

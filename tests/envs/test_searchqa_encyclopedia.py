@@ -1,0 +1,113 @@
+"""The generated encyclopedia and its questions, checked by reading the articles."""
+
+import itertools
+import re
+
+import pytest
+
+from arboretum.envs.retrieval.bm25 import BM25
+from arboretum.envs.searchqa.encyclopedia import SIZES, SPLITS, Encyclopedia, encyclopedia
+from arboretum.envs.searchqa.questions import generated_questions
+
+
+@pytest.fixture(scope="module")
+def world():
+    return encyclopedia(0)
+
+
+@pytest.fixture(scope="module")
+def retriever(world):
+    return BM25.of(world.documents())
+
+
+def test_size_and_titles(world):
+    documents = world.documents()
+    assert len(documents) == len({document.title for document in documents}) == 2400
+    assert sum(sum(kinds.values()) for kinds in SIZES.values()) == 2400
+    assert documents == Encyclopedia(0).documents()
+    assert documents != Encyclopedia(1).documents()
+
+
+def test_every_fact_is_written_down(world):
+    for article in world.articles.values():
+        for name, fact in article.facts.items():
+            assert fact in article.text, (article.title, name)
+
+
+def test_countries_do_not_mention_one_another(world):
+    for article in world.articles.values():
+        mentioned = [world.articles[fact] for fact in article.facts.values() if fact in world.articles]
+        assert {other.split for other in mentioned} <= {article.split}
+    rivers = [
+        {a.facts["river"] for a in world.articles.values() if a.split == s and "river" in a.facts} for s in SPLITS
+    ]
+    assert not (rivers[0] & rivers[1] or rivers[0] & rivers[2] or rivers[1] & rivers[2])
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_questions_are_answered_by_their_evidence(world, split):
+    questions = generated_questions(0, split)
+    assert len({question.question for question in questions}) == len(questions)
+    kinds = {"single": 0, "bridge": 0, "comparison": 0}
+    for question in questions:
+        (answer,) = question.golden_answers
+        chain = [world.articles[title] for title in question.evidence]
+        kinds[question.metadata["type"]] += 1
+        assert {article.split for article in chain} == {split}
+        assert len(set(question.evidence)) == len(chain) == question.metadata["hops"]
+        assert chain[0].title in question.question
+        if question.metadata["type"] != "comparison":
+            # Each article leads to the next, and the last one holds the answer.
+            for here, following in itertools.pairwise(chain):
+                assert following.title in here.text
+                assert following.title not in question.question
+            assert answer in chain[-1].text
+            assert not re.search(rf"\b{re.escape(answer)}\b", question.question)
+    assert min(kinds.values()) > len(questions) / 10
+
+
+def test_comparisons_by_reading_the_articles(world):
+    """Two-hop comparisons name both articles: their numbers decide."""
+    decided = {"yes": 0, "no": 0}
+    for question in generated_questions(0, "train"):
+        if question.metadata["type"] != "comparison" or question.metadata["hops"] != 2:
+            continue
+        left, right = (world.articles[title] for title in question.evidence)
+        (answer,) = question.golden_answers
+        text = question.question
+        if answer in decided:
+            decided[answer] += 1
+            name = next(n for n in ("profession", "river", "form", "emblem") if n in text)
+            assert (left.facts[name] == right.facts[name]) == (answer == "yes")
+            continue
+        for pattern, names, sign in (
+            (r"earlier", ("born", "founded", "year"), -1),
+            (r"larger population", ("population",), 1),
+            (r"more members", ("members",), 1),
+        ):
+            if re.search(pattern, text):
+                name = next(n for n in names if n in left.facts)
+                better = max((left, right), key=lambda a, n=name, s=sign: s * int(a.facts[n]))
+                assert answer == better.title
+                break
+        else:
+            raise AssertionError(text)
+    assert min(decided.values()) > 50
+
+
+def test_a_title_finds_its_article(world, retriever):
+    titles = list(world.articles)
+    first = [ranking[0].document.title for ranking in retriever.search(titles, 1)]
+    assert first == titles
+
+
+def test_questions_alone_rarely_retrieve_a_whole_chain(retriever):
+    """Several hops take several searches: what the question says does not bring up the articles in between."""
+    for hops, limit in ((3, 0.35), (4, 0.2)):
+        questions = [q for q in generated_questions(0, "dev") if q.metadata == {"type": "bridge", "hops": hops}]
+        rankings = retriever.search([q.question for q in questions], 3)
+        complete = [
+            set(q.evidence) <= {hit.document.title for hit in ranking}
+            for q, ranking in zip(questions, rankings, strict=True)
+        ]
+        assert sum(complete) / len(complete) < limit

@@ -1,0 +1,253 @@
+"""Generated levels: pure functions of their names, of the promised difficulty, and split without leaks."""
+
+import os
+import subprocess
+import sys
+from itertools import pairwise
+from math import sqrt
+from random import Random
+
+import gymnasium as gym
+import pytest
+
+import arboretum  # noqa: F401
+from arboretum.envs.boxoban import GENERATED
+from arboretum.envs.sokoban import BANDS
+from arboretum.envs.sokoban.generator import Room, Spec, generate
+from arboretum.envs.sokoban.rules import STANDARD, Masks
+from arboretum.envs.sokoban.solver import solve
+from arboretum.envs.sokoban.world import default_spec
+
+PUBLISHED = {
+    "6x6": default_spec(6, 1),
+    "8x8": default_spec(8, 2),
+    **{name: band.spec for name, band in BANDS.items()},
+}
+
+
+def symmetries(rows):
+    """The eight rotations and reflections of a board, by plain list work."""
+    for _ in range(4):
+        yield tuple(rows)
+        yield tuple(row[::-1] for row in rows)
+        rows = ["".join(column) for column in zip(*rows[::-1], strict=True)]
+
+
+def room_of(board: str) -> tuple[str, ...]:
+    """Walls and targets only, canonical under the symmetries."""
+    bare = board.translate(str.maketrans({"√": "O", "S": "O", "X": "_", "P": "_"}))
+    return min(symmetries(bare.split("\n")))
+
+
+def connected(board: str) -> bool:
+    rows = board.split("\n")
+    floor = {(r, c) for r, row in enumerate(rows) for c, s in enumerate(row) if s != "#"}
+    reached, edge = set(), [next(iter(floor))]
+    while edge:
+        at = edge.pop()
+        if at in floor and at not in reached:
+            reached.add(at)
+            edge += [(at[0] + dr, at[1] + dc) for dr, dc in ((0, 1), (1, 0), (0, -1), (-1, 0))]
+    return reached == floor
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_levels_are_well_formed_and_inside_their_band(name):
+    spec = PUBLISHED[name]
+    for index in range(250):
+        board = generate(spec, f"valid/{index}")
+        rows = board.split("\n")
+        assert len(rows) == spec.size and all(len(row) == spec.size for row in rows)
+        assert set(rows[0] + rows[-1] + "".join(row[0] + row[-1] for row in rows)) == {"#"}
+        assert board.count("X") == spec.boxes and "√" not in board
+        assert board.count("O") + board.count("S") == spec.boxes
+        assert board.count("P") + board.count("S") == 1
+        assert connected(board)
+        # The solver searches forwards by pushes, the generator backwards by moves: they must agree.
+        assert spec.shortest <= len(solve(Masks.of(board, STANDARD))) <= spec.longest
+
+
+def test_bands_do_not_overlap_and_fit_their_step_limits():
+    lengths = [(band.spec.shortest, band.spec.longest, band.max_steps) for band in BANDS.values()]
+    assert [limit for *_, limit in lengths] == [20, 40, 60]
+    assert all(longest < limit for _, longest, limit in lengths)
+    assert all(before[1] < after[0] for before, after in pairwise(lengths))
+    for name, band in BANDS.items():
+        assert gym.make(f"TextSokoban{name.title()}-v0").unwrapped.max_steps == band.max_steps
+
+
+def test_every_length_of_the_easy_bands_range_occurs():
+    spec = BANDS["easy"].spec
+    lengths = {len(solve(Masks.of(generate(spec, f"any/{i}"), STANDARD))) for i in range(2000)}
+    assert lengths == set(range(spec.shortest, spec.longest + 1))
+
+
+def test_splits_share_no_room_over_the_published_set_sizes_and_across_worlds():
+    sizes = {"train": 1600, "valid": 512, "test": 512}
+    rooms = {
+        split: {
+            room_of(generate(spec, f"{split}/{index}"))
+            for spec in PUBLISHED.values()
+            for index in range(count if spec.boxes == 1 else count // 2)
+        }
+        for split, count in sizes.items()
+    }
+    assert all(len(rooms[split]) > count for split, count in sizes.items())
+    assert not rooms["train"] & rooms["valid"]
+    assert not rooms["train"] & rooms["test"]
+    assert not rooms["valid"] & rooms["test"]
+
+
+def test_few_levels_of_a_set_are_the_same():
+    boards = [generate(PUBLISHED["6x6"], f"valid/{index}") for index in range(512)]
+    assert len(set(boards)) > 0.92 * 512  # RAGEN's 512 validation levels hold 472 layouts (0.92)
+
+
+def test_identity_is_blind_to_symmetry_and_to_nothing_else():
+    rng = Random(0)
+    for _ in range(50):
+        floor, targets = rng.getrandbits(25), 0
+        for bit in rng.sample(range(25), 3):
+            targets |= 1 << bit
+        targets &= floor
+        rows = [
+            "".join("2" if targets >> (5 * r + c) & 1 else str(floor >> (5 * r + c) & 1) for c in range(5))
+            for r in range(5)
+        ]
+
+        def room(view):
+            cells = "".join(view)
+            masks = [sum(1 << i for i, s in enumerate(cells) if s in kinds) for kinds in ("12", "2")]
+            return Room(5, *masks)
+
+        names = {room(view).identity() for view in symmetries(rows)}
+        assert len(names) == 1
+        free = [bit for bit in range(25) if not targets >> bit & 1]
+        other = Room(5, floor ^ 1 << rng.choice(free), targets)
+        same = room_of_masks(other) == room_of_masks(room(rows))
+        assert (other.identity() in names) == same
+
+
+def room_of_masks(room):
+    n = room.size
+    rows = [
+        "".join(str((room.floor >> (n * r + c) & 1) + 2 * (room.targets >> (n * r + c) & 1)) for c in range(n))
+        for r in range(n)
+    ]
+    return min(symmetries(rows))
+
+
+@pytest.mark.parametrize("split", ["any", "test"])
+def test_four_box_levels_are_solvable_and_not_easy(split):
+    lengths = []
+    for index in range(20):
+        board = generate(GENERATED, f"{split}/{index}")
+        assert board.count("X") == 4 and "√" not in board and connected(board)
+        lengths.append(len(solve(Masks.of(board, STANDARD), "pushes")))
+    assert min(lengths) >= 8 and max(lengths) < 200
+
+
+@pytest.mark.parametrize(
+    ("size", "boxes"),
+    [(size, boxes) for size in (5, 6, 7, 10, 16, 24) for boxes in (1, 2, 3, 6) if (size - 2) ** 2 >= 8 * boxes],
+)
+def test_every_size_and_number_of_boxes_yields_levels(size, boxes):
+    env = gym.make("TextSokoban-v0", size=size, boxes=boxes, split="test")
+    for seed in range(3):
+        text, info = env.reset(seed=seed)
+        assert text.count("X") == boxes and not info["success"]
+
+
+PRINT_LEVELS = """
+import gymnasium as gym, arboretum
+for world in ("TextSokoban-v0", "TextLargeSokoban-v0", "TextSokobanHard-v0", "TextBoxoban-v0"):
+    env = gym.make(world, **({"generated": True} if "Boxoban" in world else {}))
+    for seed in range(5):
+        text, info = env.reset(seed=seed)
+        print(info["task"], ascii(text))
+"""
+
+
+def test_the_same_seed_gives_the_same_level_under_any_hash_salt():
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", PRINT_LEVELS],
+            env={**os.environ, "PYTHONHASHSEED": salt},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for salt in ("1", "2024")
+    }
+    assert len(outputs) == 1 and outputs.pop().count("\n") == 20
+
+
+def test_the_recipe_of_levels_has_not_changed():
+    """Published results name tasks; a change that redraws them must be deliberate (and bump the ids to -v1)."""
+    from hashlib import sha256
+
+    def digest(spec: Spec) -> str:
+        return sha256("\n\n".join(generate(spec, f"test/{i}") for i in range(32)).encode()).hexdigest()[:12]
+
+    assert {name: digest(spec) for name, spec in {**PUBLISHED, "10x10": GENERATED}.items()} == RECIPE
+
+
+RECIPE = {
+    "6x6": "3f3e8fae0ecd",
+    "8x8": "ca0dfaab80d4",
+    "easy": "95105550f72e",
+    "medium": "fae7442f190b",
+    "hard": "9503739abe21",
+    "10x10": "cc67bf46bbea",
+}
+
+
+# ---------------------------------------------------------------------- the random player
+
+
+def chance_of_solving(board: str, moves: int) -> float:
+    """The probability that uniform random moves solve a level, by dynamic programming over its states."""
+    rows = board.split("\n")
+    walls = {(r, c) for r, row in enumerate(rows) for c, s in enumerate(row) if s == "#"}
+    find = {s: [(r, c) for r, row in enumerate(rows) for c, x in enumerate(row) if x == s] for s in "OXPS"}
+    (player,) = find["P"] + find["S"]
+    (target,) = find["O"] + find["S"]
+    states = {(player, find["X"][0]): 1.0}
+    solved = 0.0
+    for _ in range(moves):
+        following: dict[tuple[tuple[int, int], tuple[int, int]], float] = {}
+        for (at, box), mass in states.items():
+            for dr, dc in ((0, 1), (0, -1), (1, 0), (-1, 0)):
+                ahead, beyond = (at[0] + dr, at[1] + dc), (at[0] + 2 * dr, at[1] + 2 * dc)
+                if ahead in walls or (ahead == box and beyond in walls):
+                    state = at, box
+                elif ahead == box:
+                    state = ahead, beyond
+                else:
+                    state = ahead, box
+                if state[1] == target:
+                    solved += mass / 4
+                else:
+                    following[state] = following.get(state, 0.0) + mass / 4
+        states = following
+    return solved
+
+
+def test_the_random_player_succeeds_as_often_as_computed():
+    env = gym.make("TextSokoban-v0", split="valid")
+    levels, plays = 256, 8
+    exact, wins = [], 0
+    rng = Random(5)
+    for index in range(levels):
+        text, _ = env.reset(seed=0, options={"task": index})
+        start = env.unwrapped.snapshot()
+        exact.append(chance_of_solving(text, 10))
+        for _ in range(plays):
+            env.unwrapped.restore(start)
+            for _ in range(10):
+                terminated = env.step(rng.choice(["Up", "Down", "Left", "Right"]))[2]
+                if terminated:
+                    wins += 1
+                    break
+    spread = sqrt(sum(plays * p * (1 - p) for p in exact))
+    assert abs(wins - plays * sum(exact)) < 3.3 * spread  # one run in a thousand would fail; the draw is seeded

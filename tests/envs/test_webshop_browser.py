@@ -1,0 +1,147 @@
+"""The shop in a real browser: one person buys the right product, another a wrong one, on a desk and on a phone.
+
+Needs Debian's `chromium` and `chromium-driver`. `ARBORETUM_SCREENSHOTS` names a folder for pictures of the pages.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arboretum.envs.webshop.shop import Shop, open_shop
+
+pytestmark = pytest.mark.heavy
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+if not CHROMIUM or not DRIVER:
+    pytest.skip("needs Debian's chromium and chromium-driver", allow_module_level=True)
+pytest.importorskip("flask")
+pytest.importorskip("waitress")
+By = pytest.importorskip("selenium.webdriver.common.by").By
+
+GOAL = 17
+
+
+@pytest.fixture(scope="module")
+def shop() -> Iterator[Shop]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("ARBORETUM_DATA", raising=False)
+        yield open_shop(tagger="letters")
+
+
+@pytest.fixture(scope="module")
+def address(shop: Shop) -> Iterator[str]:
+    code = (
+        "from arboretum.envs.webshop.server import serve\n"
+        "serve(port=0, tagger='letters', ready=lambda url: print(url, flush=True))"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "ARBORETUM_DATA"}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
+
+
+@pytest.fixture(params=[(1280, 900), (390, 844)], ids=["desk", "phone"])
+def browser(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (
+        "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        "--disable-dev-shm-usage",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
+        f"--user-data-dir={tmp_path / 'profile'}",
+    ):  # fmt: skip
+        options.add_argument(flag)
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=DRIVER))
+    width, height = request.param
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+def picture(browser: Any, name: str) -> None:
+    """Keep a screenshot if asked to, and check what a person would see at once: nothing runs off to the side."""
+    width, content = browser.execute_script("return [window.innerWidth, document.documentElement.scrollWidth]")
+    assert content <= width, f"{name}: {content} pixels wide in a window of {width}"
+    if folder := os.environ.get("ARBORETUM_SCREENSHOTS"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        browser.save_screenshot(str(Path(folder) / f"{name}-{width}.png"))
+
+
+def press(browser: Any, label: str) -> None:
+    # A submit replaces the page: wait until the old one is gone.
+    from selenium.webdriver.support.expected_conditions import staleness_of
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    found = [b for b in browser.find_elements(By.CSS_SELECTOR, "button, a, label") if b.text == label]
+    assert found, f"nothing called {label!r} on {browser.current_url}"
+    found[0].click()
+    WebDriverWait(browser, 10).until(staleness_of(found[0]))
+
+
+def look_for(browser: Any, words: str) -> None:
+    browser.find_element(By.ID, "search_input").send_keys(words)
+    press(browser, "Search")
+
+
+def reward(browser: Any) -> float:
+    return float(browser.find_element(By.CSS_SELECTOR, "#reward pre").text)
+
+
+def test_a_person_buys_the_right_product(browser: Any, shop: Shop, address: str) -> None:
+    goal = shop.goal(GOAL)
+    browser.get(f"{address}?goal={GOAL}")
+    assert goal.instruction_text in browser.find_element(By.ID, "instruction-text").text
+    picture(browser, "1-start")
+    look_for(browser, goal.words)
+    assert re.search(r"Page 1 \(Total results: \d+\)", browser.page_source)
+    picture(browser, "2-results")
+    press(browser, "Next >")
+    press(browser, "< Prev")
+    press(browser, goal.asin)
+    assert browser.find_element(By.ID, "product-image").get_attribute("aria-label") == goal.name
+    press(browser, "Features")
+    picture(browser, "3-features")
+    press(browser, "< Prev")
+    assert isinstance(goal.goal_options, dict)
+    for name, value in goal.goal_options.items():
+        press(browser, value)
+        chosen = browser.find_element(By.CSS_SELECTOR, f"input[name='{name}']:checked")
+        assert chosen.get_attribute("value") == value
+    picture(browser, "4-item")
+    press(browser, "Buy Now")
+    assert reward(browser) == 1.0
+    picture(browser, "5-score")
+    browser.back()
+    assert "Buy Now" in browser.page_source, "the way back is open"
+    browser.forward()
+    press(browser, "Shop for another customer")
+    assert browser.find_element(By.ID, "search_input").is_displayed()
+    assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+def test_another_buys_a_wrong_one(browser: Any, shop: Shop, address: str) -> None:
+    other = next(p for p in map(shop.catalogue.product, range(99)) if p.query != shop.goal(GOAL).query)
+    browser.get(f"{address}?goal={GOAL}")
+    look_for(browser, other.title)
+    press(browser, other.asin)
+    press(browser, "Buy Now")
+    assert 0 <= reward(browser) < 1
+    picture(browser, "6-wrong")

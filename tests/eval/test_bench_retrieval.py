@@ -1,0 +1,20 @@
+"""The retrieval benchmark runs and its rows say what they measured."""
+
+from arboretum.eval.bench.passages import passages, questions
+from arboretum.eval.bench.retrieval import measure
+
+
+def test_rows_of_a_small_run():
+    rows = {row.what: row for row in measure(count=2000, build_passages=500, rounds=1)}
+    names = " ".join(rows)
+    assert "2,000 paragraphs" in names and "overhead" in names and "peak memory" in names
+    build = next(row for row in rows.values() if "peak memory" in row.what)
+    assert 20 < build.value < 2048 and build.reached
+
+
+def test_passages_are_reproducible_prefixes():
+    few, more = list(passages(1500, seed=3)), list(passages(2500, seed=3))
+    assert more[:1500] == few
+    assert len({document.id for document in more}) == 2500
+    assert questions(few, 5) == questions(few, 5)
+    assert all(50 <= len(document.text.split()) <= 139 for document in few)

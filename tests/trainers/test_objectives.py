@@ -1,0 +1,316 @@
+"""Losses against their definitions, and their gradients against what they are meant to be."""
+
+# ruff: noqa: E402
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arboretum.envs.errors import ConfigurationError
+from arboretum.trainers.objectives.aggregate import token_weights
+from arboretum.trainers.objectives.penalties import soft_overlong
+from arboretum.trainers.objectives.settings import AGGREGATIONS, Kl, Mismatch, Objective, Overlong
+from arboretum.trainers.schedules import Linear, adapted_kl
+
+torch = pytest.importorskip("torch")
+
+from arboretum.trainers.objectives.kl import kl_estimate
+from arboretum.trainers.objectives.loss import Tokens, metrics, policy_loss
+from arboretum.trainers.objectives.mismatch import sampler_weights
+from arboretum.trainers.objectives.ratio import importance_ratios
+from arboretum.trainers.objectives.surgical import surgical_losses, surgical_margins, total_loss
+from arboretum.trainers.objectives.surrogate import clipped_surrogate
+from arboretum.trainers.objectives.value import value_losses
+
+quick = settings(deadline=None, max_examples=50)
+
+
+def double(values: Any, grad: bool = False) -> Any:
+    return torch.tensor(values, dtype=torch.float64, requires_grad=grad)
+
+
+def gradient(value: Any, of: Any) -> list[float]:
+    return list(torch.autograd.grad(value, of, retain_graph=True)[0].reshape(-1).tolist())
+
+
+# ---------------------------------------------------------------------- surrogate
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "slope"),
+    [
+        (1.1, 1.0, -1.1, -1.0),
+        (1.3, 1.0, -1.28, 0.0),  # clipped above, at 1 + 0.28
+        (0.5, 1.0, -0.5, -1.0),  # far below, but the way back is open
+        (0.5, -1.0, 0.8, 0.0),  # clipped below, at 1 - 0.2
+        (2.0, -1.0, 2.0, 1.0),
+        (5.0, -1.0, 3.0, 0.0),  # the dual clip
+        (5.0, 1.0, -1.28, 0.0),
+    ],
+)
+def test_where_the_surrogate_is_flat(ratio: float, advantage: float, loss: float, slope: float) -> None:
+    ratios = double([ratio], grad=True)
+    surrogate = clipped_surrogate(ratios, double([advantage]), clip_low=0.2, clip_high=0.28, dual_clip=3.0)
+    assert surrogate.losses.tolist() == pytest.approx([loss])
+    assert gradient(surrogate.losses.sum(), ratios) == [slope]
+    clipped = surrogate.upper | surrogate.lower | surrogate.dual
+    assert clipped.tolist() == [slope == 0.0]
+
+
+def test_trls_delta_cuts_the_unclipped_ratio_only() -> None:
+    ratios, advantages = double([5.0, 5.0, 0.5]), double([-1.0, 1.0, 1.0])
+    surrogate = clipped_surrogate(ratios, advantages, ratio_cap=4.0)
+    assert surrogate.losses.tolist() == [4.0, -1.2, -0.5]
+    assert surrogate.dual.tolist() == [True, False, False]
+
+
+@quick
+@given(st.lists(st.tuples(st.floats(-3, 0), st.floats(-2, 2)), min_size=1, max_size=10))
+def test_on_policy_every_ratio_has_the_gradient_of_reinforce(tokens: list[tuple[float, float]]) -> None:
+    """With one advantage a sequence the surrogate's gradient is -A · ∇ log π, whatever the ratio spans."""
+    logp = double([t[0] for t in tokens], grad=True)
+    advantages = double([tokens[0][1]] * len(tokens))
+    rows = torch.zeros(len(tokens), dtype=torch.long)
+    weights = double(token_weights("seq-mean-token-mean", rows.numpy()))
+    for ratio in ("token", "sequence", "sequence-token", "turn"):
+        tokens_ = Tokens(logp=logp, advantages=advantages, weights=weights, rows=rows, turns=rows)
+        loss, seen = policy_loss(Objective(ratio=ratio), tokens_)
+        expected = (-advantages * weights).tolist()
+        assert gradient(loss, logp) == pytest.approx(expected, abs=1e-12)
+        assert metrics([seen])["approx_kl"] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_gspo_ratio_is_the_geometric_mean_of_its_sequence() -> None:
+    logp, old = double([0.2, -0.4, 0.1], grad=True), double([0.0, 0.0, 0.0])
+    rows = torch.tensor([0, 0, 1])
+    ratios = importance_ratios(logp, old, "sequence", rows=rows)
+    assert ratios.tolist() == pytest.approx([math.exp(-0.1), math.exp(-0.1), math.exp(0.1)])
+    assert gradient(ratios[0], logp) == pytest.approx([math.exp(-0.1) / 2, math.exp(-0.1) / 2, 0.0])
+    by_token = importance_ratios(logp, old, "sequence-token", rows=rows)
+    assert by_token.tolist() == pytest.approx(ratios.tolist())
+    assert gradient(by_token[0], logp) == pytest.approx([math.exp(-0.1), 0.0, 0.0])
+
+
+def test_ratios_stay_finite() -> None:
+    far, near, rows = double([-1e4, 0.0]), double([0.0, -1e4]), torch.tensor([0, 1])
+    for kind in ("token", "sequence"):
+        assert torch.isfinite(importance_ratios(far, near, kind, rows=rows)).all()
+
+
+# ---------------------------------------------------------------------- aggregation
+
+shapes = st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any)
+
+
+@quick
+@given(shapes)
+def test_weights_are_those_of_the_definitions(sizes: list[int]) -> None:
+    rows = np.repeat(np.arange(len(sizes)), sizes)
+    losses = np.random.default_rng(0).normal(size=len(rows))
+    split = [losses[rows == row] for row in range(len(sizes)) if sizes[row]]
+    prompts = rows // 2
+    by_prompt = [losses[prompts == p] for p in np.unique(prompts)]
+    expected = {
+        "token-mean": losses.mean(),
+        "seq-mean-token-mean": np.mean([part.mean() for part in split]),
+        "seq-mean-token-sum": np.mean([part.sum() for part in split]),
+        "seq-mean-token-sum-norm": losses.sum() / 7,
+        "dr-grpo": losses.sum() / (7 * len(split)),
+        "prompt-mean": np.mean([part.mean() for part in by_prompt]),
+    }
+    assert set(expected) == set(AGGREGATIONS)
+    for mode, value in expected.items():
+        weights = token_weights(mode, rows, prompts=prompts, norm_length=7)  # type: ignore[arg-type]
+        assert (weights * losses).sum() == pytest.approx(value)
+    trl = token_weights("seq-mean-token-mean", rows, count=len(sizes))
+    assert (trl * losses).sum() == pytest.approx(sum(part.mean() for part in split) / len(sizes))
+
+
+def test_tokens_left_out_count_nowhere() -> None:
+    rows = np.array([0, 0, 1, 1])
+    keep = np.array([True, False, False, False])
+    for mode in ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum"):
+        assert token_weights(mode, rows, keep=keep).tolist() == [1.0, 0.0, 0.0, 0.0]  # type: ignore[arg-type]
+        assert not token_weights(mode, rows, keep=~(rows >= 0)).any()  # type: ignore[arg-type]
+
+
+def test_aggregations_that_lack_a_number_say_so() -> None:
+    rows = np.zeros(2, dtype=np.int64)
+    with pytest.raises(ConfigurationError, match="norm_length"):
+        token_weights("dr-grpo", rows)
+    with pytest.raises(ConfigurationError, match="prompt of every token"):
+        token_weights("prompt-mean", rows)
+
+
+# ---------------------------------------------------------------------- divergence
+
+
+def categorical(grad: bool = True) -> tuple[Any, Any]:
+    logits = double([0.3, -0.5, 0.9], grad=grad)
+    return logits, torch.log_softmax(double([-0.2, 0.4, 0.1]), 0)
+
+
+def test_expected_values_of_the_estimators() -> None:
+    logits, ref = categorical()
+    logp = torch.log_softmax(logits, 0)
+    kl = float((logp.exp() * (logp - ref)).sum().detach())
+    for estimator in ("k1", "k3"):
+        assert float((logp.exp() * kl_estimate(logp, ref, estimator)).sum().detach()) == pytest.approx(kl)
+
+
+def test_expected_gradients_of_the_estimators() -> None:
+    """Only k2, and k3 straight through, move the policy as the divergence itself does."""
+    logits, ref = categorical()
+    logp = torch.log_softmax(logits, 0)
+    probabilities = logp.detach().exp()
+    true = gradient((logp.exp() * (logp - ref)).sum(), logits)
+    k2 = gradient((probabilities * kl_estimate(logp, ref, "k2")).sum(), logits)
+    assert k2 == pytest.approx(true)
+    for estimator in ("k1", "k3", "abs"):
+        through = kl_estimate(logp, ref, estimator, straight_through=True)
+        assert through.tolist() == pytest.approx(kl_estimate(logp, ref, estimator).tolist())
+        assert gradient((probabilities * through).sum(), logits) == pytest.approx(true)
+    assert gradient((probabilities * kl_estimate(logp, ref, "k1")).sum(), logits) == pytest.approx([0, 0, 0])
+    assert gradient((probabilities * kl_estimate(logp, ref, "k3")).sum(), logits) != pytest.approx(true, rel=1e-2)
+
+
+def test_bias_correction_makes_the_gradient_of_k3_right_off_policy() -> None:
+    """E_old[ρ · k3] is the divergence of the *new* policy, value and gradient."""
+    logits, ref = categorical()
+    logp = torch.log_softmax(logits, 0)
+    old = torch.log_softmax(double([1.0, 0.0, -0.3]), 0)
+    tokens = Tokens(
+        logp=logp,
+        advantages=torch.zeros_like(logp),
+        weights=old.exp(),
+        rows=torch.arange(3),
+        old_logp=old,
+        ref_logp=ref,
+    )
+    objective = Objective(kl=Kl(coef=1.0, bias_correction=True))
+    loss, _ = policy_loss(objective, tokens)
+    true = (logp.exp() * (logp - ref)).sum()
+    assert float(loss.detach()) == pytest.approx(float(true.detach()))
+    assert gradient(loss, logits) == pytest.approx(gradient(true, logits))
+
+
+def test_a_controller_moves_the_coefficient_towards_its_target() -> None:
+    assert adapted_kl(0.1, 12.0, target=6.0, horizon=1000, episodes=100) == pytest.approx(0.1 * 1.02)
+    assert adapted_kl(0.1, 6.3, target=6.0, horizon=1000, episodes=100) == pytest.approx(0.1 * 1.005)
+    assert adapted_kl(0.1, 0.0, target=6.0, horizon=1000, episodes=100) == pytest.approx(0.1 * 0.98)
+    tokens = Tokens(double([0.0]), double([0.0]), double([1.0]), torch.tensor([0]), ref_logp=double([-1.0]))
+    objective = Objective(kl=Kl(coef=0.1, estimator="k1"))
+    assert float(policy_loss(objective, tokens, kl_coef=0.5)[0]) == pytest.approx(0.5)
+
+
+# ---------------------------------------------------------------------- the rest of the loss
+
+
+def test_entropy_is_rewarded() -> None:
+    entropy = double([1.0, 2.0], grad=True)
+    zero = double([0.0, 0.0])
+    tokens = Tokens(zero, zero, double([0.5, 0.5]), torch.tensor([0, 1]), entropy=entropy)
+    loss, seen = policy_loss(Objective(entropy_coef=0.1), tokens)
+    assert float(loss.detach()) == pytest.approx(-0.15)
+    assert gradient(loss, entropy) == pytest.approx([-0.05, -0.05])
+    assert metrics([seen])["entropy"] == 1.5
+
+
+def test_metrics_are_means_over_tokens_of_all_parts_that_are_in_the_loss() -> None:
+    def part(ratios: list[float], advantages: list[float], weights: list[float]) -> dict[str, float]:
+        logp = double(ratios).log()
+        rows = torch.arange(len(ratios))
+        return policy_loss(
+            Objective(dual_clip=3.0),
+            Tokens(logp, double(advantages), double(weights), rows, old_logp=torch.zeros_like(logp)),
+        )[1]
+
+    seen = metrics([part([1.5, 0.5, 9.0], [1.0, -1.0, 1.0], [1, 1, 0]), part([4.0, 1.0], [-1.0, 1.0], [1, 1])])
+    assert seen["tokens"] == 4
+    assert (seen["clip_upper"], seen["clip_lower"], seen["clip_dual"]) == (0.25, 0.25, 0.25)
+    assert seen["ratio"] == pytest.approx(7 / 4) and seen["ratio_max"] == pytest.approx(4.0)
+    expected = np.mean([r - 1 - math.log(r) for r in (1.5, 0.5, 4.0, 1.0)])
+    assert seen["approx_kl"] == pytest.approx(expected)
+    assert metrics([]) == {}
+
+
+def test_importance_weights_for_the_sampler() -> None:
+    trainer, sampler = double([0.0, 0.0, 0.0]), double([math.log(0.1), 0.0, math.log(2.0)])
+    rows = torch.tensor([0, 1, 1])
+    assert sampler_weights(trainer, sampler, Mismatch(cap=2.0), rows).tolist() == pytest.approx([2.0, 1.0, 0.5])
+    assert sampler_weights(trainer, sampler, Mismatch(cap=2.0, excess="mask"), rows).tolist() == pytest.approx(
+        [0.0, 1.0, 0.5]
+    )
+    by_sequence = Mismatch(cap=2.0, level="sequence")
+    assert sampler_weights(trainer, sampler, by_sequence, rows).tolist() == pytest.approx([2.0, 0.5, 0.5])
+    assert sampler_weights(trainer, sampler, Mismatch(), rows).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_importance_weights_make_a_biased_sampler_right() -> None:
+    """Below the cap the expected gradient under the sampler is the gradient under the trainer's own policy."""
+    logits = double([0.3, -0.5, 0.9], grad=True)
+    logp = torch.log_softmax(logits, 0)
+    sampler = torch.log_softmax(double([0.1, -0.2, 0.7]), 0)
+    advantages, rows = double([1.0, -2.0, 0.5]), torch.arange(3)
+
+    def slope(weights: Any, sampled_by: Any) -> list[float]:
+        tokens = Tokens(logp, advantages, weights, rows, old_logp=logp.detach(), sampler_logp=sampled_by)
+        return gradient(policy_loss(Objective(mismatch=Mismatch(cap=10.0)), tokens)[0], logits)
+
+    assert slope(sampler.exp(), sampler) == pytest.approx(slope(logp.detach().exp(), logp.detach()))
+
+
+def test_the_value_loss_is_flat_where_it_would_leave_the_clip() -> None:
+    values = double([0.9, 0.1, 3.0], grad=True)
+    losses = value_losses(values, double([1.0, 0.0, 5.0]), double([0.5, 0.5, 2.9]), 0.2)
+    assert losses.tolist() == pytest.approx([0.5 * 0.09, 0.5 * 0.09, 0.5 * 4.0])
+    assert gradient(losses.sum(), values) == pytest.approx([0.0, 0.0, -2.0])
+    assert value_losses(values, double([1.0, 0.0, 5.0])).tolist() == pytest.approx([0.005, 0.005, 2.0])
+
+
+def test_the_surgical_loss_prefers_the_rectified_thought() -> None:
+    rect, neg = double([-12.0], grad=True), double([-9.0], grad=True)
+    loss = surgical_losses(surgical_margins(rect, double([-12.0]), neg, double([-9.0])), 0.1).sum()
+    assert float(loss.detach()) == pytest.approx(math.log(2))
+    assert gradient(loss, rect) == pytest.approx([-0.05])
+    assert gradient(loss, neg) == pytest.approx([0.05])
+    assert float(total_loss(double(0.5), double([]))) == 0.5
+
+
+# ---------------------------------------------------------------------- penalties, schedules, settings
+
+
+def test_soft_overlong_penalty_of_the_paper() -> None:
+    lengths = np.array([100, 16384, 18432, 20480, 30000])
+    assert soft_overlong(lengths, 20480, 4096).tolist() == [0.0, 0.0, -0.5, -1.0, -1.0]
+    assert soft_overlong(lengths[-1:], 20480, 4096, floor=False)[0] == pytest.approx(-(30000 - 16384) / 4096)
+
+
+def test_a_line_is_level_beyond_its_end() -> None:
+    line = Linear(1.0, 0.5)
+    assert [line.at(step, 10) for step in (-1, 0, 5, 10, 99)] == [1.0, 1.0, 0.75, 0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (lambda: Objective(clip_low=1.5), "clip_low"),
+        (lambda: Objective(dual_clip=1.0), "dual_clip"),
+        (lambda: Objective(ratio_cap=1.1), "ratio_cap"),
+        (lambda: Objective(aggregation="dr-grpo"), "norm_length"),
+        (lambda: Objective(aggregation="mean"), "token-mean"),  # type: ignore[arg-type]
+        (lambda: Kl(coef=-1.0), "kl.coef"),
+        (lambda: Kl(coef=0.1, placement="reward", straight_through=True), "no"),
+        (lambda: Kl(target=0.1), "first kl.coef"),
+        (lambda: Mismatch(cap=0.5), "mismatch.cap"),
+        (lambda: Overlong(max_tokens=100, cache=200), "cache"),
+    ],
+)
+def test_impossible_objectives_are_refused(make: Any, complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=complaint):
+        make()

@@ -1,0 +1,30 @@
+"""Checks of settings, each one sentence when it fails."""
+
+from __future__ import annotations
+
+from ..envs.errors import ConfigurationError
+
+
+def fraction(name: str, value: float) -> None:
+    """Raise unless 0 ≤ value ≤ 1."""
+    if not 0.0 <= value <= 1.0:
+        raise ConfigurationError(f"{name} must lie between 0 and 1, but is {value}.")
+
+
+def one_of(name: str, value: object, choices: tuple[object, ...]) -> None:
+    """Raise unless the value is among the choices."""
+    if value not in choices:
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise ConfigurationError(f"{name} must be one of {listed}, not {value!r}.")
+
+
+def at_least(name: str, value: float | None, bound: float) -> None:
+    """Raise unless value ≥ bound; None passes."""
+    if value is not None and not value >= bound:
+        raise ConfigurationError(f"{name} must be at least {bound:g}, but is {value}.")
+
+
+def positive(name: str, value: float) -> None:
+    """Raise unless value > 0."""
+    if not value > 0:
+        raise ConfigurationError(f"{name} must be above 0, but is {value}.")

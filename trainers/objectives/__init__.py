@@ -1,0 +1,1 @@
+"""Which loss: settings without torch, and the formulas in torch."""
