@@ -71,7 +71,10 @@ class LanguageAgent(Agent):
         sampling = sampling or Sampling()
         self.sampling = replace(sampling, stop=tuple(dict.fromkeys([*sampling.stop, *dialogue.stop])))
         self.demonstrations = Demonstrations(dialogue, examples) if examples else None
-        self.chat = ChatTokens(engine.tokenizer, template) if engine.tokenizer is not None else None
+        self.chat: ChatTokens | None = None
+        if engine.tokenizer is not None:
+            self.chat = ChatTokens(engine.tokenizer, template)
+            engine.end_ids = engine.end_ids | self.chat.end_ids
 
     # ------------------------------------------------------------------ the player's interface
 

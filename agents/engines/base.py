@@ -8,7 +8,7 @@ find it again by the conversation's name.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -111,12 +111,14 @@ class Engine(ABC):
         name: how records call it, such as "transformers:Qwen/Qwen2.5-0.5B-Instruct".
         tokenizer: the Hugging Face tokenizer of engines that take `prompt_ids`; None for text engines.
         context: longest conversation in tokens, reply included; None where it is not known.
+        end_ids: tokens that end a reply; agents add those of their chat template.
         usage: what all replies together cost.
     """
 
     name: str
     tokenizer: Any = None
     context: int | None = None
+    end_ids: Set[int] = frozenset()
     usage: Usage
 
     @abstractmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +93,7 @@ class TransformersEngine(Engine):
         self.name = name or f"transformers:{getattr(self.model, 'name_or_path', '') or config.model_type}"
         limits = [context, getattr(config, "max_position_embeddings", None)]
         self.context = min((limit for limit in limits if limit), default=None)
-        self.end_ids: set[int] = turn_end_ids(self.tokenizer) | _as_ids(
+        self.end_ids: Set[int] = turn_end_ids(self.tokenizer) | _as_ids(
             getattr(self.model.generation_config, "eos_token_id", None)
         )
         self.usage = Usage()

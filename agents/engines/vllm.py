@@ -13,6 +13,7 @@ from typing import Any
 
 from ...envs.errors import ConfigurationError
 from ..base import Stop
+from ..tokens.templates import turn_end_ids
 from .base import Completion, Engine, Finish, Request, Usage
 
 
@@ -59,6 +60,7 @@ class VLLMEngine(Engine):
         self.name = f"vllm:{model}"
         self.tokenizer = self._llm.get_tokenizer()
         self.context = int(self._engine.model_config.max_model_len)
+        self.end_ids: set[int] = turn_end_ids(self.tokenizer)
         self.usage = Usage()
         self._ids = itertools.count()
         self._open: dict[str, str] = {}  # request ids by conversation
@@ -97,7 +99,7 @@ class VLLMEngine(Engine):
                 max_tokens=sampling.max_tokens,
                 stop=list(sampling.stop),
                 include_stop_str_in_output=True,
-                stop_token_ids=end_of_turn(self.tokenizer),
+                stop_token_ids=sorted(self.end_ids),
                 seed=request.seed % 2**63 if sampling.temperature > 0 else None,
                 logprobs=0,
                 output_kind=RequestOutputKind.FINAL_ONLY,
@@ -124,7 +126,7 @@ class VLLMEngine(Engine):
             for output in outputs:
                 conversation = self._asked.pop(output.request_id, None)
                 if conversation is not None and output.finished:
-                    completion = _completion(output)
+                    completion = self._read(output)
                     self.usage.add(completion.usage)
                     ready.append((conversation, completion))
         for conversation, _ in ready:
@@ -150,6 +152,21 @@ class VLLMEngine(Engine):
         self._asked.clear()
         gc.collect()
         cleanup_dist_env_and_memory()
+
+    def _read(self, output: Any) -> Completion:
+        reply = output.outputs[0]
+        token_ids = list(reply.token_ids)
+        logprobs = [float(step[token].logprob) for token, step in zip(token_ids, reply.logprobs, strict=True)]
+        usage = Usage(
+            prompt_tokens=len(output.prompt_token_ids),
+            cached_tokens=output.num_cached_tokens or 0,
+            completion_tokens=len(token_ids),
+        )
+        if reply.finish_reason in ("error", "abort"):
+            return Completion("", "error", usage=usage, error=f"vLLM broke off ({reply.finish_reason}).")
+        text = without_end(reply.text, token_ids, self)
+        finish: Finish = "length" if reply.finish_reason == "length" else "stop"
+        return checked_logprobs(token_ids, logprobs, usage) or Completion(text, finish, token_ids, logprobs, usage)
 
     # ------------------------------------------------------------------ training
 
@@ -216,9 +233,11 @@ def _repack(model: Any) -> None:
             module.quant_method.process_weights_after_loading(module)
 
 
-def end_of_turn(tokenizer: Any) -> list[int]:
-    """The token that the tokenizer ends turns with; vLLM itself stops at those of the generation config only."""
-    return [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
+def without_end(text: str, token_ids: list[int], engine: Engine) -> str:
+    """The text without its end-of-turn token, where that is none of the special tokens that are left out anyway."""
+    if token_ids and token_ids[-1] in engine.end_ids:
+        return text.removesuffix(engine.tokenizer.decode(token_ids[-1:]))
+    return text
 
 
 def checked_logprobs(token_ids: list[int], logprobs: list[float], usage: Usage) -> Completion | None:
@@ -227,23 +246,6 @@ def checked_logprobs(token_ids: list[int], logprobs: list[float], usage: Usage) 
         text = "the model's output is not a number (NaN): its weights or its precision are broken."
         return Completion("", "error", usage=usage, error=text)
     return None
-
-
-def _completion(output: Any) -> Completion:
-    reply = output.outputs[0]
-    token_ids = list(reply.token_ids)
-    logprobs = [float(step[token].logprob) for token, step in zip(token_ids, reply.logprobs, strict=True)]
-    usage = Usage(
-        prompt_tokens=len(output.prompt_token_ids),
-        cached_tokens=output.num_cached_tokens or 0,
-        completion_tokens=len(token_ids),
-    )
-    finish: Finish = "length" if reply.finish_reason == "length" else "stop"
-    if reply.finish_reason in ("error", "abort"):
-        return Completion("", "error", usage=usage, error=f"vLLM broke off ({reply.finish_reason}).")
-    return checked_logprobs(token_ids, logprobs, usage) or Completion(
-        reply.text, finish, token_ids, logprobs, usage
-    )
 
 
 @contextmanager

@@ -10,11 +10,12 @@ from typing import Any
 
 from ...envs.errors import ConfigurationError
 from ..base import Stop
+from ..tokens.templates import turn_end_ids
 from .base import Completion, Finish, Request
 from .faults import ContextFull, Fault, Refused, said
 from .openai import read_usage
 from .remote import RemoteEngine
-from .vllm import checked_logprobs, end_of_turn
+from .vllm import checked_logprobs, without_end
 
 LOCAL_URL = "http://localhost:8000/v1"
 _CONTACT_SECONDS = 15.0
@@ -59,6 +60,7 @@ class VLLMServerEngine(RemoteEngine):
             self.tokenizer = _tokenizer(card.get("root") or card["id"]) if tokenizer is None else tokenizer
             if isinstance(self.tokenizer, str):
                 self.tokenizer = _tokenizer(self.tokenizer)
+            self.end_ids: set[int] = turn_end_ids(self.tokenizer)
         except ConfigurationError:
             self.close()
             raise
@@ -88,7 +90,7 @@ class VLLMServerEngine(RemoteEngine):
             "seed": request.seed % 2**63,
             "stop": list(sampling.stop),
             "include_stop_str_in_output": True,
-            "stop_token_ids": end_of_turn(self.tokenizer),
+            "stop_token_ids": sorted(self.end_ids),
             "logprobs": 0,
             "return_token_ids": True,
         } | self._extra
@@ -110,7 +112,7 @@ class VLLMServerEngine(RemoteEngine):
         if broken is not None:
             raise Refused(broken.error)
         finish: Finish = "length" if choice.get("finish_reason") == "length" else "stop"
-        return Completion(text, finish, token_ids, logprobs, usage)
+        return Completion(without_end(text, token_ids, self), finish, token_ids, logprobs, usage)
 
 
 def _served(base_url: str, model: str | None, api_key: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from arboretum.agents.engines.base import Completion, Message, Request, Sampling
 from arboretum.agents.engines.cost import CostLimit, Prices
 from arboretum.agents.engines.faults import asked_wait, seconds, unsupported_option
 from arboretum.agents.engines.openai import OpenAIEngine, cut_at_stop, open_tag_stop
+from arboretum.agents.engines.table import make_engine
 from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.eval.bench.endpoint import Deed, Endpoint, in_a_process, usual_reply
 
@@ -335,6 +337,14 @@ def test_wrong_options_are_told_at_once(monkeypatch: pytest.MonkeyPatch, make: M
     (tmp_path / "text").write_text("no database at all, but long enough to be looked at\n" * 50)
     with pytest.raises(DataError, match="no readable reply cache"):
         make(cache=tmp_path / "text")
+
+
+def test_the_table_knows_all_options_of_an_engine(endpoint: Endpoint) -> None:
+    options = {"base_url": endpoint.url, "concurrency": 2, "extra": {"x": 1}, "continue_prefill": True}
+    with closing(make_engine("openai", "m", **options)) as engine:
+        assert isinstance(engine, OpenAIEngine) and answer(engine).finish == "stop"
+    with pytest.raises(ConfigurationError, match="unknown option of engine openai 'concurency'.*concurrency"):
+        make_engine("openai", "m", concurency=2)
 
 
 # ---------------------------------------------------------------------- many at once
