@@ -54,7 +54,7 @@ def _options(kind: type[Engine]) -> list[str] | None:
     known: list[str] = []
     for cls in inspect.getmro(kind):
         if "__init__" in vars(cls):
-            _, *parameters = inspect.signature(cls.__init__).parameters.values()
+            _, *parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()
             known += [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name != "model"]
             if not any(p.kind is p.VAR_KEYWORD for p in parameters):
                 return known

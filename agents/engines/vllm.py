@@ -234,7 +234,7 @@ def _repack(model: Any) -> None:
 
 
 def without_end(text: str, token_ids: list[int], engine: Engine) -> str:
-    """The text without its end-of-turn token, where that is none of the special tokens that are left out anyway."""
+    """The text without its end-of-turn token, where that is no special token, which is left out anyway."""
     if token_ids and token_ids[-1] in engine.end_ids:
         return text.removesuffix(engine.tokenizer.decode(token_ids[-1:]))
     return text

@@ -343,7 +343,7 @@ def test_the_table_knows_all_options_of_an_engine(endpoint: Endpoint) -> None:
     options = {"base_url": endpoint.url, "concurrency": 2, "extra": {"x": 1}, "continue_prefill": True}
     with closing(make_engine("openai", "m", **options)) as engine:
         assert isinstance(engine, OpenAIEngine) and answer(engine).finish == "stop"
-    with pytest.raises(ConfigurationError, match="unknown option of engine openai 'concurency'.*concurrency"):
+    with pytest.raises(ConfigurationError, match=r"unknown option of engine openai 'concurency'.*concurrency"):
         make_engine("openai", "m", concurency=2)
 
 
