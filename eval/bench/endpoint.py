@@ -60,6 +60,7 @@ class Endpoint:
     busy: int = 0
     busiest: int = 0
     port: int = 0
+    _talks: set[asyncio.Task[Any]] = field(default_factory=set)
 
     @property
     def url(self) -> str:
@@ -77,11 +78,13 @@ class Endpoint:
             self.port = server.sockets[0].getsockname()[1]
             ready.set()
             await stop.wait()
+            await _turns()  # a connection just accepted is let in first: half-way it would leave its socket open
             server.close()
-            tasks = asyncio.all_tasks(loop) - {asyncio.current_task()}
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            while others := asyncio.all_tasks(loop) - {asyncio.current_task()}:
+                for task in others & self._talks:
+                    task.cancel()
+                await asyncio.wait(others, timeout=0.1)
+            await _turns()  # aborted transports close their sockets
 
         thread = threading.Thread(target=lambda: loop.run_until_complete(main()), daemon=True)
         thread.start()
@@ -101,6 +104,9 @@ class Endpoint:
         await server.serve_forever()
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        talk = asyncio.current_task()
+        assert talk is not None
+        self._talks.add(talk)
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -123,6 +129,7 @@ class Endpoint:
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
         finally:
+            self._talks.discard(talk)
             writer.transport.abort()
 
     async def _answer(self, request: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
@@ -151,6 +158,12 @@ class Endpoint:
 
 
 _USUAL = Deed()
+
+
+async def _turns(count: int = 5) -> None:
+    """Let the event loop turn a few times."""
+    for _ in range(count):
+        await asyncio.sleep(0.002)
 
 
 def usual_reply(request: dict[str, Any], text: str | None = None, **choice: Any) -> dict[str, Any]:
