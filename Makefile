@@ -6,7 +6,7 @@ NEEDS := pyproject.toml setup.py constraints.txt
 # The extras that the heavy tests exercise, beyond those of `make test`.
 HEAVY_EXTRAS := ray,lm,dense,search,lucene,web,openai,peers,heavy
 
-.PHONY: demo test test-all bench clean
+.PHONY: demo test test-all bench docs clean
 
 demo: .venv/.core
 	@$(BIN)/arboretum eval quick
@@ -17,6 +17,9 @@ test: .venv/.dev
 test-all: .venv/.heavy .venv-vllm/.installed
 	@$(BIN)/python -m pytest -n 2
 	@.venv-vllm/bin/python -m pytest tests/agents/test_vllm_engine.py
+
+docs: .venv/.core
+	@$(BIN)/arboretum worlds --write docs/worlds
 
 bench: .venv/.core
 	@$(BIN)/arboretum bench worlds

@@ -26,12 +26,22 @@ def _verb(name: str) -> Any:
 
 
 @app.command
-def worlds() -> int:
-    """List the worlds: their ids, for `gym.make` and for suites, and what they are."""
+def worlds(write: Path | None = None) -> int:
+    """List the worlds: their ids, for `gym.make` and for suites, and what they are.
+
+    Args:
+        write: write their documentation pages, made from the docstrings, into this folder instead.
+    """
     from rich.table import Table
 
     from .envs.registry import all_worlds
 
+    if write is not None:
+        from .envs.pages import write_pages
+
+        for path in write_pages(write, all_worlds()):
+            console.print(str(path), markup=False, soft_wrap=True)
+        return 0
     table = Table(box=None, pad_edge=False, show_header=False)
     for world in all_worlds():
         table.add_row(world.id, world.summary)

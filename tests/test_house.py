@@ -116,3 +116,12 @@ def test_mypy_finds_nothing(tmp_path: Path) -> None:
 def test_modules_fit_on_a_few_screens(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 500
     assert path.stem not in ("utils", "helpers", "misc")
+
+
+def test_the_worlds_pages_are_those_of_the_docstrings() -> None:
+    from arboretum.envs.pages import pages
+    from arboretum.envs.registry import WORLDS
+
+    for name, text in pages(WORLDS):
+        written = (ROOT / "docs" / "worlds" / name).read_text(encoding="utf-8")
+        assert written == text, f"docs/worlds/{name} is out of date: run `make docs`"
