@@ -12,11 +12,11 @@ demo: .venv/.core
 	@$(BIN)/arboretum eval quick
 
 test: .venv/.dev
-	@$(BIN)/python -m pytest -n 2 -m "not heavy"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not heavy"
 
 test-all: .venv/.heavy .venv-vllm/.installed
-	@$(BIN)/python -m pytest -n 2
-	@.venv-vllm/bin/python -m pytest tests/agents/test_vllm_engine.py
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	@OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/agents/test_vllm_engine.py
 
 docs: .venv/.core
 	@$(BIN)/arboretum worlds --write docs/worlds
