@@ -109,7 +109,7 @@ def test_arrow_keys_and_undo_at_a_terminal() -> None:
     mark = len(seen)
     os.write(terminal, b":undo\r")
     until("Nothing to undo", mark)
-    mark = len(seen)
+    mark = seen.index("Nothing to undo", mark)
     os.write(terminal, b"\x1b[D\x1b[C" * 3 + b"up\rdown\r")  # faster than any prompt
     for key in [*("Left", "Right") * 3, "up", "down"]:
         until(f"> {key}", mark)
