@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from rich.console import Console
-from tyro.conf import OmitArgPrefixes, Positional, subcommand
+from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, subcommand
 from tyro.extras import SubcommandApp
 
 from .envs.errors import ConfigurationError
@@ -86,7 +86,7 @@ class Model:
         examples: solved examples in the prompt (default: 3 for react and reflexion).
         temperature: over the suite's; 0 is greedy.
         max_tokens: longest reply, over the suite's.
-        option: further options of the engine, as key=value, such as dtype=bfloat16 or cost_limit=5.
+        option: a further option of the engine, as key=value, such as cost_limit=5; may be given several times.
         in_flight: episodes played at once.
     """
 
@@ -98,7 +98,7 @@ class Model:
     examples: int | None = None
     temperature: float | None = None
     max_tokens: int | None = None
-    option: tuple[str, ...] = ()
+    option: UseAppendAction[tuple[str, ...]] = ()
     in_flight: int = 64
 
 

@@ -70,6 +70,8 @@ def players_of(
     """
     if (engine is None) != (model is None):
         raise ConfigurationError("--engine and --model belong together: name both, or neither.")
+    if engine is None and (option or base_url or template or dialogue):
+        raise ConfigurationError("--option, --base-url, --template and --dialogue belong to --engine and --model.")
     sampling = {k: v for k, v in (("temperature", temperature), ("max_tokens", max_tokens)) if v is not None}
     settings = {
         k: v for k, v in (("template", template), ("dialogue_name", dialogue), ("examples", examples)) if v
