@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +110,45 @@ def test_a_suite_is_played_from_the_command_line_and_resumed(tiny_model: Path, t
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert any("sampled tokens" in note for note in summary["notes"])
     assert any("is told by the world whether it succeeded" in note for note in summary["notes"])
+
+
+def test_a_hosted_model_whose_server_dies_keeps_what_is_finished(tmp_path: Path) -> None:
+    """The server is killed in the middle of a run, and started again for the next one."""
+    import socket
+
+    from arboretum.eval.bench.endpoint import in_a_process
+    from arboretum.eval.evaluate import evaluate
+    from arboretum.eval.players import players_of
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    suite = tmp_path / "s.yaml"
+    suite.write_text(
+        "name: s\ndialogue: {max_turns: 2, max_actions: null}\nentries:\n"
+        "  - {name: Sokoban, world: TextSokoban-v0, split: test, tasks: 40}\n"
+    )
+    out = tmp_path / "r"
+
+    def run(sink: Any, in_flight: int) -> int:
+        options = {"base_url": f"http://127.0.0.1:{port}/v1", "option": ("attempts=1", "concurrency=4")}
+        with players_of(["think"], engine="openai", model="m", **options) as players:
+            console = Console(file=sink)
+            return evaluate(str(suite), players, out=out, references=False, in_flight=in_flight, console=console)
+
+    with Path(os.devnull).open("w") as sink:
+        with in_a_process(delay=0.1, port=port) as (_, process):
+            killer = threading.Timer(1.2, process.kill)
+            killer.start()
+            assert run(sink, in_flight=4) == 1
+            killer.join()
+        finished = [json.loads(line) for line in (out / "episodes.jsonl").read_text().splitlines()]
+        whole = [record["task"] for record in finished if record["error"] is None]
+        assert 0 < len(whole) < 40
+        with in_a_process(delay=0.0, port=port):
+            assert run(sink, in_flight=8) == 0
+    records = [json.loads(line) for line in (out / "episodes.jsonl").read_text().splitlines()]
+    assert records[: len(finished)] == finished
+    again = [record["task"] for record in records[len(finished) :]]
+    assert len(again) == len(set(again)) == 40 - len(whole) and not set(again) & set(whole)
+    assert json.loads((out / "summary.json").read_text())["episodes"] == 40
