@@ -211,6 +211,7 @@ class WebShopServer:
     def run(self) -> None:
         from .envs.webshop.server import serve
 
+        _check_port(self.port)
         serve(**vars(self), ready=_ready)
 
 
@@ -235,7 +236,13 @@ class RetrievalServer:
     def run(self) -> None:
         from .envs.retrieval.server import serve
 
+        _check_port(self.port)
         serve(**vars(self), ready=_ready)
+
+
+def _check_port(port: int) -> None:
+    if not 0 <= port <= 65535:
+        raise ConfigurationError(f"--port must lie between 0 and 65535, not {port}.")
 
 
 def _ready(address: str) -> None:
@@ -258,7 +265,7 @@ class BuildIndex:
     """Build an index of a corpus: streamed, resumable, written whole or not at all.
 
     Attributes:
-        corpus: JSON lines with `id` and `contents` (or `title` and `text`), plain or gzipped.
+        corpus: JSON lines with `id` and `contents`, plain or gzipped.
         out: the folder to make.
         retriever: bm25, lucene, dense or hybrid.
         encoder: e5, bge, or the name or folder of a model; for dense and hybrid.

@@ -63,8 +63,18 @@ def archive_members(path: Path) -> Iterator[tuple[str, bytes]]:
                     file = archive.extractfile(member)
                     assert file is not None
                     yield member.name, file.read()
+            # A garbled header looks like the end. What follows the real end is zeros, and reading it to the last
+            # byte lets the compression's own checksum speak.
+            stream = archive.fileobj
+            assert stream is not None
+            while rest := stream.read(1 << 20):
+                if rest.strip(b"\0"):
+                    raise DataError(path, "is damaged: members follow a garbled header; fetch it again.")
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise DataError(path, f"cannot be read as a tar archive ({error}); fetch it again.") from error
+        reason = " ".join(str(error).split())
+        raise DataError(path, f"cannot be read as a tar archive ({reason}); fetch it again.") from error
+    except DataError:
+        raise
     except Exception as error:  # lzma and zlib raise their own types for truncated streams
         if type(error).__module__ in ("lzma", "_lzma", "zlib"):
             raise DataError(path, f"is truncated or damaged ({error}); fetch it again.") from error

@@ -243,6 +243,8 @@ def _shelve(writer: PackWriter, task: str, where: str, content: bytes, source: t
         game = read_game(content)
     except Malformed as problem:
         writer.skip(where, str(problem), source)
+    except (ValueError, LookupError, RecursionError) as problem:  # malformed in a way that no rule foresaw
+        writer.skip(where, f"cannot be read ({type(problem).__name__}: {problem})", source)
     else:
         writer.add(task, game, source)
 

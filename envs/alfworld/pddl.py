@@ -148,6 +148,8 @@ def read_problem(text: str, domain: Domain) -> Problem:
     """
     text = _COMMENT.sub("", text.lower()) if ";" in text else text.lower()
     starts = list(_SECTION.finditer(text))
+    if not starts:
+        raise Malformed("its pddl_problem has no :objects")
     ends = [start.start() for start in starts[1:]] + [len(text)]
     sections = {start[1]: text[start.start() : end] for start, end in zip(starts, ends, strict=True)}
     for name in ("objects", "init", "goal"):

@@ -52,7 +52,7 @@ def parse_row(line: bytes, path: Path, number: int) -> dict[str, Any]:
         row = json.loads(line)
     except UnicodeDecodeError as error:
         raise DataError(path, f"is not UTF-8 text ({error.reason} at byte {error.start}).", number) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(path, f"is not JSON ({error}).", number) from None
     if not isinstance(row, dict):
         raise DataError(path, f"holds a JSON {type(row).__name__}, not an object.", number)
@@ -78,6 +78,10 @@ def read_corpus(path: str | Path) -> Iterator[Document]:
         if not isinstance(contents, str):
             raise DataError(path, f"'contents' must be a string, not {json.dumps(contents)[:60]}.", number)
         name = str(name)
+        try:
+            f"{name}{contents}".encode()
+        except UnicodeEncodeError as error:
+            raise DataError(path, f"holds half a character ({error.reason}); write it whole.", number) from None
         ids.add(name, number)
         yield Document(name, contents)
     ids.check()

@@ -127,6 +127,8 @@ def make_app(retriever: Retriever, batcher: Batcher, max_topk: int) -> Any:
     def retrieve() -> Any:
         try:
             queries, topk, scored = _parse(request.get_json(force=True, silent=True), max_topk)
+        except RecursionError:
+            return jsonify(error="the body is nested too deeply."), 400
         except ConfigurationError as error:
             return jsonify(error=str(error)), 400
         if not queries:

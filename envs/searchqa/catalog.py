@@ -14,6 +14,7 @@ import os
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,12 +94,19 @@ DATA_SETS: Mapping[str, DataSet] = {
 
 
 def data_list(root: str | Path | None = None) -> list[tuple[DataSet, str]]:
-    """Every known data set, and whether it is "here", "partly" or "absent" below the data folder."""
+    """Every known data set, and whether it is "here", "partly" or "absent" below the data folder.
+
+    "other files" is a folder of its name that holds none of the files that `data_get` fetches.
+    """
     folder = _root(root) if root is not None or os.environ.get("ARBORETUM_DATA") else None
     rows = []
     for data_set in DATA_SETS.values():
         here = sum((folder / data_set.name / name).is_file() for name in data_set.files) if folder else 0
-        rows.append((data_set, "here" if here == len(data_set.files) else "partly" if here else "absent"))
+        found = folder is not None and any((folder / data_set.name).glob("*"))
+        state = (
+            "here" if here == len(data_set.files) else "partly" if here else "other files" if found else "absent"
+        )
+        rows.append((data_set, state))
     return rows
 
 
@@ -134,6 +142,8 @@ def data_get(
                 _fetch(url, target, progress, timeout)
             except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
                 reason = getattr(error, "reason", None) or error
+                with suppress(OSError):  # which it is if anything has arrived
+                    folder.rmdir()
                 raise DataError(
                     target,
                     f"cannot be fetched ({reason}). Fetch {url} ({data_set.size} in all, {data_set.licence}) on a"

@@ -71,7 +71,7 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
         rows = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise DataError(path, "there is no such file.") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(path, f"is not JSON ({error}).") from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise DataError(path, "must be a JSON list of questions.")
@@ -95,6 +95,13 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _question(row: Mapping[str, Any], path: Path, number: int) -> Question:
+    try:
+        return _read_question(row, path, number)
+    except (TypeError, AttributeError, LookupError) as error:
+        raise DataError(path, f"has a field of the wrong kind ({error}).", number) from None
+
+
+def _read_question(row: Mapping[str, Any], path: Path, number: int) -> Question:
     text = row.get("question")
     if not isinstance(text, str):
         text = _prompted_question(row.get("prompt"))
@@ -104,6 +111,8 @@ def _question(row: Mapping[str, Any], path: Path, number: int) -> Question:
     if not isinstance(metadata, Mapping):
         raise DataError(path, "'metadata' must be an object.", number)
     extra = {key: row[key] for key in ("type", "level", "data_source") if row.get(key) is not None}
+    if isinstance(metadata.get("supporting_titles"), str):
+        raise DataError(path, "'supporting_titles' must be a list of titles.", number)
     evidence = metadata.get("supporting_titles") or _facts_titles(row) or _facts_titles(metadata)
     return Question(
         _id(row, number),

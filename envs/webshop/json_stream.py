@@ -31,8 +31,10 @@ class _Text:
         self.window = ""
         self.at = 0
 
-    def error(self, expected: str, at: int | None = None) -> DataError:
-        position = self._passed + (self.at if at is None else at)
+    def error(self, expected: str) -> DataError:
+        return self._error(self._passed + self.at, expected)
+
+    def _error(self, position: int, expected: str) -> DataError:
         return DataError(self._path, f"at character {position}: expected {expected}; the file may be truncated.")
 
     def more(self) -> bool:
@@ -76,9 +78,12 @@ class _Text:
             try:
                 value, end = decoder.raw_decode(self.window, self.at)
             except json.JSONDecodeError as problem:
+                position = self._passed + problem.pos
                 if self.more():
                     continue
-                raise self.error(f"{expected} ({problem.msg})", problem.pos) from None
+                raise self._error(position, f"{expected} ({problem.msg})") from None
+            except RecursionError:
+                raise self._error(self._passed + self.at, f"{expected} nested less deeply") from None
             # A number at the very end of the window may go on in the next chunk.
             if end == len(self.window) and not self._ended and self.more():
                 continue

@@ -107,7 +107,8 @@ def create_app(shop: Shop, visits: Visits | None = None) -> Any:
     def door() -> Any:
         wanted = flask.request.args.get("goal")
         if wanted is not None:
-            if not (wanted.isascii() and wanted.isdecimal() and int(wanted[:12]) < len(shop.goals)):
+            is_number = wanted.isascii() and wanted.isdecimal() and len(wanted) <= 12
+            if not is_number or int(wanted) >= len(shop.goals):
                 return message("No such goal", f"Goals are numbered 0 to {len(shop.goals) - 1}.", 404)
             return enter(int(wanted))
         latest = visits.latest(flask.request.cookies.get(COOKIE, ""))

@@ -1,0 +1,124 @@
+"""Damaged files of every world: one sentence with the place, and nothing that shrinks a benchmark in silence."""
+
+from __future__ import annotations
+
+import io
+import json
+import lzma
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from arboretum.envs.alfworld.library import _shelve
+from arboretum.envs.data import archive_members
+from arboretum.envs.errors import DataError
+from arboretum.envs.registry import make_world
+from arboretum.envs.retrieval.documents import read_corpus
+from arboretum.envs.searchqa import catalog
+from arboretum.envs.searchqa.datasets import read_questions
+from arboretum.envs.webshop.json_stream import read_array
+
+
+def archive(path: Path, members: int = 30) -> Path:
+    with tarfile.open(path, "w:xz") as made:
+        for n in range(members):
+            content = f"content of member {n} ".encode() * 400
+            member = tarfile.TarInfo(f"member{n}")
+            member.size = len(content)
+            made.addfile(member, io.BytesIO(content))
+    return path
+
+
+def test_a_whole_archive_is_read_to_its_end(tmp_path: Path) -> None:
+    assert len(list(archive_members(archive(tmp_path / "a.tar.xz")))) == 30
+
+
+def test_a_garbled_header_is_not_taken_for_the_end(tmp_path: Path) -> None:
+    whole = bytearray(lzma.decompress(archive(tmp_path / "a.tar.xz").read_bytes()))
+    at = whole.find(b"member17\0")
+    whole[at : at + 512] = b"\x07" * 512
+    (tmp_path / "b.tar.xz").write_bytes(lzma.compress(bytes(whole)))
+    with pytest.raises(DataError, match=r"b\.tar\.xz: .*fetch it again"):
+        list(archive_members(tmp_path / "b.tar.xz"))
+
+
+@pytest.mark.parametrize("share", [0.1, 0.4, 0.7, 0.95])
+def test_bytes_changed_anywhere_in_an_archive_are_noticed(share: float, tmp_path: Path) -> None:
+    content = bytearray(archive(tmp_path / "a.tar.xz", members=400).read_bytes())
+    at = int(len(content) * share)
+    content[at : at + 20] = bytes(20)
+    (tmp_path / "b.tar.xz").write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        list(archive_members(tmp_path / "b.tar.xz"))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("problem", ["", "hello", "(define (problem x))", 5, None, [], "(" * 5000])
+def test_a_game_without_a_problem_is_skipped_with_a_reason(problem: object) -> None:
+    class Writer:
+        skipped: list[str]
+
+        def skip(self, where: str, reason: str, source: object) -> None:
+            self.skipped = [where, reason]
+
+        def add(self, *_: object) -> None:
+            raise AssertionError("was taken for a game")
+
+    writer = Writer()
+    game = {"pddl_domain": "", "grammar": "", "pddl_problem": problem, "solvable": True, "walkthrough": []}
+    _shelve(writer, "task", "where", json.dumps(game).encode())  # type: ignore[arg-type]
+    assert writer.skipped[0] == "where" and writer.skipped[1]
+
+
+@pytest.mark.parametrize("cut", [1_000, 50_000, 1_500_000])
+def test_a_truncated_array_is_named_by_the_position_where_it_ends(cut: int, tmp_path: Path) -> None:
+    text = json.dumps([{"name": "x" * 90, "n": n} for n in range(20_000)])
+    path = tmp_path / "items.json"
+    path.write_text(text[:cut])
+    with pytest.raises(DataError, match="at character") as caught:
+        list(read_array(path))
+    at = int(str(caught.value).partition("at character ")[2].partition(":")[0])
+    assert cut - 130 <= at <= cut
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"question": "q", "supporting_facts": 5},
+        {"question": "q", "supporting_facts": {"title": 5}},
+        {"question": "q", "metadata": {"supporting_titles": 5}},
+        {"question": "q", "metadata": {"supporting_titles": "Paris"}},
+        {"question": "q", "context": {"title": 5, "sentences": 1}},
+    ],
+)
+def test_a_question_with_a_field_of_the_wrong_kind_is_named_by_its_line(row: object, tmp_path: Path) -> None:
+    path = tmp_path / "dev.jsonl"
+    path.write_text(json.dumps({"question": "fine", "golden_answers": ["a"]}) + "\n" + json.dumps(row) + "\n")
+    with pytest.raises(DataError, match=r"dev\.jsonl, line 2: "):
+        list(read_questions(path))
+
+
+@pytest.mark.parametrize(
+    "line", ["[" * 100_000, '{"id": "\\ud800", "contents": "x"}', '{"id": "1", "contents": "\\udfff"}']
+)
+def test_a_corpus_line_that_cannot_be_text_is_named(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"id": "0", "contents": "fine"}\n' + line + "\n")
+    with pytest.raises(DataError, match=r"corpus\.jsonl, line 2: "):
+        list(read_corpus(path))
+
+
+def test_a_download_that_brings_nothing_leaves_nothing(tmp_path: Path) -> None:
+    nowhere = catalog.DATA_SETS["bamboogle"]._replace(files={"test.jsonl": "http://127.0.0.1:9/nothing"})
+    with pytest.raises(DataError, match="cannot be fetched"):
+        catalog.data_get("bamboogle", tmp_path, catalog={"bamboogle": nowhere}, timeout=2.0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_goal_number_too_long_for_the_shop_is_no_goal() -> None:
+    from arboretum.envs.webshop.server import create_app
+
+    client = create_app(make_world("TextWebShop-v0").shop).test_client()  # type: ignore[attr-defined]
+    for goal in ("000000000000999", "9" * 40, "-1", "x"):
+        assert client.get(f"/?goal={goal}").status_code == 404
