@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -41,7 +41,9 @@ class Library:
         skipped: (file, reason) of what was left out.
     """
 
-    def __init__(self, folder: Path, split: str | None, shelves: list[_Shelf]) -> None:
+    def __init__(
+        self, folder: Path, split: str | None, shelves: list[_Shelf], damaged: Sequence[DataError] = ()
+    ) -> None:
         self.folder = folder
         self._shelves = shelves
         self._shelf_of: dict[str, _Shelf] = {}
@@ -49,7 +51,7 @@ class Library:
             for task in shelf.pack.places:
                 self._shelf_of.setdefault(task, shelf)
         self.tasks = sorted(self._shelf_of)
-        self.skipped = sorted(
+        self.skipped = [(error.path, error.problem) for error in damaged] + sorted(
             (name, reason) for shelf in shelves for name, (reason, _) in shelf.pack.skipped.items()
         )
         if not self.tasks:
@@ -93,7 +95,7 @@ def open_library(folder: Path, split: str | None) -> Library:
     would take more than a twentieth of the time: then calls in quick succession rely on the last comparison.
 
     Raises:
-        DataError: no playable game, or a damaged archive.
+        DataError: no playable game; a damaged archive with nothing beside it (else it is among the skipped).
         ConfigurationError: no such split.
     """
     folder = Path(os.path.abspath(folder))
@@ -105,10 +107,16 @@ def open_library(folder: Path, split: str | None) -> Library:
     compared = time.monotonic()
     fingerprint = (files, archives)
     if known is None or known.fingerprint != fingerprint:
-        shelves: list[_Shelf] = [_Archive(path, split) for path in archives]
-        if files:
-            shelves.insert(0, _Tree(folder, split, files))
-        known = _Known(fingerprint, Library(folder, split, shelves))
+        shelves: list[_Shelf] = [_Tree(folder, split, files)] if files else []
+        damaged = []
+        for path in archives:
+            try:
+                shelves.append(_Archive(path, split))
+            except DataError as error:
+                damaged.append(error)
+        if damaged and not shelves:
+            raise damaged[0]
+        known = _Known(fingerprint, Library(folder, split, shelves, damaged))
         _libraries[folder, split] = known
     known.compared_at, known.comparison_took = compared, compared - started
     return known.library

@@ -122,3 +122,14 @@ def test_a_goal_number_too_long_for_the_shop_is_no_goal() -> None:
     client = create_app(make_world("TextWebShop-v0").shop).test_client()  # type: ignore[attr-defined]
     for goal in ("000000000000999", "9" * 40, "-1", "x"):
         assert client.get(f"/?goal={goal}").status_code == 404
+
+
+def test_a_damaged_archive_of_games_does_not_hide_what_lies_beside_it(data: Path, tmp_path: Path) -> None:
+    whole = (data / "alfworld" / "valid_unseen.tar.xz").read_bytes()
+    (tmp_path / "b.tar.xz").write_bytes(whole[:100_000])
+    with pytest.raises(DataError, match=r"b\.tar\.xz"):
+        make_world("TextALFWorld-v0", data=tmp_path)
+    (tmp_path / "a.tar.xz").write_bytes(whole)
+    env = make_world("TextALFWorld-v0", data=tmp_path)
+    assert len(env.tasks) == 134
+    assert [Path(path).name for path, _ in env.skipped] == ["b.tar.xz"]  # type: ignore[attr-defined]
