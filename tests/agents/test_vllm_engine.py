@@ -340,10 +340,10 @@ def test_a_server_gives_exact_tokens_and_survives_a_kill(tiny_model: Path, refer
                 wrong.submit(ask(engine, "a", "go"))
                 with pytest.raises(Stop, match="is the model's name right"):
                     wrong.collect()
-            long = [ask(engine, str(n), "go", n, temperature=0.1, max_tokens=400) for n in range(8)]
+            long = [ask(engine, str(n), "go", n, temperature=0.1, max_tokens=400) for n in range(64)]
             for request in long:
                 engine.submit(request)
-            time.sleep(0.3)
+            time.sleep(0.2)  # far less than 64 replies of hundreds of tokens take
             kill(process)
             got: dict[str, Completion] = {}
             while len(got) < len(long):
