@@ -281,7 +281,7 @@ LESSON: Mapping[str, tuple[str, _Format]] = {
 
 
 class Progress:
-    """A live table of the last updates; alarms and notes stay above it.
+    """A live table of the last updates, with alarms and notes above it; in a log, a line for each update.
 
     Args:
         console: where to.
@@ -310,12 +310,12 @@ class Progress:
         self._live = Live(console=console, auto_refresh=False)
 
     def __enter__(self) -> Progress:
-        if not self._quiet:
+        if not self._quiet and self._console.is_terminal:
             self._live.__enter__()
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        if not self._quiet:
+        if not self._quiet and self._console.is_terminal:
             self._live.__exit__(*exception)
 
     def add(self, record: Record) -> None:
@@ -331,6 +331,11 @@ class Progress:
     def show(self, metrics: Mapping[str, float]) -> None:
         """Show numbers."""
         if self._quiet:
+            return
+        if not self._console.is_terminal:
+            shown = [f"{head} {form(metrics[name])}" for name, (head, form) in self._columns.items() if name in metrics]
+            line = f"update {metrics['update']:g} of {self._total}: {', '.join(shown)}"
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
             return
         self._rows.append(metrics)
         table = Table(title=f"{self._title}: {metrics['update']:g} of {self._total}", box=None, pad_edge=False)
