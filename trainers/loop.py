@@ -187,8 +187,9 @@ class Training:
                 file.write(json.dumps(record.metrics) + "\n")
         if self.run.trackers:
             self.accelerator.log(record.metrics, step=int(record.metrics["update"]))
-        best = self.checkpoints.index.score
-        better = score is not None and (best is None or score > best)
+        # Told from the history, which every process has; the index is the main process's.
+        scores = [m["validation/success"] for m in self.history[:-1] if m["update"] and "validation/success" in m]
+        better = score is not None and score > max(scores, default=-1.0)
         is_last = self.stopped is not None or self.position.update == self.run.recipe.optimisation.updates
         if self.position.update and (self._is_due(self.run.checkpoint_every) or better or is_last):
             try:
@@ -284,9 +285,11 @@ class Training:
             CheckpointError: it could not be written.
         """
         start = time.perf_counter()
-        if self.is_main:
-            self.checkpoints.save(self.position.update, self._write, score)
-        self.accelerator.wait_for_everyone()
+        try:
+            if self.is_main:
+                self.checkpoints.save(self.position.update, self._write, score)
+        finally:
+            self.accelerator.wait_for_everyone()
         self.history[-1]["seconds/checkpoint"] = time.perf_counter() - start
 
     def _write(self, folder: Path) -> None:

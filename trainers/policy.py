@@ -150,9 +150,7 @@ def load_causal(
     if lora is not None:
         causal = _adapted(causal, lora)
     if gradient_checkpointing:
-        causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        if lora is not None:
-            causal.enable_input_require_grads()
+        causal.activation_checkpointing_enable({"use_reentrant": False})
     return causal, tokenizer
 
 

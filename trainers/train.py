@@ -333,7 +333,9 @@ class Progress:
         if self._quiet:
             return
         if not self._console.is_terminal:
-            shown = [f"{head} {form(metrics[name])}" for name, (head, form) in self._columns.items() if name in metrics]
+            shown = [
+                f"{head} {form(metrics[name])}" for name, (head, form) in self._columns.items() if name in metrics
+            ]
             line = f"update {metrics['update']:g} of {self._total}: {', '.join(shown)}"
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
             return

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -130,8 +131,6 @@ def test_a_killed_run_resumes_to_the_same_numbers(run_of: Make, tmp_path: Path) 
         "from arboretum.trainers.loop import Training\n"
         "[None for _ in Training(pickle.load(sys.stdin.buffer)).go()]"
     )
-    import pickle
-
     child = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
@@ -252,9 +251,7 @@ def test_a_step_with_a_nan_gradient_is_skipped_and_three_in_a_row_stop_the_run(r
     training = Training(run)
     poisoned = {2, 4, 5, 6}  # of the updates, from 1
     parameter = next(training.descent.policy.causal.parameters())
-    parameter.register_hook(
-        lambda grad: grad * math.nan if training.position.update + 1 in poisoned else grad
-    )
+    parameter.register_hook(lambda grad: grad * math.nan if training.position.update + 1 in poisoned else grad)
     states = [weights(training)]
     with pytest.raises(Diverged, match="3 steps in a row"):
         for _ in training.go():
@@ -304,6 +301,38 @@ def test_the_best_checkpoint_is_kept_beside_the_last(run_of: Make, monkeypatch: 
     assert best is not None and best.name == "update-000002"
     assert last is not None and last.name == "update-000004"
     assert sorted(path.name for path in best.parent.glob("update-*")) == [best.name, last.name]
+
+
+def test_two_processes_learn_what_one_learns(run_of: Make, tmp_path: Path) -> None:
+    """Data-parallel on the CPU (gloo), started as Accelerate's and torch's launchers do."""
+    code = (
+        "import sys, pickle, torch; torch.set_num_threads(1)\n"
+        "from arboretum.trainers.loop import Training\n"
+        "training = Training(pickle.load(open(sys.argv[1], 'rb')))\n"
+        "[None for _ in training.go()]\n"
+        "assert training.accelerator.num_processes == 2\n"
+        "training.is_main and torch.save(training.descent.policy.state_dict(), sys.argv[2])\n"
+    )
+    changes = {"optimisation.updates": 3}
+    options = {"validation": Validation(every=1, tasks=4), "hardware": Hardware(device="cpu", micro_tokens=2000)}
+    one = finish(Training(run_of("ppo", changes, out=tmp_path / "one", **options)))
+    (tmp_path / "child.py").write_text(code)
+    (tmp_path / "run.pickle").write_bytes(pickle.dumps(run_of("ppo", changes, out=tmp_path / "two", **options)))
+    arguments = [str(tmp_path / name) for name in ("child.py", "run.pickle", "weights.pt")]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    subprocess.run(
+        [*launch, *arguments],
+        check=True,
+        timeout=200,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
+    )
+    two = torch.load(tmp_path / "weights.pt")
+    for name, value in weights(one).items():
+        assert torch.allclose(two[name], value, rtol=0, atol=1e-5), name
+    lines = [json.loads(line) for line in (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()]
+    for mine, theirs in zip(numbers(one.history), numbers(lines), strict=True):
+        assert mine.keys() == theirs.keys()
+        assert all(theirs[key] == pytest.approx(value, rel=1e-3, abs=1e-4) for key, value in mine.items())
 
 
 def test_the_learning_rate_follows_its_schedule() -> None:
