@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ class Record:
     """One update, or the look before the first.
 
     Attributes:
-        metrics: by name; see `docs` of the keys in `measured` and `Learner.update`.
+        metrics: by name; what the names mean is told by `measured`, `Learner.update` and `loss.metrics`.
         alarms: what the monitor saw for the first time.
         notes: what else a person should read.
     """
@@ -88,6 +88,7 @@ class Training:
         self.stopped: str | None = None
         self.history: list[dict[str, float]] = []
         self.position = Position()
+        self._saving = 0.0
         self.checkpoints = Checkpoints(run.out / "checkpoints")
         last = self.checkpoints.last if resume else None
         hardware, recipe = run.hardware, run.recipe
@@ -229,9 +230,11 @@ class Training:
         metrics |= {
             "seconds/sample": sampled - start,
             "seconds/learn": done - sampled,
+            "seconds/checkpoint": self._saving,  # of the one before this update
             "sampled_tokens_per_second": played.actions / max(sampled - start, 1e-9),
             "learnt_tokens_per_second": learnt / max(done - sampled, 1e-9),
         }
+        self._saving = 0.0
         return metrics
 
     def _gather(self, temperature: float) -> tuple[list[Rollouts], int, Sequence[tuple[int, int]], float]:
@@ -290,7 +293,7 @@ class Training:
                 self.checkpoints.save(self.position.update, self._write, score)
         finally:
             self.accelerator.wait_for_everyone()
-        self.history[-1]["seconds/checkpoint"] = time.perf_counter() - start
+            self._saving = time.perf_counter() - start
 
     def _write(self, folder: Path) -> None:
         causal = self.descent.policy.causal
@@ -369,8 +372,3 @@ def _limited(overlong: Overlong, limit: int | None) -> Overlong:
         return overlong
     cache = overlong.cache if overlong.cache < limit else max(1, limit // 5)
     return replace(overlong, max_tokens=limit, cache=cache)
-
-
-def history_of(out: Path) -> list[Mapping[str, float]]:
-    """The metrics that a run has written."""
-    return [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]

@@ -111,7 +111,7 @@ class Run:
                 f"{self.out}: holds a training run; say --resume to continue it, or choose another --out."
             )
         if begun:
-            for name in ("recipe", "world", "model", "seed", "speech", "validation"):
+            for name in ("recipe", "world", "model", "seed", "speech", "validation", "hardware"):
                 before, now = _deciding(name, there.get(name)), _deciding(name, mine[name])
                 if before != now:
                     raise ConfigurationError(
@@ -177,7 +177,9 @@ class Lesson:
 
 
 def _deciding(name: str, value: Any) -> Any:
-    """The part of a setting that must not change; a run may be prolonged."""
+    """The part of a setting that must not change; a run may be prolonged, and moved to other hardware."""
+    if name == "hardware" and isinstance(value, dict):
+        return {"lora": value.get("lora")}
     if name == "recipe" and isinstance(value, dict):
         optimisation = {k: v for k, v in value.get("optimisation", {}).items() if k != "updates"}
         return {**value, "optimisation": optimisation}

@@ -112,6 +112,13 @@ def train(
     finally:
         training.close()
     if training.is_main:
+        first = next((m for m in training.history if m["update"] == 0), {}).get("validation/success")
+        best = training.checkpoints.index.score
+        if first is not None and best is not None and best < first:
+            console.print(
+                f"[yellow]No better:[/] the model began at {first:.0%} on held-out tasks, and no checkpoint "
+                f"reached that (best: {best:.0%})."
+            )
         folder = export_checkpoint(run.out)
         console.print(f"Model: {folder}", soft_wrap=True, highlight=False, markup=False)
     if training.stopped is not None:
