@@ -72,13 +72,13 @@ def run_of(warm_model: Path, tmp_path: Path) -> Callable[..., Any]:
         }
         settings: dict[str, Any] = {
             "out": tmp_path / "run",
+            "world": World(WORLD),
             "speech": Speech("no_think", {"show_reward": False}),
             "hardware": Hardware(device="cpu"),
             "validation": Validation(every=2, tasks=6),
         }
         return Run(
             RECIPES[recipe].changed({**small, **(changes or {})}),
-            World(WORLD),
             model=str(warm_model),
             **{**settings, **options},
         )

@@ -30,7 +30,7 @@ from arboretum.trainers.loop import Training  # noqa: E402
 from arboretum.trainers.recipe import Optimisation  # noqa: E402
 from arboretum.trainers.rollouts import Rollouts  # noqa: E402
 from arboretum.trainers.run import Run  # noqa: E402
-from arboretum.trainers.settings import Hardware, Lora, Validation  # noqa: E402
+from arboretum.trainers.settings import Hardware, Lora, Validation, World  # noqa: E402
 from arboretum.trainers.train import export_checkpoint  # noqa: E402
 
 pytestmark = pytest.mark.heavy
@@ -175,6 +175,26 @@ def test_lora_trains_adapters_only_resumes_and_exports_a_plain_folder(run_of: Ma
     with torch.no_grad():
         expected = second.descent.policy.causal.eval()(input_ids=ids).logits
         assert torch.allclose(plain(input_ids=ids).logits, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["grpo", "ppo", "gigpo"])
+def test_training_solves_a_world_that_can_be_solved_in_seconds(name: str, run_of: Make) -> None:
+    """One small map, two steps to the goal, no slipping: success must rise to near certainty."""
+    run = run_of(
+        name,
+        {
+            "sampler.prompts": 4,
+            "sampler.rollouts": 8,
+            "optimisation.updates": 9,
+            "optimisation.lr": 5e-4,
+            "optimisation.episodes_per_step": 32,
+        },
+        world=World("TextFrozenLake-v0", {"map": ("SF", "FG"), "success_rate": 1.0}, None),
+        validation=Validation(every=0),
+    )
+    history = finish(Training(run)).history
+    first, last = history[0]["success"], np.mean([record["success"] for record in history[-2:]])
+    assert first < 0.75 and last > 0.9
 
 
 def test_the_reference_is_the_first_policy_and_stays_so(run_of: Make) -> None:
