@@ -103,7 +103,11 @@ def solve(env: TextEnv[Any], observation: str) -> list[Turn] | None:
 
 def _thought(turns: list[Turn], k: int) -> str:
     """What the expert could say before its k-th action: its plan from here, which is all that it has in mind."""
-    actions = [turn.moves[0].action for turn in turns[k:]]
+    return plan_in_words([turn.moves[0].action for turn in turns[k:]])
+
+
+def plan_in_words(actions: list[str]) -> str:
+    """A plan of at least one action as a thought; of a long one only how it begins."""
     if len(actions) == 1:
         return "One step is left."
     rest = ", then ".join(actions[1:4]) + (", and so on" if len(actions) > 4 else "")

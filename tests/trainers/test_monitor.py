@@ -1,0 +1,116 @@
+"""The echo-trap monitor warns of collapses, in time, and of nothing else."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from arboretum.envs.errors import ConfigurationError
+from arboretum.trainers.monitor import Alarm, Monitor
+
+Record = dict[str, float]
+
+
+def history(n: int, **curves: object) -> list[Record]:
+    """Records of n updates; each curve is a number or a function of the update."""
+    return [
+        {"update": t, **{k: float(c(t) if callable(c) else c) for k, c in curves.items()}}  # type: ignore[arg-type]
+        for t in range(1, n + 1)
+    ]
+
+
+def all_alarms(monitor: Monitor, records: list[Record]) -> list[Alarm]:
+    return [alarm for t in range(1, len(records) + 1) for alarm in monitor.alarms(records[:t])]
+
+
+def steady(n: int, **changes: object) -> list[Record]:
+    names = {"return": "return", "std": "group_return_std", "entropy": "entropy", "norm": "grad_norm"}
+    usual: dict[str, object] = {"return": 0.3, "std": 0.4, "entropy": 1.5, "norm": 0.8, **changes}
+    return history(n, **{names[key]: value for key, value in usual.items()})
+
+
+def test_a_steady_run_raises_no_alarm() -> None:
+    wobble = {
+        "return": lambda t: 0.3 + 0.05 * math.sin(t),
+        "std": lambda t: 0.4 + 0.05 * math.cos(t),
+        "entropy": lambda t: 1.5 + 0.2 * math.sin(3 * t),
+        "norm": lambda t: 0.8 + 0.4 * math.sin(7 * t),
+    }
+    assert all_alarms(Monitor(), steady(120, **wobble)) == []
+
+
+def test_a_run_that_learns_raises_no_alarm() -> None:
+    """With binary success p the deviation is sqrt(p (1 - p)): it falls because the policy solves its tasks."""
+    p = lambda t: 0.5 + 0.49 * min(t / 60, 1.0)  # noqa: E731
+    records = steady(80, **{"return": p, "std": lambda t: math.sqrt(p(t) * (1 - p(t)))})
+    assert all_alarms(Monitor(), records) == []
+
+
+def test_the_echo_trap_is_seen_before_the_mean_falls() -> None:
+    """RAGEN's picture: deviation and entropy decay from update 40 on, the mean breaks down at update 80."""
+    decay = lambda t: 0.95 ** max(t - 40, 0)  # noqa: E731
+    records = steady(
+        100,
+        **{
+            "return": lambda t: 0.3 if t < 80 else 0.05,
+            "std": lambda t: 0.4 * decay(t),
+            "entropy": lambda t: 1.5 * decay(t),
+            "norm": lambda t: 0.8 if t < 85 else 20.0,
+        },
+    )
+    alarms = all_alarms(Monitor(), records)
+    first = {alarm.sign: alarm for alarm in reversed(alarms)}
+    assert 45 < first["echo-trap"].update < 70
+    assert first["gradient"].update == 85
+    assert first["gradient"].evidence == {"norm": 20.0, "median before": 0.8}
+    trap = first["echo-trap"].evidence
+    assert trap["deviation"] < 0.5 * trap["at its highest"] or trap["entropy"] < 0.75
+    assert "ECHO TRAP" in str(first["echo-trap"]) and str(first["echo-trap"]).startswith("update ")
+    # Each is said once, not again at every update.
+    assert sum(alarm.sign == "echo-trap" for alarm in alarms) == 1
+
+
+def test_falling_entropy_alone_is_no_trap() -> None:
+    alarms = all_alarms(Monitor(), steady(60, entropy=lambda t: 1.5 * 0.95**t))
+    assert [alarm.sign for alarm in alarms] == ["entropy"]
+
+
+def test_entropy_that_jumps() -> None:
+    alarms = all_alarms(Monitor(window=5), steady(40, entropy=lambda t: 1.0 if t < 20 else 4.0))
+    assert [alarm.sign for alarm in alarms] == ["entropy-jump"]
+
+
+def test_groups_that_fall_silent() -> None:
+    records = steady(40, std=lambda t: 0.4 if t <= 15 else 0.01)
+    silence = next(alarm for alarm in all_alarms(Monitor(), records) if alarm.sign == "silence")
+    assert silence.update == 25  # the first of ten silent updates in a row
+
+
+@pytest.mark.parametrize(
+    ("stop", "sign", "stops"),
+    [
+        ("never", "echo-trap", False),
+        ("echo-trap", "echo-trap", True),
+        ("echo-trap", "silence", False),
+        ("silence", "silence", True),
+        ("silence", "entropy", False),
+    ],
+)
+def test_what_ends_a_run(stop: str, sign: str, stops: bool) -> None:
+    monitor = Monitor(stop=stop)  # type: ignore[arg-type]
+    assert monitor.stops([Alarm(3, sign, {})]) is stops  # type: ignore[arg-type]
+
+
+def test_updates_without_a_step_are_passed_over() -> None:
+    """Skipped updates have no entropy and no gradient; no update is too early to be asked about."""
+    records = [{"update": t, "return": 0.0, "group_return_std": 0.0} for t in range(1, 50)]
+    assert all_alarms(Monitor(), records) == []
+    assert Monitor().alarms([]) == []
+
+
+def test_impossible_settings() -> None:
+    with pytest.raises(ConfigurationError, match=r"monitor\.stop"):
+        Monitor(stop="soon")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"monitor\.window"):
+        Monitor(window=1)

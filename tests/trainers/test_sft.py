@@ -1,0 +1,101 @@
+"""Warm starts: expert episodes are token-exact, of the quality asked for, and what is learnt is them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from arboretum.agents.dialogue import make_dialogue
+from arboretum.agents.episode import Episode
+from arboretum.envs.errors import ConfigurationError
+from arboretum.eval.suite import Entry
+
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
+pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum[lm]'")
+
+from arboretum.agents.engines.local.load import load_tokenizer  # noqa: E402
+from arboretum.trainers.expert import Expert, expert_episodes, quality  # noqa: E402
+
+pytestmark = pytest.mark.heavy
+
+
+def shown(
+    model: Path, world: str, dialogue: str, expert: Expert, count: int = 24, **settings: object
+) -> list[Episode]:
+    return expert_episodes(
+        Entry(world, world, split="train"),
+        count,
+        tokenizer=load_tokenizer(model),
+        context=4096,
+        dialogue=make_dialogue(dialogue, settings),
+        expert=expert,
+    )
+
+
+@pytest.mark.parametrize("dialogue", ["think", "no_think", "react", "plain"])
+def test_demonstrations_are_what_a_perfect_model_would_have_sampled(warm_model: Path, dialogue: str) -> None:
+    """Every reply parses, ends where sampling would end, and its tokens decode to it."""
+    tokenizer = load_tokenizer(warm_model)
+    kind = make_dialogue(dialogue)
+    for episode in shown(warm_model, "TextSokoban-v0", dialogue, Expert(), 6):
+        assert episode.success
+        for turn in episode.turns:
+            assert turn.well_formed and all(move.valid for move in turn.moves) and turn.penalty == 0
+            assert turn.token_ids is not None and turn.loss_mask is not None
+            said = [i for i, m in zip(turn.token_ids, turn.loss_mask, strict=True) if m]
+            text = kind.prefill + tokenizer.decode(said)
+            if kind.stop and turn.reply.endswith(kind.stop):
+                assert text == turn.reply
+            else:
+                assert text == turn.reply + "<|im_end|>"
+        whole = [i for turn in episode.turns for i in turn.token_ids or ()]
+        conversation = tokenizer.decode(whole)
+        assert conversation.count("<|im_start|>assistant") == len(episode.turns)
+
+
+def test_noise_makes_the_expert_worse(warm_model: Path) -> None:
+    rates = [
+        quality(shown(warm_model, "TextSokoban-v0", "no_think", Expert(noise=noise, keep="all"), 60))["success"]
+        for noise in (0.0, 0.3, 1.0)
+    ]
+    assert rates[0] == 1.0 and rates[0] > rates[1] > rates[2]
+
+
+def test_only_solved_episodes_are_kept_unless_all_are_asked_for(warm_model: Path) -> None:
+    episodes = shown(warm_model, "TextSokoban-v0", "no_think", Expert(noise=0.4), 30)
+    assert len(episodes) == 30 and all(episode.success for episode in episodes)
+    assert len({episode.seed for episode in episodes}) == 30
+
+
+def test_budgets_that_no_expert_can_keep_to_are_said(warm_model: Path) -> None:
+    with pytest.raises(ConfigurationError, match="raise max_turns"):
+        shown(warm_model, "TextSokobanHard-v0", "no_think", Expert(), 4, max_turns=1, max_actions_per_turn=1)
+
+
+def test_learning_lowers_the_loss_on_demonstrations_never_seen(warm_model: Path) -> None:
+    import json
+
+    records = [json.loads(line) for line in (warm_model.parent / "metrics.jsonl").read_text().splitlines()]
+    unseen = [record["held_out/loss"] for record in records if "held_out/loss" in record]
+    assert unseen[-1] < 0.2 * unseen[0]
+    assert sum(record["skipped"] for record in records) == 0
+    assert records[-1]["step"] == 20  # 160 episodes, 16 a step, twice
+
+
+def test_a_warm_model_keeps_to_the_format(warm_model: Path) -> None:
+    from arboretum.agents.engines.base import Sampling
+    from arboretum.agents.engines.transformers import TransformersEngine
+    from arboretum.agents.language import LanguageAgent
+    from arboretum.agents.play import Job, play
+
+    engine = TransformersEngine(warm_model, device="cpu")
+    kind = make_dialogue(
+        "no_think", {"max_turns": 3, "max_actions_per_turn": 2, "max_actions": 6, "show_reward": False}
+    )
+    agent = LanguageAgent("warm", engine, kind, Sampling(temperature=1.0, max_tokens=12))
+    entry = Entry("w", "TextFrozenLake-v0", split="test")
+    episodes = list(play(agent, [entry.make() for _ in range(16)], [Job(f"test/{n}", n) for n in range(16)]))
+    engine.close()
+    turns = [turn for episode in episodes for turn in episode.turns]
+    assert sum(turn.well_formed for turn in turns) / len(turns) > 0.6

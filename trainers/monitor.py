@@ -1,0 +1,140 @@
+"""The echo-trap monitor: does a policy collapse into a few phrases, before its success shows it?
+
+RAGEN (arXiv:2504.20073, sec. 4.1) describes how multi-turn training goes wrong: returns within a group become
+alike and entropy falls *before* the mean return does, and gradient norms spike when there is no way back. Returns
+also become alike when a policy solves its tasks, so a loss of variance that better returns explain is no sign.
+
+Everything here is a function of the metrics so far.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Literal, NamedTuple
+
+from .checks import at_least, fraction, one_of
+
+Sign = Literal["variance", "entropy", "entropy-jump", "gradient", "silence", "echo-trap"]
+
+
+class Alarm(NamedTuple):
+    """A sign of collapse.
+
+    Attributes:
+        update: at which it appeared.
+        sign: which.
+        evidence: the numbers that it was seen by.
+    """
+
+    update: int
+    sign: Sign
+    evidence: Mapping[str, float]
+
+    def __str__(self) -> str:
+        numbers = ", ".join(f"{name} {value:.3g}" for name, value in self.evidence.items())
+        return f"update {self.update}: {_WORDS[self.sign]} ({numbers})"
+
+
+_WORDS: Mapping[str, str] = {
+    "variance": "returns within groups become alike, and better returns do not explain it",
+    "entropy": "entropy has fallen",
+    "entropy-jump": "entropy has jumped",
+    "gradient": "the gradient norm spiked",
+    "silence": "groups have all but stopped to differ: there is nothing left to learn from",
+    "echo-trap": "ECHO TRAP: variance and entropy fall before the mean return does",
+}
+
+
+@dataclass(frozen=True)
+class Monitor:
+    """What counts as a sign.
+
+    Attributes:
+        window: updates that are averaged, and looked back on.
+        variance: fraction of its highest windowed mean below which the deviation of returns is a sign.
+        entropy: the same for entropy; a jump is a rise above the first window's mean divided by this.
+        gradient: a spike is this many times the median of the window before.
+        silence: fraction of the first window's deviation below which a whole window is silent; RAGEN-2's rule.
+        stop: which signs end the run: none, an echo trap, or silence too.
+    """
+
+    window: int = 10
+    variance: float = 0.5
+    entropy: float = 0.5
+    gradient: float = 5.0
+    silence: float = 0.1
+    stop: Literal["never", "echo-trap", "silence"] = "never"
+
+    def __post_init__(self) -> None:
+        at_least("monitor.window", self.window, 2)
+        at_least("monitor.gradient", self.gradient, 1)
+        one_of("monitor.stop", self.stop, ("never", "echo-trap", "silence"))
+        for name in ("variance", "entropy", "silence"):
+            fraction(f"monitor.{name}", getattr(self, name))
+
+    def alarms(self, history: Sequence[Mapping[str, float]]) -> list[Alarm]:
+        """The signs that the newest update shows and the one before it did not.
+
+        Args:
+            history: metrics of every update so far: `update`, `return`, `group_return_std`, `entropy`,
+                `grad_norm`; a metric that an update lacks is passed over.
+        """
+        if not history:
+            return []
+        now, before = self._signs(history), self._signs(history[:-1])
+        update = int(history[-1]["update"])
+        return [Alarm(update, sign, evidence) for sign, evidence in now.items() if sign not in before]
+
+    def stops(self, alarms: Sequence[Alarm]) -> bool:
+        """Whether the run should end on these."""
+        fatal = {"never": (), "echo-trap": ("echo-trap",), "silence": ("echo-trap", "silence")}[self.stop]
+        return any(alarm.sign in fatal for alarm in alarms)
+
+    def _signs(self, history: Sequence[Mapping[str, float]]) -> dict[Sign, dict[str, float]]:
+        found: dict[Sign, dict[str, float]] = {}
+        stds, returns = (
+            _windows(history, "group_return_std", self.window),
+            _windows(history, "return", self.window),
+        )
+        if len(stds) > 1 and len(stds) == len(returns):
+            peak = max(range(len(stds)), key=stds.__getitem__)
+            gain = returns[-1] - returns[peak]
+            # A quarter of a deviation better would explain that episodes of a group are more alike.
+            if stds[-1] < self.variance * stds[peak] and gain <= 0.25 * stds[peak]:
+                found["variance"] = {
+                    "deviation": stds[-1],
+                    "at its highest": stds[peak],
+                    "mean return": returns[-1],
+                    "then": returns[peak],
+                }
+        entropies = _windows(history, "entropy", self.window)
+        if len(entropies) > 1:
+            if entropies[-1] < self.entropy * max(entropies):
+                found["entropy"] = {"entropy": entropies[-1], "at its highest": max(entropies)}
+            if entropies[-1] > entropies[0] / max(self.entropy, 1e-9):
+                found["entropy-jump"] = {"entropy": entropies[-1], "at first": entropies[0]}
+        norms = [float(record["grad_norm"]) for record in history if "grad_norm" in record]
+        if history and "grad_norm" in history[-1] and len(norms) > self.window:
+            usual = median(norms[-self.window - 1 : -1])
+            if not math.isfinite(norms[-1]) or norms[-1] > self.gradient * usual > 0:
+                found["gradient"] = {"norm": norms[-1], "median before": usual}
+        raw = [float(record["group_return_std"]) for record in history if "group_return_std" in record]
+        if len(raw) >= 2 * self.window:
+            first = fmean(raw[: self.window])
+            if first > 0 and max(raw[-self.window :]) < self.silence * first:
+                found["silence"] = {"highest deviation": max(raw[-self.window :]), "at first": first}
+        # Before the mean falls: afterwards it is no warning any more.
+        if "variance" in found and "entropy" in found:
+            kept = found["variance"]["mean return"] >= found["variance"]["then"] - 0.25 * max(stds)
+            if kept:
+                found["echo-trap"] = {**found["variance"], **found["entropy"]}
+        return found
+
+
+def _windows(history: Sequence[Mapping[str, float]], name: str, width: int) -> list[float]:
+    """Means of `width` records in a row, one for each place where so many are there."""
+    values = [float(record[name]) for record in history if name in record]
+    return [fmean(values[end - width : end]) for end in range(width, len(values) + 1)]

@@ -1,0 +1,207 @@
+"""A training run as a person asks for it, checked before anything is loaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from ..envs.errors import ConfigurationError, DataError
+from ..envs.tasks import GeneratedTasks
+from .checks import at_least, positive
+from .expert import Expert
+from .monitor import Monitor
+from .recipe import Chains, Recipe
+from .sampler import dialogue_of, entry_of, episode_limit
+from .schedules import Linear
+from .settings import Hardware, Speech, Validation, World
+
+FILE = "run.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that decides a training run.
+
+    Attributes:
+        recipe: the algorithm.
+        world: where the policy learns.
+        model: a folder or a name on the Hugging Face hub.
+        out: the run's folder.
+        seed: of tasks, luck and the order of learning.
+        speech: how the world speaks to the model.
+        hardware: how the model is held.
+        validation: how the policy is looked at.
+        monitor: what counts as a collapse.
+        checkpoint_every: updates between two checkpoints; the last update has one in any case.
+        trackers: of Accelerate, such as "tensorboard" or "wandb", beside the run's own metrics.jsonl.
+    """
+
+    recipe: Recipe
+    world: World
+    model: str
+    out: Path
+    seed: int = 0
+    speech: Speech = field(default_factory=Speech)
+    hardware: Hardware = field(default_factory=Hardware)
+    validation: Validation = field(default_factory=Validation)
+    monitor: Monitor = field(default_factory=Monitor)
+    checkpoint_every: int = 10
+    trackers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        at_least("checkpoint_every", self.checkpoint_every, 1)
+
+    def check(self) -> None:
+        """Raise if the run cannot work, as far as that can be told without the model.
+
+        Raises:
+            ConfigurationError: unknown world, dialogue or setting; too few tasks; settings at odds.
+        """
+        recipe = self.recipe
+        dialogue = dialogue_of(self.speech, recipe.sampler)
+        env = entry_of(self.world, self.world.split).make()
+        if len(env.tasks) == 0:
+            raise ConfigurationError(f"{self.world.id} has no tasks in split {self.world.split!r}.")
+        if self.validation.every:
+            held_out = entry_of(self.world, self.validation.split, self.validation.tasks)
+            other = held_out.make()
+            held_out.task_names(other)
+            if self.validation.split == self.world.split and not isinstance(env.tasks, GeneratedTasks):
+                raise ConfigurationError(
+                    f"validation.split and the split to learn from are both {self.world.split!r}: the policy would"
+                    " be judged on what it learnt from; name another split, or set validation.every = 0."
+                )
+        if recipe.objective.mismatch.cap is not None and recipe.sampler.temperature != 1.0:
+            raise ConfigurationError(
+                "objective.mismatch.cap compares with the sampler's probabilities, which engines report at "
+                "temperature 1; set sampler.temperature = 1.0, or objective.mismatch.cap = None."
+            )
+        limit = episode_limit(dialogue, recipe.sampler, env, None)
+        if recipe.overlong.coef and recipe.overlong.max_tokens is None and limit is None:
+            raise ConfigurationError(
+                f"{recipe.name}: the overlong penalty needs a limit, but neither {self.world.id} nor the dialogue "
+                "has one; set overlong.max_tokens, sampler.max_turns or overlong.coef = 0."
+            )
+
+    def claim(self, *, resume: bool) -> None:
+        """Make the folder this run's own.
+
+        Raises:
+            ConfigurationError: it holds another run, or this one and `resume` was not asked for.
+            DataError: what it holds cannot be read.
+        """
+        path = self.out / FILE
+        mine = plain(self)
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                path.write_text(json.dumps(mine, indent=2) + "\n", encoding="utf-8")
+                return
+            there = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigurationError(f"{self.out}: cannot be written to ({error.strerror}).") from None
+        except ValueError as error:
+            raise DataError(path, f"is not JSON ({error}); choose another --out.") from None
+        begun = (self.out / "checkpoints" / "index.json").exists()
+        if begun and not resume:
+            raise ConfigurationError(
+                f"{self.out}: holds a training run; say --resume to continue it, or choose another --out."
+            )
+        if begun:
+            for name in ("recipe", "world", "model", "seed", "speech", "validation", "hardware"):
+                before, now = _deciding(name, there.get(name)), _deciding(name, mine[name])
+                if before != now:
+                    raise ConfigurationError(
+                        f"{self.out}: was begun with another {name} ({_difference(before, now)}); resume it with "
+                        "the same one, or choose another --out."
+                    )
+        path.write_text(json.dumps(mine, indent=2) + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """Everything that decides a warm start on expert episodes.
+
+    Attributes:
+        world, model, out, seed, speech, hardware: see `Run`.
+        expert: how well the expert plays.
+        episodes: how many to learn from.
+        epochs: how often each is learnt from.
+        batch: episodes a step.
+        lr: the highest learning rate; it rises over `warmup` steps and falls to 0 along a cosine.
+        weight_decay: of AdamW.
+    """
+
+    world: World
+    model: str
+    out: Path
+    seed: int = 0
+    speech: Speech = field(default_factory=Speech)
+    hardware: Hardware = field(default_factory=Hardware)
+    expert: Expert = field(default_factory=Expert)
+    episodes: int = 1024
+    epochs: int = 2
+    batch: int = 32
+    lr: float = 1e-5
+    warmup: int = 10
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, bound in (("episodes", 1), ("epochs", 1), ("batch", 1), ("warmup", 0), ("weight_decay", 0)):
+            at_least(name, getattr(self, name), bound)
+        positive("lr", self.lr)
+
+    @property
+    def chains(self) -> Chains:
+        """Sampling settings that leave the dialogue's own alone."""
+        return Chains()
+
+    def check(self) -> None:
+        """Raise if it cannot work, as far as that can be told without the model.
+
+        Raises:
+            ConfigurationError: unknown world, dialogue or setting, or a folder that holds something else.
+        """
+        dialogue_of(self.speech, self.chains)
+        env = entry_of(self.world, self.world.split).make()
+        env.reset(seed=0)
+        if env.expert_actions() is None:
+            raise ConfigurationError(
+                f"{self.world.id} has no expert for {env.task}, so there is nothing to imitate."
+            )
+        if (self.out / "checkpoints").exists():
+            raise ConfigurationError(f"{self.out}: holds a training run; choose another --out.")
+
+
+def _deciding(name: str, value: Any) -> Any:
+    """The part of a setting that must not change; a run may be prolonged, and moved to other hardware."""
+    if name == "hardware" and isinstance(value, dict):
+        return {"lora": value.get("lora")}
+    if name == "recipe" and isinstance(value, dict):
+        optimisation = {k: v for k, v in value.get("optimisation", {}).items() if k != "updates"}
+        return {**value, "optimisation": optimisation}
+    return value
+
+
+def _difference(before: Any, now: Any, path: str = "") -> str:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in {**before, **now}:
+            if before.get(key) != now.get(key):
+                return _difference(before.get(key), now.get(key), f"{path}.{key}" if path else key)
+    return f"{path or 'it'} was {before!r} and is {now!r}"
+
+
+def plain(value: Any) -> Any:
+    """Settings as plain data for JSON; a part that has a name says which part it is."""
+    if is_dataclass(value) and not isinstance(value, type):
+        data = {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+        kind = getattr(value, "name", None)
+        return data if kind is None or isinstance(value, Linear) else {"name": kind, **data}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [plain(item) for item in value]
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)

@@ -1,0 +1,116 @@
+"""What a run needs to know beyond its algorithm, checked without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .checks import at_least, one_of, positive
+
+
+@dataclass(frozen=True)
+class Lora:
+    """Low-rank adapters (Hu et al., arXiv:2106.09685); the defaults are RAGEN's.
+
+    Attributes:
+        rank: of the two factors.
+        alpha: adapters are scaled by alpha / rank.
+        targets: which layers are adapted, as peft names them; "all-linear" for every linear one but the head.
+    """
+
+    rank: int = 64
+    alpha: float = 64
+    targets: str = "all-linear"
+
+    def __post_init__(self) -> None:
+        at_least("lora.rank", self.rank, 1)
+        positive("lora.alpha", self.alpha)
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """How a model is held and run while it learns.
+
+    Attributes:
+        device: "cpu", or None for the best there is (with Accelerate's launcher: the process's own).
+        precision: of computations, in sampling and learning alike; weights and optimizer stay in float32.
+        gradient_checkpointing: compute activations twice instead of keeping them.
+        lora: train adapters instead of all weights.
+        micro_tokens: tokens run through the model at once when learning, padding included. Bounds memory; what is
+            learnt does not depend on it.
+        in_flight: episodes played, and replies sampled, at once.
+    """
+
+    device: str | None = None
+    precision: Literal["float32", "bfloat16"] = "float32"
+    gradient_checkpointing: bool = False
+    lora: Lora | None = None
+    micro_tokens: int = 16384
+    in_flight: int = 64
+
+    def __post_init__(self) -> None:
+        one_of("device", self.device, (None, "cpu"))
+        one_of("precision", self.precision, ("float32", "bfloat16"))
+        at_least("micro_tokens", self.micro_tokens, 1)
+        at_least("in_flight", self.in_flight, 1)
+
+
+@dataclass(frozen=True)
+class Validation:
+    """How the policy is looked at during a run, on tasks that it never learns from.
+
+    Attributes:
+        every: updates between two looks; 0 for none. The first is before the first update, the last at the end.
+        tasks: how many, the first distinct ones of the split.
+        split: where they come from.
+        temperature: of sampling; None for the training's own, 0 is greedy.
+        repeats: plays of each task.
+    """
+
+    every: int = 10
+    tasks: int = 64
+    split: str | None = "valid"
+    temperature: float | None = None
+    repeats: int = 1
+
+    def __post_init__(self) -> None:
+        at_least("validation.every", self.every, 0)
+        at_least("validation.tasks", self.tasks, 1)
+        at_least("validation.repeats", self.repeats, 1)
+        at_least("validation.temperature", self.temperature, 0)
+
+
+@dataclass(frozen=True)
+class World:
+    """Where the policy learns.
+
+    Attributes:
+        id: Gymnasium id.
+        kwargs: make-time options of the world.
+        split: tasks to learn from.
+        tasks: only the first so many of them; None for all.
+    """
+
+    id: str
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    split: str | None = "train"
+    tasks: int | None = None
+
+    def __post_init__(self) -> None:
+        at_least("tasks", self.tasks, 1)
+
+
+@dataclass(frozen=True)
+class Speech:
+    """How the world speaks to the model.
+
+    Attributes:
+        dialogue: name of the dialogue.
+        settings: its settings; what a recipe's sampler sets goes over them.
+        template: a shipped chat template instead of the tokenizer's own.
+    """
+
+    dialogue: str = "think"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    template: str | None = None

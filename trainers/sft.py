@@ -1,0 +1,190 @@
+"""Supervised fine-tuning on expert episodes: the warm start of a training run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..agents.episode import Episode
+from ..envs.seeding import stable_seed
+from .batch import MicroBatch, optimizer_batches
+from .descent import Descent, make_accelerator
+from .expert import expert_episodes, quality
+from .learner import run_micros, shared_micros
+from .objectives.loss import Sums
+from .policy import Policy, export, load_causal, on_device
+from .recipe import Optimisation
+from .rollouts import Rollouts, from_episodes
+from .run import Lesson
+from .sampler import Sampler, entry_of
+
+
+@dataclass
+class Tuning:
+    """A warm start under way.
+
+    Args:
+        lesson: the settings.
+
+    Attributes:
+        demonstrations: what is learnt from; played when the object is made.
+        held_out: further demonstrations, on which the loss is measured.
+        steps: optimizer steps in all.
+    """
+
+    lesson: Lesson
+    demonstrations: list[Episode] = field(init=False)
+    held_out: list[Episode] = field(init=False)
+    steps: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        lesson, hardware = self.lesson, self.lesson.hardware
+        self.accelerator = make_accelerator(hardware.device, hardware.precision)
+        causal, self.tokenizer = load_causal(
+            lesson.model,
+            str(self.accelerator.device),
+            lora=hardware.lora,
+            gradient_checkpointing=hardware.gradient_checkpointing,
+        )
+        self.sampler = Sampler(
+            causal,
+            self.tokenizer,
+            lesson.speech,
+            lesson.chains,
+            in_flight=hardware.in_flight,
+            accelerator=self.accelerator,
+        )
+        spare = max(1, lesson.episodes // 16)
+        played = expert_episodes(
+            entry_of(lesson.world, lesson.world.split),
+            lesson.episodes + spare,
+            tokenizer=self.tokenizer,
+            context=self.sampler.engine.context,
+            dialogue=self.sampler.dialogue,
+            expert=lesson.expert,
+            template=lesson.speech.template,
+            tasks=lesson.world.tasks,
+            seed=lesson.seed,
+            at_once=hardware.in_flight,
+        )
+        self.demonstrations, self.held_out = played[:-spare], played[-spare:]
+        self._rollouts = _arrays(self.demonstrations)
+        self._unseen = _arrays(self.held_out)
+        a_pass = len(optimizer_batches(self._rollouts, lesson.batch, seed=0))
+        self.steps = a_pass * lesson.epochs
+        optimisation = Optimisation(
+            updates=self.steps,
+            lr=lesson.lr,
+            schedule="cosine",
+            warmup=min(lesson.warmup, self.steps - 1),
+            weight_decay=lesson.weight_decay,
+        )
+        self.descent = Descent(self.accelerator, Policy(causal), optimisation)
+
+    def go(self) -> Iterator[dict[str, float]]:
+        """Learn, and yield the metrics of every step: `loss` and `entropy` a token before it, `grad_norm`, `lr`.
+
+        The first and the last record of an epoch also hold `held_out/loss`.
+
+        Raises:
+            Diverged: gradients were NaN or infinite three times in a row.
+        """
+        lesson = self.lesson
+        lesson.out.mkdir(parents=True, exist_ok=True)
+        path = lesson.out / "metrics.jsonl"
+        path.unlink(missing_ok=True)
+        unseen = self.loss(self._unseen)
+        step = 0
+        for epoch in range(lesson.epochs):
+            batches = optimizer_batches(
+                self._rollouts, lesson.batch, seed=stable_seed("epoch", lesson.seed, epoch)
+            )
+            for number, episodes in enumerate(batches, 1):
+                start = time.perf_counter()
+                rate = self.descent.set_rates(step)
+                part = self._rollouts.select(episodes)
+                sums = self._run(part)
+                taken = self.descent.step()
+                step += 1
+                record = {"step": step, "epoch": epoch + 1, **sums, "grad_norm": taken.grad_norm, "lr": rate}
+                record["skipped"] = float(taken.skipped)
+                if step == 1:
+                    record["held_out/loss"] = unseen
+                elif number == len(batches):
+                    record["held_out/loss"] = self.loss(self._unseen)
+                record["tokens_per_second"] = sum(map(len, part.rows)) / (time.perf_counter() - start)
+                if self.accelerator.is_main_process:
+                    with path.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps(record) + "\n")
+                yield record
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def loss(self, rollouts: Rollouts) -> float:
+        """The mean loss a token on rollouts that nothing is learnt from."""
+        total = 0.0
+        for micro, counts in shared_micros(self.descent, rollouts, self.lesson.hardware.micro_tokens):
+            with self.accelerator.autocast():
+                logp, _, _ = self.descent.model(**on_device(micro, self.accelerator.device), temperature=1.0)
+            total -= float(logp.sum()) if counts else 0.0
+        summed = self.accelerator.reduce(torch.tensor(total, device=self.accelerator.device), "sum")
+        return float(summed) / max(rollouts.actions, 1)
+
+    def _run(self, rollouts: Rollouts) -> dict[str, float]:
+        share = 1.0 / max(rollouts.actions, 1)
+
+        def loss_of(micro: MicroBatch, scores: Sequence[Tensor]) -> tuple[Tensor, Sums]:
+            loss = -scores[0].sum() * share
+            return loss, {"loss": float(loss.detach()), "entropy": float(scores[1].detach().sum()) * share}
+
+        micros = list(shared_micros(self.descent, rollouts, self.lesson.hardware.micro_tokens))
+        parts = run_micros(self.descent, micros, 1.0, loss_of)
+        if self.descent.world > 1:
+            from accelerate.utils import gather_object
+
+            parts = gather_object(parts)
+        return {name: sum(part[name] for part in parts) for name in ("loss", "entropy")}
+
+    def quality(self) -> dict[str, float]:
+        """How good the demonstrations are."""
+        return quality(self.demonstrations)
+
+    def export(self) -> Path:
+        """Write the model, a plain Hugging Face folder, into the run's folder; whole or not at all."""
+        folder = self.lesson.out / "model"
+        if self.accelerator.is_main_process:
+            export_whole(self.descent.policy.causal, self.tokenizer, folder)
+        self.accelerator.wait_for_everyone()
+        return folder
+
+    def close(self) -> None:
+        """Let go of the model."""
+        self.sampler.engine.close()
+
+
+def export_whole(causal: object, tokenizer: object, folder: Path) -> None:
+    """Write a plain Hugging Face folder beside its place, then put it there; what was there before is replaced."""
+    part = folder.with_name(f"{folder.name}.{os.getpid()}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        export(causal, tokenizer, part)
+        if folder.exists():
+            shutil.rmtree(folder)
+        part.rename(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _arrays(episodes: list[Episode]) -> Rollouts:
+    """Each demonstration is a group of its own, so that `select` picks episodes."""
+    return from_episodes(episodes, list(range(len(episodes))))
+
+
+__all__ = ["Tuning", "export_whole"]
