@@ -359,6 +359,106 @@ def data(
     return 0 if all(state in ("ok", "unknown") for state in found.values()) else 1
 
 
+@app.command
+def train(
+    recipe: Positional[str],
+    /,
+    world: str,
+    model: str,
+    out: Path | None = None,
+    split: str = "train",
+    tasks: int | None = None,
+    seed: int = 0,
+    dialogue: str = "think",
+    template: str | None = None,
+    set: UseAppendAction[tuple[str, ...]] = (),
+    resume: bool = False,
+) -> int:
+    """Train a language model by reinforcement learning on a world's tasks.
+
+    Args:
+        recipe: ppo, grpo, dr_grpo, rloo, dapo, dapo_tstar, gigpo, starpo or starpo_s.
+        world: id of a world, such as TextSokoban-v0.
+        model: name or folder of the model to start from.
+        out: folder of the run; the trained model lands in its model/.
+        split: task split to learn from.
+        tasks: learn from the first so many tasks only.
+        seed: seed of tasks, luck and draws.
+        dialogue: how the world speaks to the model: think, no_think, react, tags, plain.
+        template: a shipped chat template, such as qwen3, instead of the tokenizer's own.
+        set: a setting of the recipe, as path=value, such as objective.clip_high=0.28; may be given several times.
+        resume: go on from the run's last checkpoint.
+    """
+    from .eval.players import options_of
+    from .trainers.train import train as run
+
+    return run(
+        recipe,
+        world,
+        model,
+        out=out,
+        settings=options_of(set, "--set"),
+        split=split,
+        tasks=tasks,
+        seed=seed,
+        dialogue=dialogue,
+        template=template,
+        resume=resume,
+        console=console,
+    )
+
+
+@app.command
+def sft(
+    world: str,
+    model: str,
+    out: Path | None = None,
+    split: str = "train",
+    tasks: int | None = None,
+    seed: int = 0,
+    dialogue: str = "think",
+    template: str | None = None,
+    episodes: int = 1024,
+    epochs: int = 2,
+    lr: float = 1e-5,
+    noise: float = 0.0,
+) -> int:
+    """Warm-start a language model on episodes of a world's expert.
+
+    Args:
+        world: id of a world, such as TextSokoban-v0.
+        model: name or folder of the model to start from.
+        out: folder of the run; the trained model lands in its model/.
+        split: task split to learn from.
+        tasks: learn from the first so many tasks only.
+        seed: seed of tasks, luck and draws.
+        dialogue: how the world speaks to the model: think, no_think, react, tags, plain.
+        template: a shipped chat template, such as qwen3, instead of the tokenizer's own.
+        episodes: expert episodes to learn from.
+        epochs: passes over them.
+        lr: learning rate.
+        noise: share of the expert's actions that are random instead.
+    """
+    from .trainers.expert import Expert
+    from .trainers.train import sft as run
+
+    return run(
+        world,
+        model,
+        out=out,
+        split=split,
+        tasks=tasks,
+        seed=seed,
+        dialogue=dialogue,
+        template=template,
+        episodes=episodes,
+        epochs=epochs,
+        lr=lr,
+        expert=Expert(noise=noise),
+        console=console,
+    )
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: exit status 2 and one sentence for what the user can mend."""
     try:

@@ -78,7 +78,7 @@ def players_of(
     }
     made = None
     if engine is not None and model is not None:
-        made = make_engine(engine, model, base_url=base_url, **_options(option))
+        made = make_engine(engine, model, base_url=base_url, **options_of(option, "--option"))
     try:
         yield [
             Named(name, made, sampling, **settings) if name in LANGUAGE_AGENTS else Named(name) for name in agents
@@ -88,12 +88,12 @@ def players_of(
             made.close()
 
 
-def _options(pairs: Sequence[str]) -> dict[str, Any]:
+def options_of(pairs: Sequence[str], flag: str) -> dict[str, Any]:
     """`key=value` pairs; values are read as YAML, so that numbers and lists are what they look like."""
     options = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
-        if not equals or not key.isidentifier():
-            raise ConfigurationError(f"--option takes key=value, not {pair!r}.")
+        if not equals or not key.replace(".", "_").isidentifier():
+            raise ConfigurationError(f"{flag} takes key=value, not {pair!r}.")
         options[key] = yaml.safe_load(value)
     return options
