@@ -67,6 +67,7 @@ def browser(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     ):  # fmt: skip
         options.add_argument(flag)
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=DRIVER))
+    driver.implicitly_wait(60)  # for a page on its way
     width, height = request.param
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
@@ -86,14 +87,18 @@ def picture(browser: Any, name: str) -> None:
 
 
 def press(browser: Any, label: str) -> None:
-    # A submit replaces the page: wait until the old one is gone.
+    """Press what is called so, once it is there; if that submits, wait until the old page is gone."""
+    from selenium.common.exceptions import StaleElementReferenceException
     from selenium.webdriver.support.expected_conditions import staleness_of
     from selenium.webdriver.support.ui import WebDriverWait
 
-    found = [b for b in browser.find_elements(By.CSS_SELECTOR, "button, a, label") if b.text == label]
-    assert found, f"nothing called {label!r} on {browser.current_url}"
+    wait = WebDriverWait(browser, 60, ignored_exceptions=[StaleElementReferenceException])
+    found = wait.until(
+        lambda _: [b for b in browser.find_elements(By.CSS_SELECTOR, "button, a, label") if b.text == label],
+        f"nothing called {label!r} on {browser.current_url}",
+    )
     found[0].click()
-    WebDriverWait(browser, 10).until(staleness_of(found[0]))
+    wait.until(staleness_of(found[0]))
 
 
 def look_for(browser: Any, words: str) -> None:

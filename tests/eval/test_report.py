@@ -80,7 +80,7 @@ def test_any_episode_replays_step_by_step_in_a_browser(page: Path, browser: Any)
 
     browser.set_window_size(390, 844)  # a phone
     browser.get(page.as_uri())
-    wait = WebDriverWait(browser, 20)
+    wait = WebDriverWait(browser, 60)
 
     def text(id: str) -> str:
         return str(browser.find_element(By.ID, id).text)
