@@ -51,7 +51,7 @@ def evaluate(
         references: play the random and the expert player too, as the lines to read all others against.
         workers: processes for players that can be spread.
         ray: address of a Ray cluster to play on instead.
-        in_flight: episodes played at once by players that stay in one process.
+        in_flight: episodes under way at once, in this process or handed to workers.
 
     Returns:
         Exit status: 0 if every episode was played, 1 if some broke off, 130 if interrupted.
@@ -68,11 +68,9 @@ def evaluate(
     try:
         if ray is not None:
             place: Any = ray_workers(ray)
-            in_flight = max(in_flight, 64)
         else:
             place = local_workers(workers) if workers > 1 else nullcontext()
-            in_flight = in_flight if workers <= 1 else max(4 * workers, 16)
-        status = _play(suite, list(everyone.values()), store, place, in_flight, console)
+        interrupted = _play(suite, list(everyone.values()), store, place, in_flight, console)
     finally:
         store.close()
     summary = report([folder])
@@ -88,12 +86,15 @@ def evaluate(
             " Run the same command again to play them."
         )
     console.print(f"Report: {folder / 'report.html'}", soft_wrap=True, highlight=False, markup=False)
-    return OK if status == OK and summary.complete and summary.expected else status or FAILED
+    if interrupted:
+        return INTERRUPTED
+    return OK if summary.complete and summary.expected else FAILED
 
 
 def _play(
     suite: Suite, players: Sequence[Player], store: Store, place: Any, in_flight: int, console: Console
-) -> int:
+) -> bool:
+    """Play what is missing; returns whether the person interrupted it."""
     bar = Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
@@ -134,11 +135,11 @@ def _play(
             done = runner.run(suite, players, store, workers=workers, in_flight=in_flight, on_progress=show)
     except KeyboardInterrupt:
         console.print("[yellow]Interrupted;[/] every finished episode is kept.")
-        return INTERRUPTED
+        return True
     if done.stopped is not None:
         console.print("[yellow]Stopped:[/] ", end="")
         console.print(done.stopped, markup=False)
-    return OK if done.complete else FAILED
+    return False
 
 
 def _manifest(suite: Suite, players: Mapping[str, Player]) -> dict[str, Any]:

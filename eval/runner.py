@@ -66,10 +66,6 @@ class Progress:
     stopped: str | None = None
     repairs: list[str] = field(default_factory=list)
 
-    @property
-    def complete(self) -> bool:
-        return self.done == self.total
-
     def count(self, key: Key, success: bool, error: str | None) -> None:
         if error is not None:
             self.failed += 1
