@@ -11,12 +11,11 @@ from typing import Any
 from ..envs.errors import ConfigurationError, DataError
 from ..envs.tasks import GeneratedTasks
 from .checks import at_least, positive
-from .expert import Expert
 from .monitor import Monitor
 from .recipe import Chains, Recipe
 from .sampler import dialogue_of, entry_of, episode_limit
 from .schedules import Linear
-from .settings import Hardware, Speech, Validation, World
+from .settings import Expert, Hardware, Speech, Validation, World
 
 FILE = "run.json"
 

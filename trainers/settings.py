@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from .checks import at_least, one_of, positive
+from .checks import at_least, fraction, one_of, positive
 
 
 @dataclass(frozen=True)
@@ -114,3 +114,27 @@ class Speech:
     dialogue: str = "think"
     settings: Mapping[str, Any] = field(default_factory=dict)
     template: str | None = None
+
+
+@dataclass(frozen=True)
+class Expert:
+    """How well, and how, the expert plays.
+
+    Attributes:
+        noise: ε: the chance that an action is drawn at random from those admissible, instead of the expert's.
+        actions_per_turn: actions in one reply; None for as many as the dialogue allows. One is right in worlds
+            with chance: a plan holds only as long as chance does not interfere.
+        thoughts: what stands where the dialogue wants reasoning: the plan in words, or nothing.
+        keep: episodes to learn from.
+    """
+
+    noise: float = 0.0
+    actions_per_turn: int | None = None
+    thoughts: Literal["plan", "none"] = "plan"
+    keep: Literal["solved", "all"] = "solved"
+
+    def __post_init__(self) -> None:
+        fraction("expert.noise", self.noise)
+        at_least("expert.actions_per_turn", self.actions_per_turn, 1)
+        one_of("expert.thoughts", self.thoughts, ("plan", "none"))
+        one_of("expert.keep", self.keep, ("solved", "all"))

@@ -13,11 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..envs.errors import ConfigurationError
-from .expert import Expert
-from .monitor import Monitor
-from .recipes import recipe_named
 from .run import Lesson, Run
-from .settings import Hardware, Speech, Validation, World
 
 if TYPE_CHECKING:
     from .loop import Record
@@ -25,42 +21,12 @@ if TYPE_CHECKING:
 OK, FAILED, INTERRUPTED = 0, 1, 130
 
 
-def train(
-    recipe: str,
-    world: str,
-    model: str,
-    *,
-    out: Path | None = None,
-    settings: Mapping[str, object] | None = None,
-    kwargs: Mapping[str, Any] | None = None,
-    split: str | None = "train",
-    tasks: int | None = None,
-    seed: int = 0,
-    dialogue: str = "think",
-    dialogue_settings: Mapping[str, Any] | None = None,
-    template: str | None = None,
-    hardware: Hardware = Hardware(),  # noqa: B008 (frozen)
-    validation: Validation = Validation(),  # noqa: B008
-    monitor: Monitor = Monitor(),  # noqa: B008
-    checkpoint_every: int = 10,
-    trackers: tuple[str, ...] = (),
-    resume: bool = False,
-    console: Console,
-) -> int:
+def train(run: Run, *, resume: bool = False, console: Console) -> int:
     """Train a policy.
 
     Args:
-        recipe: name of an algorithm of the table.
-        world: Gymnasium id.
-        model: a folder or a name on the Hugging Face hub; often the result of `sft`.
-        out: the run's folder; default `runs/<recipe>-<world>-<seed>`.
-        settings: changes to the recipe, by path, such as {"sampler.rollouts": 8, "optimisation.lr": 1e-5}.
-        kwargs: make-time options of the world.
-        split, tasks: see `World`.
-        seed: of tasks, luck and the order of learning.
-        dialogue, dialogue_settings, template: see `Speech`.
-        hardware, validation, monitor, checkpoint_every, trackers: see `Run`.
-        resume: continue the run in `out` from its last checkpoint.
+        run: the settings.
+        resume: continue the run in its folder from its last checkpoint.
         console: where progress is shown.
 
     Returns:
@@ -70,19 +36,6 @@ def train(
     Raises:
         ConfigurationError: settings that cannot work; said before anything is loaded where that is possible.
     """
-    run = Run(
-        recipe_named(recipe).changed(settings or {}),
-        World(world, kwargs or {}, split, tasks),
-        model,
-        out or Path("runs") / f"{recipe}-{world}-{seed}",
-        seed,
-        Speech(dialogue, dialogue_settings or {}, template),
-        hardware,
-        validation,
-        monitor,
-        checkpoint_every,
-        trackers,
-    )
     run.check()
     _need_torch()
     run.claim(resume=resume)
@@ -92,6 +45,7 @@ def train(
     from .selectors import Starved
 
     training = Training(run, resume=resume)
+    recipe, world = run.recipe.name, run.world.id
     again = f"arboretum train {recipe} … --out {run.out} --resume"
     try:
         total = run.recipe.optimisation.updates
@@ -164,34 +118,11 @@ def export_checkpoint(run: Path, which: str = "best", out: Path | None = None) -
     return folder
 
 
-def sft(
-    world: str,
-    model: str,
-    *,
-    out: Path | None = None,
-    kwargs: Mapping[str, Any] | None = None,
-    split: str | None = "train",
-    tasks: int | None = None,
-    seed: int = 0,
-    dialogue: str = "think",
-    dialogue_settings: Mapping[str, Any] | None = None,
-    template: str | None = None,
-    hardware: Hardware = Hardware(),  # noqa: B008
-    expert: Expert = Expert(),  # noqa: B008
-    episodes: int = 1024,
-    epochs: int = 2,
-    batch: int = 32,
-    lr: float = 1e-5,
-    warmup: int = 10,
-    console: Console,
-) -> int:
+def sft(lesson: Lesson, *, console: Console) -> int:
     """Fine-tune a model on expert episodes; the result lies in `<out>/model`.
 
     Args:
-        world, model, kwargs, split, tasks, seed, dialogue, dialogue_settings, template, hardware: see `train`.
-        out: the run's folder; default `runs/sft-<world>-<seed>`.
-        expert: how well the expert plays.
-        episodes, epochs, batch, lr, warmup: see `Lesson`.
+        lesson: the settings.
         console: where progress is shown.
 
     Returns:
@@ -200,20 +131,6 @@ def sft(
     Raises:
         ConfigurationError: settings that cannot work; said before anything is loaded where that is possible.
     """
-    lesson = Lesson(
-        World(world, kwargs or {}, split, tasks),
-        model,
-        out or Path("runs") / f"sft-{world}-{seed}",
-        seed,
-        Speech(dialogue, dialogue_settings or {}, template),
-        hardware,
-        expert,
-        episodes,
-        epochs,
-        batch,
-        lr,
-        warmup,
-    )
     lesson.check()
     _need_torch()
     from .descent import Diverged
@@ -223,7 +140,7 @@ def sft(
     shown = ", ".join(f"{name} {value:.3g}" for name, value in tuning.quality().items())
     console.print(f"{len(tuning.demonstrations)} demonstrations: {shown}", highlight=False)
     try:
-        with Progress(console, f"warm start on {world}", tuning.steps, LESSON) as progress:
+        with Progress(console, f"warm start on {lesson.world.id}", tuning.steps, LESSON) as progress:
             for record in tuning.go():
                 progress.show({"update": record["step"], **record})
         folder = tuning.export()
