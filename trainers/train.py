@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.live import Live
 from rich.markup import escape
-from rich.table import Table
 
 from ..envs.errors import ConfigurationError
+from .progress import LESSON, Progress
 from .run import Lesson, Run
-
-if TYPE_CHECKING:
-    from .loop import Record
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 
@@ -140,7 +134,7 @@ def sft(lesson: Lesson, *, console: Console) -> int:
     shown = ", ".join(f"{name} {value:.3g}" for name, value in tuning.quality().items())
     console.print(f"{len(tuning.demonstrations)} demonstrations: {shown}", highlight=False)
     try:
-        with Progress(console, f"warm start on {lesson.world.id}", tuning.steps, LESSON) as progress:
+        with Progress(console, f"warm start on {lesson.world.id}", tuning.steps, view=LESSON) as progress:
             for record in tuning.go():
                 progress.show({"update": record["step"], **record})
         folder = tuning.export()
@@ -166,109 +160,3 @@ def _need_torch() -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # of loading and writing weights: it would tear the live table
-
-
-# ---------------------------------------------------------------------- progress
-
-_Format = Callable[[float], str]
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.0f}%"
-
-
-def _number(value: float) -> str:
-    return f"{value:.3g}"
-
-
-COLUMNS: Mapping[str, tuple[str, _Format]] = {
-    "validation/success": ("held out", _percent),
-    "success": ("success", _percent),
-    "return": ("return", _number),
-    "group_return_std": ("spread", _number),
-    "silent_groups": ("silent", _percent),
-    "valid_turns": ("valid", _percent),
-    "entropy": ("entropy", _number),
-    "approx_kl": ("step KL", _number),
-    "grad_norm": ("grad", _number),
-    "reply_tokens": ("reply", _number),
-    "sampled_tokens_per_second": ("tokens/s", _number),
-}
-LESSON: Mapping[str, tuple[str, _Format]] = {
-    "loss": ("loss", _number),
-    "held_out/loss": ("held out", _number),
-    "entropy": ("entropy", _number),
-    "grad_norm": ("grad", _number),
-    "lr": ("lr", _number),
-    "tokens_per_second": ("tokens/s", _number),
-}
-
-
-class Progress:
-    """A live table of the last updates, with alarms and notes above it; in a log, a line for each update.
-
-    Args:
-        console: where to.
-        title: of the table.
-        total: updates in all.
-        columns: metric -> (heading, format).
-        quiet: show nothing.
-    """
-
-    ROWS = 12
-
-    def __init__(
-        self,
-        console: Console,
-        title: str,
-        total: int,
-        columns: Mapping[str, tuple[str, _Format]] = COLUMNS,
-        quiet: bool = False,
-    ) -> None:
-        self._console = console
-        self._title = title
-        self._total = total
-        self._columns = columns
-        self._quiet = quiet
-        self._rows: list[Mapping[str, float]] = []
-        self._live = Live(console=console, auto_refresh=False)
-
-    def __enter__(self) -> Progress:
-        if not self._quiet and self._console.is_terminal:
-            self._live.__enter__()
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        if not self._quiet and self._console.is_terminal:
-            self._live.__exit__(*exception)
-
-    def add(self, record: Record) -> None:
-        """Show an update and what there is to say of it."""
-        if self._quiet:
-            return
-        for alarm in record.alarms:
-            self._console.print(f"[yellow]Warning:[/] {escape(str(alarm))}")
-        for note in record.notes:
-            self._console.print(f"[red]{escape(note)}[/]")
-        self.show(record.metrics)
-
-    def show(self, metrics: Mapping[str, float]) -> None:
-        """Show numbers."""
-        if self._quiet:
-            return
-        if not self._console.is_terminal:
-            shown = [
-                f"{head} {form(metrics[name])}" for name, (head, form) in self._columns.items() if name in metrics
-            ]
-            line = f"update {metrics['update']:g} of {self._total}: {', '.join(shown)}"
-            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
-            return
-        self._rows.append(metrics)
-        table = Table(title=f"{self._title}: {metrics['update']:g} of {self._total}", box=None, pad_edge=False)
-        table.add_column("update", justify="right")
-        for heading, _ in self._columns.values():
-            table.add_column(heading, justify="right")
-        for row in self._rows[-self.ROWS :]:
-            cells = [form(row[name]) if name in row else "" for name, (_, form) in self._columns.items()]
-            table.add_row(f"{row['update']:g}", *cells)
-        self._live.update(table, refresh=True)
