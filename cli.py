@@ -153,7 +153,7 @@ def report(
     """Write the report of a run again, or of several runs of one suite side by side.
 
     Args:
-        runs: folders that `arboretum eval` wrote.
+        runs: folders that `arboretum eval` wrote, or one that `arboretum train` wrote.
         out: the HTML file; default: report.html in the first folder.
     """
     from .eval.evaluate import report as write
@@ -163,7 +163,16 @@ def report(
         raise ConfigurationError("name at least one run's folder, such as runs/quick-random-expert.")
     if len(runs) > 1 and out is None:
         raise ConfigurationError("say with --out where the report of several runs goes, such as --out both.html.")
+    from .trainers.report import is_training_run, write_report
+
     path = out or runs[0] / "report.html"
+    trained = [run for run in runs if is_training_run(run)]
+    if trained and len(runs) > 1:
+        raise ConfigurationError(f"{trained[0]}: is a training run, whose report stands alone; name no other run.")
+    if trained:
+        write_report(trained[0], path)
+        console.print(f"Report: {path}", soft_wrap=True)
+        return 0
     console.print(results_table(write(runs, path)))
     console.print(f"Report: {path}", soft_wrap=True)
     return 0

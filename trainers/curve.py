@@ -57,7 +57,7 @@ def plot(
     highest = max((y for points in kept for _, y in points), default=0.0)
     if highest <= 0:
         highest = top or 1.0
-    step = _round_step(highest, 5)
+    step = round_step(highest, 5)
     ceiling = step * max(1, math.ceil(highest / step - 1e-9))
     if top is not None:
         ceiling = min(ceiling, top)
@@ -156,7 +156,7 @@ def _legend(series: Sequence[Series]) -> Text:
     return text
 
 
-def _round_step(span: float, most: int) -> float:
+def round_step(span: float, most: int) -> float:
     """The smallest of 1, 2, 2.5, 5 × 10ⁿ that divides a span into at most so many parts."""
     power = 10.0 ** math.floor(math.log10(span / most))
     return next(power * f for f in (1, 2, 2.5, 5, 10) if power * f * most >= span * (1 - 1e-9))
@@ -164,7 +164,7 @@ def _round_step(span: float, most: int) -> float:
 
 def _x_labels(end: float, columns: int, across: str) -> dict[int, str]:
     """Column -> label; whole numbers, the last one with what x is."""
-    step = max(1, round(_round_step(end, max(columns // 10, 1))))
+    step = max(1, round(round_step(end, max(columns // 10, 1))))
     found = {}
     for value in range(0, math.floor(end) + 1, step):
         found[round(value / max(end, 1e-9) * (columns - 1))] = f"{value}"

@@ -34,6 +34,7 @@ from .policy import Policy, Reference, adapters, load_causal
 from .rollouts import Rollouts, from_episodes
 from .run import Run
 from .sampler import Sampler, broken, drawn_tasks, entry_of, episode_limit
+from .samples import Samples
 from .schedules import Linear
 from .selectors import Dynamic, gathered
 
@@ -112,6 +113,7 @@ class Training:
             in_flight=hardware.in_flight,
             accelerator=self.accelerator,
         )
+        self._samples = Samples(run.out, self.tokenizer)
         self._entry = entry_of(run.world, run.world.split)
         self._env = self._entry.make()
         self._overlong = _limited(
@@ -127,6 +129,7 @@ class Training:
             run.out.mkdir(parents=True, exist_ok=True)
             lines = [json.dumps(record) + "\n" for record in self.history]
             self._metrics.write_text("".join(lines), encoding="utf-8")
+            self._samples.keep(self.position.update if self.history else -1)
         if run.trackers:
             self.accelerator.init_trackers("arboretum", config={"recipe": recipe.name, "seed": run.seed})
 
@@ -178,6 +181,8 @@ class Training:
                 "validation/failed": float(found.failed),
                 "seconds/validate": time.perf_counter() - start,
             }
+            if self.is_main:
+                self._samples.add(self.position.update, found.samples)
         self.history.append(record.metrics)
         updates = [metrics for metrics in self.history if metrics["update"]]
         record.alarms = self.run.monitor.alarms(updates) if record.metrics["update"] else []

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from .checks import at_least, fraction, one_of
 
 Sign = Literal["variance", "entropy", "entropy-jump", "gradient", "silence", "echo-trap"]
@@ -88,6 +90,10 @@ class Monitor:
         update = int(history[-1]["update"])
         return [Alarm(update, sign, evidence) for sign, evidence in now.items() if sign not in before]
 
+    def all_alarms(self, history: Sequence[Mapping[str, float]]) -> list[Alarm]:
+        """The alarms of a whole run, in their order; `history` as for `alarms`."""
+        return [alarm for end in range(1, len(history) + 1) for alarm in self.alarms(history[:end])]
+
     def stops(self, alarms: Sequence[Alarm]) -> bool:
         """Whether the run should end on these."""
         fatal = {"never": (), "echo-trap": ("echo-trap",), "silence": ("echo-trap", "silence")}[self.stop]
@@ -137,4 +143,7 @@ class Monitor:
 def _windows(history: Sequence[Mapping[str, float]], name: str, width: int) -> list[float]:
     """Means of `width` records in a row, one for each place where so many are there."""
     values = [float(record[name]) for record in history if name in record]
-    return [fmean(values[end - width : end]) for end in range(width, len(values) + 1)]
+    if len(values) < width:
+        return []
+    means: list[float] = np.lib.stride_tricks.sliding_window_view(np.array(values), width).mean(axis=1).tolist()
+    return means

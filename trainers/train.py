@@ -36,6 +36,7 @@ def train(run: Run, *, resume: bool = False, console: Console) -> int:
     from .checkpoint import CheckpointError
     from .descent import Diverged
     from .loop import Training
+    from .report import write_report
     from .selectors import Starved
 
     training = Training(run, resume=resume)
@@ -59,6 +60,8 @@ def train(run: Run, *, resume: bool = False, console: Console) -> int:
         return FAILED
     finally:
         training.close()
+        if training.is_main and training.history:
+            console.print(f"Report: {write_report(run.out)}", soft_wrap=True, highlight=False, markup=False)
     if training.is_main:
         first = next((m for m in training.history if m["update"] == 0), {}).get("validation/success")
         best = training.checkpoints.index.score

@@ -85,7 +85,7 @@ def test_every_setting_of_a_training_run_can_be_said() -> None:
         " --validation.every 3 --validation.tasks 4 --validation.split valid --validation.temperature 0"
         " --validation.repeats 2 --monitor.window 4 --monitor.variance 0.4 --monitor.gradient 9"
         " --checkpoint-every 2 --tracker tensorboard --tracker wandb"
-        " --set sampler.rollouts=4 --set objective.clip_high=0.3",
+        " --set sampler.rollouts=4 --set objective.clip_high=3e-1",
     ).run("grpo")
     assert run == Run(
         recipe_named("grpo").changed({"sampler.rollouts": 4, "objective.clip_high": 0.3}),
