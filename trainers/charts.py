@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from .curve import round_step
-from .monitor import Alarm
 
 WIDTH, HEIGHT = 360, 190
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 24
@@ -117,18 +116,20 @@ CHARTS = (
 )
 
 
-def drawn(history: Sequence[Mapping[str, float]], alarms: Sequence[Alarm]) -> list[dict[str, Any]]:
+def drawn(history: Sequence[Mapping[str, float]], marks: Sequence[tuple[int, str]]) -> list[dict[str, Any]]:
     """The charts that have anything to show, as the page's template wants them.
 
     Args:
         history: the metrics of every record.
-        alarms: to be marked in every chart.
+        marks: updates to be marked in every chart, and why.
     """
-    pictures = (_draw(chart, history, alarms) for chart in CHARTS)
+    pictures = (_draw(chart, history, marks) for chart in CHARTS)
     return [picture for picture in pictures if picture is not None]
 
 
-def _draw(chart: Chart, history: Sequence[Mapping[str, float]], alarms: Sequence[Alarm]) -> dict[str, Any] | None:
+def _draw(
+    chart: Chart, history: Sequence[Mapping[str, float]], marks: Sequence[tuple[int, str]]
+) -> dict[str, Any] | None:
     curves = {
         name: [(r["update"], r[metric]) for r in history if metric in r and math.isfinite(r[metric])]
         for metric, name in chart.metrics.items()
@@ -173,7 +174,7 @@ def _draw(chart: Chart, history: Sequence[Mapping[str, float]], alarms: Sequence
         "band_series": next((n for n, name in enumerate(curves, 1) if name == chart.metrics.get(of)), 0),
         "y_ticks": [{"y": y(tick), "label": chart.form(tick)} for tick in ticks],
         "x_ticks": [{"x": x(tick), "label": f"{tick}"} for tick in range(0, int(end) + 1, step)],
-        "alarms": [{"x": x(alarm.update), "title": str(alarm), "sign": alarm.sign} for alarm in alarms],
+        "marks": [{"x": x(update), "title": text} for update, text in marks],
     }
 
 

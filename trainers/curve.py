@@ -81,7 +81,7 @@ def plot(
     axis = "".join("┴" if column in marks else "─" for column in range(columns))
     text.append(f"\n{' ' * (left - 1)}└{axis}", style="dim")
     line = [" "] * columns
-    for column, label in marks.items():
+    for column, label in reversed(marks.items()):  # the last one tells what x is
         start = min(max(column - len(label) // 2, 0), columns - len(label))
         if all(character == " " for character in line[max(start - 1, 0) : start + len(label) + 1]):
             line[start : start + len(label)] = label

@@ -94,6 +94,7 @@ class Descent:
         model: the policy as Accelerate wrapped it: what is to be called.
         streak: steps skipped in a row by now.
         skipped: steps skipped in all.
+        slowdown: what all learning rates are multiplied by, beside their schedule.
     """
 
     accelerator: Any
@@ -102,6 +103,7 @@ class Descent:
     critic: Critic | None = None
     streak: int = 0
     skipped: int = 0
+    slowdown: float = 1.0
 
     def __post_init__(self) -> None:
         self._parts: list[list[Tensor]] = [[p for p in self.policy.causal.parameters() if p.requires_grad]]
@@ -125,7 +127,7 @@ class Descent:
 
     def set_rates(self, update: int) -> float:
         """Set the learning rates of an update; returns the policy's."""
-        factor = rate_factor(self.optimisation, update)
+        factor = rate_factor(self.optimisation, update) * self.slowdown
         waits = self.critic is not None and update < self.critic.warmup
         for number, group in enumerate(self.optimizer.param_groups):
             group["lr"] = group["base_lr"] * (0.0 if waits and number == 0 else factor)

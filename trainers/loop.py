@@ -26,7 +26,7 @@ from .arrays import group_statistics
 from .checkpoint import CheckpointError, Checkpoints
 from .descent import Descent, make_accelerator
 from .learner import Learner
-from .monitor import Alarm
+from .monitor import ROLLED_BACK, Alarm, line
 from .objectives.penalties import shaped
 from .objectives.settings import Overlong
 from .plan import plan_chains
@@ -62,11 +62,14 @@ class Position:
         update: updates made.
         batch: generation batches played.
         task: tasks drawn.
+        rollbacks: how often the policy went back to an earlier checkpoint. The other numbers never do: what is
+            undone was played all the same.
     """
 
     update: int = 0
     batch: int = 0
     task: int = 0
+    rollbacks: int = 0
 
 
 class Training:
@@ -155,6 +158,8 @@ class Training:
         total = self.run.recipe.optimisation.updates
         if self.position.update == 0 and not self.history and self.run.validation.every:
             yield self._close(Record({"update": 0}), validate=True)
+        if self.position.update == 0 and self.run.monitor.action == "rollback":
+            self.save(sound=True, probation=0)  # the first policy is better than a collapsed one
         while self.position.update < total and self.stopped is None:
             record = Record(self._update())
             self.position.update += 1
@@ -183,23 +188,34 @@ class Training:
             }
             if self.is_main:
                 self._samples.add(self.position.update, found.samples)
+        monitor = self.run.monitor
+        scores = [m["validation/success"] for m in line(self.history) if "validation/success" in m]
         self.history.append(record.metrics)
-        updates = [metrics for metrics in self.history if metrics["update"]]
-        record.alarms = self.run.monitor.alarms(updates) if record.metrics["update"] else []
-        if self.run.monitor.stops(record.alarms):
-            self.stopped = str(record.alarms[-1])
+        record.alarms = monitor.alarms(line(self.history)) if record.metrics["update"] else []
+        back = None
+        if monitor.is_fatal(record.alarms):
+            back = self._goal() if monitor.action == "rollback" else None
+            if back is None:
+                self.stopped = str(record.alarms[-1])
+            else:
+                record.notes.append(self._go_back(back))
+                record.metrics[ROLLED_BACK] = float(back)
+                score = None  # it was the collapsed policy's
         if self.is_main:
             with self._metrics.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record.metrics) + "\n")
         if self.run.trackers:
             self.accelerator.log(record.metrics, step=int(record.metrics["update"]))
         # Told from the history, which every process has; the index is the main process's.
-        scores = [m["validation/success"] for m in self.history[:-1] if m["update"] and "validation/success" in m]
         better = score is not None and score > max(scores, default=-1.0)
         is_last = self.stopped is not None or self.position.update == self.run.recipe.optimisation.updates
-        if self.position.update and (self._is_due(self.run.checkpoint_every) or better or is_last):
+        due = better or is_last or back is not None or self._is_due(self.run.checkpoint_every)
+        if self.position.update and due:
             try:
-                self.save(score)
+                sound = None
+                if monitor.action == "rollback":
+                    sound = back is None and not monitor.signs(line(self.history))
+                self.save(score, sound=sound, probation=monitor.window)
             except CheckpointError as error:
                 if is_last:
                     raise
@@ -286,8 +302,37 @@ class Training:
 
     # ------------------------------------------------------------------ checkpoints
 
-    def save(self, score: float | None = None) -> None:
+    def _goal(self) -> int | None:
+        """The updates before the checkpoint to go back to; None where there is none, or it was done enough."""
+        if self.position.rollbacks >= self.run.monitor.rollbacks:
+            return None
+        good = [self.checkpoints.index.good]
+        if self.descent.world > 1:
+            from accelerate.utils import broadcast_object_list
+
+            good = broadcast_object_list(good)  # the index is the main process's
+        return good[0]
+
+    def _go_back(self, update: int) -> str:
+        """Take the policy, critic and optimizer of a checkpoint, learn more slowly from now on, and say so."""
+        self._put(self._read(self.checkpoints.path(update)), self.checkpoints.path(update))
+        self.position.rollbacks += 1
+        self._slow_down()
+        return (
+            f"update {self.position.update}: went back to the policy after update {update}; learning rates are "
+            f"now {self.descent.slowdown:g} of what they were set to "
+            f"(rollback {self.position.rollbacks} of {self.run.monitor.rollbacks})"
+        )
+
+    def _slow_down(self) -> None:
+        self.descent.slowdown = self.run.monitor.lr_factor**self.position.rollbacks
+
+    def save(self, score: float | None = None, *, sound: bool | None = None, probation: int = 0) -> None:
         """Keep a checkpoint of where the run stands.
+
+        Args:
+            score: of the policy on held-out tasks.
+            sound, probation: see `Checkpoints.save`.
 
         Raises:
             CheckpointError: it could not be written.
@@ -295,7 +340,7 @@ class Training:
         start = time.perf_counter()
         try:
             if self.is_main:
-                self.checkpoints.save(self.position.update, self._write, score)
+                self.checkpoints.save(self.position.update, self._write, score, sound=sound, probation=probation)
         finally:
             self.accelerator.wait_for_everyone()
             self._saving = time.perf_counter() - start
@@ -322,22 +367,37 @@ class Training:
         (folder / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
 
     def _load(self, folder: Path) -> None:
+        """Continue from a checkpoint, whose weights were loaded with the model."""
+        state = self._read(folder)
         try:
-            state = torch.load(folder / "trainer.pt", map_location="cpu", weights_only=True)
             text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
-            self.history = [json.loads(line) for line in text.splitlines()]
-        except Exception as error:  # whatever a damaged archive raises
+            self.history = [json.loads(row) for row in text.splitlines()]
+        except (OSError, ValueError) as error:
             raise DataError(folder, f"is no checkpoint that can be resumed ({error}).") from None
-        if state["adapters"] is not None:
-            parameters = dict(self.descent.policy.causal.named_parameters())
-            with torch.no_grad():
-                for name, value in state["adapters"].items():
-                    parameters[name].copy_(value)
-        self.learner.load(state["learner"])
+        self._put(state, None)
         self.position = Position(**state["position"])
+        self._slow_down()
         torch.set_rng_state(state["rng"])
         if torch.cuda.is_available() and state["device_rng"]:
             torch.cuda.set_rng_state_all(state["device_rng"])
+
+    def _read(self, folder: Path) -> dict[str, Any]:
+        try:
+            state: dict[str, Any] = torch.load(folder / "trainer.pt", map_location="cpu", weights_only=True)
+        except Exception as error:  # whatever a damaged archive raises
+            raise DataError(folder, f"is no checkpoint that can be resumed ({error}).") from None
+        return state
+
+    def _put(self, state: dict[str, Any], folder: Path | None) -> None:
+        """Take a checkpoint's weights (whole ones only where its folder is named) and learner."""
+        weights = state["adapters"]
+        if weights is None and folder is not None:
+            weights = load_causal(folder / "model", "cpu")[0].state_dict()
+        own = self.descent.policy.causal.state_dict()
+        with torch.no_grad():
+            for name, value in (weights or {}).items():
+                own[name].copy_(value)
+        self.learner.load(state["learner"])
 
     def close(self) -> None:
         """Let go of the model."""

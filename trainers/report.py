@@ -18,7 +18,7 @@ from ..eval.statistics import Interval
 from ..eval.store import write_whole
 from .charts import HEIGHT, LEFT, RIGHT, TOP, WIDTH, drawn
 from .checkpoint import Checkpoints
-from .monitor import Monitor
+from .monitor import ROLLED_BACK, Monitor
 from .run import FILE, plain
 from .samples import read_samples
 
@@ -52,7 +52,7 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
     settings = json.loads((folder / FILE).read_text(encoding="utf-8"))
     history = _history(folder / "metrics.jsonl")
     try:
-        alarms = Monitor(**settings["monitor"]).all_alarms([record for record in history if record["update"]])
+        marks = _marks(history, Monitor(**settings["monitor"]))
     except (TypeError, KeyError) as error:
         raise DataError(folder / FILE, f"is of another version of Arboretum ({error}).") from None
     best = Checkpoints(folder / "checkpoints").index.best
@@ -68,9 +68,9 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
         done=int(history[-1]["update"]) if history else 0,
         total=total,
         looks=_looks(history, best),
-        charts=drawn(history, alarms) if history else [],
+        charts=drawn(history, marks) if history else [],
         frame={"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT, "top": TOP},
-        alarms=[{"update": alarm.update, "sign": alarm.sign, "text": str(alarm)} for alarm in alarms],
+        alarms=[text for _, text in marks],
         skipped=int(max((record.get("steps_skipped_in_all", 0) for record in history), default=0)),
         changed=_changed(settings["recipe"]),
         settings=_flat(settings),
@@ -93,6 +93,18 @@ def _history(path: Path) -> History:
             if number < len(lines):  # the last one may have been cut off by a kill
                 raise DataError(path, f"line {number} is not JSON ({error}).") from None
     return found
+
+
+def _marks(history: History, monitor: Monitor) -> list[tuple[int, str]]:
+    """What the monitor saw and did: the update, and a sentence."""
+    found = [(alarm.update, str(alarm)) for alarm in monitor.all_alarms([r for r in history if r["update"]])]
+    for record in history:
+        if ROLLED_BACK in record:
+            update = int(record["update"])
+            found.append(
+                (update, f"update {update}: went back to the policy after update {record[ROLLED_BACK]:g}")
+            )
+    return sorted(found, key=lambda mark: mark[0])
 
 
 def _looks(history: Sequence[Mapping[str, float]], best: int | None) -> list[dict[str, Any]]:
