@@ -32,7 +32,7 @@ from .objectives.settings import Overlong
 from .plan import plan_chains
 from .policy import Policy, Reference, adapters, load_causal
 from .rollouts import Rollouts, from_episodes
-from .run import Run
+from .run import Run, flat, plain
 from .sampler import Sampler, broken, drawn_tasks, entry_of, episode_limit
 from .samples import Samples
 from .schedules import Linear
@@ -134,7 +134,11 @@ class Training:
             self._metrics.write_text("".join(lines), encoding="utf-8")
             self._samples.keep(self.position.update if self.history else -1)
         if run.trackers:
-            self.accelerator.init_trackers("arboretum", config={"recipe": recipe.name, "seed": run.seed})
+            config = {
+                name: value if isinstance(value, (str, int, float)) else json.dumps(value)
+                for name, value in flat(plain(run)).items()
+            }
+            self.accelerator.init_trackers("trackers", config=config)
 
     @property
     def is_main(self) -> bool:
@@ -164,8 +168,6 @@ class Training:
             record = Record(self._update())
             self.position.update += 1
             yield self._close(record, validate=self._is_due(self.run.validation.every))
-        if self.run.trackers:
-            self.accelerator.end_training()
 
     def _is_due(self, every: int) -> bool:
         done = self.position.update
@@ -400,7 +402,9 @@ class Training:
         self.learner.load(state["learner"])
 
     def close(self) -> None:
-        """Let go of the model."""
+        """Let go of the model, and of the trackers."""
+        if self.run.trackers:
+            self.accelerator.end_training()
         self.sampler.engine.close()
 
 

@@ -19,7 +19,7 @@ from ..eval.store import write_whole
 from .charts import HEIGHT, LEFT, RIGHT, TOP, WIDTH, drawn
 from .checkpoint import Checkpoints
 from .monitor import ROLLED_BACK, Monitor
-from .run import FILE, plain
+from .run import FILE, flat, plain
 from .samples import read_samples
 
 History = list[dict[str, float]]
@@ -73,7 +73,7 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
         alarms=[text for _, text in marks],
         skipped=int(max((record.get("steps_skipped_in_all", 0) for record in history), default=0)),
         changed=_changed(settings["recipe"]),
-        settings=_flat(settings),
+        settings=_written(settings),
         cells=_cells(folder),
     )
     write_whole(target, text)
@@ -128,14 +128,12 @@ def _looks(history: Sequence[Mapping[str, float]], best: int | None) -> list[dic
     ]
 
 
-def _flat(value: Any, path: str = "") -> dict[str, str]:
+def _written(settings: Any) -> dict[str, str]:
     """Settings by their path, as a person would write them."""
-    if isinstance(value, dict) and value:
-        found: dict[str, str] = {}
-        for key, inner in value.items():
-            found |= _flat(inner, f"{path}.{key}" if path else str(key))
-        return found
-    return {path: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}
+    return {
+        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for name, value in flat(settings).items()
+    }
 
 
 def _changed(recipe: dict[str, Any]) -> list[dict[str, str]]:
@@ -144,7 +142,7 @@ def _changed(recipe: dict[str, Any]) -> list[dict[str, str]]:
 
     if recipe["name"] not in RECIPES:
         return []
-    published, own = _flat(json.loads(json.dumps(plain(RECIPES[recipe["name"]])))), _flat(recipe)
+    published, own = _written(json.loads(json.dumps(plain(RECIPES[recipe["name"]])))), _written(recipe)
     return [
         {"name": name, "value": value, "published": published.get(name, "–")}
         for name, value in own.items()

@@ -204,3 +204,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [plain(item) for item in value]
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+
+
+def flat(value: Any, path: str = "") -> dict[str, Any]:
+    """Plain settings by their path, such as {"recipe.sampler.rollouts": 16}; lists stay whole."""
+    if not isinstance(value, dict) or not value:
+        return {path: value}
+    found: dict[str, Any] = {}
+    for key, inner in value.items():
+        found |= flat(inner, f"{path}.{key}" if path else str(key))
+    return found

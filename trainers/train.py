@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 
-from ..envs.errors import ConfigurationError
+from ..envs.errors import ConfigurationError, unknown_name
 from .progress import LESSON, Progress
 from .run import Lesson, Run
 
@@ -32,6 +33,7 @@ def train(run: Run, *, resume: bool = False, console: Console) -> int:
     """
     run.check()
     _need_torch()
+    _need_trackers(run.trackers)
     run.claim(resume=resume)
     from .checkpoint import CheckpointError
     from .descent import Diverged
@@ -163,3 +165,15 @@ def _need_torch() -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # of loading and writing weights: it would tear the live table
+
+
+def _need_trackers(names: Sequence[str]) -> None:
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
+
+    installed = {str(name) for name in get_available_trackers()}
+    for name in names:
+        if name not in LOGGER_TYPE_TO_CLASS:
+            raise unknown_name("tracker", name, sorted(LOGGER_TYPE_TO_CLASS))
+        if name not in installed:
+            package = "'arboretum[tensorboard]'" if name == "tensorboard" else name.replace("_", "-")
+            raise ConfigurationError(f"tracker {name!r} is not installed: pip install {package}")
