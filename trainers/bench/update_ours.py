@@ -9,6 +9,7 @@ from typing import Any
 
 from ..recipe import Recipe
 from ..recipes import RECIPES
+from ..settings import Hardware
 from .workload import EPS, LR, Stopwatch, Workload, keep_gradient, read, tokens_of, whole_row
 
 
@@ -47,7 +48,7 @@ def run(folder: Path, workload: Workload, micro_tokens: int | None) -> str:
     Args:
         folder: of `Workload.write`.
         workload: how often.
-        micro_tokens: see `Hardware`; None for as many as TRL's micro-batch may hold: its sequences times the
+        micro_tokens: see `Hardware`; None for as many as TRL's micro-batch may hold, its sequences times the
             longest row.
     """
     import torch
@@ -69,5 +70,5 @@ def run(folder: Path, workload: Workload, micro_tokens: int | None) -> str:
 
 if __name__ == "__main__":
     settings = json.loads(sys.argv[2])
-    budget = settings.pop("micro_tokens", None)
+    budget = Hardware().micro_tokens if settings.pop("own", False) else None
     print(run(Path(sys.argv[1]), Workload(**settings), budget))  # noqa: T201

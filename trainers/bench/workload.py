@@ -102,7 +102,9 @@ class Stopwatch:
 
     def report(self, tokens: int, **more: Any) -> str:
         """What one side tells the other process, as JSON."""
-        return json.dumps({"seconds": self.seconds[1:], "memory": _peak() - self._before, "tokens": tokens, **more})
+        return json.dumps(
+            {"seconds": self.seconds[1:], "memory": _peak() - self._before, "tokens": tokens, **more}
+        )
 
 
 def _status(field: str) -> int:
