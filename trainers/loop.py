@@ -105,7 +105,14 @@ class Training:
             reference = Reference(first)
         policy = Policy(causal, critic=recipe.critic is not None)
         self.descent = Descent(self.accelerator, policy, recipe.optimisation, recipe.critic)
-        self.learner = Learner(recipe, self.descent, reference, micro_tokens=hardware.micro_tokens, seed=run.seed)
+        self.learner = Learner(
+            recipe,
+            self.descent,
+            reference,
+            micro_tokens=hardware.micro_tokens,
+            seed=run.seed,
+            own_samples=hardware.precision == "float32",  # else rounding differs between sampling and learning
+        )
         self.sampler = Sampler(
             causal,
             self.tokenizer,

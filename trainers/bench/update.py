@@ -35,7 +35,7 @@ def measure(peers: bool = False, workload: Workload | None = None) -> Iterator[R
         folder = Path(name)
         workload.write(folder)
         settings: dict[str, Any] = asdict(workload)
-        default = _side("update_ours", folder, {**settings, "own": True})
+        default = _side("update_ours", folder, {**settings, "same_budget": False})
         yield Row("update step", _rate(default), "tokens/s", beside=f"memory {default['memory'] / _MB:,.0f} MB")
         if not peers or find_spec("trl") is None:
             return

@@ -9,7 +9,6 @@ from typing import Any
 
 from ..recipe import Recipe
 from ..recipes import RECIPES
-from ..settings import Hardware
 from .workload import EPS, LR, Stopwatch, Workload, keep_gradient, read, tokens_of, whole_row
 
 
@@ -28,7 +27,7 @@ def recipe_of(updates: int) -> Recipe:
     )
 
 
-def learner_of(folder: Path, recipe: Recipe, device: str | None, precision: str, micro_tokens: int) -> Any:
+def learner_of(folder: Path, recipe: Recipe, device: str | None, precision: str, micro_tokens: int | None) -> Any:
     """A learner of the model in `folder`."""
     from ..descent import Descent, make_accelerator
     from ..learner import Learner
@@ -40,7 +39,7 @@ def learner_of(folder: Path, recipe: Recipe, device: str | None, precision: str,
     return Learner(recipe, descent, None, micro_tokens=micro_tokens, seed=0)
 
 
-def run(folder: Path, workload: Workload, micro_tokens: int | None) -> str:
+def run(folder: Path, workload: Workload, same_budget: bool) -> str:
     """Learn from the episodes `updates` + 1 times; what is timed is `Learner.update` as a whole.
 
     That is advantages, layout, forward, backward, clipping, AdamW and the metrics.
@@ -48,8 +47,8 @@ def run(folder: Path, workload: Workload, micro_tokens: int | None) -> str:
     Args:
         folder: of `Workload.write`.
         workload: how often.
-        micro_tokens: see `Hardware`; None for as many as TRL's micro-batch may hold, its sequences times the
-            longest row.
+        same_budget: let a micro-batch hold as much as TRL's may, its sequences times the longest row; else what
+            is usual.
     """
     import torch
 
@@ -57,7 +56,9 @@ def run(folder: Path, workload: Workload, micro_tokens: int | None) -> str:
 
     torch.set_num_threads(1)
     episodes, groups = read(folder)
-    budget = micro_tokens or workload.sequences * max(len(whole_row(episode)[0]) for episode in episodes)
+    budget = None
+    if same_budget:
+        budget = workload.sequences * max(len(whole_row(episode)[0]) for episode in episodes)
     learner = learner_of(folder, recipe_of(workload.updates + 1), "cpu", "float32", budget)
     keep_gradient(learner.descent.optimizer.optimizer, folder / "ours.pt")
     rollouts = from_episodes(episodes, groups)
@@ -70,5 +71,5 @@ def run(folder: Path, workload: Workload, micro_tokens: int | None) -> str:
 
 if __name__ == "__main__":
     settings = json.loads(sys.argv[2])
-    budget = Hardware().micro_tokens if settings.pop("own", False) else None
-    print(run(Path(sys.argv[1]), Workload(**settings), budget))  # noqa: T201
+    same = settings.pop("same_budget", True)
+    print(run(Path(sys.argv[1]), Workload(**settings), same))  # noqa: T201
