@@ -183,15 +183,16 @@ def bench(what: Positional[str] = "worlds", /, peers: bool = False) -> int:
     """Measure speed as ratios within one run.
 
     Args:
-        what: worlds, retrieval, rollout, or one of their parts, such as sokoban.
+        what: worlds, retrieval, rollout, train, or one of their parts, such as sokoban.
         peers: also measure the original systems, where they are installed.
     """
     from .eval.bench import measurements
     from .eval.table import bench_table
+    from .trainers.bench import TRAINING
 
     rows = []
     with console.status("measuring …") as status:
-        for row in measurements(what, peers=peers):
+        for row in measurements(what, peers=peers, further=TRAINING):
             rows.append(row)
             status.update(f"measured: {row.what}")
     console.print(bench_table(rows, console.width))

@@ -125,6 +125,11 @@ class Descent:
         """Processes that learn together."""
         return int(self.accelerator.num_processes)
 
+    @property
+    def micro_tokens(self) -> int:
+        """Tokens that are run through the model at once where a run does not say how many."""
+        return 4096 if self.accelerator.device.type == "cpu" else 16384
+
     def set_rates(self, update: int) -> float:
         """Set the learning rates of an update; returns the policy's."""
         factor = rate_factor(self.optimisation, update) * self.slowdown

@@ -35,19 +35,29 @@ class Learner:
         reference: the policy to stay near, where the recipe asks for one.
         micro_tokens: see `Hardware`.
         seed: of the run.
+        own_samples: whether rollouts come from this very model in this precision, so that at temperature 1 the
+            log-probabilities that they bring are the policy's, up to rounding, and need no pass of their own.
 
     Attributes:
         kl_coef: β now.
     """
 
     def __init__(
-        self, recipe: Recipe, descent: Descent, reference: Reference | None, *, micro_tokens: int, seed: int
+        self,
+        recipe: Recipe,
+        descent: Descent,
+        reference: Reference | None,
+        *,
+        micro_tokens: int | None,
+        seed: int,
+        own_samples: bool = False,
     ) -> None:
         self.recipe = recipe
         self.descent = descent
         self.reference = reference
         self.kl_coef = recipe.objective.kl.coef
-        self._micro_tokens = micro_tokens
+        self._micro_tokens = micro_tokens or descent.micro_tokens
+        self._own_samples = own_samples
         self._seed = seed
 
     # ------------------------------------------------------------------ scores
@@ -112,8 +122,13 @@ class Learner:
         has_critic = recipe.critic is not None
         plans = self._plans(rollouts, update)
         old = values = ref = None
-        if has_critic or in_reward or len(plans) > 1:  # else the policy is still the one that sampled
+        # A correction for the sampler compares with the trainer's own numbers.
+        trusted = self._own_samples and temperature == 1.0 and objective.mismatch.cap is None
+        if has_critic or ((in_reward or len(plans) > 1) and not trusted):
             old, values = self.score(rollouts, temperature, use_critic=has_critic)
+        elif in_reward or len(plans) > 1:
+            old = rollouts.logprobs
+        # else the policy is still the one that sampled
         report: dict[str, float] = {}
         if recipe.needs_reference:
             ref, _ = self.score(rollouts, temperature, reference=True)
@@ -125,7 +140,7 @@ class Learner:
         credit = recipe.credit.assign(rollouts, values if has_critic else None)
         arrays: dict[str, FloatArray] = {"advantages": credit.advantages * scale}
         # The engine reports probabilities at temperature 1: at another they are those of another policy.
-        if temperature == 1.0:
+        if temperature == 1.0 and old is not rollouts.logprobs:
             arrays["sampler_logp"] = rollouts.logprobs
         for name, array in (
             ("old_logp", old),
@@ -167,7 +182,7 @@ class Learner:
         objective = self.recipe.objective
         parts: list[Sums] = []
         steps: list[Step] = []
-        for keep in plans:
+        for number, keep in enumerate(plans):
             weights = token_weights(
                 objective.aggregation,
                 rollouts.action_episode,
@@ -176,6 +191,9 @@ class Learner:
                 keep=keep,
             )
             own = {**arrays, "weights": weights, "value_weights": keep / keep.sum()}
+            if number == 0 and "old_logp" in own and "sampler_logp" not in own:
+                # The policy is still the one that sampled: here the two can be compared.
+                own["sampler_logp"] = own.pop("old_logp")
             parts += run_micros(
                 self.descent,
                 list(shared_micros(self.descent, rollouts, self._micro_tokens, keep)),

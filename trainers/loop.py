@@ -82,6 +82,7 @@ class Training:
     Attributes:
         history: the metrics of all records so far.
         stopped: why the run ended before its last update; None where it did not.
+        saving: seconds that the checkpoint since the last update took; the next update's metrics hold them.
 
     Raises:
         ConfigurationError: the model cannot be had, or does not fit the run.
@@ -92,7 +93,8 @@ class Training:
         self.stopped: str | None = None
         self.history: list[dict[str, float]] = []
         self.position = Position()
-        self._saving = 0.0
+        self.saving = self._validating = 0.0
+        self._ended = time.perf_counter()
         self.checkpoints = Checkpoints(run.out / "checkpoints")
         last = self.checkpoints.last if resume else None
         hardware, recipe = run.hardware, run.recipe
@@ -107,7 +109,14 @@ class Training:
             reference = Reference(first)
         policy = Policy(causal, critic=recipe.critic is not None)
         self.descent = Descent(self.accelerator, policy, recipe.optimisation, recipe.critic)
-        self.learner = Learner(recipe, self.descent, reference, micro_tokens=hardware.micro_tokens, seed=run.seed)
+        self.learner = Learner(
+            recipe,
+            self.descent,
+            reference,
+            micro_tokens=hardware.micro_tokens,
+            seed=run.seed,
+            own_samples=hardware.precision == "float32",  # else rounding differs between sampling and learning
+        )
         self.sampler = Sampler(
             causal,
             self.tokenizer,
@@ -160,6 +169,7 @@ class Training:
             CheckpointError: the last checkpoint could not be written.
         """
         total = self.run.recipe.optimisation.updates
+        self._ended = time.perf_counter()
         if self.position.update == 0 and not self.history and self.run.validation.every:
             yield self._close(Record({"update": 0}), validate=True)
         if self.position.update == 0 and self.run.monitor.action == "rollback":
@@ -180,13 +190,14 @@ class Training:
             start = time.perf_counter()
             found = self.sampler.validate(self.run.world, self.run.validation, self._temperature(), self.run.seed)
             score = found.success.value
+            self._validating = time.perf_counter() - start
             record.metrics |= {
                 "validation/success": score,
                 "validation/low": found.success.low,
                 "validation/high": found.success.high,
                 "validation/return": found.mean_return,
                 "validation/failed": float(found.failed),
-                "seconds/validate": time.perf_counter() - start,
+                "seconds/validate": self._validating,
             }
             if self.is_main:
                 self._samples.add(self.position.update, found.samples)
@@ -236,6 +247,7 @@ class Training:
     def _update(self) -> dict[str, float]:
         recipe, temperature = self.run.recipe, self._temperature()
         start = time.perf_counter()
+        between = start - self._ended
         batches, failed, kept, scale = self._gather(temperature)
         sampled = time.perf_counter()
         played = Rollouts.joined(batches)
@@ -253,11 +265,15 @@ class Training:
         metrics |= {
             "seconds/sample": sampled - start,
             "seconds/learn": done - sampled,
-            "seconds/checkpoint": self._saving,  # of the one before this update
+            "seconds/checkpoint": self.saving,  # of the one before this update
+            # What lies between two updates and is neither validation nor a checkpoint: writing numbers down, and
+            # what the caller does with a record. So these five account for all of a run's time.
+            "seconds/rest": max(between - self.saving - self._validating, 0.0),
             "sampled_tokens_per_second": played.actions / max(sampled - start, 1e-9),
             "learnt_tokens_per_second": learnt / max(done - sampled, 1e-9),
         }
-        self._saving = 0.0
+        self.saving = self._validating = 0.0
+        self._ended = done
         return metrics
 
     def _gather(self, temperature: float) -> tuple[list[Rollouts], int, Sequence[tuple[int, int]], float]:
@@ -345,7 +361,7 @@ class Training:
                 self.checkpoints.save(self.position.update, self._write, score, sound=sound, probation=probation)
         finally:
             self.accelerator.wait_for_everyone()
-            self._saving = time.perf_counter() - start
+            self.saving = time.perf_counter() - start
 
     def _write(self, folder: Path) -> None:
         causal = self.descent.policy.causal

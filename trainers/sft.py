@@ -88,6 +88,7 @@ class Tuning:
             weight_decay=lesson.weight_decay,
         )
         self.descent = Descent(self.accelerator, Policy(causal), optimisation)
+        self._micro_tokens = hardware.micro_tokens or self.descent.micro_tokens
 
     def go(self) -> Iterator[dict[str, float]]:
         """Learn, and yield the metrics of every step: `loss` and `entropy` a token before it, `grad_norm`, `lr`.
@@ -130,7 +131,7 @@ class Tuning:
     def loss(self, rollouts: Rollouts) -> float:
         """The mean loss a token on rollouts that nothing is learnt from."""
         total = 0.0
-        for micro, counts in shared_micros(self.descent, rollouts, self.lesson.hardware.micro_tokens):
+        for micro, counts in shared_micros(self.descent, rollouts, self._micro_tokens):
             with self.accelerator.autocast():
                 logp, _, _ = self.descent.model(**on_device(micro, self.accelerator.device), temperature=1.0)
             total -= float(logp.sum()) if counts else 0.0
@@ -144,7 +145,7 @@ class Tuning:
             loss = -scores[0].sum() * share
             return loss, {"loss": float(loss.detach()), "entropy": float(scores[1].detach().sum()) * share}
 
-        micros = list(shared_micros(self.descent, rollouts, self.lesson.hardware.micro_tokens))
+        micros = list(shared_micros(self.descent, rollouts, self._micro_tokens))
         parts = run_micros(self.descent, micros, 1.0, loss_of)
         if self.descent.world > 1:
             from accelerate.utils import gather_object
