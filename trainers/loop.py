@@ -14,28 +14,31 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..agents.episode import Episode
 from ..envs.errors import DataError
 from .arrays import group_statistics
 from .checkpoint import CheckpointError, Checkpoints
-from .descent import Descent, make_accelerator
+from .descent import make_descent
 from .learner import Learner
+from .live import live_engine
 from .monitor import Alarm
 from .objectives.penalties import shaped
 from .objectives.settings import Overlong
 from .plan import plan_chains
 from .policy import Policy, Reference, adapters, load_causal
+from .processes import make_accelerator
 from .rollouts import Rollouts, from_episodes
 from .run import Run
 from .sampler import Sampler, broken, drawn_tasks, entry_of, episode_limit
 from .schedules import Linear
 from .selectors import Dynamic, gathered
+from .weights import put_state, whole_state
 
 
 @dataclass
@@ -102,15 +105,17 @@ class Training:
             first = causal if source == run.model else load_causal(run.model, device, **load)[0]
             reference = Reference(first)
         policy = Policy(causal, critic=recipe.critic is not None)
-        self.descent = Descent(self.accelerator, policy, recipe.optimisation, recipe.critic)
+        self.descent = make_descent(self.accelerator, policy, recipe.optimisation, recipe.critic)
         self.learner = Learner(recipe, self.descent, reference, micro_tokens=hardware.micro_tokens, seed=run.seed)
-        self.sampler = Sampler(
-            causal,
+        live = live_engine(
+            hardware,
+            self.descent,
             self.tokenizer,
-            run.speech,
-            recipe.sampler,
-            in_flight=hardware.in_flight,
-            accelerator=self.accelerator,
+            lambda: load_causal(run.model, device, lora=hardware.lora)[0],
+            run.model,
+        )
+        self.sampler = Sampler(
+            live, run.speech, recipe.sampler, in_flight=hardware.in_flight, accelerator=self.accelerator
         )
         self._entry = entry_of(run.world, run.world.split)
         self._env = self._entry.make()
@@ -263,15 +268,7 @@ class Training:
         recipe = self.run.recipe
         tasks = self._draw(recipe.sampler.prompts)
         plan = plan_chains(tasks, recipe.sampler.rollouts, batch=self.position.batch, seed=self.run.seed)
-        world, rank = self.descent.world, self.accelerator.process_index
-        mine = [job for job, key in zip(plan.jobs, plan.keys, strict=True) if key[1] % world == rank]
-        episodes: list[Episode] = self.sampler.play(
-            self._entry, mine, temperature, keep_states=recipe.anchor == "state"
-        )
-        if world > 1:
-            from accelerate.utils import gather_object
-
-            episodes = gather_object(episodes)
+        episodes = self.sampler.play(self._entry, plan.jobs, temperature, keep_states=recipe.anchor == "state")
         whole, keys = plan.arrange(episodes)
         if not whole:
             raise broken(episodes)
@@ -289,25 +286,36 @@ class Training:
         """
         start = time.perf_counter()
         try:
+            held = self._held()
             if self.is_main:
-                self.checkpoints.save(self.position.update, self._write, score)
+                self.checkpoints.save(self.position.update, partial(self._write, held), score)
         finally:
             self.accelerator.wait_for_everyone()
             self._saving = time.perf_counter() - start
 
-    def _write(self, folder: Path) -> None:
+    def _held(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """The policy's weights (of adapters, where it has any) and the learner's state: whole, so that any number
+        of processes can resume; all must ask for it."""
+        causal = self.descent.policy.causal
+        weights = whole_state(causal)
+        if adapters(causal) is not None:
+            learnt = {name for name, weight in causal.named_parameters() if weight.requires_grad}
+            weights = {name: weight for name, weight in weights.items() if name in learnt}
+        return weights, self.learner.state()
+
+    def _write(self, held: tuple[dict[str, torch.Tensor], dict[str, Any]], folder: Path) -> None:
+        weights, learner = held
         causal = self.descent.policy.causal
         adapted = adapters(causal)
-        own = None
         if adapted is None:
-            causal.save_pretrained(folder / "model")
+            causal.save_pretrained(folder / "model", state_dict=weights)
         else:
-            adapted.save_pretrained(folder / "adapter")
-            own = {name: p.detach().cpu() for name, p in causal.named_parameters() if p.requires_grad}
+            named = {f"base_model.model.{name}": weight for name, weight in weights.items()}
+            adapted.save_pretrained(folder / "adapter", state_dict=named)
         self.tokenizer.save_pretrained(folder / ("model" if adapted is None else "adapter"))
         state = {
-            "learner": self.learner.state(),
-            "adapters": own,
+            "learner": learner,
+            "adapters": None if adapted is None else weights,
             "position": vars(self.position),
             "rng": torch.get_rng_state(),
             "device_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
@@ -324,10 +332,7 @@ class Training:
         except Exception as error:  # whatever a damaged archive raises
             raise DataError(folder, f"is no checkpoint that can be resumed ({error}).") from None
         if state["adapters"] is not None:
-            parameters = dict(self.descent.policy.causal.named_parameters())
-            with torch.no_grad():
-                for name, value in state["adapters"].items():
-                    parameters[name].copy_(value)
+            put_state(self.descent.policy.causal, state["adapters"])
         self.learner.load(state["learner"])
         self.position = Position(**state["position"])
         torch.set_rng_state(state["rng"])

@@ -36,10 +36,6 @@ def quiet() -> Console:
         ({"world": "TextBandit-v0", "validation": Validation(split="valid")}, "unknown split"),
         ({"world": "TextBandit-v0", "validation": Validation(split="test", tasks=64)}, "asks for 64 tasks"),
         ({"world": "TextBandit-v0", "validation": Validation(split="train", tasks=4)}, "judged on what it learnt"),
-        (
-            {"settings": {"objective.mismatch.cap": 2.0, "sampler.temperature": 0.8}},
-            "at temperature 1",
-        ),
     ],
 )
 def test_what_cannot_work_is_said_before_anything_is_loaded(
