@@ -80,7 +80,7 @@ class Policy(nn.Module):  # type: ignore[misc]  # torch is untyped here
         values = scores.logp.new_zeros(0)
         if self.critic is not None and use_critic:
             hidden = _hidden(self.critic["body"], tokens, sources)
-            values = self.critic["head"](hidden).squeeze(-1).float()
+            values = self.critic["head"](hidden).sum(-1).float()  # of one: FSDP wants no views
         return scores.logp, scores.entropy, values
 
 

@@ -64,6 +64,7 @@ def _asked(variable: str) -> bool:
 
 
 def _prepare_sharding(accelerator: Any) -> None:
+    from accelerate.state import PartialState
     from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 
     state = accelerator.state
@@ -72,7 +73,7 @@ def _prepare_sharding(accelerator: Any) -> None:
         state.fsdp_plugin = FullyShardedDataParallelPlugin()
         if accelerator.mixed_precision != "no":
             state.fsdp_plugin.set_mixed_precision(accelerator.mixed_precision)
-        state.distributed_type = DistributedType.FSDP
+        state.distributed_type = PartialState._shared_state["distributed_type"] = DistributedType.FSDP
     plugin = state.fsdp_plugin
     if plugin.fsdp_version != 2:
         raise ConfigurationError("Accelerate is configured for FSDP 1; set fsdp_version: 2 in its configuration.")
