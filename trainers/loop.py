@@ -285,8 +285,8 @@ class Training:
             CheckpointError: it could not be written.
         """
         start = time.perf_counter()
+        held = self._held()
         try:
-            held = self._held()
             if self.is_main:
                 self.checkpoints.save(self.position.update, partial(self._write, held), score)
         finally:
