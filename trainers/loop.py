@@ -14,29 +14,32 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..agents.episode import Episode
 from ..envs.errors import DataError
 from .arrays import group_statistics
 from .checkpoint import CheckpointError, Checkpoints
-from .descent import Descent, make_accelerator
+from .descent import make_descent
 from .learner import Learner
+from .live import live_engine
 from .monitor import ROLLED_BACK, Alarm, line
 from .objectives.penalties import shaped
 from .objectives.settings import Overlong
 from .plan import plan_chains
 from .policy import Policy, Reference, adapters, load_causal
+from .processes import make_accelerator
 from .rollouts import Rollouts, from_episodes
 from .run import Run, flat, plain
 from .sampler import Sampler, broken, drawn_tasks, entry_of, episode_limit
 from .samples import Samples
 from .schedules import Linear
 from .selectors import Dynamic, gathered
+from .weights import put_state, whole_state
 
 
 @dataclass
@@ -108,22 +111,25 @@ class Training:
             first = causal if source == run.model else load_causal(run.model, device, **load)[0]
             reference = Reference(first)
         policy = Policy(causal, critic=recipe.critic is not None)
-        self.descent = Descent(self.accelerator, policy, recipe.optimisation, recipe.critic)
+        self.descent = make_descent(self.accelerator, policy, recipe.optimisation, recipe.critic)
         self.learner = Learner(
             recipe,
             self.descent,
             reference,
             micro_tokens=hardware.micro_tokens,
             seed=run.seed,
-            own_samples=hardware.precision == "float32",  # else rounding differs between sampling and learning
+            # Elsewhere rounding differs between sampling and learning.
+            own_samples=hardware.engine == "transformers" and hardware.precision == "float32",
+        )
+        live = live_engine(
+            hardware,
+            self.descent,
+            self.tokenizer,
+            lambda: load_causal(run.model, device, lora=hardware.lora)[0],
+            run.model,
         )
         self.sampler = Sampler(
-            causal,
-            self.tokenizer,
-            run.speech,
-            recipe.sampler,
-            in_flight=hardware.in_flight,
-            accelerator=self.accelerator,
+            live, run.speech, recipe.sampler, in_flight=hardware.in_flight, accelerator=self.accelerator
         )
         self._samples = Samples(run.out, self.tokenizer)
         self._entry = entry_of(run.world, run.world.split)
@@ -302,15 +308,7 @@ class Training:
         recipe = self.run.recipe
         tasks = self._draw(recipe.sampler.prompts)
         plan = plan_chains(tasks, recipe.sampler.rollouts, batch=self.position.batch, seed=self.run.seed)
-        world, rank = self.descent.world, self.accelerator.process_index
-        mine = [job for job, key in zip(plan.jobs, plan.keys, strict=True) if key[1] % world == rank]
-        episodes: list[Episode] = self.sampler.play(
-            self._entry, mine, temperature, keep_states=recipe.anchor == "state"
-        )
-        if world > 1:
-            from accelerate.utils import gather_object
-
-            episodes = gather_object(episodes)
+        episodes = self.sampler.play(self._entry, plan.jobs, temperature, keep_states=recipe.anchor == "state")
         whole, keys = plan.arrange(episodes)
         if not whole:
             raise broken(episodes)
@@ -356,26 +354,38 @@ class Training:
             CheckpointError: it could not be written.
         """
         start = time.perf_counter()
+        held = self._held()
         try:
             if self.is_main:
-                self.checkpoints.save(self.position.update, self._write, score, sound=sound, probation=probation)
+                write = partial(self._write, held)
+                self.checkpoints.save(self.position.update, write, score, sound=sound, probation=probation)
         finally:
             self.accelerator.wait_for_everyone()
             self.saving = time.perf_counter() - start
 
-    def _write(self, folder: Path) -> None:
+    def _held(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """The policy's weights (of adapters, where it has any) and the learner's state: whole, so that any number
+        of processes can resume; all must ask for it."""
+        causal = self.descent.policy.causal
+        weights = whole_state(causal)
+        if adapters(causal) is not None:
+            learnt = {name for name, weight in causal.named_parameters() if weight.requires_grad}
+            weights = {name: weight for name, weight in weights.items() if name in learnt}
+        return weights, self.learner.state()
+
+    def _write(self, held: tuple[dict[str, torch.Tensor], dict[str, Any]], folder: Path) -> None:
+        weights, learner = held
         causal = self.descent.policy.causal
         adapted = adapters(causal)
-        own = None
         if adapted is None:
-            causal.save_pretrained(folder / "model")
+            causal.save_pretrained(folder / "model", state_dict=weights)
         else:
-            adapted.save_pretrained(folder / "adapter")
-            own = {name: p.detach().cpu() for name, p in causal.named_parameters() if p.requires_grad}
+            named = {f"base_model.model.{name}": weight for name, weight in weights.items()}
+            adapted.save_pretrained(folder / "adapter", state_dict=named)
         self.tokenizer.save_pretrained(folder / ("model" if adapted is None else "adapter"))
         state = {
-            "learner": self.learner.state(),
-            "adapters": own,
+            "learner": learner,
+            "adapters": None if adapted is None else weights,
             "position": vars(self.position),
             "rng": torch.get_rng_state(),
             "device_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
@@ -411,10 +421,9 @@ class Training:
         weights = state["adapters"]
         if weights is None and folder is not None:
             weights = load_causal(folder / "model", "cpu")[0].state_dict()
-        own = self.descent.policy.causal.state_dict()
-        with torch.no_grad():
-            for name, value in (weights or {}).items():
-                own[name].copy_(value)
+        if weights is not None:
+            put_state(self.descent.policy.causal, weights)
+            self.descent.version += 1
         self.learner.load(state["learner"])
 
     def close(self) -> None:

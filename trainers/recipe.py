@@ -23,7 +23,8 @@ class Chains:
         prompts: P, starts an update.
         rollouts: N, episodes from each start.
         temperature: of sampling; fixed, or a line over the run.
-        top_p: nucleus sampling; 1 is off. Below 1 the policy that is trained is not the one that samples.
+        top_p: nucleus sampling; 1 is off. Below 1 the policy that is trained is not the one that samples, which
+            the metrics of mismatch show, and objective.mismatch can correct.
         reply_tokens: longest reply, in tokens.
         max_turns, max_actions_per_turn, max_actions: budgets of the dialogue; None leaves its own.
         format_penalty: the dialogue's penalty for a malformed turn or a refused action; None leaves its own.

@@ -73,11 +73,6 @@ class Run:
                     f"validation.split and the split to learn from are both {self.world.split!r}: the policy would"
                     " be judged on what it learnt from; name another split, or set validation.every = 0."
                 )
-        if recipe.objective.mismatch.cap is not None and recipe.sampler.temperature != 1.0:
-            raise ConfigurationError(
-                "objective.mismatch.cap compares with the sampler's probabilities, which engines report at "
-                "temperature 1; set sampler.temperature = 1.0, or objective.mismatch.cap = None."
-            )
         limit = episode_limit(dialogue, recipe.sampler, env, None)
         if recipe.overlong.coef and recipe.overlong.max_tokens is None and limit is None:
             raise ConfigurationError(

@@ -40,6 +40,9 @@ class Hardware:
         micro_tokens: tokens run through the model at once when learning, padding included. Bounds memory; what is
             learnt does not depend on it. None is 4096 on the CPU, whose caches hold no more, and 16384 elsewhere.
         in_flight: episodes played, and replies sampled, at once.
+        engine: what samples: the model that learns itself ("transformers"), or vLLM in this process, which takes
+            over the weights after every update.
+        vllm_memory: share of the GPU's memory that vLLM may take.
     """
 
     device: str | None = None
@@ -48,8 +51,12 @@ class Hardware:
     lora: Lora | None = None
     micro_tokens: int | None = None
     in_flight: int = 64
+    engine: Literal["transformers", "vllm"] = "transformers"
+    vllm_memory: float = 0.3
 
     def __post_init__(self) -> None:
+        one_of("engine", self.engine, ("transformers", "vllm"))
+        fraction("vllm_memory", self.vllm_memory)
         one_of("device", self.device, (None, "cpu"))
         one_of("precision", self.precision, ("float32", "bfloat16"))
         at_least("micro_tokens", self.micro_tokens, 1)

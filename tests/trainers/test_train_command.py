@@ -43,7 +43,6 @@ def quiet() -> Console:
         ("grpo --world TextBandit-v0", "unknown split"),
         ("grpo --world TextBandit-v0 --validation.split test", "asks for 64 tasks"),
         ("grpo --world TextBandit-v0 --validation.split train --validation.tasks 4", "judged on what it learnt"),
-        ("grpo --set objective.mismatch.cap=2.0 --set sampler.temperature=0.8", "at temperature 1"),
         ("grpo --monitor.window 1", "monitor.window must be at least 2"),
         ("grpo --lora --lora.rank 0", "lora.rank must be at least 1"),
         ("grpo --micro-tokens 0", "micro_tokens must be at least 1"),
