@@ -35,8 +35,8 @@ class Learner:
         reference: the policy to stay near, where the recipe asks for one.
         micro_tokens: see `Hardware`.
         seed: of the run.
-        own_samples: whether rollouts come from this very model in this precision, so that without nucleus sampling the
-            log-probabilities that they bring are the policy's, up to rounding, and need no pass of their own.
+        own_samples: whether rollouts come from this very model in this precision: without nucleus sampling the
+            log-probabilities that they bring are then the policy's, up to rounding, and need no pass of their own.
 
     Attributes:
         kl_coef: β now.

@@ -30,7 +30,7 @@ def recipe_of(updates: int) -> Recipe:
 def learner_of(folder: Path, recipe: Recipe, device: str | None, precision: str, micro_tokens: int | None) -> Any:
     """A learner of the model in `folder`."""
     from ..descent import make_descent
-from ..processes import make_accelerator
+    from ..processes import make_accelerator
     from ..learner import Learner
     from ..policy import Policy, load_causal
 
