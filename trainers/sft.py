@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -138,14 +138,8 @@ class Tuning:
         return float(summed) / max(rollouts.actions, 1)
 
     def _run(self, rollouts: Rollouts) -> dict[str, float]:
-        share = 1.0 / max(rollouts.actions, 1)
-
-        def loss_of(micro: MicroBatch, scores: Sequence[Tensor]) -> tuple[Tensor, Sums]:
-            loss = -scores[0].sum() * share
-            return loss, {"loss": float(loss.detach()), "entropy": float(scores[1].detach().sum()) * share}
-
         micros = list(shared_micros(self.descent, rollouts, self._micro_tokens))
-        parts = run_micros(self.descent, micros, 1.0, loss_of)
+        parts = run_micros(self.descent, micros, 1.0, imitation(rollouts))
         if self.descent.world > 1:
             from accelerate.utils import gather_object
 
@@ -171,6 +165,17 @@ class Tuning:
         self.sampler.engine.close()
 
 
+def imitation(rollouts: Rollouts) -> Callable[[MicroBatch, Sequence[Tensor]], tuple[Tensor, Sums]]:
+    """The loss of imitating all sampled tokens of an optimizer batch, as `run_micros` takes it."""
+    share = 1.0 / max(rollouts.actions, 1)
+
+    def loss_of(micro: MicroBatch, scores: Sequence[Tensor]) -> tuple[Tensor, Sums]:
+        loss = -scores[0].sum() * share
+        return loss, {"loss": float(loss.detach()), "entropy": float(scores[1].detach().sum()) * share}
+
+    return loss_of
+
+
 def export_whole(
     causal: object, tokenizer: object, folder: Path, weights: Mapping[str, Tensor] | None = None
 ) -> None:
@@ -191,4 +196,4 @@ def _arrays(episodes: list[Episode]) -> Rollouts:
     return from_episodes(episodes, list(range(len(episodes))))
 
 
-__all__ = ["Tuning", "export_whole"]
+__all__ = ["Tuning", "export_whole", "imitation"]

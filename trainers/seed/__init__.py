@@ -1,1 +1,1 @@
-"""The seed model: a small transformer that learns three worlds from their experts, and the rest by practice."""
+"""The seed model: a small transformer that learnt two worlds from their experts, as far as practice takes over."""
