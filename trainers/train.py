@@ -117,11 +117,12 @@ def export_checkpoint(run: Path, which: str = "best", out: Path | None = None) -
     return folder
 
 
-def sft(lesson: Lesson, *, console: Console) -> int:
+def sft(lesson: Lesson, *, resume: bool = False, console: Console) -> int:
     """Fine-tune a model on expert episodes; the result lies in `<out>/model`.
 
     Args:
         lesson: the settings.
+        resume: continue the warm start in its folder from its last checkpoint.
         console: where progress is shown.
 
     Returns:
@@ -132,21 +133,27 @@ def sft(lesson: Lesson, *, console: Console) -> int:
     """
     lesson.check()
     _need_torch()
+    lesson.claim(resume=resume)
+    from .checkpoint import CheckpointError
     from .descent import Diverged
     from .sft import Tuning
 
-    tuning = Tuning(lesson)
+    tuning = Tuning(lesson, resume)
     shown = ", ".join(f"{name} {value:.3g}" for name, value in tuning.quality().items())
     console.print(f"{len(tuning.demonstrations)} demonstrations: {shown}", highlight=False)
     try:
         with Progress(console, f"warm start on {lesson.world.id}", tuning.steps, view=LESSON) as progress:
+            for record in tuning.history:
+                progress.show({"update": record["step"], **record})
             for record in tuning.go():
                 progress.show({"update": record["step"], **record})
         folder = tuning.export()
     except KeyboardInterrupt:
-        console.print("[yellow]Interrupted;[/] nothing was written but the metrics.")
+        kept = tuning.checkpoints.last
+        where = f"the last checkpoint is {kept.name}" if kept else "there is no checkpoint yet"
+        console.print(f"[yellow]Interrupted;[/] {where}: go on with the same command and --resume.")
         return INTERRUPTED
-    except Diverged as error:
+    except (Diverged, CheckpointError) as error:
         console.print("[red]Stopped:[/] ", end="")
         console.print(str(error), markup=False)
         return FAILED
