@@ -392,7 +392,7 @@ def sft(*, options: Annotated[LessonOptions, arg(name="")]) -> int:
     """
     from .trainers.train import sft as run
 
-    return run(options.lesson(), console=console)
+    return run(options.lesson(), resume=options.resume, console=console)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -104,6 +104,12 @@ class Checkpoints:
         """The checkpoint with the highest score; of equal ones the earliest."""
         return None if self.index.best is None else self.path(self.index.best)
 
+    @property
+    def sound(self) -> Path | None:
+        """The one to go back to, where the last shows signs of collapse."""
+        collapsed = self.index.good is not None and self.index.candidate is None
+        return self.path(self.index.good) if collapsed else None
+
     def path(self, update: int | None) -> Path:
         return self.folder / f"update-{update:06d}"
 

@@ -50,6 +50,8 @@ class Options:
         dialogue: how the world speaks to the model: think, no_think, react, tags, plain, or a plug-in's.
         dialogue_arg: a setting of the dialogue, as key=value, such as max_turns=5; may be given several times.
         template: a shipped chat template, such as qwen3, instead of the tokenizer's own.
+        checkpoint_every: updates (steps of a warm start) between two checkpoints.
+        resume: go on from the run's last checkpoint.
         hardware: how the model is held.
         use_lora: train low-rank adapters instead of all weights; the settings under "lora" are theirs.
         lora: the adapters.
@@ -65,6 +67,8 @@ class Options:
     dialogue: str = "think"
     dialogue_arg: UseAppendAction[tuple[str, ...]] = ()
     template: str | None = None
+    checkpoint_every: int = 10
+    resume: bool = False
     use_lora: Annotated[bool, arg(name="lora")] = False
     hardware: Annotated[Hardware, arg(name="", constructor=AvoidSubcommands[_unchecked(Hardware)])] = field(
         default_factory=Hardware
@@ -90,6 +94,7 @@ class Options:
             "out": self.out or Path("runs") / f"{algorithm}-{self.world}-{self.seed}",
             "seed": self.seed,
             "speech": Speech(self.dialogue, options_of(self.dialogue_arg, "--dialogue-arg"), self.template),
+            "checkpoint_every": self.checkpoint_every,
             "hardware": replace(hardware, lora=_checked(Lora, self.lora) if self.use_lora else None),
         }
 
@@ -101,18 +106,14 @@ class TrainOptions(Options):
     Attributes:
         set: a setting of the recipe, as path=value, such as objective.clip_high=0.28 or sampler.rollouts=8; may be
             given several times.
-        checkpoint_every: updates between two checkpoints; the last update has one in any case.
         tracker: where Accelerate sends the metrics, beside metrics.jsonl, such as tensorboard or wandb; may be
             given several times.
-        resume: go on from the run's last checkpoint.
         validation: how the policy is looked at during the run.
         monitor: what counts as a collapse, and what follows.
     """
 
     set: UseAppendAction[tuple[str, ...]] = ()
-    checkpoint_every: int = 10
     tracker: UseAppendAction[tuple[str, ...]] = ()
-    resume: bool = False
     validation: Annotated[Validation, arg(constructor=_unchecked(Validation))] = field(default_factory=Validation)
     monitor: Annotated[Monitor, arg(constructor=_unchecked(Monitor))] = field(default_factory=Monitor)
 
@@ -131,7 +132,6 @@ class TrainOptions(Options):
             **self.shared(recipe),
             validation=_checked(Validation, self.validation),
             monitor=_checked(Monitor, self.monitor),
-            checkpoint_every=self.checkpoint_every,
             trackers=self.tracker,
         )
 
@@ -150,6 +150,7 @@ class LessonOptions(Options):
         expert: how well the expert plays.
     """
 
+    checkpoint_every: int = 100
     episodes: int = 1024
     epochs: int = 2
     batch: int = 32

@@ -38,7 +38,6 @@ def train(run: Run, *, resume: bool = False, console: Console) -> int:
     from .checkpoint import CheckpointError
     from .descent import Diverged
     from .loop import Training
-    from .report import write_report
     from .selectors import Starved
 
     training = Training(run, resume=resume)
@@ -63,7 +62,7 @@ def train(run: Run, *, resume: bool = False, console: Console) -> int:
     finally:
         training.close()
         if training.is_main and training.history:
-            console.print(f"Report: {write_report(run.out)}", soft_wrap=True, highlight=False, markup=False)
+            _report(run.out, console)
     if training.is_main:
         first = next((m for m in training.history if m["update"] == 0), {}).get("validation/success")
         best = training.checkpoints.index.score
@@ -80,12 +79,23 @@ def train(run: Run, *, resume: bool = False, console: Console) -> int:
     return OK
 
 
+def _report(folder: Path, console: Console) -> None:
+    """Write the report; what hinders it (a full disk) must not hide how the run ended."""
+    from .report import write_report
+
+    try:
+        console.print(f"Report: {write_report(folder)}", soft_wrap=True, highlight=False, markup=False)
+    except OSError as error:
+        console.print(f"[red]No report:[/] {escape(str(error))}; write it with: arboretum report {folder}")
+
+
 def export_checkpoint(run: Path, which: str = "best", out: Path | None = None) -> Path:
     """Write the policy of a run's checkpoint as a plain Hugging Face folder, adapters merged.
 
     Args:
         run: the run's folder.
-        which: "best" (the last where nothing was validated) or "last".
+        which: "best" (where nothing was validated the last, unless that one has collapsed and there is a good one)
+            or "last".
         out: where to; default `<run>/model`, which is replaced.
 
     Raises:
@@ -97,7 +107,7 @@ def export_checkpoint(run: Path, which: str = "best", out: Path | None = None) -
     from .run import FILE
 
     checkpoints = Checkpoints(run / "checkpoints")
-    source = (checkpoints.best if which == "best" else None) or checkpoints.last
+    source = (checkpoints.best or checkpoints.sound if which == "best" else None) or checkpoints.last
     if source is None:
         raise ConfigurationError(f"{run}: holds no checkpoint, so there is no model to write.")
     folder = out or run / "model"
@@ -117,11 +127,12 @@ def export_checkpoint(run: Path, which: str = "best", out: Path | None = None) -
     return folder
 
 
-def sft(lesson: Lesson, *, console: Console) -> int:
+def sft(lesson: Lesson, *, resume: bool = False, console: Console) -> int:
     """Fine-tune a model on expert episodes; the result lies in `<out>/model`.
 
     Args:
         lesson: the settings.
+        resume: continue the warm start in its folder from its last checkpoint.
         console: where progress is shown.
 
     Returns:
@@ -132,21 +143,27 @@ def sft(lesson: Lesson, *, console: Console) -> int:
     """
     lesson.check()
     _need_torch()
+    lesson.claim(resume=resume)
+    from .checkpoint import CheckpointError
     from .descent import Diverged
     from .sft import Tuning
 
-    tuning = Tuning(lesson)
+    tuning = Tuning(lesson, resume)
     shown = ", ".join(f"{name} {value:.3g}" for name, value in tuning.quality().items())
     console.print(f"{len(tuning.demonstrations)} demonstrations: {shown}", highlight=False)
     try:
         with Progress(console, f"warm start on {lesson.world.id}", tuning.steps, view=LESSON) as progress:
+            for record in tuning.history:
+                progress.show({"update": record["step"], **record})
             for record in tuning.go():
                 progress.show({"update": record["step"], **record})
         folder = tuning.export()
     except KeyboardInterrupt:
-        console.print("[yellow]Interrupted;[/] nothing was written but the metrics.")
+        kept = tuning.checkpoints.last
+        where = f"the last checkpoint is {kept.name}" if kept else "there is no checkpoint yet"
+        console.print(f"[yellow]Interrupted;[/] {where}: go on with the same command and --resume.")
         return INTERRUPTED
-    except Diverged as error:
+    except (Diverged, CheckpointError) as error:
         console.print("[red]Stopped:[/] ", end="")
         console.print(str(error), markup=False)
         return FAILED

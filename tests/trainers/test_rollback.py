@@ -106,6 +106,8 @@ def test_a_run_killed_around_its_rollback_resumes_to_the_same_numbers(run_of: Ma
 
 def test_rollbacks_that_do_not_help_end_the_run(run_of: Make) -> None:
     """At the same learning rate it collapses again."""
+    from safetensors.torch import load_file
+
     monitor = dataclasses.replace(BACK, lr_factor=1.0, rollbacks=1)
     run = dataclasses.replace(doomed(run_of, monitor), checkpoint_every=100)
     recipe = run.recipe.changed({"optimisation.updates": 30})
@@ -117,6 +119,9 @@ def test_rollbacks_that_do_not_help_end_the_run(run_of: Make) -> None:
     assert "(rollback 1 of 1)" in text and "Ended early: update" in text
     lines = [json.loads(line) for line in (run.out / "metrics.jsonl").read_text().splitlines()]
     assert sum("rolled_back_to" in line for line in lines) == 1 and lines[-1]["update"] < 30
+    # The model that is left is the one before the collapse, not the last.
+    first, left = (load_file(Path(folder) / "model.safetensors") for folder in (run.model, run.out / "model"))
+    assert all(torch.equal(first[name], left[name]) for name in left)
     page = write_report(run.out).read_text()
     assert "went back to the policy after update 0" in page and "Not finished" in page
 

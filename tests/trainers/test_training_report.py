@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +159,33 @@ def test_the_page_needs_no_network_and_escapes_what_it_quotes(run: Path) -> None
     assert "@import" not in text and "url(" not in text
     assert HOSTILE not in text and "<script>document" not in text
     assert "Not finished" not in text and "3 of 3 updates" in text
+
+
+@pytest.mark.heavy
+def test_an_interrupted_run_has_its_report(warm_model: Path, tmp_path: Path) -> None:
+    """Ctrl-C, as a person presses it, in the middle of an update."""
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "arboretum.cli", "train", "grpo", "--world", "TextFrozenLake-v0"]
+    command += ["--model", str(warm_model), "--out", str(run), "--device", "cpu", "--dialogue", "no_think"]
+    command += ["--validation.tasks", "2", "--checkpoint-every", "1"]
+    for setting in ("prompts=2", "rollouts=4", "reply_tokens=12", "max_turns=2", "think=null"):
+        command += ["--set", f"sampler.{setting}"]
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    deadline = time.monotonic() + 120
+    metrics = run / "metrics.jsonl"
+    while not (metrics.exists() and metrics.read_text().count("\n") >= 3):
+        assert child.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    child.send_signal(signal.SIGINT)
+    output, _ = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert "the last checkpoint is update-" in output and f"Report: {run / 'report.html'}" in output.replace(
+        "\n", ""
+    )
+    page = (run / "report.html").read_text()
+    assert "of 200 updates" in page and "Not finished" in page and "before training" in page
 
 
 @pytest.mark.heavy
