@@ -35,10 +35,11 @@ class Learner:
         reference: the policy to stay near, where the recipe asks for one.
         micro_tokens: see `Hardware`.
         seed: of the run.
-        own_samples: whether rollouts come from this very model in this precision, so that at temperature 1 the
-            log-probabilities that they bring are the policy's, up to rounding, and need no pass of their own.
+        own_samples: see below.
 
     Attributes:
+        own_samples: whether rollouts come from this very model in this precision, so that at temperature 1 the
+            log-probabilities that they bring are the policy's, up to rounding, and need no pass of their own.
         kl_coef: β now.
     """
 
@@ -57,7 +58,7 @@ class Learner:
         self.reference = reference
         self.kl_coef = recipe.objective.kl.coef
         self._micro_tokens = micro_tokens or descent.micro_tokens
-        self._own_samples = own_samples
+        self.own_samples = own_samples
         self._seed = seed
 
     # ------------------------------------------------------------------ scores
@@ -123,7 +124,7 @@ class Learner:
         plans = self._plans(rollouts, update)
         old = values = ref = None
         # A correction for the sampler compares with the trainer's own numbers.
-        trusted = self._own_samples and temperature == 1.0 and objective.mismatch.cap is None
+        trusted = self.own_samples and temperature == 1.0 and objective.mismatch.cap is None
         if has_critic or ((in_reward or len(plans) > 1) and not trusted):
             old, values = self.score(rollouts, temperature, use_critic=has_critic)
         elif in_reward or len(plans) > 1:
@@ -199,6 +200,7 @@ class Learner:
                 list(shared_micros(self.descent, rollouts, self._micro_tokens, keep)),
                 temperature,
                 partial(self._loss, own),
+                entropy_grad=self.recipe.needs_entropy,
             )
             steps.append(self.descent.step())
         return parts, steps
@@ -225,7 +227,7 @@ class Learner:
             old_logp=at("old_logp"),
             ref_logp=at("ref_logp"),
             sampler_logp=at("sampler_logp"),
-            entropy=entropy if self.recipe.needs_entropy else entropy.detach(),
+            entropy=entropy,
         )
         loss, sums = policy_loss(self.recipe.objective, tokens, self.kl_coef)
         critic = self.recipe.critic
@@ -297,6 +299,8 @@ def run_micros(
     micros: Sequence[tuple[MicroBatch, bool]],
     temperature: float,
     loss_of: Callable[[MicroBatch, Sequence[Tensor]], tuple[Tensor, Sums]],
+    *,
+    entropy_grad: bool = False,
 ) -> list[Sums]:
     """Forward and backward over the micro-batches of one optimizer batch; the step is left to the caller.
 
@@ -305,11 +309,14 @@ def run_micros(
         micros: micro-batches, and whether each counts (fillers do not).
         temperature: of the policy.
         loss_of: the summand of the loss that a micro-batch bears, and what to log of it.
+        entropy_grad: whether the loss needs the gradient of entropies.
     """
     parts = []
     for number, (micro, counts) in enumerate(micros, 1):
         with descent.part(last=number == len(micros)):
-            scores = descent.model(**on_device(micro, descent.accelerator.device), temperature=temperature)
+            scores = descent.model(
+                **on_device(micro, descent.accelerator.device), temperature=temperature, entropy_grad=entropy_grad
+            )
             loss, sums = loss_of(micro, scores)
             descent.backward(loss if counts else loss * 0.0)
         if counts:

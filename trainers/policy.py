@@ -57,7 +57,13 @@ class Policy(nn.Module):  # type: ignore[misc]  # torch is untyped here
         self.train()
 
     def forward(
-        self, tokens: Tensor, sources: Tensor, targets: Tensor, temperature: float, use_critic: bool = True
+        self,
+        tokens: Tensor,
+        sources: Tensor,
+        targets: Tensor,
+        temperature: float,
+        use_critic: bool = True,
+        entropy_grad: bool = True,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Score tokens.
 
@@ -68,13 +74,16 @@ class Policy(nn.Module):  # type: ignore[misc]  # torch is untyped here
             targets: ids of the scored tokens, [n].
             temperature: see `score_tokens`.
             use_critic: also ask the critic.
+            entropy_grad: see `score_tokens`.
         """
         if self._plain_head:
             hidden = _hidden(_body(self.causal), tokens, sources)
-            scores = score_hidden(hidden, self.causal.get_output_embeddings(), targets, temperature)
+            scores = score_hidden(
+                hidden, self.causal.get_output_embeddings(), targets, temperature, entropy_grad=entropy_grad
+            )
         else:
             logits = self.causal(input_ids=tokens, use_cache=False).logits
-            scores = score_tokens(logits.flatten(0, 1)[sources], targets, temperature)
+            scores = score_tokens(logits.flatten(0, 1)[sources], targets, temperature, entropy_grad)
         values = scores.logp.new_zeros(0)
         if self.critic is not None and use_critic:
             hidden = _hidden(self.critic["body"], tokens, sources)

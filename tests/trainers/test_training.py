@@ -366,3 +366,33 @@ def test_the_learning_rate_follows_its_schedule() -> None:
 def test_a_prompt_too_long_for_the_model_is_said_at_once(run_of: Make) -> None:
     with pytest.raises(ConfigurationError, match="do not fit into the model's context of 4096"):
         Training(run_of("dr_grpo", {"sampler.reply_tokens": 4096}))
+
+
+@pytest.mark.parametrize("changes", [{}, {"objective.kl.coef": 0.01, "objective.kl.placement": "reward"}])
+def test_the_samplers_probabilities_are_the_old_policys(run_of: Callable[..., Any], changes: Any) -> None:
+    """Two steps an update: with and without a pass that scores all tokens again, the same within rounding."""
+    weights, reports = [], []
+    for own in (True, False):
+        training = Training(run_of("grpo", {"optimisation.episodes_per_step": 6, **changes}))
+        learner = training.learner
+        assert learner.own_samples  # float32: what a run on the CPU does by itself
+        learner.own_samples = own
+        scored: list[bool] = []
+        score = learner.score
+
+        def counted(*args: Any, score: Any = score, scored: list[bool] = scored, **options: Any) -> Any:
+            scored.append(options.get("reference", False))
+            return score(*args, **options)
+
+        learner.score = counted
+        rollouts, _ = training._generate(1.0)
+        reports.append(learner.update(rollouts, update=0, temperature=1.0))
+        assert scored == ([True] if own else [False, True])
+        weights.append([p.detach().clone() for p in training.descent.policy.causal.parameters()])
+        training.close()
+    for ours, theirs in zip(*weights, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-5)
+    ours, theirs = reports
+    assert ours["steps"] == 2 and ours["mismatch_abs_max"] < 1e-4
+    for name in ("clip_upper", "approx_kl", "entropy", "kl", "grad_norm", "mismatch_abs", "tokens"):
+        assert ours[name] == pytest.approx(theirs[name], rel=1e-3, abs=1e-6), name
