@@ -65,15 +65,22 @@ class Learner:
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def score(
-        self, rollouts: Rollouts, temperature: float, *, reference: bool = False, use_critic: bool = False
+        self,
+        rollouts: Rollouts,
+        temperature: float,
+        *,
+        reference: bool = False,
+        use_critic: bool = False,
+        use_policy: bool = True,
     ) -> tuple[FloatArray, FloatArray]:
-        """Log-probabilities and values of all sampled tokens, each [N] (values of zeros without the critic).
+        """Log-probabilities and values of all sampled tokens, each [N]; zeros where they were not asked for.
 
         Args:
             rollouts: what to score.
             temperature: of the policy.
             reference: by the reference policy instead.
-            use_critic: also the critic's values.
+            use_critic: the critic's values.
+            use_policy: the log-probabilities.
         """
         accelerator = self.descent.accelerator
         found = torch.zeros(2, rollouts.actions, dtype=torch.float64)
@@ -81,10 +88,14 @@ class Learner:
             for micro, counts in shared_micros(self.descent, rollouts, self._micro_tokens):
                 with accelerator.autocast():
                     scores = scorer(
-                        **on_device(micro, accelerator.device), temperature=temperature, use_critic=use_critic
+                        **on_device(micro, accelerator.device),
+                        temperature=temperature,
+                        use_critic=use_critic,
+                        use_policy=use_policy,
                     )
                 if counts:
-                    found[0, micro.actions] = scores[0].double().cpu()
+                    if use_policy:
+                        found[0, micro.actions] = scores[0].double().cpu()
                     if use_critic:
                         found[1, micro.actions] = scores[2].double().cpu()
         if self.descent.world > 1:
@@ -123,13 +134,14 @@ class Learner:
         has_critic = recipe.critic is not None
         plans = self._plans(rollouts, update)
         old = values = ref = None
+        needs_old = in_reward or len(plans) > 1  # else the policy is still the one that sampled
         # A correction for the sampler compares with the trainer's own numbers.
         trusted = self.own_samples and temperature == 1.0 and objective.mismatch.cap is None
-        if has_critic or ((in_reward or len(plans) > 1) and not trusted):
-            old, values = self.score(rollouts, temperature, use_critic=has_critic)
-        elif in_reward or len(plans) > 1:
-            old = rollouts.logprobs
-        # else the policy is still the one that sampled
+        scores_old = needs_old and not trusted
+        if has_critic or scores_old:
+            old, values = self.score(rollouts, temperature, use_critic=has_critic, use_policy=scores_old)
+        if not scores_old:
+            old = rollouts.logprobs if needs_old else None
         report: dict[str, float] = {}
         if recipe.needs_reference:
             ref, _ = self.score(rollouts, temperature, reference=True)

@@ -50,6 +50,7 @@ def random_rollouts(episodes: int = 12, seed: int = 0, vocabulary: int = 11) -> 
     return from_episodes(played, [i // 3 for i in range(episodes)])
 
 
+@settings(deadline=None)
 @given(lengths, st.integers(8, 200), st.sampled_from(["padded", "packed"]), st.integers(1, 4))
 def test_sets_hold_every_sequence_once_and_stay_within_the_bound(
     sizes: list[int], bound: int, layout: Any, multiple: int
@@ -63,6 +64,7 @@ def test_sets_hold_every_sequence_once_and_stay_within_the_bound(
     assert len(sets) % multiple == 0 or all(len(part) == 1 for part in sets)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.1, 100), min_size=1, max_size=40), st.integers(1, 6))
 def test_shares_are_within_one_item_of_even(costs: list[float], ways: int) -> None:
     parts = shares(costs, ways)

@@ -114,9 +114,9 @@ def test_rest_is_the_time_that_the_caller_takes(run_of: Any) -> None:
     training.close()
     phases = ("sample", "learn", "validate", "checkpoint", "rest")
     told = sum(m.get(f"seconds/{phase}", 0.0) for m in training.history for phase in phases)
-    assert told == pytest.approx(last, abs=0.1)
+    assert told == pytest.approx(last, abs=0.4)
     rests = [m["seconds/rest"] for m in training.history if m["update"]]
-    assert all(0.3 <= rest < 0.4 for rest in rests)
+    assert all(0.3 <= rest < 0.7 for rest in rests)
 
 
 def test_the_command_knows_training_beside_the_rest() -> None:

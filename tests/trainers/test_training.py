@@ -368,26 +368,32 @@ def test_a_prompt_too_long_for_the_model_is_said_at_once(run_of: Make) -> None:
         Training(run_of("dr_grpo", {"sampler.reply_tokens": 4096}))
 
 
-@pytest.mark.parametrize("changes", [{}, {"objective.kl.coef": 0.01, "objective.kl.placement": "reward"}])
-def test_the_samplers_probabilities_are_the_old_policys(run_of: Callable[..., Any], changes: Any) -> None:
+@pytest.mark.parametrize(
+    ("recipe", "passes", "passes_saved"),
+    [("grpo", ["policy", "reference"], ["reference"]), ("ppo", ["policy", "reference"], ["critic", "reference"])],
+)
+def test_the_samplers_probabilities_are_the_old_policys(
+    run_of: Callable[..., Any], recipe: str, passes: list[str], passes_saved: list[str]
+) -> None:
     """Two steps an update: with and without a pass that scores all tokens again, the same within rounding."""
     weights, reports = [], []
     for own in (True, False):
-        training = Training(run_of("grpo", {"optimisation.episodes_per_step": 6, **changes}))
+        training = Training(run_of(recipe, {"optimisation.episodes_per_step": 6, "objective.kl.coef": 0.01}))
         learner = training.learner
         assert learner.own_samples  # float32: what a run on the CPU does by itself
         learner.own_samples = own
-        scored: list[bool] = []
+        scored: list[str] = []
         score = learner.score
 
-        def counted(*args: Any, score: Any = score, scored: list[bool] = scored, **options: Any) -> Any:
-            scored.append(options.get("reference", False))
+        def counted(*args: Any, score: Any = score, scored: list[str] = scored, **options: Any) -> Any:
+            what = "policy" if options.get("use_policy", True) else "critic"
+            scored.append("reference" if options.get("reference") else what)
             return score(*args, **options)
 
         learner.score = counted
         rollouts, _ = training._generate(1.0)
         reports.append(learner.update(rollouts, update=0, temperature=1.0))
-        assert scored == ([True] if own else [False, True])
+        assert scored == (passes_saved if own else passes)
         weights.append([p.detach().clone() for p in training.descent.policy.causal.parameters()])
         training.close()
     for ours, theirs in zip(*weights, strict=True):
