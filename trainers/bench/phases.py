@@ -16,7 +16,7 @@ from ..settings import Hardware, Speech, Validation, World
 
 
 def measure(peers: bool = False, updates: int = 8) -> Iterator[Row]:
-    """Wall time of the training loop by phase: GRPO, 8 × 8 episodes of Sokoban, 0.36M parameters, one thread.
+    """Wall time of the training loop by phase: GRPO, 4 × 8 episodes of Sokoban, 0.36M parameters, one thread.
 
     Validation and checkpoints every fourth update. A tiny model's phases are short, so what lies between them
     weighs more here than anywhere else.
@@ -27,7 +27,7 @@ def measure(peers: bool = False, updates: int = 8) -> Iterator[Row]:
     torch.set_num_threads(1)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            shares = run(Path(folder), updates)
+            shares = run(Path(folder), updates, prompts=4)
     finally:
         torch.set_num_threads(threads)
     beside = ", ".join(f"{name} {100 * share:.1f} %" for name, share in shares.items() if name != "rest")
@@ -37,17 +37,18 @@ def measure(peers: bool = False, updates: int = 8) -> Iterator[Row]:
     yield Row("loop: time in sampling and learning", playing, "%")
 
 
-def run(folder: Path, updates: int) -> dict[str, float]:
+def run(folder: Path, updates: int, prompts: int) -> dict[str, float]:
     """Train, and give each phase's share of the wall time from the loop's beginning to its end; `rest` is all that
     the loop's own clocks do not explain."""
     recipe = RECIPES["grpo"].changed(
         {
-            "sampler.prompts": 8,
+            "sampler.prompts": prompts,
             "sampler.rollouts": 8,
             "sampler.reply_tokens": 16,
             "sampler.max_turns": 3,
             "objective.kl.coef": 0.0,
             "optimisation.updates": updates,
+            "optimisation.episodes_per_step": 8,
         }
     )
     training = Training(
@@ -58,7 +59,7 @@ def run(folder: Path, updates: int) -> dict[str, float]:
             folder / "run",
             speech=Speech("think"),
             hardware=Hardware(device="cpu"),
-            validation=Validation(every=4, tasks=16),
+            validation=Validation(every=4, tasks=8),
             checkpoint_every=4,
         )
     )

@@ -1,7 +1,6 @@
 """How the seed model is made: a fresh transformer imitates the experts of two worlds.
 
-It is stopped while it still errs, so that there is something left to learn by practice: what a policy can gain from
-reinforcement depends on how often it succeeds by chance, and that is the point of a warm start.
+It is stopped while it still errs, so that there is something left to learn by practice.
 
     for look in Growing(Growth(out=Path("runs/seed"))).go():
         print(look)
@@ -124,8 +123,11 @@ class Growing:
         )
 
     def go(self) -> Iterator[dict[str, float]]:
-        """Learn; yields, a few times on the way, `step`, `loss` a token since the last time, and for each world the
-        held-out success when sampled from (`lake`, `sokoban`) and when greedy (`lake/greedy`, `sokoban/greedy`).
+        """Learn, and look a few times on the way.
+
+        Yields:
+            `step`, `loss` a token since the last look, and the held-out success in each world, sampled (`lake`,
+            `sokoban`) and greedy (`lake/greedy`, `sokoban/greedy`).
 
         Raises:
             Diverged: see `Descent.step`.

@@ -1,7 +1,7 @@
 """A compact tokenizer: the words of the worlds, single cells of boards, and every other text byte by byte.
 
-A large vocabulary would be most of a small model, and pieces that join cells ("##_") would hide from it where things
-are. So the pieces are written down here: whole phrases where worlds speak in phrases, one piece a cell where they
+A large vocabulary would be most of a small model, and pieces that join cells ("##_") would hide from it where
+things are. So the pieces are written down here: whole phrases where worlds speak in phrases, one piece a cell where they
 draw boards. What is none of them is spelt out in bytes: any text comes back as it went in.
 """
 
@@ -35,8 +35,8 @@ PIECES: tuple[str, ...] = (
     *("My plan from here: ", ", then ", ", and so on", "One step is left", "Reply with the action"),
     *(str(number) for number in range(10, 31)),
     # where things are, and where to go
-    *("√", "Up", "Down", "Left", "Right", "Board: ", " rows", " columns", "Start: ", "Goal: ", "Player: ", "Holes: "),
-    *("; positions are (row, column), counted from 0", "Boxes: ", "Targets: ", "Walls: ", "Boxes on target: "),
+    *("√", "Up", "Down", "Left", "Right", "Board: ", " rows", " columns", "Start: ", "Goal: ", "Player: "),
+    *("Holes: ", "; positions are (row, column), counted from 0", "Boxes: ", "Targets: ", "Walls: ", "Boxes on target: "),
     # Blocksworld
     *(f" {colour}" for colour in _COLOURS),
     *(" block", "the", "Now ", " is clear", " is on top of ", " is on the table", "the hand is empty", " and "),
@@ -52,8 +52,8 @@ CHAT = (
     "{% endfor %}"
     "{% if add_generation_prompt %}" + ASSISTANT + "{% endif %}"
 )
-"""The chat template. It leaves system messages out: what they say is the same in every episode, and a model of this
-size learns it from the board."""
+"""The chat template. It leaves system messages out: what they say is the same in every episode, and a model of
+this size learns it from the board."""
 
 
 def make_tokenizer(context: int = 2048) -> Any:
