@@ -4,6 +4,7 @@ configurations that are shipped."""
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import pickle
@@ -152,9 +153,8 @@ def test_two_processes_with_a_critic_resume_as_two_or_as_one(config: str, run_of
     again = together(config, resumed, "resume")["states"][-1]
     assert all(torch.equal(again[name], value) for name, value in whole[-1].items())
     assert numbers(resumed) == numbers(dataclasses.replace(one, out=tmp_path / "whole"))
-    assert_close(
-        expected, whole_state(alone(dataclasses.replace(one, out=tmp_path / "other"), resume=True).descent.policy)
-    )
+    other = alone(dataclasses.replace(one, out=tmp_path / "other"), resume=True)
+    assert_close(expected, whole_state(other.descent.policy))
 
     from transformers import AutoModelForCausalLM
 
@@ -167,12 +167,10 @@ def test_all_processes_skip_the_step_that_is_poisoned_in_one(config: str, run_of
     changes = {**CHANGES, "optimisation.episodes_per_step": 12}
     options = {**OPTIONS, "validation": Validation(every=0)}
     found = together(config, run_of("ppo", changes, **options), "poison")
-    first, second, third, last = found["states"]
-    changed = [
-        any(not torch.equal(a[n], b[n]) for n in a) for a, b in ((first, second), (second, third), (third, last))
-    ]
+    states = found["states"]
+    changed = [any(not torch.equal(a[n], b[n]) for n in a) for a, b in itertools.pairwise(states)]
     assert changed == [True, False, True] and found["skipped"] == 1
-    assert all(value.isfinite().all() for value in last.values())
+    assert all(value.isfinite().all() for value in states[-1].values())
 
 
 def test_adapters_in_pieces(run_of: Make, tmp_path: Path) -> None:
