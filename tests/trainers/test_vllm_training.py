@@ -64,7 +64,7 @@ def test_vllm_samples_with_the_weights_of_each_update(lora: Lora | None, run_of:
         pass
     training.close()
     assert max(differences) < 1e-4 and np.mean(differences) < 1e-5
-    assert drift[0] == 0 and all(later > 1e-3 for later in drift[1:]), "the weights must have moved"
+    assert drift[0] == 0 and drift[-1] > 1e-3, "the weights must have moved"
     updates = training.history[1:]
     assert all(line["mismatch_abs_max"] < 1e-4 for line in updates if line["groups_kept"])
     assert all(np.isfinite(list(line.values())).all() for line in training.history)
