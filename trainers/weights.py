@@ -83,7 +83,7 @@ def _adaptation(layer: Any, path: str) -> Tensor:
     for adapter, scale in layer.scaling.items():
         product = whole(layer.lora_B[adapter].weight) @ whole(layer.lora_A[adapter].weight)
         change = change + scale * (product.T if layer.fan_in_fan_out else product)
-    return change  # type: ignore[no-any-return]
+    return change
 
 
 # ---------------------------------------------------------------------- the optimizer

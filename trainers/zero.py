@@ -28,7 +28,8 @@ class ZeroDescent(Descent):
     def autocast(self) -> AbstractContextManager[Any]:
         if not self.accelerator.state.deepspeed_plugin.deepspeed_config.get("torch_autocast"):
             return nullcontext()
-        return torch.autocast(self.accelerator.device.type, dtype=torch.bfloat16)
+        context: AbstractContextManager[Any] = torch.autocast(self.accelerator.device.type, dtype=torch.bfloat16)
+        return context
 
     @contextmanager
     def part(self, last: bool) -> Iterator[None]:
