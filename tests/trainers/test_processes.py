@@ -11,6 +11,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from importlib.resources import files
 from importlib.util import find_spec
@@ -30,6 +31,7 @@ from arboretum.trainers.weights import whole_state  # noqa: E402
 
 pytestmark = pytest.mark.heavy
 
+EXTENSIONS = tempfile.TemporaryDirectory(prefix="extensions-")
 Make = Callable[..., Run]
 with_deepspeed = pytest.mark.skipif(
     find_spec("deepspeed") is None, reason="needs DeepSpeed: pip install 'arboretum[deepspeed]'"
@@ -71,6 +73,8 @@ def launch(config: str, arguments: list[str], *options: str) -> subprocess.Compl
     path = files("arboretum.assets") / "accelerate" / f"{config}.yaml"
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    # DeepSpeed compiles there; one of its processes that was killed at it would leave a lock for ever.
+    environment["TORCH_EXTENSIONS_DIR"] = EXTENSIONS.name
     return subprocess.run(
         [*command, "--num_processes", "2", "--main_process_port", "0", *options, *arguments],
         env=environment,
