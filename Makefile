@@ -4,7 +4,8 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 NEEDS := pyproject.toml setup.py constraints.txt
 # The extras that the heavy tests exercise, beyond those of `make test`.
-HEAVY_EXTRAS := ray,lm,tensorboard,dense,search,lucene,web,openai,peers,heavy
+HEAVY_EXTRAS := ray,lm,tensorboard,deepspeed,dense,search,lucene,web,openai,peers,heavy
+VLLM_TESTS := tests/agents/test_vllm_engine.py tests/trainers/test_vllm_training.py
 
 .PHONY: demo test test-all bench docs clean
 
@@ -20,7 +21,7 @@ test: .venv/.dev
 
 test-all: .venv/.heavy .venv-vllm/.installed
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 || $(call AGAIN,$(BIN)/python)
-	@OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/agents/test_vllm_engine.py \
+	@OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest $(VLLM_TESTS) \
 		|| $(call AGAIN,.venv-vllm/bin/python)
 
 docs: .venv/.core

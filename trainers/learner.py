@@ -38,8 +38,8 @@ class Learner:
         own_samples: see below.
 
     Attributes:
-        own_samples: whether rollouts come from this very model in this precision, so that (but for nucleus sampling) the
-            log-probabilities that they bring are the policy's, up to rounding, and need no pass of their own.
+        own_samples: whether rollouts come from this very model in this precision, so that (but for nucleus
+            sampling) the log-probabilities that they bring are the policy's and need no pass of their own.
         kl_coef: β now.
     """
 

@@ -110,6 +110,8 @@ def _served(hardware: Hardware, descent: Descent, model: str) -> Live:
     }
     if descent.accelerator.device.type == "cuda":
         options["gpu_memory_utilization"] = hardware.vllm_memory
+    else:
+        options["enforce_eager"] = True  # compiling takes a minute on a CPU
     engine = VLLMEngine(model, **options)
     causal = descent.policy.causal
 

