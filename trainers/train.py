@@ -32,7 +32,7 @@ def train(run: Run, *, resume: bool = False, console: Console) -> int:
         ConfigurationError: settings that cannot work; said before anything is loaded where that is possible.
     """
     run.check()
-    _need_torch()
+    need_torch()
     _need_trackers(run.trackers)
     run.claim(resume=resume)
     from .checkpoint import CheckpointError
@@ -142,7 +142,7 @@ def sft(lesson: Lesson, *, resume: bool = False, console: Console) -> int:
         ConfigurationError: settings that cannot work; said before anything is loaded where that is possible.
     """
     lesson.check()
-    _need_torch()
+    need_torch()
     lesson.claim(resume=resume)
     from .checkpoint import CheckpointError
     from .descent import Diverged
@@ -173,7 +173,7 @@ def sft(lesson: Lesson, *, resume: bool = False, console: Console) -> int:
     return OK
 
 
-def _need_torch() -> None:
+def need_torch() -> None:
     from importlib.util import find_spec
 
     missing = [name for name in ("torch", "transformers", "accelerate") if find_spec(name) is None]

@@ -1,8 +1,8 @@
 """A compact tokenizer: the words of the worlds, single cells of boards, and every other text byte by byte.
 
 A large vocabulary would be most of a small model, and pieces that join cells ("##_") would hide from it where
-things are. So the pieces are written down here: whole phrases where worlds speak in phrases, one piece a cell where
-they draw boards. What is none of them is spelt out in bytes: any text comes back as it went in.
+things are. So the pieces are written down here: whole phrases where worlds speak in phrases, one piece a cell
+where they draw boards. What is none of them is spelt out in bytes: any text comes back as it went in.
 """
 
 from __future__ import annotations
