@@ -18,7 +18,7 @@ import torch
 from ...agents.episode import Episode
 from ...envs.seeding import stable_seed
 from ..batch import optimizer_batches
-from ..checks import at_least, positive
+from ..checks import at_least, fraction, positive
 from ..descent import make_descent
 from ..expert import expert_episodes
 from ..learner import run_micros, shared_micros
@@ -39,6 +39,40 @@ SPEECH = Speech("no_think")
 """RAGEN's protocol without thoughts: up to five actions a reply, five replies, ten actions. What a model of this
 size can think in words is no more than the actions themselves."""
 CONTEXT = 1024
+WARMUP = 30
+"""Steps in which the learning rate rises."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of the seed's schooling.
+
+    Attributes:
+        lake, sokoban: expert episodes of each world, none seen twice.
+        noise: chance that an action of the expert's is a random one instead; its failures are learnt from too then.
+        lr: the highest learning rate; it rises over the first steps and falls to 0 along a cosine.
+        lots: portions that episodes are played and learnt in.
+    """
+
+    lake: int
+    sokoban: int
+    noise: float = 0.0
+    lr: float = 2e-3
+    lots: int = 32
+
+    def __post_init__(self) -> None:
+        for name in ("lake", "sokoban", "lots"):
+            at_least(name, getattr(self, name), 1)
+        fraction("noise", self.noise)
+        positive("lr", self.lr)
+
+    def steps(self, batch: int) -> int:
+        """Optimizer steps of a number of episodes each."""
+        return self.lots * max(1, round((self.lake // self.lots + self.sokoban // self.lots) / batch))
+
+
+STAGES = (Stage(32768, 98304), Stage(98304, 98304), Stage(8192, 8192, noise=0.4, lr=5e-4, lots=8))
+"""Of the shipped model: experts to learn to plan from, then players who err to imitate."""
 
 
 @dataclass(frozen=True)
@@ -47,32 +81,24 @@ class Growth:
 
     Attributes:
         out: the folder that the model is written to.
-        lake, sokoban: expert episodes of each world, none seen twice.
-        lots: portions that they are played and learnt in.
+        stages: what it is shown.
         batch: episodes a step.
-        lr: the highest learning rate; it rises over `warmup` steps and falls to 0 along a cosine.
         layers, width: of the transformer.
-        looks: how often it is tried on held-out tasks on the way.
+        looks: how often it is tried on held-out tasks in each stage.
         seed: of the first weights, tasks and luck.
     """
 
     out: Path
-    lake: int = 32768
-    sokoban: int = 98304
-    lots: int = 32
+    stages: tuple[Stage, ...] = STAGES
     batch: int = 64
-    lr: float = 2e-3
-    warmup: int = 30
     layers: int = 4
     width: int = 96
-    looks: int = 8
+    looks: int = 4
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("lake", "sokoban", "lots", "batch", "layers", "width", "looks"):
+        for name in ("batch", "layers", "width", "looks"):
             at_least(name, getattr(self, name), 1)
-        at_least("warmup", self.warmup, 0)
-        positive("lr", self.lr)
 
 
 def fresh_model(tokenizer: Any, growth: Growth) -> Any:
@@ -114,13 +140,9 @@ class Growing:
         accelerator = make_accelerator("cpu", "float32")
         live = shared(self.causal, self.tokenizer, 128)
         self.sampler = Sampler(live, SPEECH, Chains(reply_tokens=32), in_flight=128, accelerator=accelerator)
-        a_lot = growth.lake // growth.lots + growth.sokoban // growth.lots
-        self.steps = growth.lots * max(1, round(a_lot / growth.batch))
-        self.descent = make_descent(
-            accelerator,
-            Policy(self.causal),
-            Optimisation(updates=self.steps, lr=growth.lr, schedule="cosine", warmup=growth.warmup),
-        )
+        self._accelerator = accelerator
+        self._policy = Policy(self.causal)
+        self.steps = sum(stage.steps(growth.batch) for stage in growth.stages)
 
     def go(self) -> Iterator[dict[str, float]]:
         """Learn, and look a few times on the way.
@@ -132,35 +154,49 @@ class Growing:
         Raises:
             Diverged: see `Descent.step`.
         """
+        done = 0
+        for number, stage in enumerate(self.growth.stages):
+            for record in self._stage(number, stage):
+                yield {**record, "step": done + record["step"]}
+            done += stage.steps(self.growth.batch)
+
+    def _stage(self, number: int, stage: Stage) -> Iterator[dict[str, float]]:
+        steps = stage.steps(self.growth.batch)
+        descent = make_descent(
+            self._accelerator,
+            self._policy,
+            Optimisation(updates=steps, lr=stage.lr, schedule="cosine", warmup=min(WARMUP, steps - 1)),
+        )
         step, losses = 0, []
-        every = max(1, self.growth.lots // self.growth.looks)
-        for lot in range(self.growth.lots):
-            rollouts = self._lot(lot)
-            for episodes in optimizer_batches(
-                rollouts, self.growth.batch, seed=stable_seed("lot", self.growth.seed, lot)
-            ):
-                self.descent.set_rates(step)
+        every = max(1, stage.lots // self.growth.looks)
+        first = sum(before.lots for before in self.growth.stages[:number])
+        for lot in range(stage.lots):
+            luck = stable_seed("lot", self.growth.seed, first + lot)
+            rollouts = self._lot(stage, luck)
+            for episodes in optimizer_batches(rollouts, self.growth.batch, seed=luck):
+                descent.set_rates(step)
                 part = rollouts.select(episodes)
-                micros = list(shared_micros(self.descent, part, 1024))
-                sums = run_micros(self.descent, micros, 1.0, imitation(part))
-                self.descent.step()
+                micros = list(shared_micros(descent, part, 1024))
+                sums = run_micros(descent, micros, 1.0, imitation(part))
+                descent.step()
                 losses.append(sum(found["loss"] for found in sums))
                 step += 1
-            if (lot + 1) % every == 0 or lot + 1 == self.growth.lots:
+            if (lot + 1) % every == 0 or lot + 1 == stage.lots:
                 yield {"step": step, "loss": sum(losses) / len(losses), **self.look()}
                 losses = []
 
-    def _lot(self, lot: int) -> Rollouts:
+    def _lot(self, stage: Stage, luck: int) -> Rollouts:
         found: list[Episode] = []
-        for world, count in ((LAKE, self.growth.lake), (SOKOBAN, self.growth.sokoban)):
+        expert = Expert(noise=stage.noise, keep="all" if stage.noise else "solved")
+        for world, count in ((LAKE, stage.lake), (SOKOBAN, stage.sokoban)):
             found += expert_episodes(
                 entry_of(world, world.split),
-                count // self.growth.lots,
+                count // stage.lots,
                 tokenizer=self.tokenizer,
                 context=CONTEXT,
                 dialogue=self.sampler.dialogue,
-                expert=Expert(),
-                seed=stable_seed("lot", self.growth.seed, lot),
+                expert=expert,
+                seed=luck,
             )
         return from_episodes(found, list(range(len(found))))
 

@@ -50,6 +50,11 @@ class Trial:
     seed: int
 
     @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.recipe} on {self.world}, seed {self.seed}"
+
+    @property
     def folder(self) -> str:
         """Where it lies, below the study's folder."""
         return f"{self.world.lower().replace(' ', '-')}/{self.recipe}-{self.seed}"

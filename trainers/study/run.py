@@ -1,4 +1,4 @@
-"""Running a study: trials side by side in processes of their own, what they do shown as it happens, a table at the end.
+"""Running a study: trials side by side in processes of their own, their curves as they happen, a table at the end.
 
 Whatever is finished is on disk, and is not done again when the study is started anew with the same folder.
 """
@@ -62,10 +62,7 @@ def run_study(study: Study, out: Path, *, workers: int = 2, console: Console) ->
         for world in study.worlds
         if not (out / f"warm-start-{world}.json").exists()
     ]
-    jobs += [
-        _Job(f"{trial.recipe} on {trial.world}, seed {trial.seed}", (fulfil, study, trial, out))
-        for trial in missing
-    ]
+    jobs += [_Job(trial.name, (fulfil, study, trial, out)) for trial in missing]
     failures: list[str] = []
     status = OK
     if jobs:
@@ -148,7 +145,7 @@ def _work(study: Study, out: Path, jobs: Sequence[_Job], workers: int, console: 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Processes started within it hold their numerical libraries to one thread: more would only wait for each other."""
+    """Processes started within it hold numerical libraries to one thread: more would only wait for each other."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM")
     before = {name: os.environ.get(name) for name in names}
     os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -195,12 +192,12 @@ class _View:
         if not self._console.is_terminal:
             return
         minutes = (time.monotonic() - self._begun) / 60
-        line = f"{self._done} of {self._total} done after {minutes:.1f} min; under way: {'; '.join(running) or 'none'}"
+        line = f"{self._done} of {self._total} done after {minutes:.1f} min; now: {'; '.join(running) or 'none'}"
         self._live.update(Group(self._curves(running), Text(line, style="dim")), refresh=True)
 
     def _curves(self, running: Sequence[str]) -> Text:
         trials = list(self._study.trials())
-        shown = [t for t in trials if f"{t.recipe} on {t.world}, seed {t.seed}" in running]
+        shown = [t for t in trials if t.name in running]
         if not shown:  # between two trials, and at the end: the last that ran
             begun = [t for t in trials if (self._out / t.folder / "metrics.jsonl").exists()]
             shown = begun[-len(self._study.worlds) :]

@@ -156,7 +156,7 @@ def drawn(study: Study, found: Sequence[Row]) -> Table:
     """The table for a terminal of 80 columns."""
     table = Table(
         title=f"{study.name}: success on {study.tasks} held-out tasks a world",
-        caption="95 % intervals in brackets. Gains over the warm start in points; * significant at 5 %, paired by task.",
+        caption="95 % intervals in brackets; gains over the warm start in points, * significant at 5 %",
     )
     kept = [i for i in range(len(HEADS)) if any(cells(row)[i] for row in found)]
     for i in kept:
@@ -177,8 +177,8 @@ def drawn(study: Study, found: Sequence[Row]) -> Table:
 def markdown(study: Study, found: Sequence[Row]) -> str:
     """The table for documents."""
     lines = [
-        f"Success on {study.tasks} held-out tasks a world, each played {study.repeats} times when sampled from and once"
-        " when greedy; 95 % intervals in brackets. Gains over the warm start in points, paired by task; * is"
+        f"Success on {study.tasks} held-out tasks a world, each played {study.repeats} times when sampled from and"
+        " once when greedy; 95 % intervals in brackets. Gains over the warm start in points, paired by task; * is"
         " significant at 5 %.",
         "",
         "| " + " | ".join(HEADS) + " |",

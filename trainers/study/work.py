@@ -25,7 +25,7 @@ Outcomes = dict[str, dict[str, list[bool]]]
 
 
 def fulfil(study: Study, trial: Trial, out: Path) -> None:
-    """Train, from where an interrupted trial stands, and measure the last policy; the result is written at the end.
+    """Train, from where an interrupted trial stands, measure the last policy, and write the result.
 
     Made to run in a process of its own: it holds torch to one thread, which is the fastest for small models.
 
