@@ -395,6 +395,37 @@ def sft(*, options: Annotated[LessonOptions, arg(name="")]) -> int:
     return run(options.lesson(), resume=options.resume, console=console)
 
 
+@app.command
+def study(name: Positional[str], /, out: Path | None = None, workers: int = 2) -> int:
+    """Train several recipes from one warm start over several seeds, and measure them on held-out tasks.
+
+    What is finished is kept: the same command goes on where it was stopped.
+
+    Args:
+        name: first-steps (minutes), ragen-mini (most of an hour), or the path of a .yaml file.
+        out: folder of the study; default runs/study-<name>.
+        workers: runs at once, each in a process of its own with one thread.
+    """
+    from .trainers.study.definition import load_study
+    from .trainers.study.run import run_study
+
+    found = load_study(name)
+    return run_study(found, out or Path("runs") / f"study-{found.name}", workers=workers, console=console)
+
+
+@app.command
+def seed(out: Path = Path("runs/seed"), number: int = 0) -> int:
+    """Make the seed model anew, as the shipped one was made: an expert's pupil of 0.44 million parameters.
+
+    Args:
+        out: folder of the model.
+        number: seed of its first weights and of what it is shown; the shipped one has 0.
+    """
+    from .trainers.seed.command import grow
+
+    return grow(out, number, console=console)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: exit status 2 and one sentence for what the user can mend."""
     try:

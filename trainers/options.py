@@ -40,7 +40,7 @@ class Options:
 
     Attributes:
         world: id of a world, such as TextSokoban-v0.
-        model: name or folder of the model to start from.
+        model: name or folder of the model to start from; "seed" is the small one that comes with the package.
         out: folder of the run; the trained model lands in its model/. By default runs/ and a name made of
             algorithm, world and seed.
         split: task split to learn from.

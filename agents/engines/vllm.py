@@ -15,6 +15,7 @@ from ...envs.errors import ConfigurationError
 from ..base import Stop
 from ..tokens.templates import turn_end_ids
 from .base import Completion, Engine, Finish, Request, Usage
+from .shipped import model_source
 
 
 class VLLMEngine(Engine):
@@ -29,7 +30,7 @@ class VLLMEngine(Engine):
     log-probabilities are not numbers is refused: it comes back with finish "error".
 
     Args:
-        model: a model's folder, or its name on the Hugging Face hub.
+        model: a model's folder, its name on the Hugging Face hub, or "seed" for the one that is shipped.
         context: longest conversation in tokens; default: the model's own.
         **options: further arguments of `vllm.LLM`, such as `dtype`, `gpu_memory_utilization`, `enforce_eager`,
             `tensor_parallel_size`, `tokenizer`, `trust_remote_code`.
@@ -54,7 +55,7 @@ class VLLMEngine(Engine):
                     f'the vllm engine needs the extra "vllm" ({error}): pip install "arboretum[vllm]".'
                 ) from None
             try:
-                self._llm: Any = LLM(model, **options)
+                self._llm: Any = LLM(str(model_source(model)), **options)
             except (OSError, ValueError, RuntimeError, TypeError) as error:
                 text = " ".join(str(error).split())[:400]
                 raise ConfigurationError(f"vLLM cannot run {model!r}: {text}") from error

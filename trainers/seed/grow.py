@@ -49,7 +49,7 @@ class Stage:
 
     Attributes:
         lake, sokoban: expert episodes of each world, none seen twice.
-        noise: chance that an action of the expert's is a random one instead; its failures are learnt from too then.
+        noise: chance that an action of the expert's is a random one instead; then failures are learnt from too.
         lr: the highest learning rate; it rises over the first steps and falls to 0 along a cosine.
         lots: portions that episodes are played and learnt in.
     """

@@ -13,6 +13,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 
 from ....envs.errors import ConfigurationError
 from ..base import Request, Sampling
+from ..shipped import model_source
 from .reencode import Reencoding
 from .rows import Rows
 from .task import Task
@@ -29,7 +30,7 @@ def load_model(name: str | Path, device: str, dtype: str | None, adapter: str | 
     """A causal language model, ready to sample from.
 
     Args:
-        name: a folder or a name on the Hugging Face hub.
+        name: a folder, a name on the Hugging Face hub, or "seed" for the model that comes with the package.
         device: where to put it.
         dtype: such as "bfloat16"; None for that of the checkpoint, on the CPU float32.
         adapter: a folder or hub name of LoRA weights, merged into the model; or None.
@@ -42,7 +43,7 @@ def load_model(name: str | Path, device: str, dtype: str | None, adapter: str | 
         raise ConfigurationError(f"unknown dtype {dtype!r}; common ones: float32, bfloat16, float16")
     _check_device(device)
     try:
-        model = AutoModelForCausalLM.from_pretrained(name, dtype=precision)
+        model = AutoModelForCausalLM.from_pretrained(model_source(name), dtype=precision)
     except Exception as error:  # many kinds: files, formats, the network, remote code
         raise ConfigurationError(f"cannot load the model {str(name)!r}: {_first_line(error)}") from None
     if adapter is not None:
@@ -57,7 +58,7 @@ def load_tokenizer(name: str | Path) -> Any:
         ConfigurationError: it cannot be had.
     """
     try:
-        return AutoTokenizer.from_pretrained(name)
+        return AutoTokenizer.from_pretrained(model_source(name))
     except Exception as error:
         raise ConfigurationError(f"cannot load the tokenizer of {str(name)!r}: {_first_line(error)}") from None
 
