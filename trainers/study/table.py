@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ...eval.statistics import Interval, Paired, paired, rate
@@ -123,20 +124,19 @@ def _gain(runs: Sequence[Outcomes], before: Outcomes, kind: str) -> Paired:
 
 # ---------------------------------------------------------------------- as people read it
 
-HEADS = ("world", "player", "runs", "sampled", "runs from–to", "greedy", "gain", "greedy gain")
+HEADS = ("player", "runs", "sampled", "from–to", "gain", "greedy", "gain")
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """A line as text; rates in percent with their 95 % intervals, gains in points."""
+    """A line as text, the world apart; rates in percent with their 95 % intervals, gains in points."""
     spread = "" if row.lowest is None or row.highest is None else f"{row.lowest:.0%}–{row.highest:.0%}"
     return (
-        row.world,
         row.who,
         str(row.runs or ""),
         _shown(row.sampled),
         spread if row.runs > 1 else "",
-        "" if row.greedy is None else _shown(row.greedy),
         _points(row.gain),
+        "" if row.greedy is None else _shown(row.greedy),
         _points(row.gain_greedy),
     )
 
@@ -157,20 +157,21 @@ def drawn(study: Study, found: Sequence[Row]) -> Table:
     table = Table(
         title=f"{study.name}: success on {study.tasks} held-out tasks a world",
         caption="95 % intervals in brackets; gains over the warm start in points, * significant at 5 %",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
     )
-    kept = [i for i in range(len(HEADS)) if any(cells(row)[i] for row in found)]
-    for i in kept:
-        table.add_column(HEADS[i], justify="left" if i < 2 else "right", no_wrap=True)
+    for name in HEADS:
+        table.add_column(name, justify="left" if name == "player" else "right", no_wrap=True)
     world = None
     for row in found:
-        if world not in (None, row.world):
-            table.add_section()
-        shown = list(cells(row))
-        if row.world == world:
-            shown[0] = ""
+        if row.world != world:
+            if world is not None:
+                table.add_section()
+            table.add_row(row.world, style="bold")
         world = row.world
         style = "green" if row.better else "dim" if row.runs == 0 and row.who != WARM else ""
-        table.add_row(*(shown[i] for i in kept), style=style)
+        who, *rest = cells(row)
+        table.add_row(f"  {who}", *rest, style=style)
     return table
 
 
@@ -181,8 +182,8 @@ def markdown(study: Study, found: Sequence[Row]) -> str:
         " once when greedy; 95 % intervals in brackets. Gains over the warm start in points, paired by task; * is"
         " significant at 5 %.",
         "",
-        "| " + " | ".join(HEADS) + " |",
-        "|" + "---|" * len(HEADS),
+        "| world | " + " | ".join(HEADS) + " |",
+        "|" + "---|" * (1 + len(HEADS)),
     ]
-    lines += ["| " + " | ".join(cells(row)) + " |" for row in found]
+    lines += [f"| {row.world} | " + " | ".join(cells(row)) + " |" for row in found]
     return "\n".join(lines) + "\n"

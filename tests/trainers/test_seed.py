@@ -1,0 +1,87 @@
+"""The seed model: what its tokenizer keeps, that it is made as it is said to be, and that it plays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
+pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum[lm]'")
+
+from arboretum.agents.dialogue import make_dialogue  # noqa: E402
+from arboretum.agents.engines.local.load import load_model, load_tokenizer  # noqa: E402
+from arboretum.agents.engines.shipped import model_source  # noqa: E402
+from arboretum.agents.tokens.chat import ChatTokens  # noqa: E402
+from arboretum.envs.registry import make_world  # noqa: E402
+from arboretum.trainers.seed.grow import LAKE, SOKOBAN, Growing, Growth, Stage  # noqa: E402
+from arboretum.trainers.seed.tokenizer import make_tokenizer  # noqa: E402
+
+TOKENIZER = make_tokenizer()
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_categories=["Cs"])))
+def test_any_text_comes_back_as_it_went_in(text: str) -> None:
+    ids = TOKENIZER.encode(text, add_special_tokens=False, split_special_tokens=True)
+    assert TOKENIZER.decode(ids) == text
+
+
+def test_each_cell_of_a_board_is_one_token() -> None:
+    for world in (LAKE, SOKOBAN):
+        observation, _ = make_world(world.id, **world.kwargs).reset(seed=3)
+        assert len(TOKENIZER.encode(observation, add_special_tokens=False)) == len(observation)
+
+
+def test_phrases_of_the_worlds_are_few_tokens() -> None:
+    observation, _ = make_world("TextBlocksworld-v0", blocks=4).reset(seed=1)
+    assert len(TOKENIZER.encode(observation, add_special_tokens=False)) < len(observation) / 4
+    reply = make_dialogue("no_think").demonstrate("", "Right || Up")
+    assert len(TOKENIZER.encode(reply, add_special_tokens=False)) == 5
+
+
+def test_the_shipped_tokenizer_is_the_one_that_is_written_down() -> None:
+    shipped = load_tokenizer("seed")
+    assert shipped.get_vocab() == TOKENIZER.get_vocab() and shipped.chat_template == TOKENIZER.chat_template
+    for text in ("<answer>Left || Down</answer>", "#√_P\n wörld", "Actions left: 10."):
+        assert shipped.encode(text) == TOKENIZER.encode(text)
+    ChatTokens(shipped)  # raises unless the template is append-only
+
+
+def test_the_shipped_model_is_small_and_of_the_architecture_that_is_said() -> None:
+    folder = Path(model_source("seed"))
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 3e6
+    model = load_model("seed", "cpu", "float32", None)
+    growth = Growth(Path())
+    assert model.config.model_type == "qwen2" and model.config.num_hidden_layers == growth.layers
+    assert sum(weight.numel() for weight in model.parameters()) < 5e5
+
+
+def test_growing_is_reproducible_and_learns(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    growth = Growth(tmp_path / "one", stages=(Stage(256, 64, lots=2), Stage(64, 64, noise=0.5, lots=1)), looks=1)
+    looks, weights = [], []
+    for out in ("one", "two"):
+        growing = Growing(replace(growth, out=tmp_path / out))
+        growing.look = lambda tasks=0: {}  # type: ignore[method-assign]  # its plays are no part of this
+        looks.append(list(growing.go()))
+        weights.append(load_model(growing.export(), "cpu", "float32", None).state_dict())
+    assert looks[0] == looks[1]
+    assert [look["step"] for look in looks[0]] == [4, 6]
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+    # A token drawn at random would cost ln(348) = 5.9.
+    assert looks[0][0]["loss"] < 5.9
+
+
+def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:
+    from rich.console import Console
+
+    from arboretum.envs.errors import ConfigurationError
+    from arboretum.trainers.seed.command import grow
+
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigurationError, match="holds no model"):
+        grow(tmp_path, console=Console(quiet=True))
+    assert (tmp_path / "notes.txt").read_text() == "mine"
