@@ -35,6 +35,9 @@ from .tokenizer import make_tokenizer
 LAKE = World("TextFrozenLake-v0", {"observation_format": "grid", "p_frozen": 0.8, "success_rate": 1.0})
 """RAGEN's lakes with as many holes as in its first paper, on ice that does not slip: a plan can be made."""
 SOKOBAN = World("TextSokoban-v0")
+GOAL_ONLY = World("TextSokoban-v0", {"reward_mode": "sparse"})
+"""Sokoban that pays for solved levels only, as it is practised. With a cost for every move the deviation of a group
+that fails as a whole is that of the moves wasted, and rules that divide by it (GRPO) teach to give up early."""
 SPEECH = Speech("no_think")
 """RAGEN's protocol without thoughts: up to five actions a reply, five replies, ten actions. What a model of this
 size can think in words is no more than the actions themselves."""
@@ -49,7 +52,8 @@ class Stage:
 
     Attributes:
         lake, sokoban: expert episodes of each world, none seen twice.
-        noise: chance that an action of the expert's is a random one instead; then failures are learnt from too.
+        noise: chance that an action of the expert's is a random one instead; then failures are learnt from too, and
+            Sokoban is the one that pays for solved levels only.
         lr: the highest learning rate; it rises over the first steps and falls to 0 along a cosine.
         lots: portions that episodes are played and learnt in.
     """
@@ -71,7 +75,7 @@ class Stage:
         return self.lots * max(1, round((self.lake // self.lots + self.sokoban // self.lots) / batch))
 
 
-STAGES = (Stage(32768, 98304), Stage(98304, 98304), Stage(8192, 8192, noise=0.4, lr=5e-4, lots=8))
+STAGES = (Stage(32768, 98304), Stage(98304, 98304), Stage(8192, 8192, noise=0.25, lr=5e-4, lots=8))
 """Of the shipped model: experts to learn to plan from, then players who err to imitate."""
 
 
@@ -188,7 +192,7 @@ class Growing:
     def _lot(self, stage: Stage, luck: int) -> Rollouts:
         found: list[Episode] = []
         expert = Expert(noise=stage.noise, keep="all" if stage.noise else "solved")
-        for world, count in ((LAKE, stage.lake), (SOKOBAN, stage.sokoban)):
+        for world, count in ((LAKE, stage.lake), (GOAL_ONLY if stage.noise else SOKOBAN, stage.sokoban)):
             found += expert_episodes(
                 entry_of(world, world.split),
                 count // stage.lots,
