@@ -36,8 +36,8 @@ LAKE = World("TextFrozenLake-v0", {"observation_format": "grid", "p_frozen": 0.8
 """RAGEN's lakes with as many holes as in its first paper, on ice that does not slip: a plan can be made."""
 SOKOBAN = World("TextSokoban-v0")
 GOAL_ONLY = World("TextSokoban-v0", {"reward_mode": "sparse"})
-"""Sokoban that pays for solved levels only, as it is practised. With a cost for every move the deviation of a group
-that fails as a whole is that of the moves wasted, and rules that divide by it (GRPO) teach to give up early."""
+"""Sokoban that pays for solved levels only, as it is practised. With a cost for every move the deviation of a
+group that fails as a whole is that of the moves wasted, and rules that divide by it (GRPO) teach to give up early."""
 SPEECH = Speech("no_think")
 """RAGEN's protocol without thoughts: up to five actions a reply, five replies, ten actions. What a model of this
 size can think in words is no more than the actions themselves."""
@@ -52,8 +52,8 @@ class Stage:
 
     Attributes:
         lake, sokoban: expert episodes of each world, none seen twice.
-        noise: chance that an action of the expert's is a random one instead; then failures are learnt from too, and
-            Sokoban is the one that pays for solved levels only.
+        noise: chance that an action of the expert's is a random one instead; then failures are learnt from too,
+            and Sokoban is the one that pays for solved levels only.
         lr: the highest learning rate; it rises over the first steps and falls to 0 along a cosine.
         lots: portions that episodes are played and learnt in.
     """
