@@ -9,8 +9,11 @@ VLLM_TESTS := tests/agents/test_vllm_engine.py tests/trainers/test_vllm_training
 
 .PHONY: demo test test-all bench docs clean
 
-demo: .venv/.core
+# The worlds and their players first; then a small model learns two of them.
+demo: .venv/.lm
 	@$(BIN)/arboretum eval quick
+	@rm -rf runs/demo
+	@$(BIN)/arboretum study first-steps --out runs/demo
 
 # Real servers, browsers and terminals keep real time, which a busy machine may not: what fails beside other tests is
 # run once more alone, and must pass then.
@@ -39,6 +42,11 @@ bench: .venv/.core
 	@echo "Installing Arboretum into .venv ..."
 	@$(PIP) --editable .
 	@touch $@
+
+.venv/.lm: $(NEEDS) | .venv/bin/python
+	@echo "Installing Arboretum and what small language models need into .venv ..."
+	@$(PIP) --editable ".[lm]"
+	@touch $@ .venv/.core
 
 .venv/.dev: $(NEEDS) | .venv/bin/python
 	@echo "Installing Arboretum and what its tests need into .venv ..."

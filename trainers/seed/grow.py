@@ -37,7 +37,7 @@ LAKE = World("TextFrozenLake-v0", {"observation_format": "grid", "p_frozen": 0.8
 SOKOBAN = World("TextSokoban-v0")
 GOAL_ONLY = World("TextSokoban-v0", {"reward_mode": "sparse"})
 """Sokoban that pays for solved levels only, as it is practised. With a cost for every move the deviation of a
-group that fails as a whole is that of the moves wasted, and rules that divide by it (GRPO) teach to give up early."""
+group that fails as a whole is that of the moves wasted, and what divides by it (GRPO) teaches to give up early."""
 SPEECH = Speech("no_think")
 """RAGEN's protocol without thoughts: up to five actions a reply, five replies, ten actions. What a model of this
 size can think in words is no more than the actions themselves."""
