@@ -170,9 +170,9 @@ def test_an_interrupted_run_has_its_report(warm_model: Path, tmp_path: Path) -> 
     command += ["--validation.tasks", "2", "--checkpoint-every", "1"]
     for setting in ("prompts=2", "rollouts=4", "reply_tokens=12", "max_turns=2", "think=null"):
         command += ["--set", f"sampler.{setting}"]
-    child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
+    command += ["--set", "optimisation.episodes_per_step=8"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
     deadline = time.monotonic() + 120
     metrics = run / "metrics.jsonl"
     while not (metrics.exists() and metrics.read_text().count("\n") >= 3):
