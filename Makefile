@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 NEEDS := pyproject.toml setup.py constraints.txt
 # The extras that the heavy tests exercise, beyond those of `make test`.
-HEAVY_EXTRAS := ray,lm,dense,search,lucene,web,openai,peers,heavy
+HEAVY_EXTRAS := ray,lm,tensorboard,dense,search,lucene,web,openai,peers,heavy
 
 .PHONY: demo test test-all bench docs clean
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..envs.errors import ConfigurationError
 from .policy import Policy
 from .recipe import Critic, Optimisation
+from .weights import optimizer_state, put_optimizer_state, put_state, whole, whole_state
 
 PATIENCE = 3
 """Steps in a row that may be skipped."""
@@ -50,36 +50,6 @@ def rate_factor(optimisation: Optimisation, update: int) -> float:
     return 1.0
 
 
-def make_accelerator(device: str | None, precision: str, trackers: tuple[str, ...] = (), folder: str = ".") -> Any:
-    """Hugging Face Accelerate's view of this process: alone, or one of many if its launcher started it.
-
-    Raises:
-        ConfigurationError: it is set up in a way that this trainer cannot work in.
-    """
-    from accelerate import Accelerator
-    from accelerate.state import AcceleratorState, PartialState
-
-    if PartialState._shared_state and PartialState().num_processes == 1:
-        # Settings of an earlier run in this process must not decide over this one.
-        AcceleratorState._reset_state(reset_partial_state=True)
-    try:
-        accelerator = Accelerator(
-            cpu=device == "cpu",
-            mixed_precision="bf16" if precision == "bfloat16" else "no",
-            log_with=list(trackers) or None,
-            project_dir=folder,
-        )
-    except (ValueError, ImportError) as error:
-        raise ConfigurationError(f"Accelerate cannot be set up: {error}") from None
-    kind = str(accelerator.distributed_type.value)
-    if kind not in ("NO", "MULTI_GPU", "MULTI_CPU"):
-        raise ConfigurationError(
-            f"Accelerate is configured for {kind}; so far the policy can only be sampled from where every process "
-            "holds it whole: use plain data parallelism (DDP)."
-        )
-    return accelerator
-
-
 @dataclass
 class Descent:
     """AdamW over policy and critic, through Accelerate.
@@ -94,6 +64,8 @@ class Descent:
         model: the policy as Accelerate wrapped it: what is to be called.
         streak: steps skipped in a row by now.
         skipped: steps skipped in all.
+        slowdown: what all learning rates are multiplied by, beside their schedule.
+        version: of the weights; it changes whenever they do.
     """
 
     accelerator: Any
@@ -102,17 +74,17 @@ class Descent:
     critic: Critic | None = None
     streak: int = 0
     skipped: int = 0
+    slowdown: float = 1.0
+    version: int = 0
 
     def __post_init__(self) -> None:
-        self._parts: list[list[Tensor]] = [[p for p in self.policy.causal.parameters() if p.requires_grad]]
+        parts = [[p for p in self.policy.causal.parameters() if p.requires_grad]]
         rates = [self.optimisation.lr]
         if self.policy.critic is not None:
             assert self.critic is not None
-            self._parts.append([p for p in self.policy.critic.parameters() if p.requires_grad])
+            parts.append([p for p in self.policy.critic.parameters() if p.requires_grad])
             rates.append(self.critic.lr)
-        groups = [
-            {"params": part, "lr": rate, "base_lr": rate} for part, rate in zip(self._parts, rates, strict=True)
-        ]
+        groups = [{"params": part, "lr": rate, "base_lr": rate} for part, rate in zip(parts, rates, strict=True)]
         optimizer = torch.optim.AdamW(
             groups, betas=self.optimisation.betas, weight_decay=self.optimisation.weight_decay
         )
@@ -128,9 +100,19 @@ class Descent:
         """Tokens that are run through the model at once where a run does not say how many."""
         return 4096 if self.accelerator.device.type == "cpu" else 16384
 
+    @property
+    def in_pieces(self) -> bool:
+        """Whether this process holds but a piece of each weight."""
+        return bool(self.accelerator.is_fsdp2)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Within it the models compute in the precision of the run."""
+        context: AbstractContextManager[Any] = self.accelerator.autocast()
+        return context
+
     def set_rates(self, update: int) -> float:
         """Set the learning rates of an update; returns the policy's."""
-        factor = rate_factor(self.optimisation, update)
+        factor = rate_factor(self.optimisation, update) * self.slowdown
         waits = self.critic is not None and update < self.critic.warmup
         for number, group in enumerate(self.optimizer.param_groups):
             group["lr"] = group["base_lr"] * (0.0 if waits and number == 0 else factor)
@@ -138,8 +120,9 @@ class Descent:
 
     @contextmanager
     def part(self, last: bool) -> Iterator[None]:
-        """Around forward and backward of one micro-batch: gradients are exchanged with the last one only."""
-        with nullcontext() if last or self.world == 1 else self.accelerator.no_sync(self.model):
+        """Around forward and backward of one micro-batch: whole gradients are exchanged with the last one only."""
+        waits = not last and self.world > 1 and not self.in_pieces
+        with self.accelerator.no_sync(self.model) if waits else nullcontext():
             yield
 
     def backward(self, loss: Tensor) -> None:
@@ -152,16 +135,16 @@ class Descent:
         Raises:
             Diverged: it was the third skipped step in a row.
         """
-        limit = self.optimisation.max_grad_norm
-        norms = [float(self.accelerator.clip_grad_norm_(part, limit)) for part in self._parts]
+        norms = self._clip(self.optimisation.max_grad_norm)
+        # These are norms of whole gradients, so that all processes come to the same conclusion.
         finite = all(math.isfinite(norm) for norm in norms)
+        self._take(finite)
         if finite:
-            self.optimizer.step()
             self.streak = 0
+            self.version += 1
         else:
             self.streak += 1
             self.skipped += 1
-        self.optimizer.zero_grad()
         if self.streak >= PATIENCE:
             raise Diverged(
                 f"the gradient was NaN or infinite in {self.streak} steps in a row; none of them was taken. Lower "
@@ -169,12 +152,53 @@ class Descent:
             )
         return Step(norms[0], norms[1] if len(norms) > 1 else 0.0, not finite)
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint holds of the optimizer."""
-        inner = self.optimizer.optimizer
-        return {"optimizer": inner.state_dict(), "streak": self.streak, "skipped": self.skipped}
+    def _clip(self, limit: float) -> list[float]:
+        """Scale the gradients of each parameter group down to a norm; the norms before it."""
+        groups = self.optimizer.param_groups
+        return [float(whole(torch.nn.utils.clip_grad_norm_(group["params"], limit))) for group in groups]
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Continue from a `state`."""
-        self.optimizer.optimizer.load_state_dict(state["optimizer"])
+    def _take(self, finite: bool) -> None:
+        """Take the step if the gradients are finite, and forget them in any case."""
+        if finite:
+            self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds of optimizer and critic, the same however many processes there are.
+
+        All processes must ask for it together.
+        """
+        critic = self.policy.critic
+        return {
+            "optimizer": self._optimizer_state(),
+            "critic": None if critic is None else whole_state(critic),
+            "streak": self.streak,
+            "skipped": self.skipped,
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state`, once the policy itself has been loaded."""
+        self._put_optimizer_state(state["optimizer"])
+        if self.policy.critic is not None:
+            put_state(self.policy.critic, state["critic"])
         self.streak, self.skipped = state["streak"], state["skipped"]
+        self.version += 1
+
+    def _optimizer_state(self) -> dict[str, dict[str, Tensor]]:
+        return optimizer_state(self.policy, self.optimizer.optimizer)
+
+    def _put_optimizer_state(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        put_optimizer_state(self.policy, self.optimizer.optimizer, state)
+
+
+def make_descent(
+    accelerator: Any, policy: Policy, optimisation: Optimisation, critic: Critic | None = None
+) -> Descent:
+    """The descent that fits how the processes share the learning; see `Descent`."""
+    if str(accelerator.distributed_type.value) == "DEEPSPEED":
+        from .zero import ZeroDescent
+
+        return ZeroDescent(accelerator, policy, optimisation, critic)
+    return Descent(accelerator, policy, optimisation, critic)

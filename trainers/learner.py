@@ -38,8 +38,8 @@ class Learner:
         own_samples: see below.
 
     Attributes:
-        own_samples: whether rollouts come from this very model in this precision, so that at temperature 1 the
-            log-probabilities that they bring are the policy's, up to rounding, and need no pass of their own.
+        own_samples: whether rollouts come from this very model in this precision: without nucleus sampling the
+            log-probabilities that they bring are then the policy's, up to rounding, and need no pass of their own.
         kl_coef: β now.
     """
 
@@ -82,13 +82,13 @@ class Learner:
             use_critic: the critic's values.
             use_policy: the log-probabilities.
         """
-        accelerator = self.descent.accelerator
+        device = self.descent.accelerator.device
         found = torch.zeros(2, rollouts.actions, dtype=torch.float64)
         with self._scorer(reference) as scorer:
             for micro, counts in shared_micros(self.descent, rollouts, self._micro_tokens):
-                with accelerator.autocast():
+                with self.descent.autocast():
                     scores = scorer(
-                        **on_device(micro, accelerator.device),
+                        **on_device(micro, device),
                         temperature=temperature,
                         use_critic=use_critic,
                         use_policy=use_policy,
@@ -99,7 +99,7 @@ class Learner:
                     if use_critic:
                         found[1, micro.actions] = scores[2].double().cpu()
         if self.descent.world > 1:
-            found = accelerator.reduce(found.to(accelerator.device), "sum").cpu()
+            found = self.descent.accelerator.reduce(found.to(device), "sum").cpu()
         return found[0].numpy(), found[1].numpy()
 
     def _scorer(self, reference: bool) -> Any:
@@ -136,7 +136,7 @@ class Learner:
         old = values = ref = None
         needs_old = in_reward or len(plans) > 1  # else the policy is still the one that sampled
         # A correction for the sampler compares with the trainer's own numbers.
-        trusted = self.own_samples and temperature == 1.0 and objective.mismatch.cap is None
+        trusted = self.own_samples and recipe.sampler.top_p == 1.0 and objective.mismatch.cap is None
         scores_old = needs_old and not trusted
         if has_critic or scores_old:
             old, values = self.score(rollouts, temperature, use_critic=has_critic, use_policy=scores_old)
@@ -152,8 +152,7 @@ class Learner:
             rollouts = rollouts.penalised_tokens(-self.kl_coef * kl)
         credit = recipe.credit.assign(rollouts, values if has_critic else None)
         arrays: dict[str, FloatArray] = {"advantages": credit.advantages * scale}
-        # The engine reports probabilities at temperature 1: at another they are those of another policy.
-        if temperature == 1.0 and old is not rollouts.logprobs:
+        if old is not rollouts.logprobs:
             arrays["sampler_logp"] = rollouts.logprobs
         for name, array in (
             ("old_logp", old),
@@ -279,18 +278,11 @@ class Learner:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds of the learner, the policy's own weights excepted."""
-        critic = self.descent.policy.critic
-        return {
-            "descent": self.descent.state(),
-            "critic": None if critic is None else critic.state_dict(),
-            "kl_coef": self.kl_coef,
-        }
+        return {"descent": self.descent.state(), "kl_coef": self.kl_coef}
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from a `state`."""
         self.descent.load(state["descent"])
-        if self.descent.policy.critic is not None:
-            self.descent.policy.critic.load_state_dict(state["critic"])
         self.kl_coef = state["kl_coef"]
 
 
@@ -326,9 +318,12 @@ def run_micros(
     parts = []
     for number, (micro, counts) in enumerate(micros, 1):
         with descent.part(last=number == len(micros)):
-            scores = descent.model(
-                **on_device(micro, descent.accelerator.device), temperature=temperature, entropy_grad=entropy_grad
-            )
+            with descent.autocast():  # FSDP does not bring its own
+                scores = descent.model(
+                    **on_device(micro, descent.accelerator.device),
+                    temperature=temperature,
+                    entropy_grad=entropy_grad,
+                )
             loss, sums = loss_of(micro, scores)
             descent.backward(loss if counts else loss * 0.0)
         if counts:

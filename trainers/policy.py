@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from ..envs.errors import ConfigurationError
 from .batch import MicroBatch
 from .objectives.logprobs import TokenScores, score_hidden, score_tokens
 from .settings import Lora
+from .weights import merged
 
 
 class Scores(NamedTuple):
@@ -53,6 +54,7 @@ class Policy(nn.Module):  # type: ignore[misc]  # torch is untyped here
             self.critic = nn.ModuleDict({"body": copy.deepcopy(_body(causal)), "head": head})
         for module in self.modules():
             _no_dropout(module)
+        self._no_split_modules = list(getattr(causal, "_no_split_modules", None) or [])  # what FSDP cuts along
         self._plain_head = _has_plain_head(causal)
         self.train()
 
@@ -88,7 +90,7 @@ class Policy(nn.Module):  # type: ignore[misc]  # torch is untyped here
             logp, entropy = score_tokens(logits.flatten(0, 1)[sources], targets, temperature, entropy_grad)
         if self.critic is not None and use_critic:
             hidden = _hidden(self.critic["body"], tokens, sources)
-            values = self.critic["head"](hidden).squeeze(-1).float()
+            values = self.critic["head"](hidden).sum(-1).float()  # of one: FSDP wants no views
         return logp, entropy, values
 
 
@@ -214,15 +216,17 @@ class Reference:
             yield policy if self._copy is None else self._copy
 
 
-def export(causal: Any, tokenizer: Any, folder: Path) -> None:
-    """Write a plain Hugging Face folder, adapters merged, that `transformers` and vLLM load."""
+def export(causal: Any, tokenizer: Any, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+    """Write a plain Hugging Face folder, adapters merged, that `transformers` and vLLM load.
+
+    Args:
+        causal: the model.
+        tokenizer: its tokenizer.
+        folder: made if missing.
+        weights: of `merged`, where one process could not gather them alone.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    wrapped = adapters(causal)
-    model = causal
-    if wrapped is not None:
-        model = copy.deepcopy(wrapped).merge_and_unload()
-        model.__dict__.pop("peft_wrapper", None)
-    model.save_pretrained(folder)
+    causal.save_pretrained(folder, state_dict=dict(merged(causal)) if weights is None else dict(weights))
     tokenizer.save_pretrained(folder)
 
 

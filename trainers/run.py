@@ -11,12 +11,11 @@ from typing import Any
 from ..envs.errors import ConfigurationError, DataError
 from ..envs.tasks import GeneratedTasks
 from .checks import at_least, positive
-from .expert import Expert
 from .monitor import Monitor
 from .recipe import Chains, Recipe
 from .sampler import dialogue_of, entry_of, episode_limit
 from .schedules import Linear
-from .settings import Hardware, Speech, Validation, World
+from .settings import Expert, Hardware, Speech, Validation, World
 
 FILE = "run.json"
 
@@ -74,11 +73,6 @@ class Run:
                     f"validation.split and the split to learn from are both {self.world.split!r}: the policy would"
                     " be judged on what it learnt from; name another split, or set validation.every = 0."
                 )
-        if recipe.objective.mismatch.cap is not None and recipe.sampler.temperature != 1.0:
-            raise ConfigurationError(
-                "objective.mismatch.cap compares with the sampler's probabilities, which engines report at "
-                "temperature 1; set sampler.temperature = 1.0, or objective.mismatch.cap = None."
-            )
         limit = episode_limit(dialogue, recipe.sampler, env, None)
         if recipe.overlong.coef and recipe.overlong.max_tokens is None and limit is None:
             raise ConfigurationError(
@@ -205,3 +199,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [plain(item) for item in value]
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+
+
+def flat(value: Any, path: str = "") -> dict[str, Any]:
+    """Plain settings by their path, such as {"recipe.sampler.rollouts": 16}; lists stay whole."""
+    if not isinstance(value, dict) or not value:
+        return {path: value}
+    found: dict[str, Any] = {}
+    for key, inner in value.items():
+        found |= flat(inner, f"{path}.{key}" if path else str(key))
+    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +10,6 @@ import numpy as np
 
 from ..agents.dialogue import Dialogue, make_dialogue
 from ..agents.engines.base import Message, Sampling
-from ..agents.engines.transformers import TransformersEngine
 from ..agents.episode import Episode
 from ..agents.language import LanguageAgent
 from ..agents.play import Job, play
@@ -21,8 +19,12 @@ from ..envs.seeding import stable_seed
 from ..envs.tasks import GeneratedTasks
 from ..eval.statistics import Interval, rate
 from ..eval.suite import Entry, Suite
+from .live import Live
 from .recipe import Chains, check_context
 from .settings import Speech, Validation, World
+
+SAMPLES = 6
+"""Episodes of a validation that are kept for people to read."""
 
 
 def dialogue_of(speech: Speech, sampler: Chains) -> Dialogue:
@@ -83,31 +85,31 @@ class Score:
         mean_return: mean undiscounted return.
         episodes: how many were played to the end.
         failed: how many broke off.
+        samples: some of the episodes, of the same tasks every time.
     """
 
     success: Interval
     mean_return: float
     episodes: int
     failed: int
+    samples: tuple[Episode, ...] = ()
 
 
 class Sampler:
-    """Plays with the model that learns, in this process.
+    """Plays with the policy as it is now; where several processes learn together, each plays its share.
 
     Args:
-        causal: the model; used in place.
-        tokenizer: its tokenizer.
+        live: samples with the policy.
         speech: how the world speaks to it.
         chains: the sampler of the recipe.
-        in_flight: episodes at once.
-        accelerator: whose precision replies are sampled in.
+        in_flight: episodes at once, in each process.
+        accelerator: of all processes.
     """
 
-    def __init__(
-        self, causal: Any, tokenizer: Any, speech: Speech, chains: Chains, *, in_flight: int, accelerator: Any
-    ) -> None:
+    def __init__(self, live: Live, speech: Speech, chains: Chains, *, in_flight: int, accelerator: Any) -> None:
         self.dialogue = dialogue_of(speech, chains)
-        self.engine = TransformersEngine(causal, tokenizer, max_batch=in_flight, name="policy")
+        self.engine = live.engine
+        self._live = live
         self._agent = LanguageAgent(
             "policy",
             self.engine,
@@ -128,17 +130,34 @@ class Sampler:
         keep_states: bool = False,
         top_p: float | None = None,
     ) -> list[Episode]:
-        """Play jobs, in the order in which they end. The weights may have changed since the last call."""
-        self.engine.invalidate()
+        """Play jobs. The weights may have changed since the last call.
+
+        All processes must ask for the same jobs, and all get all episodes, in the order of the jobs.
+        """
+        self._live.refresh()
+        world, rank = self._accelerator.num_processes, self._accelerator.process_index
+        # Blocks, since jobs side by side often have a task in common, whose prompt an engine may keep.
+        mine = jobs[len(jobs) * rank // world : len(jobs) * (rank + 1) // world]
+        episodes = self._play(entry, mine, temperature, keep_states=keep_states, top_p=top_p)
+        if world > 1:
+            from accelerate.utils import gather_object
+
+            episodes = gather_object(episodes)
+        places = {job.seed: place for place, job in enumerate(jobs)}
+        return sorted(episodes, key=lambda episode: places[episode.seed])
+
+    def _play(
+        self, entry: Entry, jobs: Sequence[Job], temperature: float, *, keep_states: bool, top_p: float | None
+    ) -> list[Episode]:
+        """Play jobs in this process, in the order in which they end."""
         agent = self._agent
         usual = agent.sampling
         agent.sampling = replace(usual, temperature=temperature, top_p=usual.top_p if top_p is None else top_p)
         envs = self._worlds.setdefault(repr(entry), [])
         while len(envs) < min(self._in_flight, len(jobs)):
             envs.append(entry.make())
-        autocast = self._accelerator.autocast() if self._accelerator is not None else nullcontext()
         try:
-            with autocast:
+            with self._live.precision():
                 return list(
                     play(agent, envs[: len(jobs)], jobs, max_turns=entry.max_turns, keep_states=keep_states)
                 )
@@ -174,6 +193,7 @@ class Sampler:
             for name in names
             for repeat in range(validation.repeats)
         ]
+        shown = [job.seed for job in jobs[:: validation.repeats][:SAMPLES]]
         if validation.temperature is not None:
             temperature = validation.temperature
         episodes = self.play(entry, jobs, temperature, top_p=1.0)
@@ -184,6 +204,7 @@ class Sampler:
             float(np.mean([episode.total_reward for episode in whole])) if whole else float("nan"),
             len(whole),
             len(episodes) - len(whole),
+            tuple(sorted((e for e in whole if e.seed in shown), key=lambda e: shown.index(e.seed))),
         )
 
     def _world(self, entry: Entry) -> TextEnv[Any]:

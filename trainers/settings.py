@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from .checks import at_least, one_of, positive
+from .checks import at_least, fraction, one_of, positive
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,9 @@ class Hardware:
         micro_tokens: tokens run through the model at once when learning, padding included. Bounds memory; what is
             learnt does not depend on it. None is 4096 on the CPU, whose caches hold no more, and 16384 elsewhere.
         in_flight: episodes played, and replies sampled, at once.
+        engine: what samples: the model that learns itself ("transformers"), or vLLM in this process, which takes
+            over the weights after every update.
+        vllm_memory: share of the GPU's memory that vLLM may take.
     """
 
     device: str | None = None
@@ -48,8 +51,12 @@ class Hardware:
     lora: Lora | None = None
     micro_tokens: int | None = None
     in_flight: int = 64
+    engine: Literal["transformers", "vllm"] = "transformers"
+    vllm_memory: float = 0.3
 
     def __post_init__(self) -> None:
+        one_of("engine", self.engine, ("transformers", "vllm"))
+        fraction("vllm_memory", self.vllm_memory)
         one_of("device", self.device, (None, "cpu"))
         one_of("precision", self.precision, ("float32", "bfloat16"))
         at_least("micro_tokens", self.micro_tokens, 1)
@@ -114,3 +121,27 @@ class Speech:
     dialogue: str = "think"
     settings: Mapping[str, Any] = field(default_factory=dict)
     template: str | None = None
+
+
+@dataclass(frozen=True)
+class Expert:
+    """How well, and how, the expert plays.
+
+    Attributes:
+        noise: ε: the chance that an action is drawn at random from those admissible, instead of the expert's.
+        actions_per_turn: actions in one reply; None for as many as the dialogue allows. One is right in worlds
+            with chance: a plan holds only as long as chance does not interfere.
+        thoughts: what stands where the dialogue wants reasoning: the plan in words, or nothing.
+        keep: episodes to learn from.
+    """
+
+    noise: float = 0.0
+    actions_per_turn: int | None = None
+    thoughts: Literal["plan", "none"] = "plan"
+    keep: Literal["solved", "all"] = "solved"
+
+    def __post_init__(self) -> None:
+        fraction("expert.noise", self.noise)
+        at_least("expert.actions_per_turn", self.actions_per_turn, 1)
+        one_of("expert.thoughts", self.thoughts, ("plan", "none"))
+        one_of("expert.keep", self.keep, ("solved", "all"))

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,15 +16,18 @@ from torch import Tensor
 from ..agents.episode import Episode
 from ..envs.seeding import stable_seed
 from .batch import MicroBatch, optimizer_batches
-from .descent import Descent, make_accelerator
+from .descent import make_descent
 from .expert import expert_episodes, quality
 from .learner import run_micros, shared_micros
+from .live import shared
 from .objectives.loss import Sums
 from .policy import Policy, export, load_causal, on_device
+from .processes import make_accelerator
 from .recipe import Optimisation
 from .rollouts import Rollouts, from_episodes
 from .run import Lesson
 from .sampler import Sampler, entry_of
+from .weights import merged
 
 
 @dataclass
@@ -54,13 +57,9 @@ class Tuning:
             lora=hardware.lora,
             gradient_checkpointing=hardware.gradient_checkpointing,
         )
+        live = shared(causal, self.tokenizer, hardware.in_flight)
         self.sampler = Sampler(
-            causal,
-            self.tokenizer,
-            lesson.speech,
-            lesson.chains,
-            in_flight=hardware.in_flight,
-            accelerator=self.accelerator,
+            live, lesson.speech, lesson.chains, in_flight=hardware.in_flight, accelerator=self.accelerator
         )
         spare = max(1, lesson.episodes // 16)
         played = expert_episodes(
@@ -87,7 +86,7 @@ class Tuning:
             warmup=min(lesson.warmup, self.steps - 1),
             weight_decay=lesson.weight_decay,
         )
-        self.descent = Descent(self.accelerator, Policy(causal), optimisation)
+        self.descent = make_descent(self.accelerator, Policy(causal), optimisation)
         self._micro_tokens = hardware.micro_tokens or self.descent.micro_tokens
 
     def go(self) -> Iterator[dict[str, float]]:
@@ -132,21 +131,15 @@ class Tuning:
         """The mean loss a token on rollouts that nothing is learnt from."""
         total = 0.0
         for micro, counts in shared_micros(self.descent, rollouts, self._micro_tokens):
-            with self.accelerator.autocast():
+            with self.descent.autocast():
                 logp, _, _ = self.descent.model(**on_device(micro, self.accelerator.device), temperature=1.0)
             total -= float(logp.sum()) if counts else 0.0
         summed = self.accelerator.reduce(torch.tensor(total, device=self.accelerator.device), "sum")
         return float(summed) / max(rollouts.actions, 1)
 
     def _run(self, rollouts: Rollouts) -> dict[str, float]:
-        share = 1.0 / max(rollouts.actions, 1)
-
-        def loss_of(micro: MicroBatch, scores: Sequence[Tensor]) -> tuple[Tensor, Sums]:
-            loss = -scores[0].sum() * share
-            return loss, {"loss": float(loss.detach()), "entropy": float(scores[1].detach().sum()) * share}
-
         micros = list(shared_micros(self.descent, rollouts, self._micro_tokens))
-        parts = run_micros(self.descent, micros, 1.0, loss_of)
+        parts = run_micros(self.descent, micros, 1.0, imitation(rollouts))
         if self.descent.world > 1:
             from accelerate.utils import gather_object
 
@@ -160,8 +153,10 @@ class Tuning:
     def export(self) -> Path:
         """Write the model, a plain Hugging Face folder, into the run's folder; whole or not at all."""
         folder = self.lesson.out / "model"
+        causal = self.descent.policy.causal
+        weights = {name: weight.cpu() for name, weight in merged(causal) if self.accelerator.is_main_process}
         if self.accelerator.is_main_process:
-            export_whole(self.descent.policy.causal, self.tokenizer, folder)
+            export_whole(causal, self.tokenizer, folder, weights)
         self.accelerator.wait_for_everyone()
         return folder
 
@@ -170,12 +165,25 @@ class Tuning:
         self.sampler.engine.close()
 
 
-def export_whole(causal: object, tokenizer: object, folder: Path) -> None:
+def imitation(rollouts: Rollouts) -> Callable[[MicroBatch, Sequence[Tensor]], tuple[Tensor, Sums]]:
+    """The loss of imitating all sampled tokens of an optimizer batch, as `run_micros` takes it."""
+    share = 1.0 / max(rollouts.actions, 1)
+
+    def loss_of(micro: MicroBatch, scores: Sequence[Tensor]) -> tuple[Tensor, Sums]:
+        loss = -scores[0].sum() * share
+        return loss, {"loss": float(loss.detach()), "entropy": float(scores[1].detach().sum()) * share}
+
+    return loss_of
+
+
+def export_whole(
+    causal: object, tokenizer: object, folder: Path, weights: Mapping[str, Tensor] | None = None
+) -> None:
     """Write a plain Hugging Face folder beside its place, then put it there; what was there before is replaced."""
     part = folder.with_name(f"{folder.name}.{os.getpid()}.part")
     shutil.rmtree(part, ignore_errors=True)
     try:
-        export(causal, tokenizer, part)
+        export(causal, tokenizer, part, weights)
         if folder.exists():
             shutil.rmtree(folder)
         part.rename(folder)
@@ -188,4 +196,4 @@ def _arrays(episodes: list[Episode]) -> Rollouts:
     return from_episodes(episodes, list(range(len(episodes))))
 
 
-__all__ = ["Tuning", "export_whole"]
+__all__ = ["Tuning", "export_whole", "imitation"]

@@ -91,7 +91,8 @@ class Completion:
         text: what was said, without the prefill and without end-of-turn tokens.
         finish: "stop" (end of turn or a stop text), "length" (cut by `max_tokens` or the context), "error".
         token_ids: what was sampled, end-of-turn token included, for engines with a tokenizer.
-        logprobs: the log-probability of each, at temperature 1 and before top-p and top-k.
+        logprobs: the log-probability of each, at temperature 1 and before top-p and top-k (an engine beside a
+            trainer may be told to report those of the distribution that was drawn from).
         usage: what it cost.
         error: one sentence, when `finish` is "error"; the episode then breaks off and a resumed run retries it.
     """

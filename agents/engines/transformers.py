@@ -48,6 +48,7 @@ class TransformersEngine(Engine):
         max_batch: int = 64,
         context: int | None = None,
         cache_tokens: int | None = None,
+        logprobs_as_drawn: bool = False,
         name: str | None = None,
     ) -> None:
         """Load a model, or share one.
@@ -63,6 +64,8 @@ class TransformersEngine(Engine):
             context: longest conversation in tokens; None for what the model was made for.
             cache_tokens: most tokens that idle conversations keep in memory; those idle longest are forgotten and
                 encoded again when they come back. None for what fits 4 GiB.
+            logprobs_as_drawn: report log-probabilities of the distribution that a token was drawn from, after
+                temperature, top-p and top-k, as a trainer compares them, instead of those at temperature 1.
             name: how records call the engine; None for "transformers:" and the model's name.
 
         Raises:
@@ -102,6 +105,7 @@ class TransformersEngine(Engine):
             self._cache = load.choose_cache(self.model, self.context, max_batch, cache_tokens, _IDLE_BYTES)
         self.keeps_cache: bool = self._cache.keeps
         self._max_batch = max_batch
+        self._as_drawn = logprobs_as_drawn
         self._waiting: deque[Task] = deque()
         self._active: list[Task] = []
         self._done: list[tuple[str, Completion]] = []
@@ -193,7 +197,8 @@ class TransformersEngine(Engine):
 
         tasks, logits = self._cache.advance(self._active)
         if self._settings is None or self._settings[0] != tasks:
-            self._settings = tasks, Settings([task.request.sampling for task in tasks], logits.device)
+            rows = [task.request.sampling for task in tasks]
+            self._settings = tasks, Settings(rows, logits.device, as_drawn=self._as_drawn)
         uniform = [task.draws[len(task.logprobs)] if task.draws else 0.0 for task in tasks]
         drawn = draw(logits, uniform, self._settings[1])
         over: set[int] = set()

@@ -24,8 +24,9 @@ class VLLMEngine(Engine):
     conversation has in common with earlier ones, its own last turn above all, is not computed again (prefix
     cache); `Usage.cached_tokens` tells how much that was.
 
-    Token ids are what was sampled; log-probabilities are those at temperature 1 of the whole vocabulary. A reply
-    whose log-probabilities are not numbers is refused: it comes back with finish "error".
+    Token ids are what was sampled; log-probabilities are those at temperature 1 of the whole vocabulary, or with
+    `logprobs_mode="processed_logprobs"` those of the distribution that a token was drawn from. A reply whose
+    log-probabilities are not numbers is refused: it comes back with finish "error".
 
     Args:
         model: a model's folder, or its name on the Hugging Face hub.

@@ -233,6 +233,10 @@ def test_draws_follow_the_distribution(temperature: float, top_p: float, top_k: 
         ).pvalue
         > 1e-3
     )
+    told = Settings([Sampling(temperature, top_p, top_k)] * count, logits.device, as_drawn=True)
+    again = draw(logits.expand(count, -1), uniforms(5, count), told)
+    assert again.tokens == drawn.tokens
+    assert torch.allclose(torch.tensor(again.logprobs), expected.log()[again.tokens], atol=1e-5)
 
 
 @given(st.data())

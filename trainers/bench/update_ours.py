@@ -29,13 +29,14 @@ def recipe_of(updates: int) -> Recipe:
 
 def learner_of(folder: Path, recipe: Recipe, device: str | None, precision: str, micro_tokens: int | None) -> Any:
     """A learner of the model in `folder`."""
-    from ..descent import Descent, make_accelerator
+    from ..descent import make_descent
     from ..learner import Learner
     from ..policy import Policy, load_causal
+    from ..processes import make_accelerator
 
     accelerator = make_accelerator(device, precision)
     causal, _ = load_causal(folder / "model", str(accelerator.device))
-    descent = Descent(accelerator, Policy(causal), recipe.optimisation)
+    descent = make_descent(accelerator, Policy(causal), recipe.optimisation)
     return Learner(recipe, descent, None, micro_tokens=micro_tokens, seed=0)
 
 

@@ -27,7 +27,7 @@ class Tokens:
         turns: turn of each token, small integers; for the turn ratio.
         old_logp: log π before the update; None on the first and only step, where it equals `logp`.
         ref_logp: log π_ref; needed for a KL term in the loss.
-        sampler_logp: log π as the engine reported it.
+        sampler_logp: log-probability in the distribution that the engine drew from, as it reported it.
         entropy: of the policy at the token.
     """
 
@@ -80,6 +80,7 @@ def policy_loss(objective: Objective, tokens: Tokens, kl_coef: float | None = No
         losses = losses * correction
         seen["mismatch_kl"] = kl_estimate(tokens.sampler_logp, old_logp, "k3")
         seen["mismatch_abs"] = (tokens.sampler_logp - old_logp).abs()
+        seen["mismatch_ratio"] = torch.exp(log_ratios(old_logp, tokens.sampler_logp))
         seen["mismatch_weight"] = correction
     coef = objective.kl.coef if kl_coef is None else kl_coef
     if objective.kl.coef and objective.kl.placement == "loss":
@@ -107,7 +108,7 @@ def _sums(seen: dict[str, Tensor], counted: Tensor) -> Sums:
     kept = {name: value.detach()[counted].double() for name, value in seen.items()}
     numbers = {name: value.sum() for name, value in kept.items()}
     numbers["tokens"] = counted.sum().double()
-    for name in ("ratio", "mismatch_abs"):
+    for name in ("ratio", "mismatch_abs", "mismatch_ratio"):
         if name in kept and kept[name].numel():
             numbers[f"{name}_max"] = kept[name].max()
     return dict(zip(numbers, torch.stack(list(numbers.values())).tolist(), strict=True))
@@ -119,8 +120,10 @@ def metrics(parts: Iterable[Sums]) -> dict[str, float]:
     What only some micro-batches measured is a mean over theirs.
 
     Keys: `clip_upper`, `clip_lower`, `clip_dual` (fractions of tokens whose gradient was clipped away), `ratio`,
-    `ratio_max`, `approx_kl` (old policy to new, k3), `kl` (to the reference), `entropy`, `mismatch_kl`,
-    `mismatch_abs`, `mismatch_abs_max`, `mismatch_weight` (sampler to trainer), `tokens`.
+    `ratio_max`, `approx_kl` (old policy to new, k3), `kl` (to the reference), `entropy`, `tokens`; and of the
+    sampler's distribution against the trainer's before the update `mismatch_kl` (k3), `mismatch_abs` (mean
+    difference of log-probabilities), `mismatch_abs_max`, `mismatch_ratio` (trainer over sampler, 1 where they
+    agree), `mismatch_ratio_max`, `mismatch_weight` (what the loss was multiplied by).
     """
     totals: Sums = {}
     tokens: Sums = {}

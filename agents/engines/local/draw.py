@@ -12,7 +12,7 @@ from ..base import Sampling
 
 
 class Drawn(NamedTuple):
-    """One value a row: the token, its log-probability at temperature 1, and whether the logits were usable."""
+    """One value a row: the token, its log-probability, and whether the logits were usable."""
 
     tokens: list[int]
     logprobs: list[float]
@@ -25,9 +25,12 @@ class Settings:
     Args:
         rows: the settings of each row.
         device: where the logits are.
+        as_drawn: report log-probabilities of the distribution that a token was drawn from, after temperature,
+            top-p and top-k, instead of those at temperature 1. A greedy row's are at temperature 1 in any case.
     """
 
-    def __init__(self, rows: Sequence[Sampling], device: torch.device) -> None:
+    def __init__(self, rows: Sequence[Sampling], device: torch.device, *, as_drawn: bool = False) -> None:
+        self.as_drawn = as_drawn
         self.greedy = all(row.temperature == 0 for row in rows)
         self.restricted = any(row.temperature > 0 and (row.top_p < 1 or row.top_k > 0) for row in rows)
 
@@ -57,7 +60,9 @@ def draw(logits: torch.Tensor, uniform: Sequence[float], settings: Settings) -> 
     if settings.greedy:
         tokens = logits.argmax(dim=-1, keepdim=True)
     else:
-        tokens = _sample(logits, logprobs, uniform, settings)
+        tokens, drawn_from = _sample(logits, logprobs, uniform, settings)
+        if settings.as_drawn:
+            logprobs = drawn_from
         if settings.some_greedy:
             tokens = torch.where(settings.is_greedy, logits.argmax(dim=-1, keepdim=True), tokens)
     # Softmax spreads NaN and infinity over the whole row, so that whichever token was chosen shows them.
@@ -74,8 +79,13 @@ def uniforms(seed: int, count: int) -> list[float]:
 
 def _sample(
     logits: torch.Tensor, logprobs: torch.Tensor, uniform: Sequence[float], settings: Settings
-) -> torch.Tensor:
-    chances = logprobs.exp() if settings.plain else torch.softmax(logits / settings.temperature, dim=-1)
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Drawn tokens, and the log-probabilities [rows, vocabulary] of what they were drawn from.
+
+    Those of tokens that top-p or top-k leave out mean nothing.
+    """
+    scaled = logprobs if settings.plain else torch.log_softmax(logits / settings.temperature, dim=-1)
+    chances = scaled.exp()
     order = None
     if settings.restricted:
         chances, order = chances.sort(dim=-1, descending=True, stable=True)
@@ -85,7 +95,9 @@ def _sample(
         dropped = ((likelier >= settings.top_p) | (rank >= settings.top_k)) & (rank > 0)
         chances = chances.masked_fill(dropped, 0.0)
     heaped = chances.cumsum(dim=-1)
+    if settings.restricted:
+        scaled = scaled - heaped[:, -1:].log()
     target = torch.tensor(uniform, dtype=heaped.dtype, device=heaped.device)[:, None] * heaped[:, -1:]
     # NaN is above all numbers: the last index, not one past it.
     index = torch.searchsorted(heaped, target, right=True).clamp_(max=heaped.shape[-1] - 1)
-    return index if order is None else order.gather(-1, index)
+    return (index if order is None else order.gather(-1, index)), scaled
