@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 NEEDS := pyproject.toml setup.py constraints.txt
 # The extras that the heavy tests exercise, beyond those of `make test`.
-HEAVY_EXTRAS := ray,lm,deepspeed,dense,search,lucene,web,openai,peers,heavy
+HEAVY_EXTRAS := ray,lm,tensorboard,deepspeed,dense,search,lucene,web,openai,peers,heavy
 VLLM_TESTS := tests/agents/test_vllm_engine.py tests/trainers/test_vllm_training.py
 
 .PHONY: demo test test-all bench docs clean

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from rich.console import Console
-from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, subcommand
+from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg, subcommand
 from tyro.extras import SubcommandApp
 
 from .envs.errors import ConfigurationError
+from .trainers.options import LessonOptions, TrainOptions
 
 DESCRIPTION = "Text worlds, players, trainers and an evaluation harness for language-model agents."
 
@@ -152,7 +153,7 @@ def report(
     """Write the report of a run again, or of several runs of one suite side by side.
 
     Args:
-        runs: folders that `arboretum eval` wrote.
+        runs: folders that `arboretum eval` wrote, or one that `arboretum train` wrote.
         out: the HTML file; default: report.html in the first folder.
     """
     from .eval.evaluate import report as write
@@ -162,7 +163,16 @@ def report(
         raise ConfigurationError("name at least one run's folder, such as runs/quick-random-expert.")
     if len(runs) > 1 and out is None:
         raise ConfigurationError("say with --out where the report of several runs goes, such as --out both.html.")
+    from .trainers.report import is_training_run, write_report
+
     path = out or runs[0] / "report.html"
+    trained = [run for run in runs if is_training_run(run)]
+    if trained and len(runs) > 1:
+        raise ConfigurationError(f"{trained[0]}: is a training run, whose report stands alone; name no other run.")
+    if trained:
+        write_report(trained[0], path)
+        console.print(f"Report: {path}", soft_wrap=True)
+        return 0
     console.print(results_table(write(runs, path)))
     console.print(f"Report: {path}", soft_wrap=True)
     return 0
@@ -173,15 +183,16 @@ def bench(what: Positional[str] = "worlds", /, peers: bool = False) -> int:
     """Measure speed as ratios within one run.
 
     Args:
-        what: worlds, retrieval, rollout, or one of their parts, such as sokoban.
+        what: worlds, retrieval, rollout, train, or one of their parts, such as sokoban.
         peers: also measure the original systems, where they are installed.
     """
     from .eval.bench import measurements
     from .eval.table import bench_table
+    from .trainers.bench import TRAINING
 
     rows = []
     with console.status("measuring …") as status:
-        for row in measurements(what, peers=peers):
+        for row in measurements(what, peers=peers, further=TRAINING):
             rows.append(row)
             status.update(f"measured: {row.what}")
     console.print(bench_table(rows, console.width))
@@ -360,103 +371,28 @@ def data(
 
 
 @app.command
-def train(
-    recipe: Positional[str],
-    /,
-    world: str,
-    model: str,
-    out: Path | None = None,
-    split: str = "train",
-    tasks: int | None = None,
-    seed: int = 0,
-    dialogue: str = "think",
-    template: str | None = None,
-    set: UseAppendAction[tuple[str, ...]] = (),
-    resume: bool = False,
-) -> int:
+def train(recipe: Positional[str], /, *, options: Annotated[TrainOptions, arg(name="")]) -> int:
     """Train a language model by reinforcement learning on a world's tasks.
 
     Args:
         recipe: ppo, grpo, dr_grpo, rloo, dapo, dapo_tstar, gigpo, starpo or starpo_s.
-        world: id of a world, such as TextSokoban-v0.
-        model: name or folder of the model to start from.
-        out: folder of the run; the trained model lands in its model/.
-        split: task split to learn from.
-        tasks: learn from the first so many tasks only.
-        seed: seed of tasks, luck and draws.
-        dialogue: how the world speaks to the model: think, no_think, react, tags, plain.
-        template: a shipped chat template, such as qwen3, instead of the tokenizer's own.
-        set: a setting of the recipe, as path=value, such as objective.clip_high=0.28; may be given several times.
-        resume: go on from the run's last checkpoint.
+        options: everything else.
     """
-    from .eval.players import options_of
     from .trainers.train import train as run
 
-    return run(
-        recipe,
-        world,
-        model,
-        out=out,
-        settings=options_of(set, "--set"),
-        split=split,
-        tasks=tasks,
-        seed=seed,
-        dialogue=dialogue,
-        template=template,
-        resume=resume,
-        console=console,
-    )
+    return run(options.run(recipe), resume=options.resume, console=console)
 
 
 @app.command
-def sft(
-    world: str,
-    model: str,
-    out: Path | None = None,
-    split: str = "train",
-    tasks: int | None = None,
-    seed: int = 0,
-    dialogue: str = "think",
-    template: str | None = None,
-    episodes: int = 1024,
-    epochs: int = 2,
-    lr: float = 1e-5,
-    noise: float = 0.0,
-) -> int:
+def sft(*, options: Annotated[LessonOptions, arg(name="")]) -> int:
     """Warm-start a language model on episodes of a world's expert.
 
     Args:
-        world: id of a world, such as TextSokoban-v0.
-        model: name or folder of the model to start from.
-        out: folder of the run; the trained model lands in its model/.
-        split: task split to learn from.
-        tasks: learn from the first so many tasks only.
-        seed: seed of tasks, luck and draws.
-        dialogue: how the world speaks to the model: think, no_think, react, tags, plain.
-        template: a shipped chat template, such as qwen3, instead of the tokenizer's own.
-        episodes: expert episodes to learn from.
-        epochs: passes over them.
-        lr: learning rate.
-        noise: share of the expert's actions that are random instead.
+        options: everything.
     """
-    from .trainers.expert import Expert
     from .trainers.train import sft as run
 
-    return run(
-        world,
-        model,
-        out=out,
-        split=split,
-        tasks=tasks,
-        seed=seed,
-        dialogue=dialogue,
-        template=template,
-        episodes=episodes,
-        epochs=epochs,
-        lr=lr,
-        expert=Expert(noise=noise),
-        console=console,
-    )
+    return run(options.lesson(), resume=options.resume, console=console)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,8 @@ from ..agents.engines.table import make_engine
 from ..agents.table import LANGUAGE_AGENTS, make_agent
 from ..envs.errors import ConfigurationError
 from .suite import Entry, Suite
+
+_POWER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
 class Named:
@@ -89,11 +92,14 @@ def players_of(
 
 
 def options_of(pairs: Sequence[str], flag: str) -> dict[str, Any]:
-    """`key=value` pairs; values are read as YAML, so that numbers and lists are what they look like."""
+    """`key=value` pairs; values are read as YAML, so that numbers and lists are what they look like.
+
+    So are numbers such as 3e-4, which YAML 1.1 takes for words.
+    """
     options = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.replace(".", "_").isidentifier():
             raise ConfigurationError(f"{flag} takes key=value, not {pair!r}.")
-        options[key] = yaml.safe_load(value)
+        options[key] = float(value) if _POWER.fullmatch(value.strip()) else yaml.safe_load(value)
     return options

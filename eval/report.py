@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, select_autoescape
+from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, select_autoescape
 
 from .statistics import Interval
 from .store import Result, read_episode, write_whole
@@ -33,20 +33,33 @@ def write_report(path: Path, summary: Summary, runs: Sequence[tuple[Path, Sequen
         summary: the numbers.
         runs: folders of runs, each with the results whose episodes are to be shown.
     """
+    page = (
+        pages()
+        .get_template("report.html")
+        .render(
+            summary=summary,
+            rows=_rows(summary),
+            plot=_plot(summary),
+            comparisons=[c for c in summary.comparisons if c.result.n],
+            cells=_cells(runs),
+            has_score=any(line.score is not None for line in summary.lines),
+        )
+    )
+    write_whole(path, page)
+
+
+def pages(*loaders: BaseLoader) -> Environment:
+    """Where pages come from; all of them share the style and the viewer of episodes that lie here.
+
+    Args:
+        loaders: of further templates.
+    """
     environment = Environment(
-        loader=PackageLoader(__package__, "templates"),
+        loader=ChoiceLoader([*loaders, PackageLoader(__package__, "templates")]),
         autoescape=select_autoescape(default=True, default_for_string=True),
     )
     environment.filters.update(percent=percent, interval=interval, number=number, p_value=p_value)
-    page = environment.get_template("report.html").render(
-        summary=summary,
-        rows=_rows(summary),
-        plot=_plot(summary),
-        comparisons=[c for c in summary.comparisons if c.result.n],
-        cells=_cells(runs),
-        has_score=any(line.score is not None for line in summary.lines),
-    )
-    write_whole(path, page)
+    return environment
 
 
 def percent(value: float) -> str:
@@ -118,10 +131,21 @@ def _cells(runs: Sequence[tuple[Path, Sequence[Result]]]) -> list[dict[str, Any]
             {"repeat": result.key.repeat, **read_episode(folder, result).to_dict()}
             for folder, result in stored[:EPISODES_PER_CELL]
         ]
-        text = json.dumps([_visible(episode) for episode in shown], ensure_ascii=False, separators=(",", ":"))
-        packed = base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), mtime=0)).decode()
-        cells.append({"entry": entry, "agent": agent, "total": len(stored), "shown": len(shown), "data": packed})
+        cells.append(cell(entry, agent, shown, len(stored)))
     return cells
+
+
+def cell(entry: str, agent: str, episodes: Sequence[dict[str, Any]], total: int) -> dict[str, Any]:
+    """Episodes as the page's viewer finds them.
+
+    Args:
+        entry, agent: what they are found by.
+        episodes: as plain data.
+        total: how many there are, those that are not in the page included.
+    """
+    text = json.dumps([_visible(episode) for episode in episodes], ensure_ascii=False, separators=(",", ":"))
+    packed = base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), mtime=0)).decode()
+    return {"entry": entry, "agent": agent, "total": total, "shown": len(episodes), "data": packed}
 
 
 def _visible(episode: dict[str, Any]) -> dict[str, Any]:

@@ -64,6 +64,7 @@ class Descent:
         model: the policy as Accelerate wrapped it: what is to be called.
         streak: steps skipped in a row by now.
         skipped: steps skipped in all.
+        slowdown: what all learning rates are multiplied by, beside their schedule.
         version: of the weights; it changes whenever they do.
     """
 
@@ -73,6 +74,7 @@ class Descent:
     critic: Critic | None = None
     streak: int = 0
     skipped: int = 0
+    slowdown: float = 1.0
     version: int = 0
 
     def __post_init__(self) -> None:
@@ -94,6 +96,11 @@ class Descent:
         return int(self.accelerator.num_processes)
 
     @property
+    def micro_tokens(self) -> int:
+        """Tokens that are run through the model at once where a run does not say how many."""
+        return 4096 if self.accelerator.device.type == "cpu" else 16384
+
+    @property
     def in_pieces(self) -> bool:
         """Whether this process holds but a piece of each weight."""
         return bool(self.accelerator.is_fsdp2)
@@ -105,7 +112,7 @@ class Descent:
 
     def set_rates(self, update: int) -> float:
         """Set the learning rates of an update; returns the policy's."""
-        factor = rate_factor(self.optimisation, update)
+        factor = rate_factor(self.optimisation, update) * self.slowdown
         waits = self.critic is not None and update < self.critic.warmup
         for number, group in enumerate(self.optimizer.param_groups):
             group["lr"] = group["base_lr"] * (0.0 if waits and number == 0 else factor)

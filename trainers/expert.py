@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..agents.base import Reply, Seat
@@ -16,33 +15,9 @@ from ..agents.language import LanguageAgent
 from ..agents.play import play
 from ..envs.errors import ConfigurationError
 from ..eval.suite import Entry
-from .checks import at_least, fraction, one_of
 from .plan import plan_chains
 from .sampler import drawn_tasks
-
-
-@dataclass(frozen=True)
-class Expert:
-    """How well, and how, the expert plays.
-
-    Attributes:
-        noise: ε: the chance that an action is drawn at random from those admissible, instead of the expert's.
-        actions_per_turn: actions in one reply; None for as many as the dialogue allows. In worlds with chance take
-            1: a plan holds only as long as chance does not interfere.
-        thoughts: what stands where the dialogue wants reasoning: the plan in words, or nothing.
-        keep: episodes to learn from.
-    """
-
-    noise: float = 0.0
-    actions_per_turn: int | None = None
-    thoughts: Literal["plan", "none"] = "plan"
-    keep: Literal["solved", "all"] = "solved"
-
-    def __post_init__(self) -> None:
-        fraction("noise", self.noise)
-        at_least("actions_per_turn", self.actions_per_turn, 1)
-        one_of("thoughts", self.thoughts, ("plan", "none"))
-        one_of("keep", self.keep, ("solved", "all"))
+from .settings import Expert
 
 
 class Script(Engine):
@@ -168,3 +143,6 @@ def quality(episodes: Sequence[Episode]) -> dict[str, float]:
         "return": sum(episode.total_reward for episode in episodes) / n,
         "turns": sum(len(episode.turns) for episode in episodes) / n,
     }
+
+
+__all__ = ["Demonstrator", "Expert", "Script", "expert_episodes", "quality"]

@@ -35,43 +35,67 @@ class Learner:
         reference: the policy to stay near, where the recipe asks for one.
         micro_tokens: see `Hardware`.
         seed: of the run.
+        own_samples: see below.
 
     Attributes:
+        own_samples: whether rollouts come from this very model in this precision, so that (but for nucleus
+            sampling) the log-probabilities that they bring are the policy's and need no pass of their own.
         kl_coef: β now.
     """
 
     def __init__(
-        self, recipe: Recipe, descent: Descent, reference: Reference | None, *, micro_tokens: int, seed: int
+        self,
+        recipe: Recipe,
+        descent: Descent,
+        reference: Reference | None,
+        *,
+        micro_tokens: int | None,
+        seed: int,
+        own_samples: bool = False,
     ) -> None:
         self.recipe = recipe
         self.descent = descent
         self.reference = reference
         self.kl_coef = recipe.objective.kl.coef
-        self._micro_tokens = micro_tokens
+        self._micro_tokens = micro_tokens or descent.micro_tokens
+        self.own_samples = own_samples
         self._seed = seed
 
     # ------------------------------------------------------------------ scores
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def score(
-        self, rollouts: Rollouts, temperature: float, *, reference: bool = False, use_critic: bool = False
+        self,
+        rollouts: Rollouts,
+        temperature: float,
+        *,
+        reference: bool = False,
+        use_critic: bool = False,
+        use_policy: bool = True,
     ) -> tuple[FloatArray, FloatArray]:
-        """Log-probabilities and values of all sampled tokens, each [N] (values of zeros without the critic).
+        """Log-probabilities and values of all sampled tokens, each [N]; zeros where they were not asked for.
 
         Args:
             rollouts: what to score.
             temperature: of the policy.
             reference: by the reference policy instead.
-            use_critic: also the critic's values.
+            use_critic: the critic's values.
+            use_policy: the log-probabilities.
         """
         device = self.descent.accelerator.device
         found = torch.zeros(2, rollouts.actions, dtype=torch.float64)
         with self._scorer(reference) as scorer:
             for micro, counts in shared_micros(self.descent, rollouts, self._micro_tokens):
                 with self.descent.autocast():
-                    scores = scorer(**on_device(micro, device), temperature=temperature, use_critic=use_critic)
+                    scores = scorer(
+                        **on_device(micro, device),
+                        temperature=temperature,
+                        use_critic=use_critic,
+                        use_policy=use_policy,
+                    )
                 if counts:
-                    found[0, micro.actions] = scores[0].double().cpu()
+                    if use_policy:
+                        found[0, micro.actions] = scores[0].double().cpu()
                     if use_critic:
                         found[1, micro.actions] = scores[2].double().cpu()
         if self.descent.world > 1:
@@ -110,8 +134,14 @@ class Learner:
         has_critic = recipe.critic is not None
         plans = self._plans(rollouts, update)
         old = values = ref = None
-        if has_critic or in_reward or len(plans) > 1:  # else the policy is still the one that sampled
-            old, values = self.score(rollouts, temperature, use_critic=has_critic)
+        needs_old = in_reward or len(plans) > 1  # else the policy is still the one that sampled
+        # A correction for the sampler compares with the trainer's own numbers.
+        trusted = self.own_samples and recipe.sampler.top_p == 1.0 and objective.mismatch.cap is None
+        scores_old = needs_old and not trusted
+        if has_critic or scores_old:
+            old, values = self.score(rollouts, temperature, use_critic=has_critic, use_policy=scores_old)
+        if not scores_old:
+            old = rollouts.logprobs if needs_old else None
         report: dict[str, float] = {}
         if recipe.needs_reference:
             ref, _ = self.score(rollouts, temperature, reference=True)
@@ -121,10 +151,9 @@ class Learner:
             report["kl"] = float(kl.mean())
             rollouts = rollouts.penalised_tokens(-self.kl_coef * kl)
         credit = recipe.credit.assign(rollouts, values if has_critic else None)
-        arrays: dict[str, FloatArray] = {
-            "advantages": credit.advantages * scale,
-            "sampler_logp": rollouts.logprobs,
-        }
+        arrays: dict[str, FloatArray] = {"advantages": credit.advantages * scale}
+        if old is not rollouts.logprobs:
+            arrays["sampler_logp"] = rollouts.logprobs
         for name, array in (
             ("old_logp", old),
             ("ref_logp", ref if objective.kl.placement == "loss" else None),
@@ -165,7 +194,7 @@ class Learner:
         objective = self.recipe.objective
         parts: list[Sums] = []
         steps: list[Step] = []
-        for keep in plans:
+        for number, keep in enumerate(plans):
             weights = token_weights(
                 objective.aggregation,
                 rollouts.action_episode,
@@ -174,11 +203,15 @@ class Learner:
                 keep=keep,
             )
             own = {**arrays, "weights": weights, "value_weights": keep / keep.sum()}
+            if number == 0 and "old_logp" in own and "sampler_logp" not in own:
+                # The policy is still the one that sampled: here the two can be compared.
+                own["sampler_logp"] = own.pop("old_logp")
             parts += run_micros(
                 self.descent,
                 list(shared_micros(self.descent, rollouts, self._micro_tokens, keep)),
                 temperature,
                 partial(self._loss, own),
+                entropy_grad=self.recipe.needs_entropy,
             )
             steps.append(self.descent.step())
         return parts, steps
@@ -205,7 +238,7 @@ class Learner:
             old_logp=at("old_logp"),
             ref_logp=at("ref_logp"),
             sampler_logp=at("sampler_logp"),
-            entropy=entropy if self.recipe.needs_entropy else entropy.detach(),
+            entropy=entropy,
         )
         loss, sums = policy_loss(self.recipe.objective, tokens, self.kl_coef)
         critic = self.recipe.critic
@@ -270,6 +303,8 @@ def run_micros(
     micros: Sequence[tuple[MicroBatch, bool]],
     temperature: float,
     loss_of: Callable[[MicroBatch, Sequence[Tensor]], tuple[Tensor, Sums]],
+    *,
+    entropy_grad: bool = False,
 ) -> list[Sums]:
     """Forward and backward over the micro-batches of one optimizer batch; the step is left to the caller.
 
@@ -278,12 +313,14 @@ def run_micros(
         micros: micro-batches, and whether each counts (fillers do not).
         temperature: of the policy.
         loss_of: the summand of the loss that a micro-batch bears, and what to log of it.
+        entropy_grad: whether the loss needs the gradient of entropies.
     """
     parts = []
     for number, (micro, counts) in enumerate(micros, 1):
         with descent.part(last=number == len(micros)):
+            inputs = on_device(micro, descent.accelerator.device)
             with descent.autocast():  # FSDP does not bring its own
-                scores = descent.model(**on_device(micro, descent.accelerator.device), temperature=temperature)
+                scores = descent.model(**inputs, temperature=temperature, entropy_grad=entropy_grad)
             loss, sums = loss_of(micro, scores)
             descent.backward(loss if counts else loss * 0.0)
         if counts:

@@ -27,15 +27,16 @@ from .checkpoint import CheckpointError, Checkpoints
 from .descent import make_descent
 from .learner import Learner
 from .live import live_engine
-from .monitor import Alarm
+from .monitor import ROLLED_BACK, Alarm, line
 from .objectives.penalties import shaped
 from .objectives.settings import Overlong
 from .plan import plan_chains
 from .policy import Policy, Reference, adapters, load_causal
 from .processes import make_accelerator
 from .rollouts import Rollouts, from_episodes
-from .run import Run
+from .run import Run, flat, plain
 from .sampler import Sampler, broken, drawn_tasks, entry_of, episode_limit
+from .samples import Samples
 from .schedules import Linear
 from .selectors import Dynamic, gathered
 from .weights import put_state, whole_state
@@ -64,11 +65,14 @@ class Position:
         update: updates made.
         batch: generation batches played.
         task: tasks drawn.
+        rollbacks: how often the policy went back to an earlier checkpoint. The other numbers never do: what is
+            undone was played all the same.
     """
 
     update: int = 0
     batch: int = 0
     task: int = 0
+    rollbacks: int = 0
 
 
 class Training:
@@ -81,6 +85,7 @@ class Training:
     Attributes:
         history: the metrics of all records so far.
         stopped: why the run ended before its last update; None where it did not.
+        saving: seconds that the checkpoint since the last update took; the next update's metrics hold them.
 
     Raises:
         ConfigurationError: the model cannot be had, or does not fit the run.
@@ -91,7 +96,8 @@ class Training:
         self.stopped: str | None = None
         self.history: list[dict[str, float]] = []
         self.position = Position()
-        self._saving = 0.0
+        self.saving = self._validating = 0.0
+        self._ended = time.perf_counter()
         self.checkpoints = Checkpoints(run.out / "checkpoints")
         last = self.checkpoints.last if resume else None
         hardware, recipe = run.hardware, run.recipe
@@ -106,7 +112,15 @@ class Training:
             reference = Reference(first)
         policy = Policy(causal, critic=recipe.critic is not None)
         self.descent = make_descent(self.accelerator, policy, recipe.optimisation, recipe.critic)
-        self.learner = Learner(recipe, self.descent, reference, micro_tokens=hardware.micro_tokens, seed=run.seed)
+        self.learner = Learner(
+            recipe,
+            self.descent,
+            reference,
+            micro_tokens=hardware.micro_tokens,
+            seed=run.seed,
+            # Elsewhere rounding differs between sampling and learning.
+            own_samples=hardware.engine == "transformers" and hardware.precision == "float32",
+        )
         live = live_engine(
             hardware,
             self.descent,
@@ -117,6 +131,7 @@ class Training:
         self.sampler = Sampler(
             live, run.speech, recipe.sampler, in_flight=hardware.in_flight, accelerator=self.accelerator
         )
+        self._samples = Samples(run.out, self.tokenizer)
         self._entry = entry_of(run.world, run.world.split)
         self._env = self._entry.make()
         self._overlong = _limited(
@@ -132,8 +147,13 @@ class Training:
             run.out.mkdir(parents=True, exist_ok=True)
             lines = [json.dumps(record) + "\n" for record in self.history]
             self._metrics.write_text("".join(lines), encoding="utf-8")
+            self._samples.keep(self.position.update if self.history else -1)
         if run.trackers:
-            self.accelerator.init_trackers("arboretum", config={"recipe": recipe.name, "seed": run.seed})
+            config = {
+                name: value if isinstance(value, (str, int, float)) else json.dumps(value)
+                for name, value in flat(plain(run)).items()
+            }
+            self.accelerator.init_trackers("trackers", config=config)
 
     @property
     def is_main(self) -> bool:
@@ -155,14 +175,15 @@ class Training:
             CheckpointError: the last checkpoint could not be written.
         """
         total = self.run.recipe.optimisation.updates
+        self._ended = time.perf_counter()
         if self.position.update == 0 and not self.history and self.run.validation.every:
             yield self._close(Record({"update": 0}), validate=True)
+        if self.position.update == 0 and self.run.monitor.action == "rollback":
+            self.save(sound=True, probation=0)  # the first policy is better than a collapsed one
         while self.position.update < total and self.stopped is None:
             record = Record(self._update())
             self.position.update += 1
             yield self._close(record, validate=self._is_due(self.run.validation.every))
-        if self.run.trackers:
-            self.accelerator.end_training()
 
     def _is_due(self, every: int) -> bool:
         done = self.position.update
@@ -175,31 +196,45 @@ class Training:
             start = time.perf_counter()
             found = self.sampler.validate(self.run.world, self.run.validation, self._temperature(), self.run.seed)
             score = found.success.value
+            self._validating = time.perf_counter() - start
             record.metrics |= {
                 "validation/success": score,
                 "validation/low": found.success.low,
                 "validation/high": found.success.high,
                 "validation/return": found.mean_return,
                 "validation/failed": float(found.failed),
-                "seconds/validate": time.perf_counter() - start,
+                "seconds/validate": self._validating,
             }
+            if self.is_main:
+                self._samples.add(self.position.update, found.samples)
+        monitor = self.run.monitor
+        scores = [m["validation/success"] for m in line(self.history) if "validation/success" in m]
         self.history.append(record.metrics)
-        updates = [metrics for metrics in self.history if metrics["update"]]
-        record.alarms = self.run.monitor.alarms(updates) if record.metrics["update"] else []
-        if self.run.monitor.stops(record.alarms):
-            self.stopped = str(record.alarms[-1])
+        record.alarms = monitor.alarms(line(self.history)) if record.metrics["update"] else []
+        back = None
+        if monitor.is_fatal(record.alarms):
+            back = self._goal() if monitor.action == "rollback" else None
+            if back is None:
+                self.stopped = str(record.alarms[-1])
+            else:
+                record.notes.append(self._go_back(back))
+                record.metrics[ROLLED_BACK] = float(back)
+                score = None  # it was the collapsed policy's
         if self.is_main:
             with self._metrics.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record.metrics) + "\n")
         if self.run.trackers:
             self.accelerator.log(record.metrics, step=int(record.metrics["update"]))
         # Told from the history, which every process has; the index is the main process's.
-        scores = [m["validation/success"] for m in self.history[:-1] if m["update"] and "validation/success" in m]
         better = score is not None and score > max(scores, default=-1.0)
         is_last = self.stopped is not None or self.position.update == self.run.recipe.optimisation.updates
-        if self.position.update and (self._is_due(self.run.checkpoint_every) or better or is_last):
+        due = better or is_last or back is not None or self._is_due(self.run.checkpoint_every)
+        if self.position.update and due:
             try:
-                self.save(score)
+                sound = None
+                if monitor.action == "rollback":
+                    sound = back is None and not monitor.signs(line(self.history))
+                self.save(score, sound=sound, probation=monitor.window)
             except CheckpointError as error:
                 if is_last:
                     raise
@@ -218,6 +253,7 @@ class Training:
     def _update(self) -> dict[str, float]:
         recipe, temperature = self.run.recipe, self._temperature()
         start = time.perf_counter()
+        between = start - self._ended
         batches, failed, kept, scale = self._gather(temperature)
         sampled = time.perf_counter()
         played = Rollouts.joined(batches)
@@ -235,11 +271,15 @@ class Training:
         metrics |= {
             "seconds/sample": sampled - start,
             "seconds/learn": done - sampled,
-            "seconds/checkpoint": self._saving,  # of the one before this update
+            "seconds/checkpoint": self.saving,  # of the one before this update
+            # What lies between two updates and is neither validation nor a checkpoint: writing numbers down, and
+            # what the caller does with a record. So these five account for all of a run's time.
+            "seconds/rest": max(between - self.saving - self._validating, 0.0),
             "sampled_tokens_per_second": played.actions / max(sampled - start, 1e-9),
             "learnt_tokens_per_second": learnt / max(done - sampled, 1e-9),
         }
-        self._saving = 0.0
+        self.saving = self._validating = 0.0
+        self._ended = done
         return metrics
 
     def _gather(self, temperature: float) -> tuple[list[Rollouts], int, Sequence[tuple[int, int]], float]:
@@ -278,8 +318,37 @@ class Training:
 
     # ------------------------------------------------------------------ checkpoints
 
-    def save(self, score: float | None = None) -> None:
+    def _goal(self) -> int | None:
+        """The updates before the checkpoint to go back to; None where there is none, or it was done enough."""
+        if self.position.rollbacks >= self.run.monitor.rollbacks:
+            return None
+        good = [self.checkpoints.index.good]
+        if self.descent.world > 1:
+            from accelerate.utils import broadcast_object_list
+
+            good = broadcast_object_list(good)  # the index is the main process's
+        return good[0]
+
+    def _go_back(self, update: int) -> str:
+        """Take the policy, critic and optimizer of a checkpoint, learn more slowly from now on, and say so."""
+        self._put(self._read(self.checkpoints.path(update)), self.checkpoints.path(update))
+        self.position.rollbacks += 1
+        self._slow_down()
+        return (
+            f"update {self.position.update}: went back to the policy after update {update}; learning rates are "
+            f"now {self.descent.slowdown:g} of what they were set to "
+            f"(rollback {self.position.rollbacks} of {self.run.monitor.rollbacks})"
+        )
+
+    def _slow_down(self) -> None:
+        self.descent.slowdown = self.run.monitor.lr_factor**self.position.rollbacks
+
+    def save(self, score: float | None = None, *, sound: bool | None = None, probation: int = 0) -> None:
         """Keep a checkpoint of where the run stands.
+
+        Args:
+            score: of the policy on held-out tasks.
+            sound, probation: see `Checkpoints.save`.
 
         Raises:
             CheckpointError: it could not be written.
@@ -288,10 +357,11 @@ class Training:
         held = self._held()
         try:
             if self.is_main:
-                self.checkpoints.save(self.position.update, partial(self._write, held), score)
+                write = partial(self._write, held)
+                self.checkpoints.save(self.position.update, write, score, sound=sound, probation=probation)
         finally:
             self.accelerator.wait_for_everyone()
-            self._saving = time.perf_counter() - start
+            self.saving = time.perf_counter() - start
 
     def _held(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """The policy's weights (of adapters, where it has any) and the learner's state: whole, so that any number
@@ -325,22 +395,41 @@ class Training:
         (folder / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
 
     def _load(self, folder: Path) -> None:
+        """Continue from a checkpoint, whose weights were loaded with the model."""
+        state = self._read(folder)
         try:
-            state = torch.load(folder / "trainer.pt", map_location="cpu", weights_only=True)
             text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
-            self.history = [json.loads(line) for line in text.splitlines()]
-        except Exception as error:  # whatever a damaged archive raises
+            self.history = [json.loads(row) for row in text.splitlines()]
+        except (OSError, ValueError) as error:
             raise DataError(folder, f"is no checkpoint that can be resumed ({error}).") from None
-        if state["adapters"] is not None:
-            put_state(self.descent.policy.causal, state["adapters"])
-        self.learner.load(state["learner"])
+        self._put(state, None)
         self.position = Position(**state["position"])
+        self._slow_down()
         torch.set_rng_state(state["rng"])
         if torch.cuda.is_available() and state["device_rng"]:
             torch.cuda.set_rng_state_all(state["device_rng"])
 
+    def _read(self, folder: Path) -> dict[str, Any]:
+        try:
+            state: dict[str, Any] = torch.load(folder / "trainer.pt", map_location="cpu", weights_only=True)
+        except Exception as error:  # whatever a damaged archive raises
+            raise DataError(folder, f"is no checkpoint that can be resumed ({error}).") from None
+        return state
+
+    def _put(self, state: dict[str, Any], folder: Path | None) -> None:
+        """Take a checkpoint's weights (whole ones only where its folder is named) and learner."""
+        weights = state["adapters"]
+        if weights is None and folder is not None:
+            weights = load_causal(folder / "model", "cpu")[0].state_dict()
+        if weights is not None:
+            put_state(self.descent.policy.causal, weights)
+            self.descent.version += 1
+        self.learner.load(state["learner"])
+
     def close(self) -> None:
-        """Let go of the model."""
+        """Let go of the model, and of the trackers."""
+        if self.run.trackers:
+            self.accelerator.end_training()
         self.sampler.engine.close()
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Literal, NamedTuple
 
-from .checks import at_least, fraction, one_of
+from .checks import at_least, fraction, one_of, positive
 
 Sign = Literal["variance", "entropy", "entropy-jump", "gradient", "silence", "echo-trap"]
 
@@ -57,8 +57,14 @@ class Monitor:
         variance: fraction of its highest windowed mean below which the deviation of returns is a sign.
         entropy: the same for entropy; a jump is a rise above the first window's mean divided by this.
         gradient: a spike is this many times the median of the window before.
-        silence: fraction of the first window's deviation below which a whole window is silent; RAGEN-2's rule.
-        stop: which signs end the run: none, an echo trap, or silence too.
+        silence: fraction of the first window's deviation below which a whole window is silent (RAGEN-2's rule),
+            unless better returns explain it.
+        action: what follows a fatal sign: a warning, as after every sign; the end of the run; or a rollback: back
+            to the best checkpoint after which a whole window went by without any sign, and on from there with a
+            lower learning rate.
+        fatal: which signs are fatal.
+        lr_factor: what the learning rate is multiplied by at each rollback.
+        rollbacks: how many there may be; then a fatal sign ends the run.
     """
 
     window: int = 10
@@ -66,13 +72,20 @@ class Monitor:
     entropy: float = 0.5
     gradient: float = 5.0
     silence: float = 0.1
-    stop: Literal["never", "echo-trap", "silence"] = "never"
+    action: Literal["warn", "stop", "rollback"] = "warn"
+    fatal: tuple[Sign, ...] = ("echo-trap", "silence")
+    lr_factor: float = 0.5
+    rollbacks: int = 2
 
     def __post_init__(self) -> None:
         at_least("monitor.window", self.window, 2)
         at_least("monitor.gradient", self.gradient, 1)
-        one_of("monitor.stop", self.stop, ("never", "echo-trap", "silence"))
-        for name in ("variance", "entropy", "silence"):
+        at_least("monitor.rollbacks", self.rollbacks, 0)
+        positive("monitor.lr_factor", self.lr_factor)
+        one_of("monitor.action", self.action, ("warn", "stop", "rollback"))
+        for sign in self.fatal:
+            one_of("monitor.fatal", sign, tuple(_WORDS))
+        for name in ("variance", "entropy", "silence", "lr_factor"):
             fraction(f"monitor.{name}", getattr(self, name))
 
     def alarms(self, history: Sequence[Mapping[str, float]]) -> list[Alarm]:
@@ -84,16 +97,27 @@ class Monitor:
         """
         if not history:
             return []
-        now, before = self._signs(history), self._signs(history[:-1])
+        now, before = self.signs(history), self.signs(history[:-1])
         update = int(history[-1]["update"])
         return [Alarm(update, sign, evidence) for sign, evidence in now.items() if sign not in before]
 
-    def stops(self, alarms: Sequence[Alarm]) -> bool:
-        """Whether the run should end on these."""
-        fatal = {"never": (), "echo-trap": ("echo-trap",), "silence": ("echo-trap", "silence")}[self.stop]
-        return any(alarm.sign in fatal for alarm in alarms)
+    def all_alarms(self, history: Sequence[Mapping[str, float]]) -> list[Alarm]:
+        """The alarms of a whole run, in their order.
 
-    def _signs(self, history: Sequence[Mapping[str, float]]) -> dict[Sign, dict[str, float]]:
+        Args:
+            history: of all updates, those that a rollback undid included.
+        """
+        found = []
+        for place, record in enumerate(history):
+            found += self.alarms([*line(history[:place]), record])
+        return found
+
+    def is_fatal(self, alarms: Sequence[Alarm]) -> bool:
+        """Whether something should follow these."""
+        return self.action != "warn" and any(alarm.sign in self.fatal for alarm in alarms)
+
+    def signs(self, history: Sequence[Mapping[str, float]]) -> dict[Sign, dict[str, float]]:
+        """What the newest update shows, with the evidence; `history` as for `alarms`."""
         found: dict[Sign, dict[str, float]] = {}
         stds, returns = (
             _windows(history, "group_return_std", self.window),
@@ -123,9 +147,10 @@ class Monitor:
                 found["gradient"] = {"norm": norms[-1], "median before": usual}
         raw = [float(record["group_return_std"]) for record in history if "group_return_std" in record]
         if len(raw) >= 2 * self.window:
-            first = fmean(raw[: self.window])
-            if first > 0 and max(raw[-self.window :]) < self.silence * first:
-                found["silence"] = {"highest deviation": max(raw[-self.window :]), "at first": first}
+            first, highest = fmean(raw[: self.window]), max(raw[-self.window :])
+            solved = len(stds) == len(returns) and returns[-1] - returns[0] > 0.25 * first
+            if highest < self.silence * first and not solved:
+                found["silence"] = {"highest deviation": highest, "at first": first}
         # Before the mean falls: afterwards it is no warning any more.
         if "variance" in found and "entropy" in found:
             kept = found["variance"]["mean return"] >= found["variance"]["then"] - 0.25 * max(stds)
@@ -134,7 +159,27 @@ class Monitor:
         return found
 
 
+ROLLED_BACK = "rolled_back_to"
+"""The metric of an update after which the policy went back: the updates before the checkpoint that it went to."""
+
+
+def line(history: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
+    """The updates that led to the policy as it is: without the look before the first, and what rollbacks undid."""
+    kept: list[Mapping[str, float]] = []
+    for record in history:
+        if record["update"]:
+            kept.append(record)
+        if ROLLED_BACK in record:
+            kept = [one for one in kept if one["update"] <= record[ROLLED_BACK]]
+    return kept
+
+
 def _windows(history: Sequence[Mapping[str, float]], name: str, width: int) -> list[float]:
     """Means of `width` records in a row, one for each place where so many are there."""
+    import numpy as np  # not when the command starts
+
     values = [float(record[name]) for record in history if name in record]
-    return [fmean(values[end - width : end]) for end in range(width, len(values) + 1)]
+    if len(values) < width:
+        return []
+    means: list[float] = np.lib.stride_tricks.sliding_window_view(np.array(values), width).mean(axis=1).tolist()
+    return means

@@ -59,7 +59,14 @@ class Policy(nn.Module):  # type: ignore[misc]  # torch is untyped here
         self.train()
 
     def forward(
-        self, tokens: Tensor, sources: Tensor, targets: Tensor, temperature: float, use_critic: bool = True
+        self,
+        tokens: Tensor,
+        sources: Tensor,
+        targets: Tensor,
+        temperature: float,
+        use_critic: bool = True,
+        use_policy: bool = True,
+        entropy_grad: bool = True,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Score tokens.
 
@@ -69,19 +76,22 @@ class Policy(nn.Module):  # type: ignore[misc]  # torch is untyped here
             sources: flattened index of the position before each scored token, [n].
             targets: ids of the scored tokens, [n].
             temperature: see `score_tokens`.
-            use_critic: also ask the critic.
+            use_critic: ask the critic.
+            use_policy: ask the policy; what is not asked for is empty.
+            entropy_grad: see `score_tokens`.
         """
-        if self._plain_head:
+        logp = entropy = values = torch.zeros(0, device=tokens.device)
+        if use_policy and self._plain_head:
             hidden = _hidden(_body(self.causal), tokens, sources)
-            scores = score_hidden(hidden, self.causal.get_output_embeddings(), targets, temperature)
-        else:
+            head = self.causal.get_output_embeddings()
+            logp, entropy = score_hidden(hidden, head, targets, temperature, entropy_grad=entropy_grad)
+        elif use_policy:
             logits = self.causal(input_ids=tokens, use_cache=False).logits
-            scores = score_tokens(logits.flatten(0, 1)[sources], targets, temperature)
-        values = scores.logp.new_zeros(0)
+            logp, entropy = score_tokens(logits.flatten(0, 1)[sources], targets, temperature, entropy_grad)
         if self.critic is not None and use_critic:
             hidden = _hidden(self.critic["body"], tokens, sources)
             values = self.critic["head"](hidden).sum(-1).float()  # of one: FSDP wants no views
-        return scores.logp, scores.entropy, values
+        return logp, entropy, values
 
 
 def on_device(micro: MicroBatch, device: Any) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from .selectors import All, Selector, Uncertainty
 
 @dataclass(frozen=True)
 class Chains:
-    """P prompts × N independent rollouts.
+    """P prompts × N independent rollouts; sizes default to RAGEN's (arXiv:2504.20073).
 
     Attributes:
         prompts: P, starts an update.
@@ -57,7 +57,7 @@ class Chains:
 
 @dataclass(frozen=True)
 class Critic:
-    """A value model beside the policy.
+    """A value model beside the policy; the defaults are verl's.
 
     Attributes:
         lr: its learning rate.
@@ -81,7 +81,7 @@ class Critic:
 
 @dataclass(frozen=True)
 class Optimisation:
-    """How updates are made.
+    """How updates are made; the defaults are verl's, 200 updates RAGEN's.
 
     Attributes:
         updates: generation batches in the whole run.

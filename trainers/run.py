@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,12 +12,11 @@ from typing import Any
 from ..envs.errors import ConfigurationError, DataError
 from ..envs.tasks import GeneratedTasks
 from .checks import at_least, positive
-from .expert import Expert
 from .monitor import Monitor
 from .recipe import Chains, Recipe
 from .sampler import dialogue_of, entry_of, episode_limit
 from .schedules import Linear
-from .settings import Hardware, Speech, Validation, World
+from .settings import Expert, Hardware, Speech, Validation, World
 
 FILE = "run.json"
 
@@ -93,32 +92,8 @@ class Run:
             ConfigurationError: it holds another run, or this one and `resume` was not asked for.
             DataError: what it holds cannot be read.
         """
-        path = self.out / FILE
-        mine = plain(self)
-        try:
-            self.out.mkdir(parents=True, exist_ok=True)
-            if not path.exists():
-                path.write_text(json.dumps(mine, indent=2) + "\n", encoding="utf-8")
-                return
-            there = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigurationError(f"{self.out}: cannot be written to ({error.strerror}).") from None
-        except ValueError as error:
-            raise DataError(path, f"is not JSON ({error}); choose another --out.") from None
-        begun = (self.out / "checkpoints" / "index.json").exists()
-        if begun and not resume:
-            raise ConfigurationError(
-                f"{self.out}: holds a training run; say --resume to continue it, or choose another --out."
-            )
-        if begun:
-            for name in ("recipe", "world", "model", "seed", "speech", "validation", "hardware"):
-                before, now = _deciding(name, there.get(name)), _deciding(name, mine[name])
-                if before != now:
-                    raise ConfigurationError(
-                        f"{self.out}: was begun with another {name} ({_difference(before, now)}); resume it with "
-                        "the same one, or choose another --out."
-                    )
-        path.write_text(json.dumps(mine, indent=2) + "\n", encoding="utf-8")
+        deciding = ("recipe", "world", "model", "seed", "speech", "validation", "hardware")
+        _claim(self.out, plain(self), deciding, resume=resume)
 
 
 @dataclass(frozen=True)
@@ -133,6 +108,7 @@ class Lesson:
         batch: episodes a step.
         lr: the highest learning rate; it rises over `warmup` steps and falls to 0 along a cosine.
         weight_decay: of AdamW.
+        checkpoint_every: steps between two checkpoints; they are deleted when the model is written.
     """
 
     world: World
@@ -148,10 +124,13 @@ class Lesson:
     lr: float = 1e-5
     warmup: int = 10
     weight_decay: float = 0.0
+    checkpoint_every: int = 100
 
     def __post_init__(self) -> None:
-        for name, bound in (("episodes", 1), ("epochs", 1), ("batch", 1), ("warmup", 0), ("weight_decay", 0)):
-            at_least(name, getattr(self, name), bound)
+        for name in ("episodes", "epochs", "batch", "checkpoint_every"):
+            at_least(name, getattr(self, name), 1)
+        for name in ("warmup", "weight_decay"):
+            at_least(name, getattr(self, name), 0)
         positive("lr", self.lr)
 
     @property
@@ -163,7 +142,7 @@ class Lesson:
         """Raise if it cannot work, as far as that can be told without the model.
 
         Raises:
-            ConfigurationError: unknown world, dialogue or setting, or a folder that holds something else.
+            ConfigurationError: unknown world, dialogue or setting, or nothing to imitate.
         """
         dialogue_of(self.speech, self.chains)
         env = entry_of(self.world, self.world.split).make()
@@ -172,8 +151,42 @@ class Lesson:
             raise ConfigurationError(
                 f"{self.world.id} has no expert for {env.task}, so there is nothing to imitate."
             )
-        if (self.out / "checkpoints").exists():
-            raise ConfigurationError(f"{self.out}: holds a training run; choose another --out.")
+
+    def claim(self, *, resume: bool) -> None:
+        """Make the folder this warm start's own; see `Run.claim`."""
+        mine = plain(self)
+        deciding = tuple(name for name in mine if name not in ("out", "checkpoint_every"))
+        _claim(self.out, mine, deciding, resume=resume)
+
+
+def _claim(folder: Path, mine: dict[str, Any], deciding: Sequence[str], *, resume: bool) -> None:
+    """Write a run's settings into its folder, unless another run lies there."""
+    path = folder / FILE
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            path.write_text(json.dumps(mine, indent=2) + "\n", encoding="utf-8")
+            return
+        there = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{folder}: cannot be written to ({error.strerror}).") from None
+    except ValueError as error:
+        raise DataError(path, f"is not JSON ({error}); choose another --out.") from None
+    if (folder / "checkpoints" / "index.json").exists():
+        if ("recipe" in there) != ("recipe" in mine):
+            raise ConfigurationError(f"{folder}: holds another kind of run; choose another --out.")
+        if not resume:
+            raise ConfigurationError(
+                f"{folder}: holds a training run; say --resume to continue it, or choose another --out."
+            )
+        for name in deciding:
+            before, now = _deciding(name, there.get(name)), _deciding(name, mine[name])
+            if before != now:
+                raise ConfigurationError(
+                    f"{folder}: was begun with another {name} ({_difference(before, now)}); resume it with "
+                    "the same one, or choose another --out."
+                )
+    path.write_text(json.dumps(mine, indent=2) + "\n", encoding="utf-8")
 
 
 def _deciding(name: str, value: Any) -> Any:
@@ -205,3 +218,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [plain(item) for item in value]
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+
+
+def flat(value: Any, path: str = "") -> dict[str, Any]:
+    """Plain settings by their path, such as {"recipe.sampler.rollouts": 16}; lists stay whole."""
+    if not isinstance(value, dict) or not value:
+        return {path: value}
+    found: dict[str, Any] = {}
+    for key, inner in value.items():
+        found |= flat(inner, f"{path}.{key}" if path else str(key))
+    return found

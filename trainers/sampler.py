@@ -23,6 +23,9 @@ from .live import Live
 from .recipe import Chains, check_context
 from .settings import Speech, Validation, World
 
+SAMPLES = 6
+"""Episodes of a validation that are kept for people to read."""
+
 
 def dialogue_of(speech: Speech, sampler: Chains) -> Dialogue:
     """The dialogue of a run: its own settings, and those that the recipe's sampler sets over them.
@@ -82,12 +85,14 @@ class Score:
         mean_return: mean undiscounted return.
         episodes: how many were played to the end.
         failed: how many broke off.
+        samples: some of the episodes, of the same tasks every time.
     """
 
     success: Interval
     mean_return: float
     episodes: int
     failed: int
+    samples: tuple[Episode, ...] = ()
 
 
 class Sampler:
@@ -188,6 +193,7 @@ class Sampler:
             for name in names
             for repeat in range(validation.repeats)
         ]
+        shown = [job.seed for job in jobs[:: validation.repeats][:SAMPLES]]
         if validation.temperature is not None:
             temperature = validation.temperature
         episodes = self.play(entry, jobs, temperature, top_p=1.0)
@@ -198,6 +204,7 @@ class Sampler:
             float(np.mean([episode.total_reward for episode in whole])) if whole else float("nan"),
             len(whole),
             len(episodes) - len(whole),
+            tuple(sorted((e for e in whole if e.seed in shown), key=lambda e: shown.index(e.seed))),
         )
 
     def _world(self, entry: Entry) -> TextEnv[Any]:

@@ -38,7 +38,7 @@ class Hardware:
         gradient_checkpointing: compute activations twice instead of keeping them.
         lora: train adapters instead of all weights.
         micro_tokens: tokens run through the model at once when learning, padding included. Bounds memory; what is
-            learnt does not depend on it.
+            learnt does not depend on it. None is 4096 on the CPU, whose caches hold no more, and 16384 elsewhere.
         in_flight: episodes played, and replies sampled, at once.
         engine: what samples: the model that learns itself ("transformers"), or vLLM in this process, which takes
             over the weights after every update.
@@ -49,7 +49,7 @@ class Hardware:
     precision: Literal["float32", "bfloat16"] = "float32"
     gradient_checkpointing: bool = False
     lora: Lora | None = None
-    micro_tokens: int = 16384
+    micro_tokens: int | None = None
     in_flight: int = 64
     engine: Literal["transformers", "vllm"] = "transformers"
     vllm_memory: float = 0.3
@@ -121,3 +121,27 @@ class Speech:
     dialogue: str = "think"
     settings: Mapping[str, Any] = field(default_factory=dict)
     template: str | None = None
+
+
+@dataclass(frozen=True)
+class Expert:
+    """How well, and how, the expert plays.
+
+    Attributes:
+        noise: ε: the chance that an action is drawn at random from those admissible, instead of the expert's.
+        actions_per_turn: actions in one reply; None for as many as the dialogue allows. One is right in worlds
+            with chance: a plan holds only as long as chance does not interfere.
+        thoughts: what stands where the dialogue wants reasoning: the plan in words, or nothing.
+        keep: episodes to learn from.
+    """
+
+    noise: float = 0.0
+    actions_per_turn: int | None = None
+    thoughts: Literal["plan", "none"] = "plan"
+    keep: Literal["solved", "all"] = "solved"
+
+    def __post_init__(self) -> None:
+        fraction("expert.noise", self.noise)
+        at_least("expert.actions_per_turn", self.actions_per_turn, 1)
+        one_of("expert.thoughts", self.thoughts, ("plan", "none"))
+        one_of("expert.keep", self.keep, ("solved", "all"))

@@ -3,64 +3,25 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.live import Live
 from rich.markup import escape
-from rich.table import Table
 
-from ..envs.errors import ConfigurationError
-from .expert import Expert
-from .monitor import Monitor
-from .recipes import recipe_named
+from ..envs.errors import ConfigurationError, unknown_name
+from .progress import LESSON, Progress
 from .run import Lesson, Run
-from .settings import Hardware, Speech, Validation, World
-
-if TYPE_CHECKING:
-    from .loop import Record
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 
 
-def train(
-    recipe: str,
-    world: str,
-    model: str,
-    *,
-    out: Path | None = None,
-    settings: Mapping[str, object] | None = None,
-    kwargs: Mapping[str, Any] | None = None,
-    split: str | None = "train",
-    tasks: int | None = None,
-    seed: int = 0,
-    dialogue: str = "think",
-    dialogue_settings: Mapping[str, Any] | None = None,
-    template: str | None = None,
-    hardware: Hardware = Hardware(),  # noqa: B008 (frozen)
-    validation: Validation = Validation(),  # noqa: B008
-    monitor: Monitor = Monitor(),  # noqa: B008
-    checkpoint_every: int = 10,
-    trackers: tuple[str, ...] = (),
-    resume: bool = False,
-    console: Console,
-) -> int:
+def train(run: Run, *, resume: bool = False, console: Console) -> int:
     """Train a policy.
 
     Args:
-        recipe: name of an algorithm of the table.
-        world: Gymnasium id.
-        model: a folder or a name on the Hugging Face hub; often the result of `sft`.
-        out: the run's folder; default `runs/<recipe>-<world>-<seed>`.
-        settings: changes to the recipe, by path, such as {"sampler.rollouts": 8, "optimisation.lr": 1e-5}.
-        kwargs: make-time options of the world.
-        split, tasks: see `World`.
-        seed: of tasks, luck and the order of learning.
-        dialogue, dialogue_settings, template: see `Speech`.
-        hardware, validation, monitor, checkpoint_every, trackers: see `Run`.
-        resume: continue the run in `out` from its last checkpoint.
+        run: the settings.
+        resume: continue the run in its folder from its last checkpoint.
         console: where progress is shown.
 
     Returns:
@@ -70,21 +31,9 @@ def train(
     Raises:
         ConfigurationError: settings that cannot work; said before anything is loaded where that is possible.
     """
-    run = Run(
-        recipe_named(recipe).changed(settings or {}),
-        World(world, kwargs or {}, split, tasks),
-        model,
-        out or Path("runs") / f"{recipe}-{world}-{seed}",
-        seed,
-        Speech(dialogue, dialogue_settings or {}, template),
-        hardware,
-        validation,
-        monitor,
-        checkpoint_every,
-        trackers,
-    )
     run.check()
-    _need_torch()
+    need_torch()
+    _need_trackers(run.trackers)
     run.claim(resume=resume)
     from .checkpoint import CheckpointError
     from .descent import Diverged
@@ -92,6 +41,7 @@ def train(
     from .selectors import Starved
 
     training = Training(run, resume=resume)
+    recipe, world = run.recipe.name, run.world.id
     again = f"arboretum train {recipe} … --out {run.out} --resume"
     try:
         total = run.recipe.optimisation.updates
@@ -111,6 +61,8 @@ def train(
         return FAILED
     finally:
         training.close()
+        if training.is_main and training.history:
+            _report(run.out, console)
     if training.is_main:
         first = next((m for m in training.history if m["update"] == 0), {}).get("validation/success")
         best = training.checkpoints.index.score
@@ -127,12 +79,23 @@ def train(
     return OK
 
 
+def _report(folder: Path, console: Console) -> None:
+    """Write the report; what hinders it (a full disk) must not hide how the run ended."""
+    from .report import write_report
+
+    try:
+        console.print(f"Report: {write_report(folder)}", soft_wrap=True, highlight=False, markup=False)
+    except OSError as error:
+        console.print(f"[red]No report:[/] {escape(str(error))}; write it with: arboretum report {folder}")
+
+
 def export_checkpoint(run: Path, which: str = "best", out: Path | None = None) -> Path:
     """Write the policy of a run's checkpoint as a plain Hugging Face folder, adapters merged.
 
     Args:
         run: the run's folder.
-        which: "best" (the last where nothing was validated) or "last".
+        which: "best" (where nothing was validated the last, unless that one has collapsed and there is a good one)
+            or "last".
         out: where to; default `<run>/model`, which is replaced.
 
     Raises:
@@ -144,7 +107,7 @@ def export_checkpoint(run: Path, which: str = "best", out: Path | None = None) -
     from .run import FILE
 
     checkpoints = Checkpoints(run / "checkpoints")
-    source = (checkpoints.best if which == "best" else None) or checkpoints.last
+    source = (checkpoints.best or checkpoints.sound if which == "best" else None) or checkpoints.last
     if source is None:
         raise ConfigurationError(f"{run}: holds no checkpoint, so there is no model to write.")
     folder = out or run / "model"
@@ -164,34 +127,12 @@ def export_checkpoint(run: Path, which: str = "best", out: Path | None = None) -
     return folder
 
 
-def sft(
-    world: str,
-    model: str,
-    *,
-    out: Path | None = None,
-    kwargs: Mapping[str, Any] | None = None,
-    split: str | None = "train",
-    tasks: int | None = None,
-    seed: int = 0,
-    dialogue: str = "think",
-    dialogue_settings: Mapping[str, Any] | None = None,
-    template: str | None = None,
-    hardware: Hardware = Hardware(),  # noqa: B008
-    expert: Expert = Expert(),  # noqa: B008
-    episodes: int = 1024,
-    epochs: int = 2,
-    batch: int = 32,
-    lr: float = 1e-5,
-    warmup: int = 10,
-    console: Console,
-) -> int:
+def sft(lesson: Lesson, *, resume: bool = False, console: Console) -> int:
     """Fine-tune a model on expert episodes; the result lies in `<out>/model`.
 
     Args:
-        world, model, kwargs, split, tasks, seed, dialogue, dialogue_settings, template, hardware: see `train`.
-        out: the run's folder; default `runs/sft-<world>-<seed>`.
-        expert: how well the expert plays.
-        episodes, epochs, batch, lr, warmup: see `Lesson`.
+        lesson: the settings.
+        resume: continue the warm start in its folder from its last checkpoint.
         console: where progress is shown.
 
     Returns:
@@ -200,37 +141,29 @@ def sft(
     Raises:
         ConfigurationError: settings that cannot work; said before anything is loaded where that is possible.
     """
-    lesson = Lesson(
-        World(world, kwargs or {}, split, tasks),
-        model,
-        out or Path("runs") / f"sft-{world}-{seed}",
-        seed,
-        Speech(dialogue, dialogue_settings or {}, template),
-        hardware,
-        expert,
-        episodes,
-        epochs,
-        batch,
-        lr,
-        warmup,
-    )
     lesson.check()
-    _need_torch()
+    need_torch()
+    lesson.claim(resume=resume)
+    from .checkpoint import CheckpointError
     from .descent import Diverged
     from .sft import Tuning
 
-    tuning = Tuning(lesson)
+    tuning = Tuning(lesson, resume)
     shown = ", ".join(f"{name} {value:.3g}" for name, value in tuning.quality().items())
     console.print(f"{len(tuning.demonstrations)} demonstrations: {shown}", highlight=False)
     try:
-        with Progress(console, f"warm start on {world}", tuning.steps, LESSON) as progress:
+        with Progress(console, f"warm start on {lesson.world.id}", tuning.steps, view=LESSON) as progress:
+            for record in tuning.history:
+                progress.show({"update": record["step"], **record})
             for record in tuning.go():
                 progress.show({"update": record["step"], **record})
         folder = tuning.export()
     except KeyboardInterrupt:
-        console.print("[yellow]Interrupted;[/] nothing was written but the metrics.")
+        kept = tuning.checkpoints.last
+        where = f"the last checkpoint is {kept.name}" if kept else "there is no checkpoint yet"
+        console.print(f"[yellow]Interrupted;[/] {where}: go on with the same command and --resume.")
         return INTERRUPTED
-    except Diverged as error:
+    except (Diverged, CheckpointError) as error:
         console.print("[red]Stopped:[/] ", end="")
         console.print(str(error), markup=False)
         return FAILED
@@ -240,7 +173,7 @@ def sft(
     return OK
 
 
-def _need_torch() -> None:
+def need_torch() -> None:
     from importlib.util import find_spec
 
     missing = [name for name in ("torch", "transformers", "accelerate") if find_spec(name) is None]
@@ -251,107 +184,13 @@ def _need_torch() -> None:
     logging.disable_progress_bar()  # of loading and writing weights: it would tear the live table
 
 
-# ---------------------------------------------------------------------- progress
+def _need_trackers(names: Sequence[str]) -> None:
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
-_Format = Callable[[float], str]
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.0f}%"
-
-
-def _number(value: float) -> str:
-    return f"{value:.3g}"
-
-
-COLUMNS: Mapping[str, tuple[str, _Format]] = {
-    "validation/success": ("held out", _percent),
-    "success": ("success", _percent),
-    "return": ("return", _number),
-    "group_return_std": ("spread", _number),
-    "silent_groups": ("silent", _percent),
-    "valid_turns": ("valid", _percent),
-    "entropy": ("entropy", _number),
-    "approx_kl": ("step KL", _number),
-    "grad_norm": ("grad", _number),
-    "reply_tokens": ("reply", _number),
-    "sampled_tokens_per_second": ("tokens/s", _number),
-}
-LESSON: Mapping[str, tuple[str, _Format]] = {
-    "loss": ("loss", _number),
-    "held_out/loss": ("held out", _number),
-    "entropy": ("entropy", _number),
-    "grad_norm": ("grad", _number),
-    "lr": ("lr", _number),
-    "tokens_per_second": ("tokens/s", _number),
-}
-
-
-class Progress:
-    """A live table of the last updates, with alarms and notes above it; in a log, a line for each update.
-
-    Args:
-        console: where to.
-        title: of the table.
-        total: updates in all.
-        columns: metric -> (heading, format).
-        quiet: show nothing.
-    """
-
-    ROWS = 12
-
-    def __init__(
-        self,
-        console: Console,
-        title: str,
-        total: int,
-        columns: Mapping[str, tuple[str, _Format]] = COLUMNS,
-        quiet: bool = False,
-    ) -> None:
-        self._console = console
-        self._title = title
-        self._total = total
-        self._columns = columns
-        self._quiet = quiet
-        self._rows: list[Mapping[str, float]] = []
-        self._live = Live(console=console, auto_refresh=False)
-
-    def __enter__(self) -> Progress:
-        if not self._quiet and self._console.is_terminal:
-            self._live.__enter__()
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        if not self._quiet and self._console.is_terminal:
-            self._live.__exit__(*exception)
-
-    def add(self, record: Record) -> None:
-        """Show an update and what there is to say of it."""
-        if self._quiet:
-            return
-        for alarm in record.alarms:
-            self._console.print(f"[yellow]Warning:[/] {escape(str(alarm))}")
-        for note in record.notes:
-            self._console.print(f"[red]{escape(note)}[/]")
-        self.show(record.metrics)
-
-    def show(self, metrics: Mapping[str, float]) -> None:
-        """Show numbers."""
-        if self._quiet:
-            return
-        if not self._console.is_terminal:
-            shown = [
-                f"{head} {form(metrics[name])}" for name, (head, form) in self._columns.items() if name in metrics
-            ]
-            line = f"update {metrics['update']:g} of {self._total}: {', '.join(shown)}"
-            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
-            return
-        self._rows.append(metrics)
-        table = Table(title=f"{self._title}: {metrics['update']:g} of {self._total}", box=None, pad_edge=False)
-        table.add_column("update", justify="right")
-        for heading, _ in self._columns.values():
-            table.add_column(heading, justify="right")
-        for row in self._rows[-self.ROWS :]:
-            cells = [form(row[name]) if name in row else "" for name, (_, form) in self._columns.items()]
-            table.add_row(f"{row['update']:g}", *cells)
-        self._live.update(table, refresh=True)
+    installed = {str(name) for name in get_available_trackers()}
+    for name in names:
+        if name not in LOGGER_TYPE_TO_CLASS:
+            raise unknown_name("tracker", name, sorted(LOGGER_TYPE_TO_CLASS))
+        if name not in installed:
+            package = "'arboretum[tensorboard]'" if name == "tensorboard" else name.replace("_", "-")
+            raise ConfigurationError(f"tracker {name!r} is not installed: pip install {package}")

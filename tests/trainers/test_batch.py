@@ -50,6 +50,7 @@ def random_rollouts(episodes: int = 12, seed: int = 0, vocabulary: int = 11) -> 
     return from_episodes(played, [i // 3 for i in range(episodes)])
 
 
+@settings(deadline=None)
 @given(lengths, st.integers(8, 200), st.sampled_from(["padded", "packed"]), st.integers(1, 4))
 def test_sets_hold_every_sequence_once_and_stay_within_the_bound(
     sizes: list[int], bound: int, layout: Any, multiple: int
@@ -63,6 +64,7 @@ def test_sets_hold_every_sequence_once_and_stay_within_the_bound(
     assert len(sets) % multiple == 0 or all(len(part) == 1 for part in sets)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.1, 100), min_size=1, max_size=40), st.integers(1, 6))
 def test_shares_are_within_one_item_of_even(costs: list[float], ways: int) -> None:
     parts = shares(costs, ways)
@@ -202,3 +204,18 @@ def test_scores_do_not_depend_on_the_chunk(n: int, chunk: int) -> None:
     (ours,) = torch.autograd.grad((cut.logp + cut.entropy).sum(), hidden)
     (theirs,) = torch.autograd.grad((whole.logp + whole.entropy).sum(), hidden)
     torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("chunk", [4, 100])
+def test_entropies_without_a_gradient_are_the_same_numbers(chunk: int) -> None:
+    hidden = torch.randn(10, 4, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    head = torch.nn.Linear(4, 7)
+    targets = torch.arange(10) % 7
+    bare = score_hidden(hidden, head, targets, 0.7, chunk=chunk, entropy_grad=False)
+    whole = score_hidden(hidden, head, targets, 0.7, chunk=chunk)
+    assert torch.equal(bare.entropy, whole.entropy) and torch.equal(bare.logp, whole.logp)
+    assert whole.entropy.requires_grad and not bare.entropy.requires_grad
+    assert float(torch.autograd.grad(whole.entropy.sum(), hidden, retain_graph=True)[0].abs().max()) > 0.01
+    torch.testing.assert_close(
+        *(torch.autograd.grad(scores.logp.sum(), hidden)[0] for scores in (bare, whole)), rtol=0, atol=1e-6
+    )

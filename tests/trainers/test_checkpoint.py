@@ -141,3 +141,34 @@ def test_a_damaged_index_is_said_not_guessed_around(tmp_path: Path) -> None:
     index.write_text(whole.replace("1", "2"))
     with pytest.raises(DataError, match="update-000002, which is not there"):
         Checkpoints(tmp_path)
+
+
+def test_a_checkpoint_is_good_once_it_has_stayed_sound(tmp_path: Path) -> None:
+    """Update 30 was in the trap already when it was written, which shows at 40."""
+    checkpoints = Checkpoints(tmp_path)
+
+    def save(update: int, sound: bool, score: float | None = None, probation: int = 10) -> int | None:
+        checkpoints.save(update, lambda folder: (folder / "x").touch(), score, sound=sound, probation=probation)
+        there = {path.name for path in tmp_path.glob("update-*")}
+        assert there == {f"update-{n:06d}" for n in checkpoints.index.named}
+        return checkpoints.index.good
+
+    assert save(0, True, probation=0) == 0
+    assert save(5, True) == 0
+    assert save(10, True) == 0
+    assert save(20, True) == 5
+    assert save(30, True) == 20
+    assert save(40, False) == 20
+    assert save(50, True) == 20 and save(60, True) == 50
+    assert Checkpoints(tmp_path).index == checkpoints.index
+
+
+def test_of_sound_checkpoints_the_one_with_the_highest_score_is_the_good_one(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    found = []
+    for update, score in ((0, None), (10, 0.2), (20, 0.5), (30, 0.4), (40, 0.5), (50, 0.1)):
+        checkpoints.save(
+            update, lambda folder: (folder / "x").touch(), score, sound=True, probation=10 if update else 0
+        )
+        found.append(checkpoints.index.good)
+    assert found == [0, 0, 10, 20, 20, 40]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
 from arboretum.envs.errors import ConfigurationError
-from arboretum.trainers.monitor import Alarm, Monitor
+from arboretum.trainers.monitor import Alarm, Monitor, line
 
 Record = dict[str, float]
 
@@ -87,19 +88,39 @@ def test_groups_that_fall_silent() -> None:
     assert silence.update == 25  # the first of ten silent updates in a row
 
 
+def test_groups_that_are_silent_because_all_is_solved() -> None:
+    p = lambda t: min(0.3 + 0.05 * t, 1.0)  # noqa: E731
+    records = steady(40, **{"return": p, "std": lambda t: math.sqrt(p(t) * (1 - p(t)))})
+    assert all_alarms(Monitor(), records) == []
+
+
 @pytest.mark.parametrize(
-    ("stop", "sign", "stops"),
+    ("options", "sign", "fatal"),
     [
-        ("never", "echo-trap", False),
-        ("echo-trap", "echo-trap", True),
-        ("echo-trap", "silence", False),
-        ("silence", "silence", True),
-        ("silence", "entropy", False),
+        ({}, "echo-trap", False),
+        ({"action": "stop"}, "echo-trap", True),
+        ({"action": "rollback"}, "echo-trap", True),
+        ({"action": "stop"}, "silence", True),
+        ({"action": "stop"}, "gradient", False),
+        ({"action": "stop", "fatal": ("silence", "gradient")}, "silence", True),
+        ({"action": "stop", "fatal": ("silence", "gradient")}, "echo-trap", False),
     ],
 )
-def test_what_ends_a_run(stop: str, sign: str, stops: bool) -> None:
-    monitor = Monitor(stop=stop)  # type: ignore[arg-type]
-    assert monitor.stops([Alarm(3, sign, {})]) is stops  # type: ignore[arg-type]
+def test_what_is_fatal(options: dict[str, Any], sign: Any, fatal: bool) -> None:
+    assert Monitor(**options).is_fatal([Alarm(3, sign, {})]) is fatal
+
+
+def test_what_a_rollback_undid_is_no_evidence() -> None:
+    """Updates 21 to 30 fade; update 30 went back to 20; from then on all is as before."""
+    fade = {t: 0.8 ** max(t - 20, 0) if t <= 30 else 1.0 for t in range(1, 61)}
+    records = steady(60, std=lambda t: 0.4 * fade[t], entropy=lambda t: 1.5 * fade[t])
+    monitor = Monitor(window=5)
+    assert {alarm.sign for alarm in monitor.all_alarms(records)} >= {"echo-trap", "entropy"}
+    trap = next(alarm for alarm in monitor.all_alarms(records) if alarm.sign == "echo-trap")
+    records[29]["rolled_back_to"] = 20.0
+    assert [record["update"] for record in line(records[:32])] == [*range(1, 21), 31, 32]
+    found = monitor.all_alarms(records)
+    assert trap in found and all(alarm.update <= 30 for alarm in found)
 
 
 def test_updates_without_a_step_are_passed_over() -> None:
@@ -110,7 +131,11 @@ def test_updates_without_a_step_are_passed_over() -> None:
 
 
 def test_impossible_settings() -> None:
-    with pytest.raises(ConfigurationError, match=r"monitor\.stop"):
-        Monitor(stop="soon")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"monitor\.action"):
+        Monitor(action="soon")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"monitor\.fatal"):
+        Monitor(fatal=("trap",))  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"monitor\.lr_factor"):
+        Monitor(lr_factor=2.0)
     with pytest.raises(ConfigurationError, match=r"monitor\.window"):
         Monitor(window=1)

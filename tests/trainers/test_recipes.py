@@ -35,6 +35,43 @@ def test_published_numbers() -> None:
     assert RECIPES["dapo_tstar"].sampler.temperature == Linear(1.0, 0.5)
 
 
+def test_published_batches_and_optimizers() -> None:
+    """(prompts, rollouts), episodes a step, and how the optimizer was set where that was published."""
+    batches = {
+        "ppo": (8, 16, 32),
+        "grpo": (8, 16, 32),
+        "dr_grpo": (128, 8, 128),
+        "rloo": (128, 4, 256),
+        "dapo": (512, 16, 512),
+        "gigpo": (16, 8, 32),
+        "starpo": (8, 16, 32),
+        "starpo_s": (8, 16, 32),
+    }
+    for name, (prompts, rollouts, step) in batches.items():
+        recipe = RECIPES[name]
+        sizes = (recipe.sampler.prompts, recipe.sampler.rollouts, recipe.optimisation.episodes_per_step)
+        assert sizes == (prompts, rollouts, step), name
+        assert recipe.optimisation.lr == 1e-6, name
+        assert recipe.optimisation.max_grad_norm == 1.0, name
+    adam = {
+        name: (recipe.optimisation.betas, recipe.optimisation.weight_decay) for name, recipe in RECIPES.items()
+    }
+    assert adam["dr_grpo"] == ((0.9, 0.95), 0.0)
+    assert adam["dapo"] == ((0.9, 0.999), 0.1)
+    assert adam["starpo"] == adam["gigpo"] == ((0.9, 0.999), 0.01)
+    assert {name: r.optimisation.warmup for name, r in RECIPES.items() if r.optimisation.warmup} == {
+        "rloo": 18,
+        "dapo": 20,
+    }
+    assert RECIPES["rloo"].objective.kl.coef == 0.03 and RECIPES["rloo"].objective.kl.placement == "reward"
+    assert {name for name, recipe in RECIPES.items() if recipe.objective.entropy_coef == 0.001} == {
+        "ppo",
+        "grpo",
+        "starpo",
+        "starpo_s",
+    }
+
+
 def test_reading_the_table_loads_no_torch() -> None:
     code = "import sys, arboretum.trainers.recipes; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -74,8 +76,6 @@ def test_budgets_that_no_expert_can_keep_to_are_said(warm_model: Path) -> None:
 
 
 def test_learning_lowers_the_loss_on_demonstrations_never_seen(warm_model: Path) -> None:
-    import json
-
     records = [json.loads(line) for line in (warm_model.parent / "metrics.jsonl").read_text().splitlines()]
     unseen = [record["held_out/loss"] for record in records if "held_out/loss" in record]
     assert unseen[-1] < 0.2 * unseen[0]
@@ -99,3 +99,70 @@ def test_a_warm_model_keeps_to_the_format(warm_model: Path) -> None:
     engine.close()
     turns = [turn for episode in episodes for turn in episode.turns]
     assert sum(turn.well_formed for turn in turns) / len(turns) > 0.6
+
+
+@pytest.mark.parametrize("lora", [None, 4])
+def test_a_resumed_warm_start_continues_to_the_same_numbers(
+    warm_model: Path, tmp_path: Path, lora: int | None
+) -> None:
+    """Interrupted in its second epoch, three steps beyond its last checkpoint."""
+    from safetensors.torch import load_file
+
+    from arboretum.trainers.run import Lesson
+    from arboretum.trainers.settings import Hardware, Lora, Speech, World
+    from arboretum.trainers.sft import Tuning
+
+    def lesson(name: str) -> Lesson:
+        return Lesson(
+            World("TextFrozenLake-v0"),
+            str(warm_model),
+            tmp_path / name,
+            speech=Speech("no_think"),
+            hardware=Hardware(device="cpu", lora=Lora(rank=lora) if lora else None),
+            episodes=48,
+            batch=8,
+            lr=1e-3,
+            warmup=2,
+            checkpoint_every=5,
+        )
+
+    def numbers(records: list[dict[str, float]]) -> list[dict[str, float]]:
+        return [{name: value for name, value in record.items() if "second" not in name} for record in records]
+
+    torch.manual_seed(0)  # adapters begin at random
+    whole = Tuning(lesson("whole"))
+    assert [record["step"] for record in whole.go()] == list(range(1, 13))
+    expected = load_file(whole.export() / "model.safetensors")
+    torch.manual_seed(0)
+    first = Tuning(lesson("cut"))
+    for record in first.go():
+        if record["step"] == 8:
+            break
+    assert first.checkpoints.index.last == 5
+    second = Tuning(lesson("cut"), resume=True)
+    assert [record["step"] for record in second.go()] == list(range(6, 13))
+    assert numbers(second.history) == numbers(whole.history)
+    written = [json.loads(line) for line in (tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()]
+    assert written == second.history
+    found = load_file(second.export() / "model.safetensors")
+    assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in found)
+    assert not (tmp_path / "cut" / "checkpoints").exists()
+
+
+def test_a_warm_start_is_resumed_only_as_it_was_begun(warm_model: Path, tmp_path: Path) -> None:
+    from arboretum.trainers.run import Lesson
+    from arboretum.trainers.settings import World
+
+    begun = Lesson(World("TextFrozenLake-v0"), str(warm_model), tmp_path)
+    begun.claim(resume=False)
+    begun.claim(resume=False)  # there is nothing yet to be lost
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "index.json").write_text('{"last": null}')
+    with pytest.raises(ConfigurationError, match="say --resume"):
+        begun.claim(resume=False)
+    with pytest.raises(ConfigurationError, match=r"begun with another lr \(it was 1e-05 and is 0.1\)"):
+        dataclasses.replace(begun, lr=0.1).claim(resume=True)
+    begun.claim(resume=True)
+    (tmp_path / "run.json").write_text('{"recipe": {"name": "grpo"}}')
+    with pytest.raises(ConfigurationError, match="another kind of run"):
+        begun.claim(resume=True)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from arboretum.cli import main
 from arboretum.envs.errors import ConfigurationError
-from arboretum.trainers.expert import Expert
-from arboretum.trainers.settings import Hardware, Validation
+from arboretum.trainers.options import LessonOptions, TrainOptions
+from arboretum.trainers.settings import Expert, Hardware, Lora, Validation
 from arboretum.trainers.train import export_checkpoint, sft, train
 
 NOWHERE = "/nowhere/model"  # a model that nobody may try to load
@@ -23,29 +28,109 @@ def quiet() -> Console:
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("arguments", "complaint"),
     [
-        ({"recipe": "gripo"}, "unknown recipe 'gripo'; did you mean"),
-        ({"world": "TextSokobann-v0"}, "unknown world"),
-        ({"settings": {"sampler.rollouts": 1}}, "sampler.rollouts is 1"),
-        ({"settings": {"critic": None}, "recipe": "ppo"}, "needs a critic"),
-        ({"dialogue": "thinking"}, "unknown dialogue"),
-        ({"dialogue_settings": {"max_turn": 3}}, "max_turn"),
-        ({"split": "training"}, "unknown split"),
-        ({"kwargs": {"colour": "red"}}, "unknown option"),
-        ({"world": "TextBandit-v0", "validation": Validation(split="valid")}, "unknown split"),
-        ({"world": "TextBandit-v0", "validation": Validation(split="test", tasks=64)}, "asks for 64 tasks"),
-        ({"world": "TextBandit-v0", "validation": Validation(split="train", tasks=4)}, "judged on what it learnt"),
+        ("gripo", "unknown recipe 'gripo'; did you mean"),
+        ("grpo --world TextSokobann-v0", "unknown world"),
+        ("grpo --set sampler.rollouts=1", "sampler.rollouts is 1"),
+        ("grpo --set sampler.rollouts", "--set takes key=value"),
+        ("grpo --set sampler.rolouts=4", "unknown setting 'sampler.rolouts'; did you mean"),
+        ("ppo --set critic=null", "needs a critic"),
+        ("grpo --dialogue thinking", "unknown dialogue"),
+        ("grpo --dialogue-arg max_turn=3", "max_turn"),
+        ("grpo --split training", "unknown split"),
+        ("grpo --world-arg colour=red", "unknown option"),
+        ("grpo --world TextBandit-v0", "unknown split"),
+        ("grpo --world TextBandit-v0 --validation.split test", "asks for 64 tasks"),
+        ("grpo --world TextBandit-v0 --validation.split train --validation.tasks 4", "judged on what it learnt"),
+        ("grpo --monitor.window 1", "monitor.window must be at least 2"),
+        ("grpo --lora --lora.rank 0", "lora.rank must be at least 1"),
+        ("grpo --micro-tokens 0", "micro_tokens must be at least 1"),
     ],
 )
 def test_what_cannot_work_is_said_before_anything_is_loaded(
-    options: dict[str, Any], complaint: str, tmp_path: Path
+    arguments: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings: dict[str, Any] = {"recipe": "grpo", "world": "TextFrozenLake-v0", **options}
-    with pytest.raises(ConfigurationError, match=complaint) as caught:
-        train(model=NOWHERE, out=tmp_path / "run", console=quiet(), **settings)
-    assert "\n" not in str(caught.value)
+    recipe, *rest = arguments.split()
+    world = [] if "--world" in rest else ["--world", "TextFrozenLake-v0"]
+    with pytest.raises(SystemExit) as ended:
+        main(["train", recipe, *world, "--model", NOWHERE, "--out", str(tmp_path / "run"), *rest])
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and error.startswith("arboretum: ") and complaint in error
+    assert error.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+def told(kind: Any, arguments: str) -> Any:
+    """The options that a command line makes."""
+    import tyro
+
+    model = [] if "--model" in arguments else ["--model", NOWHERE]
+    return tyro.cli(kind, args=["--world", "TextFrozenLake-v0", *model, *arguments.split()])
+
+
+def test_every_setting_of_a_training_run_can_be_said() -> None:
+    from arboretum.trainers.monitor import Monitor
+    from arboretum.trainers.recipes import recipe_named
+    from arboretum.trainers.run import Run
+    from arboretum.trainers.settings import Speech, World
+
+    run = told(
+        TrainOptions,
+        "--world-arg size=5 --world-arg map=null --split test --tasks 3 --seed 7 --out there"
+        " --dialogue react --dialogue-arg max_turns=4 --dialogue-arg show_reward=false --template qwen3"
+        " --device cpu --precision bfloat16 --gradient-checkpointing --micro-tokens 99 --in-flight 5"
+        " --lora --lora.rank 4 --lora.alpha 8 --lora.targets q_proj"
+        " --validation.every 3 --validation.tasks 4 --validation.split valid --validation.temperature 0"
+        " --validation.repeats 2 --monitor.window 4 --monitor.variance 0.4 --monitor.gradient 9"
+        " --checkpoint-every 2 --tracker tensorboard --tracker wandb"
+        " --set sampler.rollouts=4 --set objective.clip_high=3e-1",
+    ).run("grpo")
+    assert run == Run(
+        recipe_named("grpo").changed({"sampler.rollouts": 4, "objective.clip_high": 0.3}),
+        World("TextFrozenLake-v0", {"size": 5, "map": None}, "test", 3),
+        NOWHERE,
+        Path("there"),
+        7,
+        Speech("react", {"max_turns": 4, "show_reward": False}, "qwen3"),
+        Hardware("cpu", "bfloat16", True, Lora(4, 8, "q_proj"), 99, 5),
+        Validation(3, 4, "valid", 0.0, 2),
+        Monitor(4, 0.4, gradient=9.0),
+        2,
+        ("tensorboard", "wandb"),
+    )
+
+
+def test_every_setting_of_a_warm_start_can_be_said() -> None:
+    lesson = told(
+        LessonOptions,
+        "--episodes 9 --epochs 3 --batch 2 --lr 0.1 --warmup 1 --weight-decay 0.5 --world-arg size=5"
+        " --expert.noise 0.2 --expert.actions-per-turn 1 --expert.thoughts none --expert.keep all",
+    ).lesson()
+    assert (lesson.episodes, lesson.epochs, lesson.batch, lesson.lr) == (9, 3, 2, 0.1)
+    assert (lesson.warmup, lesson.weight_decay) == (1, 0.5)
+    assert lesson.world.kwargs == {"size": 5}
+    assert lesson.expert == Expert(0.2, 1, "none", "all")
+    assert lesson.out == Path("runs/sft-TextFrozenLake-v0-0") and lesson.hardware.lora is None
+
+
+@pytest.mark.parametrize("verb", ["train", "sft"])
+def test_the_help_fits_a_terminal_and_says_each_thing_once(verb: str) -> None:
+    """In a process of its own: how wide the help is depends on the terminal."""
+    env = {**os.environ, "COLUMNS": "80"}
+    command = [sys.executable, "-m", "arboretum.cli", verb, "--help"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    flags = re.findall(r"^│ (--[a-z][\w.-]*)", done.stdout, re.MULTILINE)
+    assert len(flags) == len(set(flags)) and {"--world-arg", "--lora.rank", "--micro-tokens"} <= set(flags)
+    text = " ".join(line.strip("│ ") for line in lines)
+    described = re.findall(
+        r"(?:^| )--[a-z][\w.-]*(?:, --no-[\w.-]+)?(?: \S+)? +(.*?)\((?:default|required|repeat)", text
+    )
+    assert len(described) == len(flags) and len(set(described)) == len(described) and all(described)
+    optional = [flag for flag in flags if flag not in ("--world", "--model")]
+    assert text.count("(default: ") + text.count("(repeatable)") == len(optional)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +150,7 @@ def test_impossible_values(make: Any, complaint: str) -> None:
 
 def test_a_warm_start_on_an_unknown_world(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="unknown world"):
-        sft("TextSokobann-v0", NOWHERE, out=tmp_path, console=quiet())
+        sft(LessonOptions("TextSokobann-v0", NOWHERE, tmp_path).lesson(), console=quiet())
 
 
 @pytest.mark.heavy
@@ -74,52 +159,36 @@ def test_from_a_random_model_to_a_trained_one(tmp_path: Path) -> None:
     from arboretum.eval.bench.tiny import make_tiny_model
 
     torch.set_num_threads(1)
-    speech: dict[str, Any] = {
-        "dialogue": "no_think",
-        "dialogue_settings": {"max_turns": 2, "max_actions_per_turn": 1, "show_reward": False},
-        "hardware": Hardware(device="cpu"),
-    }
     console = quiet()
     model = make_tiny_model(tmp_path / "tiny")
-    warm = tmp_path / "warm"
-    expert = Expert(noise=0.5, keep="all")
-    world = "TextFrozenLake-v0"
-    done = sft(
-        world, str(model), out=warm, episodes=32, epochs=1, batch=8, expert=expert, console=console, **speech
-    )
-    assert done == 0 and (warm / "model" / "model.safetensors").exists()
+    warm, run = tmp_path / "warm", tmp_path / "run"
+    common = "--device cpu --dialogue no_think --dialogue-arg max_turns=2 --dialogue-arg show_reward=false"
+    common += " --dialogue-arg max_actions_per_turn=1"
+    shown = f"--model {model} --out {warm} {common} --episodes 32 --epochs 1 --batch 8 --expert.noise 0.5"
+    assert sft(told(LessonOptions, f"{shown} --expert.keep all").lesson(), console=console) == 0
+    assert (warm / "model" / "model.safetensors").exists()
 
-    run = tmp_path / "run"
-    settings = {
-        "sampler.prompts": 2,
-        "sampler.rollouts": 2,
-        "sampler.reply_tokens": 8,
-        "optimisation.updates": 2,
-        "optimisation.episodes_per_step": 4,
-    }
-    call: dict[str, Any] = {
-        "recipe": "grpo",
-        "world": world,
-        "model": str(warm / "model"),
-        "out": run,
-        "settings": settings,
-        "validation": Validation(every=1, tasks=2),
-        "console": console,
-        **speech,
-    }
-    assert train(**call) == 0
+    settings = (
+        f"--model {warm / 'model'} --out {run} {common} --validation.every 1 --validation.tasks 2"
+        " --set sampler.prompts=2 --set sampler.rollouts=2 --set sampler.reply_tokens=8"
+        " --set optimisation.episodes_per_step=4"
+    )
+    asked = told(TrainOptions, f"{settings} --set optimisation.updates=2").run("grpo")
+    assert train(asked, console=console) == 0
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "update 2 of 2" in text and "held out" in text and str(run / "model") in text
     assert json.loads((run / "run.json").read_text())["recipe"]["name"] == "grpo"
     assert (run / "model" / "config.json").exists()
 
     with pytest.raises(ConfigurationError, match="say --resume"):
-        train(**call)
-    other = {**call, "settings": {**settings, "objective.clip_high": 0.3}}
+        train(asked, console=console)
+    other = told(TrainOptions, f"{settings} --set optimisation.updates=2 --set objective.clip_high=0.3").run(
+        "grpo"
+    )
     with pytest.raises(ConfigurationError, match=r"another recipe \(objective.clip_high was 0.2 and is 0.3\)"):
-        train(**other, resume=True)
-    longer = {**call, "settings": {**settings, "optimisation.updates": 3}}
-    assert train(**longer, resume=True) == 0
+        train(other, resume=True, console=console)
+    longer = told(TrainOptions, f"{settings} --set optimisation.updates=3").run("grpo")
+    assert train(longer, resume=True, console=console) == 0
     lines = (run / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["update"] for line in lines] == [0, 1, 2, 3]
     with pytest.raises(ConfigurationError, match="holds no checkpoint"):

@@ -420,3 +420,39 @@ def test_the_learning_rate_follows_its_schedule() -> None:
 def test_a_prompt_too_long_for_the_model_is_said_at_once(run_of: Make) -> None:
     with pytest.raises(ConfigurationError, match="do not fit into the model's context of 4096"):
         Training(run_of("dr_grpo", {"sampler.reply_tokens": 4096}))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "passes", "passes_saved"),
+    [("grpo", ["policy", "reference"], ["reference"]), ("ppo", ["policy", "reference"], ["critic", "reference"])],
+)
+def test_the_samplers_probabilities_are_the_old_policys(
+    run_of: Callable[..., Any], recipe: str, passes: list[str], passes_saved: list[str]
+) -> None:
+    """Two steps an update: with and without a pass that scores all tokens again, the same within rounding."""
+    weights, reports = [], []
+    for own in (True, False):
+        training = Training(run_of(recipe, {"optimisation.episodes_per_step": 6, "objective.kl.coef": 0.01}))
+        learner = training.learner
+        assert learner.own_samples  # float32: what a run on the CPU does by itself
+        learner.own_samples = own
+        scored: list[str] = []
+        score = learner.score
+
+        def counted(*args: Any, score: Any = score, scored: list[str] = scored, **options: Any) -> Any:
+            what = "policy" if options.get("use_policy", True) else "critic"
+            scored.append("reference" if options.get("reference") else what)
+            return score(*args, **options)
+
+        learner.score = counted
+        rollouts, _ = training._generate(1.0)
+        reports.append(learner.update(rollouts, update=0, temperature=1.0))
+        assert scored == (passes_saved if own else passes)
+        weights.append([p.detach().clone() for p in training.descent.policy.causal.parameters()])
+        training.close()
+    for ours, theirs in zip(*weights, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-5)
+    ours, theirs = reports
+    assert ours["steps"] == 2 and ours["mismatch_abs_max"] < 1e-4
+    for name in ("clip_upper", "approx_kl", "entropy", "kl", "grad_norm", "mismatch_abs", "tokens"):
+        assert ours[name] == pytest.approx(theirs[name], rel=1e-3, abs=1e-6), name

@@ -134,7 +134,8 @@ def anchor_advantages(
 
 @dataclass(frozen=True)
 class Anchor(Credit):
-    """GiGPO's credit, on all sampled tokens of a turn; see `anchor_advantages`.
+    """GiGPO's credit, on all sampled tokens of a turn; see `anchor_advantages`. γ, ω, F and ε default to the
+    released ones.
 
     Attributes:
         anchor: what identifies a state: the world's own key, or the observation text.

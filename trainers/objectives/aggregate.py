@@ -31,7 +31,7 @@ def token_weights(
     | seq-mean-token-mean | mean over sequences of their token mean | GRPO, TRL `grpo` (with `count`) |
     | seq-mean-token-sum | mean over sequences of their token sum | verl |
     | seq-mean-token-sum-norm | sum over tokens / `norm_length` | verl, whose default length is the padded width |
-    | dr-grpo | sum over tokens / (sequences · `norm_length`) | TRL `dr_grpo`, SkyRL |
+    | dr-grpo | sum over tokens / (sequences · `norm_length`) | Dr. GRPO's code, TRL `dr_grpo`, SkyRL |
     | prompt-mean | mean over prompts of their token mean | SkyRL |
 
     Args:

@@ -16,25 +16,34 @@ class TokenScores(NamedTuple):
     entropy: Tensor
 
 
-def score_tokens(logits: Tensor, targets: Tensor, temperature: float = 1.0) -> TokenScores:
+def score_tokens(
+    logits: Tensor, targets: Tensor, temperature: float = 1.0, entropy_grad: bool = True
+) -> TokenScores:
     """Score tokens by the logits [N, V] of the positions before them; computed in float32 (or wider).
 
     Args:
         logits: shape [N, V].
         targets: token ids, shape [N].
         temperature: logits are divided by it.
+        entropy_grad: whether the entropy carries a gradient; without one it needs no memory.
     """
     scaled = logits if logits.dtype == torch.float64 else logits.float()
     if temperature != 1.0:
         scaled = scaled / temperature
     normaliser = torch.logsumexp(scaled, dim=-1)
     logp = scaled.gather(-1, targets.unsqueeze(-1)).squeeze(-1) - normaliser
-    entropy = normaliser - (torch.softmax(scaled, dim=-1) * scaled).sum(-1)
+    with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
+        entropy = normaliser - (torch.softmax(scaled, dim=-1) * scaled).sum(-1)
     return TokenScores(logp, entropy)
 
 
 def score_hidden(
-    hidden: Tensor, head: torch.nn.Module, targets: Tensor, temperature: float = 1.0, chunk: int = 2048
+    hidden: Tensor,
+    head: torch.nn.Module,
+    targets: Tensor,
+    temperature: float = 1.0,
+    chunk: int = 2048,
+    entropy_grad: bool = True,
 ) -> TokenScores:
     """`score_tokens` from hidden states, `chunk` tokens at a time; logits are recomputed in the backward pass.
 
@@ -44,10 +53,11 @@ def score_hidden(
         targets: token ids, shape [N].
         temperature: logits are divided by it.
         chunk: tokens whose logits exist at the same time.
+        entropy_grad: see `score_tokens`.
     """
 
     def part(states: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        return tuple(score_tokens(head(states), ids, temperature))
+        return tuple(score_tokens(head(states), ids, temperature, entropy_grad))
 
     if len(targets) <= chunk:
         return TokenScores(*part(hidden, targets))

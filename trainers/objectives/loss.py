@@ -117,6 +117,8 @@ def _sums(seen: dict[str, Tensor], counted: Tensor) -> Sums:
 def metrics(parts: Iterable[Sums]) -> dict[str, float]:
     """Means over the tokens of several micro-batches (of all ranks), and largest values.
 
+    What only some micro-batches measured is a mean over theirs.
+
     Keys: `clip_upper`, `clip_lower`, `clip_dual` (fractions of tokens whose gradient was clipped away), `ratio`,
     `ratio_max`, `approx_kl` (old policy to new, k3), `kl` (to the reference), `entropy`, `tokens`; and of the
     sampler's distribution against the trainer's before the update `mismatch_kl` (k3), `mismatch_abs` (mean
@@ -124,13 +126,15 @@ def metrics(parts: Iterable[Sums]) -> dict[str, float]:
     agree), `mismatch_ratio_max`, `mismatch_weight` (what the loss was multiplied by).
     """
     totals: Sums = {}
+    tokens: Sums = {}
     for part in parts:
         for name, value in part.items():
+            tokens[name] = tokens.get(name, 0.0) + part.get("tokens", 0.0)
             if name.endswith("_max"):
                 totals[name] = max(totals.get(name, value), value)
             else:
                 totals[name] = totals.get(name, 0.0) + value
-    n = max(totals.get("tokens", 0.0), 1.0)
     return {
-        name: value if name == "tokens" or name.endswith("_max") else value / n for name, value in totals.items()
+        name: value if name == "tokens" or name.endswith("_max") else value / max(tokens[name], 1.0)
+        for name, value in totals.items()
     }

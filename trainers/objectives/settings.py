@@ -39,7 +39,7 @@ class Kl:
             whose gradient is that of the divergence.
         bias_correction: (loss) weight the estimate by the ratio of the policies.
         target: of an adaptive controller; None keeps β fixed.
-        horizon: of the controller, in episodes.
+        horizon: of the controller, in episodes; 10,000 in verl.
     """
 
     coef: float = 0.0
@@ -87,12 +87,12 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class Objective:
-    """The policy's loss.
+    """The policy's loss; by default PPO's with verl's clips, averaged over tokens.
 
     Attributes:
         ratio: what one importance ratio spans; see `ratio.importance_ratios`.
         clip_low, clip_high: the ratio is clipped to [1 - low, 1 + high].
-        dual_clip: c: where the advantage is negative the loss is at most c·|A|; None is off.
+        dual_clip: c: where the advantage is negative the loss is at most c·|A|; None is off. verl: 3.
         ratio_cap: TRL's delta: the *unclipped* ratio is cut above this; None is off.
         aggregation: how token losses become one number; see `aggregate.token_weights`.
         norm_length: the constant of "seq-mean-token-sum-norm" and "dr-grpo", in tokens.
@@ -137,7 +137,7 @@ class Overlong:
 
     Attributes:
         max_tokens: Lmax: sampled tokens of an episode; None lets the loop take the run's own limit.
-        cache: Lc: the penalty grows from 0 at Lmax - Lc to -1 at Lmax.
+        cache: Lc: the penalty grows from 0 at Lmax - Lc to -1 at Lmax. Published: 4096 of 20480 tokens.
         coef: multiplies the penalty; 0 is off.
         floor: the penalty never falls below -1 · coef (verl's line goes on falling).
         drop_truncated: leave episodes that a limit cut out of the loss (overlong filtering).

@@ -1,0 +1,63 @@
+"""Trackers get every number that metrics.jsonl gets; read back with TensorBoard's own reader."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+for module in ("torch", "accelerate"):
+    pytest.importorskip(module, reason="needs torch and accelerate: pip install 'arboretum[lm]'")
+
+from arboretum.envs.errors import ConfigurationError  # noqa: E402
+from arboretum.trainers.run import Run  # noqa: E402
+from arboretum.trainers.train import train  # noqa: E402
+
+pytestmark = pytest.mark.heavy
+
+
+def quiet() -> Console:
+    return Console(file=io.StringIO(), width=200)
+
+
+def test_tensorboard_holds_every_metric_of_every_update(run_of: Callable[..., Run]) -> None:
+    pytest.importorskip("tensorboard", reason="needs tensorboard: pip install 'arboretum[tensorboard]'")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = run_of("grpo", {"optimisation.updates": 3}, trackers=("tensorboard",))
+    assert train(run, console=quiet()) == 0
+    written = [json.loads(line) for line in (run.out / "metrics.jsonl").read_text().splitlines()]
+    folder = run.out / "trackers"
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    found = {
+        (scalar.step, tag): scalar.value for tag in events.Tags()["scalars"] for scalar in events.Scalars(tag)
+    }
+    expected = {(int(record["update"]), name): value for record in written for name, value in record.items()}
+    assert found.keys() == expected.keys() and len(expected) > 60
+    for key, value in expected.items():
+        assert found[key] == pytest.approx(value, rel=1e-6, abs=1e-30), key  # event files hold float32
+    settings = next(folder.rglob("hparams.yml")).read_text()
+    assert "recipe.sampler.rollouts: 4" in settings and "monitor.action: warn" in settings
+
+
+@pytest.mark.parametrize(
+    ("tracker", "complaint"),
+    [("tensorbord", "unknown tracker 'tensorbord'; did you mean tensorboard"), ("wandb", "pip install wandb")],
+)
+def test_trackers_that_are_not_there_are_said_before_anything_is_loaded(
+    tracker: str, complaint: str, run_of: Callable[..., Run], tmp_path: Path
+) -> None:
+    if tracker == "wandb":
+        from accelerate.utils import is_wandb_available
+
+        if is_wandb_available():
+            pytest.skip("wandb is installed")
+    run = run_of("grpo", trackers=(tracker,))
+    with pytest.raises(ConfigurationError, match=complaint):
+        train(run, console=quiet())
+    assert not run.out.exists()

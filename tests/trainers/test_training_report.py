@@ -1,0 +1,233 @@
+"""The report of a training run: in a real browser, of a real run, in a world that speaks like an attacker."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from arboretum.envs.errors import ConfigurationError, DataError
+from arboretum.trainers.monitor import Monitor
+from arboretum.trainers.recipes import RECIPES
+from arboretum.trainers.report import write_report
+from arboretum.trainers.run import Run, plain
+from arboretum.trainers.samples import read_samples
+from arboretum.trainers.settings import Hardware, Speech, Validation, World
+
+HOSTILE = '<script>document.title="owned"</script><img src=x onerror="document.title=\'owned\'">'
+
+
+def asked(model: Path | str, out: Path, **options: Any) -> Run:
+    small: dict[str, object] = {
+        "sampler.prompts": 2,
+        "sampler.rollouts": 4,
+        "sampler.reply_tokens": 12,
+        "sampler.max_turns": 2,
+        "sampler.think": None,
+        "optimisation.updates": 2,
+        "optimisation.episodes_per_step": 8,
+    }
+    settings: dict[str, Any] = {
+        "speech": Speech("no_think", {"show_reward": False}),
+        "hardware": Hardware(device="cpu"),
+        "validation": Validation(every=1, tasks=8),
+    }
+    recipe = RECIPES["grpo"].changed({**small, **options.pop("changes", {})})
+    return Run(recipe, World("TextFrozenLake-v0"), str(model), out, **{**settings, **options})
+
+
+def written(folder: Path, history: list[dict[str, float]], **options: Any) -> Path:
+    """A run's folder with these metrics."""
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps(plain(asked("M", folder, **options))))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in history))
+    return folder
+
+
+def test_curves_alarms_and_settings(tmp_path: Path) -> None:
+    history: list[dict[str, float]] = [
+        {
+            "update": 0,
+            "validation/success": 0.25,
+            "validation/low": 0.1,
+            "validation/high": 0.5,
+            "validation/return": 0.25,
+        }
+    ]
+    for t in range(1, 41):
+        fade = 0.9 ** max(t - 15, 0)
+        history.append(
+            {"update": t, "success": 0.3, "return": 0.3, "group_return_std": 0.4 * fade, "entropy": 1.5 * fade}
+        )
+    history[20] |= {
+        f"validation/{k}": v for k, v in (("success", 0.5), ("low", 0.3), ("high", 0.7), ("return", 0.5))
+    }
+    monitor = Monitor(window=5)
+    alarms = monitor.all_alarms(history[1:])
+    assert {alarm.sign for alarm in alarms} >= {"variance", "entropy", "echo-trap"}
+    changes = {"optimisation.updates": 50, "objective.clip_high": 0.28}
+    page = write_report(written(tmp_path / "run", history, monitor=monitor, changes=changes)).read_text()
+    assert "40 of 50 updates" in page and "10 updates are left" in page
+    for alarm in alarms:  # once in the list, once in each curve
+        charts = page.count("<svg")
+        assert page.count(str(alarm)) == 1 + charts
+    assert page.count("<polyline") >= 5 and "<polygon" in page
+    points = re.findall(r'<polyline points="([^"]+)"', page)
+    assert len(points[0].split()) == 40 and len(points[1].split()) == 2  # in training, held out
+    assert re.search(r"objective\.clip_high</td><td>0\.28</td><td>0\.2</td>", page)
+    assert "+25.0" in page and "25.0" in page and "30.0–70.0" in page
+    assert not re.search(r"\b(nan|inf|None|built-in)\b", re.sub(r"<style>.*?</style>", "", page, flags=re.S))
+
+
+def test_what_cannot_be_reported_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="holds no training run"):
+        write_report(tmp_path)
+    folder = written(tmp_path / "run", [])
+    assert "0 of 2 updates" in write_report(folder).read_text()  # killed before its first update
+    (folder / "metrics.jsonl").write_text('{"update": 0}\n{"upd')  # killed amid a line
+    assert "0 of 2 updates" in write_report(folder).read_text()
+    (folder / "metrics.jsonl").write_text('{"upd\n{"update": 1}\n')
+    with pytest.raises(DataError, match="line 1 is not JSON"):
+        write_report(folder)
+    (folder / "metrics.jsonl").write_text("")
+    record = json.loads((folder / "run.json").read_text())
+    record["monitor"]["crystal"] = "ball"
+    (folder / "run.json").write_text(json.dumps(record))
+    with pytest.raises(DataError, match="another version"):
+        write_report(folder)
+
+
+@pytest.fixture(scope="module")
+def run(warm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that ended after two updates and was then prolonged to three."""
+    from arboretum.envs.frozenlake.world import FrozenLake
+    from arboretum.trainers.train import train
+
+    folder = tmp_path_factory.mktemp("report") / "run"
+    whole = FrozenLake._observe
+    with pytest.MonkeyPatch.context() as patch, (folder.parent / "log").open("w") as log:
+        patch.setattr(FrozenLake, "_observe", lambda self: f"{whole(self)} {HOSTILE} </script>")
+        console = Console(file=log, width=200)
+        assert train(asked(warm_model, folder), console=console) == 0
+        log.flush()
+        assert str(folder / "report.html") in (folder.parent / "log").read_text()
+        # One validation further than the last checkpoint, as a kill leaves it behind.
+        with (folder / "samples.jsonl").open("a") as samples:
+            samples.write(json.dumps({"update": 3, "task": "of a life before"}) + '\n{"upda')
+        longer = asked(warm_model, folder, changes={"optimisation.updates": 3})
+        assert train(longer, resume=True, console=console) == 0
+    return folder
+
+
+@pytest.mark.heavy
+def test_samples_are_of_the_same_tasks_and_survive_resuming(run: Path) -> None:
+    samples = read_samples(run)
+    tasks = {update: [s["task"] for s in samples if s["update"] == update] for update in (0, 1, 2, 3)}
+    assert len(samples) == 24 and all(found == tasks[0] for found in tasks.values())
+    assert len(set(tasks[0])) == 6
+    turn = samples[0]["turns"][0]
+    assert "<|im_start|>user" in turn["shown"] and turn["observation"] in turn["shown"]
+    assert turn["said"].startswith(turn["reply"]) or turn["reply"].endswith(turn["said"])
+    assert "token_ids" not in turn and "logprobs" not in turn
+
+
+@pytest.mark.heavy
+def test_the_command_writes_the_report_again(run: Path, tmp_path: Path) -> None:
+    before = (run / "report.html").read_text()
+    (run / "report.html").unlink()
+    command = [sys.executable, "-m", "arboretum.cli", "report", str(run)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and "report.html" in done.stdout
+    assert (run / "report.html").read_text() == before
+    done = subprocess.run([*command, str(tmp_path), "--out", "x.html"], capture_output=True, text=True)
+    assert done.returncode == 2 and "name no other run" in done.stderr
+
+
+@pytest.mark.heavy
+def test_the_page_needs_no_network_and_escapes_what_it_quotes(run: Path) -> None:
+    text = (run / "report.html").read_text(encoding="utf-8")
+    assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", text)
+    assert "@import" not in text and "url(" not in text
+    assert HOSTILE not in text and "<script>document" not in text
+    assert "Not finished" not in text and "3 of 3 updates" in text
+
+
+@pytest.mark.heavy
+def test_an_interrupted_run_has_its_report(warm_model: Path, tmp_path: Path) -> None:
+    """Ctrl-C, as a person presses it, in the middle of an update."""
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "arboretum.cli", "train", "grpo", "--world", "TextFrozenLake-v0"]
+    command += ["--model", str(warm_model), "--out", str(run), "--device", "cpu", "--dialogue", "no_think"]
+    command += ["--validation.tasks", "2", "--checkpoint-every", "1"]
+    for setting in ("prompts=2", "rollouts=4", "reply_tokens=12", "max_turns=2", "think=null"):
+        command += ["--set", f"sampler.{setting}"]
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    deadline = time.monotonic() + 120
+    metrics = run / "metrics.jsonl"
+    while not (metrics.exists() and metrics.read_text().count("\n") >= 3):
+        assert child.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    child.send_signal(signal.SIGINT)
+    output, _ = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert "the last checkpoint is update-" in output and f"Report: {run / 'report.html'}" in output.replace(
+        "\n", ""
+    )
+    page = (run / "report.html").read_text()
+    assert "of 200 updates" in page and "Not finished" in page and "before training" in page
+
+
+@pytest.mark.heavy
+def test_it_reads_on_a_phone_and_replays_what_the_policy_said(run: Path, browser: Any) -> None:
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import Select, WebDriverWait
+
+    phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+    browser.get((run / "report.html").as_uri())
+    wait = WebDriverWait(browser, 60)
+
+    def text(id: str) -> str:
+        return str(browser.find_element(By.ID, id).text)
+
+    wait.until(lambda _: "Board" in text("observation"))
+    assert HOSTILE in text("observation") and browser.title == "grpo on TextFrozenLake-v0 · Arboretum report"
+    width = browser.execute_script("return document.documentElement.scrollWidth")
+    assert width <= browser.execute_script("return window.innerWidth")
+    table = browser.find_element(By.ID, "looks")
+    assert table.rect["width"] <= table.find_element(By.XPATH, "..").rect["width"]  # nothing to scroll for
+
+    entries = Select(browser.find_element(By.ID, "entry"))
+    names = [option.text for option in entries.options]
+    assert names == ["before training", *(f"after update {n}" for n in (1, 2, 3))]
+    assert not browser.find_element(By.ID, "agent").is_displayed()  # there is but one player
+    task = Select(browser.find_element(By.ID, "task"))
+    task.select_by_index(2)
+    first = task.first_selected_option.text[2:]
+    entries.select_by_visible_text("after update 3")
+    wait.until(lambda _: Select(browser.find_element(By.ID, "task")).first_selected_option.text[2:] == first)
+    browser.find_element(By.CSS_SELECTOR, "#tokens summary").click()
+    assert "<|im_start|>system" in text("read") and "answer" in text("wrote") + text("read")
+
+    for scheme in ("light", "dark"):
+        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+        ink, paper = browser.execute_script(
+            "const s = getComputedStyle(document.body); return [s.color, s.backgroundColor]"
+        )
+        light = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (ink, paper)]
+        assert (light[0] < light[1]) == (scheme == "light") and abs(light[0] - light[1]) > 400
+    charts = browser.find_elements(By.CSS_SELECTOR, ".charts svg")
+    assert len(charts) >= 12 and all(chart.rect["height"] > 100 for chart in charts)
+    assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]

@@ -1,0 +1,79 @@
+"""Where the time of a training run goes, and how much of it goes neither into playing nor into learning."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...eval.bench.row import Row
+from ...eval.bench.tiny import make_tiny_model
+from ..loop import Training
+from ..recipes import RECIPES
+from ..run import Run
+from ..settings import Hardware, Speech, Validation, World
+
+
+def measure(peers: bool = False, updates: int = 8) -> Iterator[Row]:
+    """Wall time of the training loop by phase: GRPO, 4 × 8 episodes of Sokoban, 0.36M parameters, one thread.
+
+    Validation and checkpoints every fourth update. A tiny model's phases are short, so what lies between them
+    weighs more here than anywhere else.
+    """
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            shares = run(Path(folder), updates, prompts=4)
+    finally:
+        torch.set_num_threads(threads)
+    beside = ", ".join(f"{name} {100 * share:.1f} %" for name, share in shares.items() if name != "rest")
+    idle = 100 * shares["rest"]
+    yield Row("loop: time in no phase", idle, "%", bar=5.0, higher_is_better=False, beside=beside)
+    playing = 100 * (shares["sample"] + shares["learn"])
+    yield Row("loop: time in sampling and learning", playing, "%")
+
+
+def run(folder: Path, updates: int, prompts: int) -> dict[str, float]:
+    """Train, and give each phase's share of the wall time from the loop's beginning to its end; `rest` is all that
+    the loop's own clocks do not explain."""
+    recipe = RECIPES["grpo"].changed(
+        {
+            "sampler.prompts": prompts,
+            "sampler.rollouts": 8,
+            "sampler.reply_tokens": 16,
+            "sampler.max_turns": 3,
+            "objective.kl.coef": 0.0,
+            "optimisation.updates": updates,
+            "optimisation.episodes_per_step": 8,
+        }
+    )
+    training = Training(
+        Run(
+            recipe,
+            World("TextSokoban-v0"),
+            str(make_tiny_model(folder / "model")),
+            folder / "run",
+            speech=Speech("think"),
+            hardware=Hardware(device="cpu"),
+            validation=Validation(every=4, tasks=8),
+            checkpoint_every=4,
+        )
+    )
+    start = time.perf_counter()
+    try:
+        for _ in training.go():
+            pass
+    finally:
+        training.close()
+    total = time.perf_counter() - start
+    shares = {
+        phase: sum(metrics.get(f"seconds/{phase}", 0.0) for metrics in training.history) / total
+        for phase in ("sample", "learn", "validate", "checkpoint")
+    }
+    # The last checkpoint is in no record.
+    shares["checkpoint"] += training.saving / total
+    return {**shares, "rest": 1.0 - sum(shares.values())}

@@ -1,0 +1,181 @@
+"""How the seed model is made: a fresh transformer imitates the experts of two worlds.
+
+It is stopped while it still errs, so that there is something left to learn by practice.
+
+    for look in Growing(Growth(out=Path("runs/seed"))).go():
+        print(look)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...agents.episode import Episode
+from ...envs.seeding import stable_seed
+from ..batch import optimizer_batches
+from ..checks import at_least, positive
+from ..descent import make_descent
+from ..expert import expert_episodes
+from ..learner import run_micros, shared_micros
+from ..live import shared
+from ..policy import Policy
+from ..processes import make_accelerator
+from ..recipe import Chains, Optimisation
+from ..rollouts import Rollouts, from_episodes
+from ..sampler import Sampler, entry_of
+from ..settings import Expert, Speech, Validation, World
+from ..sft import imitation
+from .tokenizer import make_tokenizer
+
+LAKE = World("TextFrozenLake-v0", {"observation_format": "grid", "p_frozen": 0.8, "success_rate": 1.0})
+"""RAGEN's lakes with as many holes as in its first paper, on ice that does not slip: a plan can be made."""
+SOKOBAN = World("TextSokoban-v0")
+SPEECH = Speech("no_think")
+"""RAGEN's protocol without thoughts: up to five actions a reply, five replies, ten actions. What a model of this
+size can think in words is no more than the actions themselves."""
+CONTEXT = 1024
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What decides the seed model; the defaults are those of the shipped one.
+
+    Attributes:
+        out: the folder that the model is written to.
+        lake, sokoban: expert episodes of each world, none seen twice.
+        lots: portions that they are played and learnt in.
+        batch: episodes a step.
+        lr: the highest learning rate; it rises over `warmup` steps and falls to 0 along a cosine.
+        layers, width: of the transformer.
+        looks: how often it is tried on held-out tasks on the way.
+        seed: of the first weights, tasks and luck.
+    """
+
+    out: Path
+    lake: int = 32768
+    sokoban: int = 98304
+    lots: int = 32
+    batch: int = 64
+    lr: float = 2e-3
+    warmup: int = 30
+    layers: int = 4
+    width: int = 96
+    looks: int = 8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("lake", "sokoban", "lots", "batch", "layers", "width", "looks"):
+            at_least(name, getattr(self, name), 1)
+        at_least("warmup", self.warmup, 0)
+        positive("lr", self.lr)
+
+
+def fresh_model(tokenizer: Any, growth: Growth) -> Any:
+    """A Qwen2 model with random weights; of a width of 96 and four layers it has 0.44 million."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=growth.width,
+        intermediate_size=round(growth.width * 8 / 3),
+        num_hidden_layers=growth.layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(growth.seed)
+        return Qwen2ForCausalLM(config)
+
+
+class Growing:
+    """A seed model under way.
+
+    Args:
+        growth: the settings.
+
+    Attributes:
+        steps: optimizer steps in all.
+    """
+
+    def __init__(self, growth: Growth) -> None:
+        self.growth = growth
+        self.tokenizer = make_tokenizer(CONTEXT)
+        self.causal = fresh_model(self.tokenizer, growth)
+        accelerator = make_accelerator("cpu", "float32")
+        live = shared(self.causal, self.tokenizer, 128)
+        self.sampler = Sampler(live, SPEECH, Chains(reply_tokens=32), in_flight=128, accelerator=accelerator)
+        a_lot = growth.lake // growth.lots + growth.sokoban // growth.lots
+        self.steps = growth.lots * max(1, round(a_lot / growth.batch))
+        self.descent = make_descent(
+            accelerator,
+            Policy(self.causal),
+            Optimisation(updates=self.steps, lr=growth.lr, schedule="cosine", warmup=growth.warmup),
+        )
+
+    def go(self) -> Iterator[dict[str, float]]:
+        """Learn, and look a few times on the way.
+
+        Yields:
+            `step`, `loss` a token since the last look, and the held-out success in each world, sampled (`lake`,
+            `sokoban`) and greedy (`lake/greedy`, `sokoban/greedy`).
+
+        Raises:
+            Diverged: see `Descent.step`.
+        """
+        step, losses = 0, []
+        every = max(1, self.growth.lots // self.growth.looks)
+        for lot in range(self.growth.lots):
+            rollouts = self._lot(lot)
+            for episodes in optimizer_batches(
+                rollouts, self.growth.batch, seed=stable_seed("lot", self.growth.seed, lot)
+            ):
+                self.descent.set_rates(step)
+                part = rollouts.select(episodes)
+                micros = list(shared_micros(self.descent, part, 1024))
+                sums = run_micros(self.descent, micros, 1.0, imitation(part))
+                self.descent.step()
+                losses.append(sum(found["loss"] for found in sums))
+                step += 1
+            if (lot + 1) % every == 0 or lot + 1 == self.growth.lots:
+                yield {"step": step, "loss": sum(losses) / len(losses), **self.look()}
+                losses = []
+
+    def _lot(self, lot: int) -> Rollouts:
+        found: list[Episode] = []
+        for world, count in ((LAKE, self.growth.lake), (SOKOBAN, self.growth.sokoban)):
+            found += expert_episodes(
+                entry_of(world, world.split),
+                count // self.growth.lots,
+                tokenizer=self.tokenizer,
+                context=CONTEXT,
+                dialogue=self.sampler.dialogue,
+                expert=Expert(),
+                seed=stable_seed("lot", self.growth.seed, lot),
+            )
+        return from_episodes(found, list(range(len(found))))
+
+    def look(self, tasks: int = 200) -> Mapping[str, float]:
+        """Held-out success in both worlds, sampled and greedy."""
+        found = {}
+        for name, world in (("lake", LAKE), ("sokoban", SOKOBAN)):
+            for kind, temperature in (("", 1.0), ("/greedy", 0.0)):
+                validation = Validation(tasks=tasks, temperature=temperature)
+                found[name + kind] = self.sampler.validate(world, validation, 1.0, 0).success.value
+        return found
+
+    def export(self) -> Path:
+        """Write a plain Hugging Face folder, in bfloat16."""
+        from ..sft import export_whole
+
+        export_whole(self.causal.to(torch.bfloat16), self.tokenizer, self.growth.out)
+        return self.growth.out

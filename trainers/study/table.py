@@ -1,0 +1,188 @@
+"""What a study found: rates with intervals, and each recipe against its warm start, task by task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.table import Table
+
+from ...eval.statistics import Interval, Paired, paired, rate
+from .definition import Study, Trial
+from .work import RESULT, Outcomes, result_of
+
+WARM = "warm start"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+        world, who: what was played by whom.
+        runs: training runs that were measured; 0 for who never learnt.
+        sampled, greedy: success on the held-out tasks, over all runs; greedy only of models.
+        lowest, highest: sampled success of the worst and the best run.
+        gain: sampled success against the warm start, task by task, over all runs; None without one.
+        gain_greedy: the same for greedy play.
+    """
+
+    world: str
+    who: str
+    runs: int
+    sampled: Interval
+    greedy: Interval | None = None
+    lowest: float | None = None
+    highest: float | None = None
+    gain: Paired | None = None
+    gain_greedy: Paired | None = None
+
+    @property
+    def better(self) -> bool:
+        """Whether it beats its warm start significantly (two-sided, 5 %)."""
+        return self.gain is not None and self.gain.p_value < 0.05 and self.gain.difference.value > 0
+
+    def to_dict(self) -> dict[str, object]:
+        """As plain data."""
+        data: dict[str, object] = {"world": self.world, "who": self.who, "runs": self.runs}
+        data["sampled"] = self.sampled._asdict()
+        if self.greedy is not None:
+            data["greedy"] = self.greedy._asdict()
+        if self.lowest is not None:
+            data |= {"lowest": self.lowest, "highest": self.highest}
+        for name, gain in (("gain", self.gain), ("gain_greedy", self.gain_greedy)):
+            if gain is not None:
+                data[name] = {**gain.difference._asdict(), "p_value": gain.p_value, "tasks": gain.n}
+        return data
+
+
+def rows(study: Study, out: Path, references: Mapping[str, Mapping[str, Outcomes]]) -> list[Row]:
+    """The table of what has been measured so far.
+
+    Args:
+        study: what was asked for.
+        out: its folder.
+        references: world -> player -> outcomes, of who never learnt.
+
+    Raises:
+        DataError: a result cannot be read.
+    """
+    found: list[Row] = []
+    for world in study.worlds:
+        for who in ("random", "expert"):
+            if who in references.get(world, {}):
+                found.append(Row(world, who, 0, _rate([references[world][who]], "sampled")))
+        warm = result_of(out / f"warm-start-{world}.json")
+        if warm is None:
+            continue
+        before: Outcomes = warm["outcomes"]
+        found.append(Row(world, WARM, 0, _rate([before], "sampled"), _rate([before], "greedy")))
+        for recipe in study.recipes:
+            runs = list(_runs(study, world, recipe, out))
+            if runs:
+                found.append(_row(world, recipe, runs, before))
+    return found
+
+
+def _runs(study: Study, world: str, recipe: str, out: Path) -> Iterator[Outcomes]:
+    for seed in range(study.seeds):
+        result = result_of(out / Trial(world, recipe, seed).folder / RESULT)
+        if result is not None:
+            yield result["outcomes"]
+
+
+def _row(world: str, recipe: str, runs: Sequence[Outcomes], before: Outcomes) -> Row:
+    each = [_rate([run], "sampled").value for run in runs]
+    return Row(
+        world,
+        recipe,
+        len(runs),
+        _rate(runs, "sampled"),
+        _rate(runs, "greedy"),
+        min(each),
+        max(each),
+        _gain(runs, before, "sampled"),
+        _gain(runs, before, "greedy"),
+    )
+
+
+def _pooled(runs: Sequence[Outcomes], kind: str) -> dict[str, list[bool]]:
+    tasks = runs[0][kind]
+    return {task: [success for run in runs for success in run[kind][task]] for task in tasks}
+
+
+def _rate(runs: Sequence[Outcomes], kind: str) -> Interval:
+    return rate(list(_pooled(runs, kind).values()))
+
+
+def _gain(runs: Sequence[Outcomes], before: Outcomes, kind: str) -> Paired:
+    after = _pooled(runs, kind)
+    return paired([after[task] for task in before[kind]], [before[kind][task] for task in before[kind]])
+
+
+# ---------------------------------------------------------------------- as people read it
+
+HEADS = ("world", "player", "runs", "sampled", "runs from–to", "greedy", "gain", "greedy gain")
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """A line as text; rates in percent with their 95 % intervals, gains in points."""
+    spread = "" if row.lowest is None or row.highest is None else f"{row.lowest:.0%}–{row.highest:.0%}"
+    return (
+        row.world,
+        row.who,
+        str(row.runs or ""),
+        _shown(row.sampled),
+        spread if row.runs > 1 else "",
+        "" if row.greedy is None else _shown(row.greedy),
+        _points(row.gain),
+        _points(row.gain_greedy),
+    )
+
+
+def _shown(interval: Interval) -> str:
+    return f"{100 * interval.value:.0f}% [{100 * interval.low:.0f}, {100 * interval.high:.0f}]"
+
+
+def _points(gain: Paired | None) -> str:
+    if gain is None:
+        return ""
+    star = "*" if gain.p_value < 0.05 else ""
+    return f"{100 * gain.difference.value:+.0f}{star}"
+
+
+def drawn(study: Study, found: Sequence[Row]) -> Table:
+    """The table for a terminal of 80 columns."""
+    table = Table(
+        title=f"{study.name}: success on {study.tasks} held-out tasks a world",
+        caption="95 % intervals in brackets. Gains over the warm start in points; * significant at 5 %, paired by task.",
+    )
+    kept = [i for i in range(len(HEADS)) if any(cells(row)[i] for row in found)]
+    for i in kept:
+        table.add_column(HEADS[i], justify="left" if i < 2 else "right", no_wrap=True)
+    world = None
+    for row in found:
+        if world not in (None, row.world):
+            table.add_section()
+        shown = list(cells(row))
+        if row.world == world:
+            shown[0] = ""
+        world = row.world
+        style = "green" if row.better else "dim" if row.runs == 0 and row.who != WARM else ""
+        table.add_row(*(shown[i] for i in kept), style=style)
+    return table
+
+
+def markdown(study: Study, found: Sequence[Row]) -> str:
+    """The table for documents."""
+    lines = [
+        f"Success on {study.tasks} held-out tasks a world, each played {study.repeats} times when sampled from and once"
+        " when greedy; 95 % intervals in brackets. Gains over the warm start in points, paired by task; * is"
+        " significant at 5 %.",
+        "",
+        "| " + " | ".join(HEADS) + " |",
+        "|" + "---|" * len(HEADS),
+    ]
+    lines += ["| " + " | ".join(cells(row)) + " |" for row in found]
+    return "\n".join(lines) + "\n"
