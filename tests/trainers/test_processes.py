@@ -74,7 +74,7 @@ def launch(config: str, arguments: list[str], *options: str) -> subprocess.Compl
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     # DeepSpeed compiles there; one of its processes that was killed at it would leave a lock for ever.
-    environment["TORCH_EXTENSIONS_DIR"] = EXTENSIONS.name
+    environment.setdefault("TORCH_EXTENSIONS_DIR", EXTENSIONS.name)
     return subprocess.run(
         [*command, "--num_processes", "2", "--main_process_port", "0", *options, *arguments],
         env=environment,
