@@ -16,6 +16,7 @@ from ...eval.store import write_whole
 from ...eval.suite import Entry, Suite
 from ..sampler import dialogue_of
 from ..settings import World
+from ..train import need_torch
 from .definition import Study, Trial
 
 RESULT = "result.json"
@@ -32,9 +33,7 @@ def fulfil(study: Study, trial: Trial, out: Path) -> None:
     Raises:
         Diverged, Starved, CheckpointError: see `Training.go`.
     """
-    import torch
-
-    torch.set_num_threads(1)
+    _prepare()
     from ..loop import Training
     from ..report import write_report
 
@@ -54,9 +53,7 @@ def fulfil(study: Study, trial: Trial, out: Path) -> None:
 
 def warm_start(study: Study, world: str, out: Path) -> None:
     """Measure the model that all trials start from."""
-    import torch
-
-    torch.set_num_threads(1)
+    _prepare()
     from ..live import shared
     from ..policy import load_causal
     from ..processes import make_accelerator
@@ -72,6 +69,14 @@ def warm_start(study: Study, world: str, out: Path) -> None:
     finally:
         sampler.engine.close()
     write_whole(out / f"warm-start-{world}.json", json.dumps({"outcomes": found}))
+
+
+def _prepare() -> None:
+    """Make a process of its own ready: one thread, and nothing said that would tear the picture of the study."""
+    import torch
+
+    need_torch()
+    torch.set_num_threads(1)
 
 
 def measured(study: Study, world: World, sampler: Any) -> Outcomes:
