@@ -12,67 +12,31 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from ..envs.errors import DataError
-from .arrays import group_statistics
 from .checkpoint import CheckpointError, Checkpoints
 from .descent import make_descent
+from .gathering import Gathering
 from .learner import Learner
 from .live import live_engine
-from .monitor import ROLLED_BACK, Alarm, line
-from .objectives.penalties import shaped
-from .objectives.settings import Overlong
-from .plan import plan_chains
+from .monitor import ROLLED_BACK, line
+from .objectives.penalties import limited, shaped
 from .policy import Policy, Reference, adapters, load_causal
 from .processes import make_accelerator
-from .rollouts import Rollouts, from_episodes
+from .records import Position, Record, measured
+from .rollouts import Rollouts
 from .run import Run, flat, plain
-from .sampler import Sampler, broken, drawn_tasks, entry_of, episode_limit
+from .sampler import Sampler, episode_limit
 from .samples import Samples
 from .schedules import Linear
-from .selectors import Dynamic, gathered
+from .selectors import gathered
 from .weights import put_state, whole_state
-
-
-@dataclass
-class Record:
-    """One update, or the look before the first.
-
-    Attributes:
-        metrics: by name; what the names mean is told by `measured`, `Learner.update` and `loss.metrics`.
-        alarms: what the monitor saw for the first time.
-        notes: what else a person should read.
-    """
-
-    metrics: dict[str, float]
-    alarms: list[Alarm] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
-@dataclass
-class Position:
-    """Where a run stands.
-
-    Attributes:
-        update: updates made.
-        batch: generation batches played.
-        task: tasks drawn.
-        rollbacks: how often the policy went back to an earlier checkpoint. The other numbers never do: what is
-            undone was played all the same.
-    """
-
-    update: int = 0
-    batch: int = 0
-    task: int = 0
-    rollbacks: int = 0
 
 
 class Training:
@@ -132,14 +96,13 @@ class Training:
             live, run.speech, recipe.sampler, in_flight=hardware.in_flight, accelerator=self.accelerator
         )
         self._samples = Samples(run.out, self.tokenizer)
-        self._entry = entry_of(run.world, run.world.split)
-        self._env = self._entry.make()
-        self._overlong = _limited(
+        self.gathering = Gathering(run, self.sampler, self.position)
+        self._overlong = limited(
             recipe.overlong,
-            episode_limit(self.sampler.dialogue, recipe.sampler, self._env, self.sampler.engine.context),
+            episode_limit(self.sampler.dialogue, recipe.sampler, self.gathering.env, self.sampler.engine.context),
         )
         self.sampler.check_room(
-            self._entry, self._draw(min(recipe.sampler.prompts, 8)), recipe.sampler.reply_tokens
+            self.gathering.entry, self.gathering.draw(min(recipe.sampler.prompts, 8)), recipe.sampler.reply_tokens
         )
         if last is not None:
             self._load(last)
@@ -254,7 +217,7 @@ class Training:
         recipe, temperature = self.run.recipe, self._temperature()
         start = time.perf_counter()
         between = start - self._ended
-        batches, failed, kept, scale = self._gather(temperature)
+        batches, failed, kept, scale = self.gathering.gather(temperature)
         sampled = time.perf_counter()
         played = Rollouts.joined(batches)
         metrics: dict[str, float] = {"update": self.position.update + 1, "temperature": temperature}
@@ -281,40 +244,6 @@ class Training:
         self.saving = self._validating = 0.0
         self._ended = done
         return metrics
-
-    def _gather(self, temperature: float) -> tuple[list[Rollouts], int, Sequence[tuple[int, int]], float]:
-        """Generation batches, episodes that broke off, the groups to learn from, and what scales advantages."""
-        selector = self.run.recipe.selector
-        if not isinstance(selector, Dynamic):
-            rollouts, failed = self._generate(temperature)
-            groups, scale = selector.select(rollouts)
-            return [rollouts], failed, [(0, group) for group in groups], scale
-        refill = selector.refill(self.run.recipe.sampler.prompts)
-        batches: list[Rollouts] = []
-        failed, scale = 0, 1.0
-        while refill.wants_more:
-            rollouts, lost = self._generate(temperature)
-            selection = selector.select(rollouts)
-            refill = refill.add([(len(batches), group) for group in selection.groups])
-            batches.append(rollouts)
-            failed += lost
-        return batches, failed, refill.batch(), scale
-
-    def _draw(self, count: int) -> list[str]:
-        return drawn_tasks(self._env.tasks, self.position.task, count, self.run.seed, self.run.world.tasks)
-
-    def _generate(self, temperature: float) -> tuple[Rollouts, int]:
-        """One generation batch, and how many of its episodes broke off."""
-        recipe = self.run.recipe
-        tasks = self._draw(recipe.sampler.prompts)
-        plan = plan_chains(tasks, recipe.sampler.rollouts, batch=self.position.batch, seed=self.run.seed)
-        episodes = self.sampler.play(self._entry, plan.jobs, temperature, keep_states=recipe.anchor == "state")
-        whole, keys = plan.arrange(episodes)
-        if not whole:
-            raise broken(episodes)
-        self.position.task += len(tasks)
-        self.position.batch += 1
-        return from_episodes(whole, keys, anchor=recipe.anchor), len(episodes) - len(whole)
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -403,7 +332,7 @@ class Training:
         except (OSError, ValueError) as error:
             raise DataError(folder, f"is no checkpoint that can be resumed ({error}).") from None
         self._put(state, None)
-        self.position = Position(**state["position"])
+        vars(self.position).update(state["position"])
         self._slow_down()
         torch.set_rng_state(state["rng"])
         if torch.cuda.is_available() and state["device_rng"]:
@@ -431,38 +360,3 @@ class Training:
         if self.run.trackers:
             self.accelerator.end_training()
         self.sampler.engine.close()
-
-
-def measured(rollouts: Rollouts) -> dict[str, float]:
-    """What the episodes of an update were like, before anything was selected.
-
-    `success`, `return` (undiscounted, without penalties), `group_return_std` (mean over groups), `silent_groups`
-    (fraction of groups whose returns are all equal), `valid_turns` (fraction of turns that kept to the format and
-    held only actions that the world took), `truncated`, `turns` an episode, `reply_tokens` a turn, `penalty` an
-    episode, `episodes`, `tokens` sampled.
-    """
-    returns = rollouts.returns(penalties=False)
-    statistics = group_statistics(returns, rollouts.group, rollouts.groups)
-    episodes = max(rollouts.episodes, 1)
-    return {
-        "success": float(rollouts.success.mean()),
-        "return": float(returns.mean()),
-        "group_return_std": float(statistics.std.mean()),
-        "silent_groups": float(np.mean(statistics.std == 0)),
-        "valid_turns": float(1.0 - rollouts.turn_invalid.mean()) if rollouts.turns else 0.0,
-        "truncated": float(rollouts.truncated.mean()),
-        "turns": rollouts.turns / episodes,
-        "reply_tokens": rollouts.actions / max(rollouts.turns, 1),
-        "penalty": float(rollouts.turn_penalty.sum() / episodes),
-        "episodes": float(rollouts.episodes),
-        "sampled_tokens": float(rollouts.actions),
-    }
-
-
-def _limited(overlong: Overlong, limit: int | None) -> Overlong:
-    """With the run's own limit where the recipe names none; a soft zone too long for it shrinks to its last fifth,
-    the share that it has in the paper."""
-    if overlong.coef == 0 or overlong.max_tokens is not None or limit is None:
-        return overlong
-    cache = overlong.cache if overlong.cache < limit else max(1, limit // 5)
-    return replace(overlong, max_tokens=limit, cache=cache)

@@ -15,7 +15,7 @@ from rich.text import Text
 from .curve import Series, plot, running_mean
 
 if TYPE_CHECKING:
-    from .loop import Record
+    from .records import Record
 
 _Format = Callable[[float], str]
 

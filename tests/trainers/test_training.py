@@ -67,7 +67,7 @@ def finish(training: Training) -> Training:
 
 def some_rollouts(training: Training, spread: bool = False) -> Rollouts:
     """Rollouts of the run's world; with `spread` the rewards are made to differ."""
-    rollouts, failed = training._generate(1.0)
+    rollouts, failed = training.gathering.batch(1.0)
     assert failed == 0
     if spread:
         rewards = np.random.default_rng(0).normal(size=rollouts.turns)
@@ -277,7 +277,7 @@ def test_a_stale_sampler_is_corrected_as_the_formula_says(
         validation=Validation(every=0),
     )
     training = Training(run)
-    played, _ = training._generate(temperature)
+    played, _ = training.gathering.batch(temperature)
     rewards = np.random.default_rng(0).normal(size=played.turns)
     rollouts = dataclasses.replace(played, turn_reward=rewards)
     causal = training.descent.policy.causal
@@ -445,7 +445,7 @@ def test_the_samplers_probabilities_are_the_old_policys(
             return score(*args, **options)
 
         learner.score = counted
-        rollouts, _ = training._generate(1.0)
+        rollouts, _ = training.gathering.batch(1.0)
         reports.append(learner.update(rollouts, update=0, temperature=1.0))
         assert scored == (passes_saved if own else passes)
         weights.append([p.detach().clone() for p in training.descent.policy.causal.parameters()])

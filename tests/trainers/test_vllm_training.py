@@ -42,7 +42,7 @@ def test_vllm_samples_with_the_weights_of_each_update(lora: Lora | None, run_of:
     training = Training(run_of("grpo", changes, hardware=hardware, validation=Validation(every=2, tasks=4)))
     assert isinstance(training.sampler.engine, VLLMEngine)
     causal = training.descent.policy.causal
-    generate = training._generate
+    generate = training.gathering.batch
     differences: list[float] = []
     drift: list[float] = []
     first = {name: weight.detach().clone() for name, weight in causal.named_parameters()}
@@ -59,7 +59,7 @@ def test_vllm_samples_with_the_weights_of_each_update(lora: Lora | None, run_of:
         drift.append(max(float((p - first[n]).detach().abs().max()) for n, p in causal.named_parameters()))
         return rollouts, failed
 
-    training._generate = watched  # type: ignore[method-assign]
+    training.gathering.batch = watched  # type: ignore[method-assign]
     for _ in training.go():
         pass
     training.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ...envs.errors import ConfigurationError
@@ -45,3 +47,12 @@ def learnable(rollouts: Rollouts, overlong: Overlong) -> BoolArray:
     if not overlong.drop_truncated:
         return np.ones(rollouts.actions, dtype=bool)
     return ~rollouts.truncated[rollouts.action_episode]
+
+
+def limited(overlong: Overlong, limit: int | None) -> Overlong:
+    """With the run's own limit where the recipe names none; a soft zone too long for it shrinks to its last fifth,
+    the share that it has in the paper."""
+    if overlong.coef == 0 or overlong.max_tokens is not None or limit is None:
+        return overlong
+    cache = overlong.cache if overlong.cache < limit else max(1, limit // 5)
+    return replace(overlong, max_tokens=limit, cache=cache)
