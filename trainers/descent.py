@@ -98,7 +98,7 @@ class Descent:
     @property
     def micro_tokens(self) -> int:
         """Tokens that are run through the model at once where a run does not say how many."""
-        return 4096 if self.accelerator.device.type == "cpu" else 16384
+        return 2048 if self.accelerator.device.type == "cpu" else 16384
 
     @property
     def in_pieces(self) -> bool:

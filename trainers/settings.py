@@ -38,7 +38,7 @@ class Hardware:
         gradient_checkpointing: compute activations twice instead of keeping them.
         lora: train adapters instead of all weights.
         micro_tokens: tokens run through the model at once when learning, padding included. Bounds memory; what is
-            learnt does not depend on it. None is 4096 on the CPU, whose caches hold no more, and 16384 elsewhere.
+            learnt does not depend on it. None is 2048 on the CPU, whose caches hold no more, and 16384 elsewhere.
         in_flight: episodes played, and replies sampled, at once.
         engine: what samples: the model that learns itself ("transformers"), or vLLM in this process, which takes
             over the weights after every update.

@@ -134,7 +134,8 @@ def _work(study: Study, out: Path, jobs: Sequence[_Job], workers: int, console: 
                             said = "its process died" if isinstance(error, BrokenProcessPool) else str(error)
                             failures.append(f"{futures[future].name}: {said or type(error).__name__}")
                         view.ended(futures[future].name, error is None)
-                    view.show([futures[future].name for future in waiting if future.running()])
+                    # The pool calls one more than it has processes for "running".
+                    view.show([job.name for future, job in futures.items() if future in waiting][:workers])
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in list(pool._processes.values()):
