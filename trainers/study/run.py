@@ -27,7 +27,7 @@ from ..curve import Series, plot, running_mean
 from ..run import plain
 from .definition import Study
 from .table import drawn, markdown, rows
-from .work import RESULT, Outcomes, fulfil, referenced, warm_start
+from .work import RESULT, Outcomes, aside, fulfil, referenced, warm_start
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 FILE = "study.json"
@@ -120,7 +120,10 @@ class _Job:
 def _work(study: Study, out: Path, jobs: Sequence[_Job], workers: int, console: Console) -> list[str]:
     """Do all jobs; the reasons of those that failed."""
     failures: list[str] = []
-    with _one_thread(), ProcessPoolExecutor(min(workers, len(jobs)), mp_context=get_context("spawn")) as pool:
+    pool = ProcessPoolExecutor(
+        min(workers, len(jobs)), mp_context=get_context("spawn"), initializer=aside, initargs=(out / "log.txt",)
+    )
+    with _one_thread(), pool:
         futures: dict[Future[None], _Job] = {pool.submit(*job.call): job for job in jobs}  # type: ignore[arg-type]
         view = _View(study, out, [job.name for job in jobs], console)
         try:
@@ -131,7 +134,11 @@ def _work(study: Study, out: Path, jobs: Sequence[_Job], workers: int, console: 
                     for future in done:
                         error = future.exception()
                         if error is not None:
-                            said = "its process died" if isinstance(error, BrokenProcessPool) else str(error)
+                            said = (
+                                f"a process died, see {out / 'log.txt'}"
+                                if isinstance(error, BrokenProcessPool)
+                                else str(error)
+                            )
                             failures.append(f"{futures[future].name}: {said or type(error).__name__}")
                         view.ended(futures[future].name, error is None)
                     # The pool calls one more than it has processes for "running".
@@ -208,8 +215,9 @@ class _View:
             end = max(end, self._study.recipe(trial.recipe).optimisation.updates)
             points = [(m["update"], m["success"]) for m in history if "success" in m]
             held = [(m["update"], m["validation/success"]) for m in history if "validation/success" in m]
-            series.append(Series(f"{trial.world}, in training", running_mean(points, 5), style))
-            series.append(Series("held out", held, f"bold {style}", "marks"))
+            name = trial.world if len(self._study.recipes) == 1 else f"{trial.recipe} on {trial.world}"
+            series.append(Series(name, running_mean(points, 5), style))
+            series.append(Series("held out" if trial is shown[-1] else "", held, f"bold {style}", "marks"))
         width = min(self._console.width, 100)
         return plot(series, end=end, width=width, height=16, form=_percent, top=1.0)
 

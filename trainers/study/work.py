@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -71,8 +72,14 @@ def warm_start(study: Study, world: str, out: Path) -> None:
     write_whole(out / f"warm-start-{world}.json", json.dumps({"outcomes": found}))
 
 
+def aside(log: Path) -> None:
+    """Make a process of its own ready: what libraries say goes to a file, or it would tear the study's picture."""
+    with log.open("ab", buffering=0) as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+
+
 def _prepare() -> None:
-    """Make a process of its own ready: one thread, and nothing said that would tear the picture of the study."""
     import torch
 
     need_torch()
