@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,12 +19,14 @@ from ..envs.seeding import stable_seed
 from ..envs.tasks import GeneratedTasks
 from ..eval.statistics import Interval, rate
 from ..eval.suite import Entry, Suite
-from .live import Live
 from .recipe import Chains, check_context
 from .settings import Speech, Validation, World
 
 SAMPLES = 6
 """Episodes of a validation that are kept for people to read."""
+
+if TYPE_CHECKING:
+    from .live import Live
 
 
 def dialogue_of(speech: Speech, sampler: Chains) -> Dialogue:

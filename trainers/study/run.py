@@ -25,9 +25,10 @@ from ...envs.errors import ConfigurationError, DataError
 from ...eval.store import write_whole
 from ..curve import Series, plot, running_mean
 from ..run import plain
+from .aside import aside
 from .definition import Study
 from .table import drawn, markdown, rows
-from .work import RESULT, Outcomes, aside, fulfil, referenced, warm_start
+from .work import RESULT, Outcomes, fulfil, referenced, warm_start
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 FILE = "study.json"

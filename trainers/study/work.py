@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -70,13 +69,6 @@ def warm_start(study: Study, world: str, out: Path) -> None:
     finally:
         sampler.engine.close()
     write_whole(out / f"warm-start-{world}.json", json.dumps({"outcomes": found}))
-
-
-def aside(log: Path) -> None:
-    """Make a process of its own ready: what libraries say goes to a file, or it would tear the study's picture."""
-    with log.open("ab", buffering=0) as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
 
 
 def _prepare() -> None:
