@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -155,3 +159,29 @@ def test_a_run_that_fails_is_said_and_the_others_are_kept(small: Study, tmp_path
     status = run_study(small, tmp_path, workers=1, console=Console(file=text, width=200))
     assert status == 1 and "Failed: grpo on Lake, seed 0: " in text.getvalue()
     assert (tmp_path / "lake" / "grpo-1" / RESULT).exists()
+
+
+@pytest.mark.heavy
+def test_ctrl_c_ends_a_study_with_one_sentence_and_what_was_measured(warm_model: Path, tmp_path: Path) -> None:
+    definition = tmp_path / "mine.yaml"
+    definition.write_text(
+        f"name: mine\nmodel: {warm_model}\nworlds: [{{name: Lake, id: TextFrozenLake-v0}}]\nrecipes: {{grpo: {{}}}}\n"
+        "settings: {sampler.reply_tokens: 12, optimisation.updates: 1000}\ntasks: 8\n"
+    )
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "arboretum.cli", "study", str(definition), "--out", str(out)]
+    study = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # A shell in the background makes its children deaf to Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
+    )
+    deadline = time.monotonic() + 240
+    while not (out / "warm-start-Lake.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.5)
+    study.send_signal(signal.SIGINT)
+    said, _ = study.communicate(timeout=60)
+    assert study.returncode == 130
+    assert "Interrupted;" in said and "warm start" in said and "Traceback" not in said

@@ -145,8 +145,9 @@ def _work(study: Study, out: Path, jobs: Sequence[_Job], workers: int, console: 
                     # The pool calls one more than it has processes for "running".
                     view.show([job.name for future, job in futures.items() if future in waiting][:workers])
         except BaseException:
+            processes = list(pool._processes.values())
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in list(pool._processes.values()):
+            for process in processes:
                 process.terminate()
             raise
     return failures
