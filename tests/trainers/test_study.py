@@ -165,8 +165,8 @@ def test_a_run_that_fails_is_said_and_the_others_are_kept(small: Study, tmp_path
 def test_ctrl_c_ends_a_study_with_one_sentence_and_what_was_measured(warm_model: Path, tmp_path: Path) -> None:
     definition = tmp_path / "mine.yaml"
     definition.write_text(
-        f"name: mine\nmodel: {warm_model}\nworlds: [{{name: Lake, id: TextFrozenLake-v0}}]\nrecipes: {{grpo: {{}}}}\n"
-        "settings: {sampler.reply_tokens: 12, optimisation.updates: 1000}\ntasks: 8\n"
+        f"name: mine\nmodel: {warm_model}\nworlds: [{{name: Lake, id: TextFrozenLake-v0}}]\n"
+        "recipes: {grpo: {}}\nsettings: {sampler.reply_tokens: 12, optimisation.updates: 1000}\ntasks: 8\n"
     )
     out = tmp_path / "out"
     command = [sys.executable, "-m", "arboretum.cli", "study", str(definition), "--out", str(out)]
