@@ -186,6 +186,8 @@ class _View:
     def __exit__(self, *exception: object) -> None:
         if self._console.is_terminal:
             self._live.__exit__(*exception)  # type: ignore[arg-type]
+        else:  # a log cannot be redrawn, and gets the last picture
+            self._console.print(self._curves([]))
 
     def ended(self, name: str, well: bool) -> None:
         """Note that a job is over."""
