@@ -31,7 +31,7 @@ from arboretum.envs.errors import ConfigurationError
 
 pytestmark = [
     pytest.mark.heavy,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.xdist_group("vllm"),
     pytest.mark.filterwarnings("default"),  # vLLM's imports warn of all sorts
 ]

@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = [
     pytest.mark.heavy,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.xdist_group("vllm"),
     pytest.mark.filterwarnings("default"),  # vLLM's imports warn of all sorts
 ]
