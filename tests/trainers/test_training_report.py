@@ -172,7 +172,9 @@ def test_an_interrupted_run_has_its_report(warm_model: Path, tmp_path: Path) -> 
         command += ["--set", f"sampler.{setting}"]
     command += ["--set", "optimisation.episodes_per_step=8"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
+    # A shell in the background makes its children deaf to Ctrl-C.
+    hears = lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None  # noqa: E731
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, preexec_fn=hears)
     deadline = time.monotonic() + 120
     metrics = run / "metrics.jsonl"
     while not (metrics.exists() and metrics.read_text().count("\n") >= 3):
