@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -68,3 +71,18 @@ def measured(rollouts: Rollouts) -> dict[str, float]:
         "episodes": float(rollouts.episodes),
         "sampled_tokens": float(rollouts.actions),
     }
+
+
+def json_lines(path: Path) -> list[Any]:
+    """The records of a file, one a line: none without the file, and a line that is half written is left out."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    found = []
+    for line in lines:
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found

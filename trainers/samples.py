@@ -13,6 +13,7 @@ from typing import Any
 
 from ..agents.episode import Episode
 from ..eval.store import write_whole
+from .records import json_lines
 
 FILE = "samples.jsonl"
 _TOKENS = ("token_ids", "logprobs", "loss_mask")
@@ -57,14 +58,4 @@ class Samples:
 
 def read_samples(folder: Path) -> list[dict[str, Any]]:
     """The samples of a run, oldest first; a line that was cut off by a kill is left out."""
-    try:
-        lines = (folder / FILE).read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return []
-    found = []
-    for line in lines:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found
+    return json_lines(folder / FILE)

@@ -24,6 +24,7 @@ from rich.text import Text
 from ...envs.errors import ConfigurationError, DataError
 from ...eval.store import write_whole
 from ..curve import Series, plot, running_mean
+from ..records import json_lines
 from ..run import plain
 from .aside import aside
 from .definition import Study
@@ -215,7 +216,7 @@ class _View:
             shown = begun[-len(self._study.worlds) :]
         series, end = [], 1
         for trial, style in zip(shown, STYLES, strict=False):
-            history = _history(self._out / trial.folder / "metrics.jsonl")
+            history = json_lines(self._out / trial.folder / "metrics.jsonl")
             end = max(end, self._study.recipe(trial.recipe).optimisation.updates)
             points = [(m["update"], m["success"]) for m in history if "success" in m]
             held = [(m["update"], m["validation/success"]) for m in history if "validation/success" in m]
@@ -228,21 +229,6 @@ class _View:
 
 def _percent(value: float) -> str:
     return f"{value:.0%}"
-
-
-def _history(path: Path) -> list[dict[str, float]]:
-    """The metrics so far; a line that is being written is left for the next look."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
-    found = []
-    for line in lines:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            break
-    return found
 
 
 __all__ = ["run_study"]
