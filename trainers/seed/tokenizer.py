@@ -2,7 +2,7 @@
 
 A large vocabulary would be most of a small model, and pieces that join cells ("##_") would hide from it where
 things are. So the pieces are written down here: whole phrases where worlds speak in phrases, one piece a cell
-where they draw boards. What is none of them is spelt out in bytes: any text comes back as it went in.
+where they draw boards. What is none of them is spelt out in bytes: any text comes back, in its composed form.
 """
 
 from __future__ import annotations
