@@ -9,6 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says little on a busy machine. Where CI is set, Hypothesis's own profile lies below
+# this one: the same examples every time, so that a verdict does not hang on luck.
+settings.register_profile("patient", settings.default, deadline=None)
+settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session", autouse=True)
