@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -13,8 +13,9 @@ from torch import Tensor
 
 from ..envs.seeding import stable_seed
 from .arrays import BoolArray, FloatArray
-from .batch import MicroBatch, micro_batches, optimizer_batches
+from .batch import MicroBatch, optimizer_batches
 from .descent import Descent, Step
+from .micros import run_micros, shared_micros
 from .objectives.aggregate import token_weights
 from .objectives.kl import kl_estimate
 from .objectives.loss import Sums, Tokens, metrics, policy_loss
@@ -192,6 +193,7 @@ class Learner:
         self, rollouts: Rollouts, arrays: dict[str, FloatArray], plans: Sequence[BoolArray], temperature: float
     ) -> tuple[list[Sums], list[Step]]:
         objective = self.recipe.objective
+        silent = self._silent(rollouts, arrays)
         parts: list[Sums] = []
         steps: list[Step] = []
         for number, keep in enumerate(plans):
@@ -206,15 +208,30 @@ class Learner:
             if number == 0 and "old_logp" in own and "sampler_logp" not in own:
                 # The policy is still the one that sampled: here the two can be compared.
                 own["sampler_logp"] = own.pop("old_logp")
-            parts += run_micros(
-                self.descent,
-                list(shared_micros(self.descent, rollouts, self._micro_tokens, keep)),
-                temperature,
-                partial(self._loss, own),
-                entropy_grad=self.recipe.needs_entropy,
-            )
+            quiet = keep & silent
+            if (quiet == keep).all():
+                quiet = np.zeros_like(keep)  # a step has gradients, if of zeros
+            for tokens, learns in ((quiet, False), (keep & ~quiet, True)):
+                parts += run_micros(
+                    self.descent,
+                    list(shared_micros(self.descent, rollouts, self._micro_tokens, tokens)),
+                    temperature,
+                    partial(self._loss, own),
+                    entropy_grad=self.recipe.needs_entropy,
+                    learns=learns,
+                )
             steps.append(self.descent.step())
         return parts, steps
+
+    def _silent(self, rollouts: Rollouts, arrays: dict[str, FloatArray]) -> BoolArray:
+        """Tokens of rows that have no gradient, [N]: no advantage in them, and nothing but advantages in the loss.
+
+        They are looked at for the metrics only, which spares them the way back.
+        """
+        if self.recipe.needs_entropy or self.recipe.critic is not None or "ref_logp" in arrays:
+            return np.zeros(rollouts.actions, dtype=bool)
+        loud = np.bincount(rollouts.action_row, arrays["advantages"] != 0, minlength=len(rollouts.rows)) > 0
+        return ~loud[rollouts.action_row]
 
     def _loss(
         self, arrays: dict[str, FloatArray], micro: MicroBatch, scores: Sequence[Tensor]
@@ -284,45 +301,3 @@ class Learner:
         """Continue from a `state`."""
         self.descent.load(state["descent"])
         self.kl_coef = state["kl_coef"]
-
-
-def shared_micros(
-    descent: Descent, rollouts: Rollouts, micro_tokens: int, keep: BoolArray | None = None
-) -> Iterator[tuple[MicroBatch, bool]]:
-    """This process's micro-batches, as many as every other's; the second says whether one counts or only fills."""
-    world, rank = descent.world, descent.accelerator.process_index
-    micros = micro_batches(rollouts, None, micro_tokens, multiple_of=world, keep=keep)
-    real = len(micros)
-    micros += micros[:1] * (-real % world)
-    for number in range(rank, len(micros), world):
-        yield micros[number], number < real
-
-
-def run_micros(
-    descent: Descent,
-    micros: Sequence[tuple[MicroBatch, bool]],
-    temperature: float,
-    loss_of: Callable[[MicroBatch, Sequence[Tensor]], tuple[Tensor, Sums]],
-    *,
-    entropy_grad: bool = False,
-) -> list[Sums]:
-    """Forward and backward over the micro-batches of one optimizer batch; the step is left to the caller.
-
-    Args:
-        descent: the model.
-        micros: micro-batches, and whether each counts (fillers do not).
-        temperature: of the policy.
-        loss_of: the summand of the loss that a micro-batch bears, and what to log of it.
-        entropy_grad: whether the loss needs the gradient of entropies.
-    """
-    parts = []
-    for number, (micro, counts) in enumerate(micros, 1):
-        with descent.part(last=number == len(micros)):
-            inputs = on_device(micro, descent.accelerator.device)
-            with descent.autocast():  # FSDP does not bring its own
-                scores = descent.model(**inputs, temperature=temperature, entropy_grad=entropy_grad)
-            loss, sums = loss_of(micro, scores)
-            descent.backward(loss if counts else loss * 0.0)
-        if counts:
-            parts.append(sums)
-    return parts

@@ -22,8 +22,8 @@ from .batch import MicroBatch, optimizer_batches
 from .checkpoint import Checkpoints
 from .descent import make_descent
 from .expert import expert_episodes, quality
-from .learner import run_micros, shared_micros
 from .live import shared
+from .micros import run_micros, shared_micros
 from .objectives.loss import Sums
 from .policy import Policy, export, load_causal, on_device
 from .processes import make_accelerator

@@ -250,6 +250,36 @@ def test_what_is_learnt_does_not_depend_on_micro_batches(name: str, run_of: Make
         assert torch.allclose(gradient, after[1][key], rtol=1e-4, atol=1e-6), key
 
 
+def test_rows_without_advantage_are_spared_the_way_back_and_change_nothing(run_of: Make) -> None:
+    """Against the same update with every row sent forward and back."""
+    after, reports, backward = [], [], []
+    for spare in (True, False):
+        run = run_of("dr_grpo", {"optimisation.episodes_per_step": 12}, validation=Validation(every=0))
+        training = Training(run)
+        rollouts = some_rollouts(training, spread=True)
+        quiet = rollouts.group[rollouts.turn_episode] == 0
+        rollouts = dataclasses.replace(
+            rollouts,
+            turn_reward=np.where(quiet, 0.0, rollouts.turn_reward),
+            turn_penalty=np.zeros(rollouts.turns),
+        )
+        if not spare:
+            none = np.zeros(rollouts.actions, dtype=bool)
+            training.learner._silent = lambda *_, none=none: none  # type: ignore[method-assign]
+        tokens, policy = [], training.descent.policy
+        policy.register_forward_hook(
+            lambda _, args, kwargs, out, tokens=tokens: tokens.append(len(out[0]) if out[0].requires_grad else 0),
+            with_kwargs=True,
+        )
+        reports.append(training.learner.update(rollouts, update=0, temperature=1.0))
+        after.append(weights(training))
+        backward.append(sum(tokens))
+    assert reports[0] == pytest.approx(reports[1], rel=1e-4, abs=1e-6)
+    assert 0 < backward[0] < backward[1]
+    for name, weight in after[0].items():
+        assert torch.allclose(weight, after[1][name], atol=1e-6), name
+
+
 def test_an_update_makes_better_actions_likelier(run_of: Make) -> None:
     """The sign of everything: log-probabilities rise where the advantage is positive, and fall where negative."""
     training = Training(run_of("dr_grpo", {"optimisation.lr": 1e-4}, validation=Validation(every=0)))

@@ -21,8 +21,8 @@ from ..batch import optimizer_batches
 from ..checks import at_least, fraction, positive
 from ..descent import make_descent
 from ..expert import expert_episodes
-from ..learner import run_micros, shared_micros
 from ..live import shared
+from ..micros import run_micros, shared_micros
 from ..policy import Policy
 from ..processes import make_accelerator
 from ..recipe import Chains, Optimisation
