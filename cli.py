@@ -171,10 +171,10 @@ def report(
         raise ConfigurationError(f"{trained[0]}: is a training run, whose report stands alone; name no other run.")
     if trained:
         write_report(trained[0], path)
-        console.print(f"Report: {path}", soft_wrap=True)
+        console.print(f"Report: {path}", soft_wrap=True, highlight=False, markup=False)
         return 0
     console.print(results_table(write(runs, path)))
-    console.print(f"Report: {path}", soft_wrap=True)
+    console.print(f"Report: {path}", soft_wrap=True, highlight=False, markup=False)
     return 0
 
 

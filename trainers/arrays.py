@@ -8,6 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+SAME = 1e-10
+"""Numbers no further apart than this (relative to their size, where that is above 1) are equal: the same rewards
+summed in another order differ in their last digits."""
+
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -17,6 +21,12 @@ def codes(keys: Iterable[Hashable]) -> IntArray:
     """Number keys 0, 1, … in the order in which they first appear: equal keys, equal numbers."""
     seen: dict[Hashable, int] = {}
     return np.array([seen.setdefault(key, len(seen)) for key in keys], dtype=np.int64)
+
+
+def equal(a: FloatArray, b: FloatArray) -> BoolArray:
+    """Where two arrays are equal but for rounding; see `SAME`."""
+    near: BoolArray = np.abs(a - b) <= SAME * np.maximum(1.0, np.maximum(np.abs(a), np.abs(b)))
+    return near
 
 
 def totals(values: FloatArray, groups: IntArray, size: int = 0) -> FloatArray:
@@ -31,9 +41,8 @@ class GroupStatistics:
 
     Attributes:
         count: members.
-        mean: exactly the common value where all members are equal, so that nothing is left of them after
-            subtraction; 0 for an empty group.
-        std: sample standard deviation (n - 1); exactly 0 where all members are equal or there is only one.
+        mean: one of the members where all are equal but for rounding (`SAME`); 0 for an empty group.
+        std: sample standard deviation (n - 1); exactly 0 where all members are equal, or there is only one.
     """
 
     count: IntArray
@@ -52,11 +61,10 @@ def group_statistics(values: FloatArray, groups: IntArray, size: int | None = No
     n = size if size is not None else int(groups.max(initial=-1)) + 1
     count = np.bincount(groups, minlength=n)
     mean = totals(values, groups, n) / np.maximum(count, 1)
-    low = np.full(n, np.inf)
-    high = np.full(n, -np.inf)
+    low, high = mean.copy(), mean.copy()
     np.minimum.at(low, groups, values)
     np.maximum.at(high, groups, values)
-    flat = low == high
+    flat = equal(low, high)
     mean = np.where(flat, low, mean)
     squares = totals((values - mean[groups]) ** 2, groups, n)
     std = np.where(flat, 0.0, np.sqrt(squares / np.maximum(count - 1, 1)))

@@ -7,7 +7,7 @@
 
 A checkpoint is written into a folder of another name, flushed to the disk, and renamed; then the index is
 replaced; then what the index no longer names is deleted. Whatever stops the process between two of these steps,
-the index names whole checkpoints.
+the index names whole checkpoints. Where it is lost, the newest folder is the last checkpoint.
 """
 
 from __future__ import annotations
@@ -54,6 +54,11 @@ class Index:
         """The checkpoints that are kept."""
         return {n for n in (self.last, self.best, self.good, self.candidate) if n is not None}
 
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and not isinstance(value, (int, float) if name.endswith("score") else int):
+                raise TypeError(f"{name} is {value!r}")
+
     def judged(self, update: int, score: float | None, sound: bool, probation: int) -> Index:
         """With what a new checkpoint tells of which is good; see `Checkpoints.save`."""
         index = self if sound else replace(self, candidate=None, candidate_score=None)
@@ -89,7 +94,14 @@ class Checkpoints:
             try:
                 self.index = Index(**json.loads(path.read_text(encoding="utf-8")))
             except (ValueError, TypeError) as error:
-                raise DataError(path, f"is no index of checkpoints ({error}); restore it or delete it.") from None
+                raise DataError(
+                    path,
+                    f"is no index of checkpoints ({error}); restore it, or delete it: then the newest checkpoint "
+                    "in the folder is the last one.",
+                ) from None
+        else:
+            found = [int(path.name[7:]) for path in folder.glob("update-*") if path.name[7:].isdigit()]
+            self.index = Index(last=max(found, default=None))
         for update in self.index.named:
             if not self.path(update).is_dir():
                 raise DataError(path, f"names {self.path(update).name}, which is not there.")

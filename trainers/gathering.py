@@ -8,7 +8,7 @@ from .plan import plan_chains
 from .records import Position
 from .rollouts import Rollouts, from_episodes
 from .run import Run
-from .sampler import Sampler, broken, drawn_tasks, entry_of
+from .sampler import Sampler, Unplayable, drawn_tasks, entry_of
 from .selectors import Dynamic
 
 
@@ -57,7 +57,7 @@ class Gathering:
         episodes = self.sampler.play(self.entry, plan.jobs, temperature, keep_states=recipe.anchor == "state")
         whole, keys = plan.arrange(episodes)
         if not whole:
-            raise broken(episodes)
+            raise Unplayable(episodes)
         self.position.task += len(tasks)
         self.position.batch += 1
         return from_episodes(whole, keys, anchor=recipe.anchor), len(episodes) - len(whole)

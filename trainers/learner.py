@@ -178,30 +178,38 @@ class Learner:
             )
         return report
 
-    def _plans(self, rollouts: Rollouts, update: int) -> list[BoolArray]:
-        """For each step of the update the tokens that it learns from, [N]; steps without any are left out."""
+    def _plans(self, rollouts: Rollouts, update: int) -> list[tuple[int, BoolArray]]:
+        """For each step of the update how many episodes it has, and which tokens it learns from, [N].
+
+        Steps without any are left out.
+        """
         keep = learnable(rollouts, self.recipe.overlong)
         optimisation = self.recipe.optimisation
         plans = []
         for number in range(optimisation.passes):
             seed = stable_seed("pass", self._seed, update, number)
             for episodes in optimizer_batches(rollouts, optimisation.episodes_per_step, seed=seed):
-                plans.append(keep & np.isin(rollouts.action_episode, episodes))
-        return [plan for plan in plans if plan.any()]
+                plans.append((len(episodes), keep & np.isin(rollouts.action_episode, episodes)))
+        return [(episodes, plan) for episodes, plan in plans if plan.any()]
 
     def _steps(
-        self, rollouts: Rollouts, arrays: dict[str, FloatArray], plans: Sequence[BoolArray], temperature: float
+        self,
+        rollouts: Rollouts,
+        arrays: dict[str, FloatArray],
+        plans: Sequence[tuple[int, BoolArray]],
+        temperature: float,
     ) -> tuple[list[Sums], list[Step]]:
         objective = self.recipe.objective
         silent = self._silent(rollouts, arrays)
         parts: list[Sums] = []
         steps: list[Step] = []
-        for number, keep in enumerate(plans):
+        for number, (episodes, keep) in enumerate(plans):
             weights = token_weights(
                 objective.aggregation,
                 rollouts.action_episode,
                 prompts=rollouts.group[rollouts.action_episode],
                 norm_length=objective.norm_length,
+                count=episodes if objective.aggregation == "dr-grpo" else None,
                 keep=keep,
             )
             own = {**arrays, "weights": weights, "value_weights": keep / keep.sum()}

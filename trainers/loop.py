@@ -11,6 +11,7 @@ numbers.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -31,6 +32,7 @@ from .policy import Policy, Reference, adapters, load_causal
 from .processes import make_accelerator
 from .records import Position, Record, measured
 from .rollouts import Rollouts
+from .room import check_room
 from .run import Run, flat, plain
 from .sampler import Sampler, episode_limit
 from .samples import Samples
@@ -69,6 +71,7 @@ class Training:
         device = str(self.accelerator.device)
         load: dict[str, Any] = {"lora": hardware.lora, "gradient_checkpointing": hardware.gradient_checkpointing}
         source = run.model if last is None or hardware.lora is not None else last / "model"
+        check_room(source, run)
         causal, self.tokenizer = load_causal(source, device, **load)
         reference = None
         if recipe.needs_reference:
@@ -101,9 +104,6 @@ class Training:
             recipe.overlong,
             episode_limit(self.sampler.dialogue, recipe.sampler, self.gathering.env, self.sampler.engine.context),
         )
-        self.sampler.check_room(
-            self.gathering.entry, self.gathering.draw(min(recipe.sampler.prompts, 8)), recipe.sampler.reply_tokens
-        )
         if last is not None:
             self._load(last)
         if self.is_main:
@@ -135,6 +135,7 @@ class Training:
         Raises:
             Diverged: gradients were NaN or infinite three times in a row.
             Starved: see `Refill.batch`.
+            Unplayable: not one episode of a batch was played to its end.
             CheckpointError: the last checkpoint could not be written.
         """
         total = self.run.recipe.optimisation.updates
@@ -157,17 +158,28 @@ class Training:
         score = None
         if validate:
             start = time.perf_counter()
-            found = self.sampler.validate(self.run.world, self.run.validation, self._temperature(), self.run.seed)
-            score = found.success.value
+            # Of a line of temperatures the end: a held-out curve must not rise with it.
+            temperature = self.run.recipe.sampler.temperature
+            last = temperature.end if isinstance(temperature, Linear) else temperature
+            found = self.sampler.validate(self.run.world, self.run.validation, last, self.run.seed)
             self._validating = time.perf_counter() - start
             record.metrics |= {
-                "validation/success": score,
-                "validation/low": found.success.low,
-                "validation/high": found.success.high,
-                "validation/return": found.mean_return,
                 "validation/failed": float(found.failed),
                 "seconds/validate": self._validating,
             }
+            if found.episodes:
+                score = found.success.value
+                record.metrics |= {
+                    "validation/success": score,
+                    "validation/low": found.success.low,
+                    "validation/high": found.success.high,
+                    "validation/return": found.mean_return,
+                }
+            else:
+                record.notes.append(
+                    f"update {self.position.update}: none of {found.failed} held-out episodes could be played to "
+                    "its end, so there is no score."
+                )
             if self.is_main:
                 self._samples.add(self.position.update, found.samples)
         monitor = self.run.monitor
@@ -243,7 +255,7 @@ class Training:
         }
         self.saving = self._validating = 0.0
         self._ended = done
-        return metrics
+        return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -341,6 +353,8 @@ class Training:
     def _read(self, folder: Path) -> dict[str, Any]:
         try:
             state: dict[str, Any] = torch.load(folder / "trainer.pt", map_location="cpu", weights_only=True)
+            if missing := {"learner", "adapters", "position", "rng", "device_rng"} - set(state):
+                raise ValueError(f"trainer.pt lacks {', '.join(sorted(missing))}")
         except Exception as error:  # whatever a damaged archive raises
             raise DataError(folder, f"is no checkpoint that can be resumed ({error}).") from None
         return state

@@ -47,7 +47,8 @@ class Options:
         tasks: learn from the first so many tasks only.
         seed: seed of tasks, luck and draws.
         world_arg: a make-time option of the world, as key=value, such as size=8; may be given several times.
-        dialogue: how the world speaks to the model: think, no_think, react, tags, plain, or a plug-in's.
+        dialogue: how the world speaks to the model: think, no_think, react, tags, plain, or a plug-in's; by
+            default as the recipe says, else think.
         dialogue_arg: a setting of the dialogue, as key=value, such as max_turns=5; may be given several times.
         template: a shipped chat template, such as qwen3, instead of the tokenizer's own.
         checkpoint_every: updates (steps of a warm start) between two checkpoints.
@@ -64,7 +65,7 @@ class Options:
     tasks: int | None = None
     seed: int = 0
     world_arg: UseAppendAction[tuple[str, ...]] = ()
-    dialogue: str = "think"
+    dialogue: str | None = None
     dialogue_arg: UseAppendAction[tuple[str, ...]] = ()
     template: str | None = None
     checkpoint_every: int = 10

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 from ..envs.errors import ConfigurationError, unknown_name
-from .checks import at_least, fraction, one_of, positive
+from .checks import at_least, described, fits, fraction, one_of, positive
 from .credit.anchor import Anchor
 from .credit.base import Credit
 from .objectives.settings import Objective, Overlong
@@ -51,6 +51,7 @@ class Chains:
                 "sampler.temperature must be above 0: without chance there is nothing to learn."
             )
         fraction("sampler.top_p", self.top_p)
+        positive("sampler.top_p", self.top_p)
         if self.format_penalty is not None and self.format_penalty > 0:
             raise ConfigurationError(f"sampler.format_penalty must not be positive, but is {self.format_penalty}.")
 
@@ -152,12 +153,13 @@ class Recipe:
         if self.credit.needs_groups and n < 2:
             raise ConfigurationError(
                 f"{credit} compares rollouts of one start, but sampler.rollouts is {n}; set it to 2 or more, or "
-                "take the credit gae."
+                "take a recipe with another credit, such as ppo."
             )
         if self.selector.needs_groups and n < 2:
             raise ConfigurationError(
                 f"{self.name}: selector {self.selector.name!r} looks at differences within a group, but "
-                f"sampler.rollouts is {n}; set it to 2 or more, or take the selector all."
+                f"sampler.rollouts is {n}; set it to 2 or more, or take a recipe "
+                "that learns from all groups, such as grpo."
             )
         if self.credit.needs_critic and self.critic is None:
             raise ConfigurationError(f"{credit} needs a critic; set critic, or take another credit.")
@@ -223,6 +225,7 @@ def _with(part: Any, changes: _Branch, path: str) -> Any:
     if not is_dataclass(part) or isinstance(part, type):
         raise ConfigurationError(f"{path} is {part!r}, which has no settings below it; set {path} as a whole.")
     known = {setting.name: setting for setting in fields(part)}
+    kinds = get_type_hints(type(part))
     values = {}
     for name, value in changes.items():
         here = f"{path}.{name}" if path else name
@@ -233,6 +236,8 @@ def _with(part: Any, changes: _Branch, path: str) -> Any:
             value = _with(current, value, here)
         elif _is_part(current) and not _is_part(value) and not (value is None and known[name].default is None):
             raise ConfigurationError(f"{here} takes a {type(current).__name__} or another part, not {value!r}.")
+        if not fits(value, kinds[name]):
+            raise ConfigurationError(f"{here} takes {described(kinds[name])}, not {value!r}.")
         values[name] = value
     try:
         return replace(part, **values)

@@ -88,10 +88,10 @@ def _history(path: Path) -> History:
     found = []
     for number, line in enumerate(lines, 1):
         try:
-            found.append(json.loads(line))
-        except ValueError as error:
+            found.append(dict(json.loads(line)))
+        except (ValueError, TypeError) as error:
             if number < len(lines):  # the last one may have been cut off by a kill
-                raise DataError(path, f"line {number} is not JSON ({error}).") from None
+                raise DataError(path, f"line {number} holds no metrics ({error}).") from None
     return found
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 from ..envs.errors import ConfigurationError, DataError
 from ..envs.tasks import GeneratedTasks
+from ..eval.store import write_whole
+from .checkpoint import Checkpoints
 from .checks import at_least, positive
 from .monitor import Monitor
 from .recipe import Chains, Recipe
@@ -19,6 +21,8 @@ from .schedules import Linear
 from .settings import Expert, Hardware, Speech, Validation, World
 
 FILE = "run.json"
+MODEL = "model"
+"""What a run's result is called in its folder."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +73,13 @@ class Run:
             held_out = entry_of(self.world, self.validation.split, self.validation.tasks)
             other = held_out.make()
             held_out.task_names(other)
-            if self.validation.split == self.world.split and not isinstance(env.tasks, GeneratedTasks):
+            # Of an endless split training walks through tasks of its own, unless it was given the first few.
+            endless = isinstance(env.tasks, GeneratedTasks) and self.world.tasks is None
+            if self.world.split is None or (self.validation.split in (None, self.world.split) and not endless):
                 raise ConfigurationError(
-                    f"validation.split and the split to learn from are both {self.world.split!r}: the policy would"
-                    " be judged on what it learnt from; name another split, or set validation.every = 0."
+                    f"the policy would be judged on what it learnt from: splits {self.world.split!r} and "
+                    f"{self.validation.split!r} share tasks; name others (split, validation.split), or set "
+                    "validation.every = 0."
                 )
         if self.hardware.engine == "vllm" and find_spec("vllm") is None:
             raise ConfigurationError(
@@ -161,32 +168,54 @@ class Lesson:
 
 def _claim(folder: Path, mine: dict[str, Any], deciding: Sequence[str], *, resume: bool) -> None:
     """Write a run's settings into its folder, unless another run lies there."""
-    path = folder / FILE
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            path.write_text(json.dumps(mine, indent=2) + "\n", encoding="utf-8")
-            return
-        there = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"{folder}: cannot be written to ({error.strerror}).") from None
-    except ValueError as error:
-        raise DataError(path, f"is not JSON ({error}); choose another --out.") from None
-    if (folder / "checkpoints" / "index.json").exists():
-        if ("recipe" in there) != ("recipe" in mine):
+    there = settings_in(folder)
+    begun = Checkpoints(folder / "checkpoints").last is not None
+    if begun or (folder / MODEL).exists():
+        if there is None and not begun:
+            raise ConfigurationError(f"{folder}: holds a model that is no run's; choose another --out.")
+        if there is not None and ("recipe" in there) != ("recipe" in mine):
             raise ConfigurationError(f"{folder}: holds another kind of run; choose another --out.")
         if not resume:
             raise ConfigurationError(
                 f"{folder}: holds a training run; say --resume to continue it, or choose another --out."
             )
         for name in deciding:
-            before, now = _deciding(name, there.get(name)), _deciding(name, mine[name])
+            # Lost settings can be told again, see `settings_in`.
+            before, now = _deciding(name, (there or mine).get(name)), _deciding(name, mine[name])
             if before != now:
                 raise ConfigurationError(
                     f"{folder}: was begun with another {name} ({_difference(before, now)}); resume it with "
                     "the same one, or choose another --out."
                 )
-    path.write_text(json.dumps(mine, indent=2) + "\n", encoding="utf-8")
+    if there == mine:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / FILE, json.dumps(mine, indent=2) + "\n")
+    except OSError as error:
+        raise ConfigurationError(f"{folder}: cannot be written to ({error.strerror}).") from None
+
+
+def settings_in(folder: Path) -> dict[str, Any] | None:
+    """The settings of the run in a folder, as `plain` made them; None where none has begun.
+
+    Raises:
+        DataError: they cannot be read.
+    """
+    path = folder / FILE
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        found = str(error)
+    if not isinstance(found, dict):
+        raise DataError(
+            path,
+            f"holds no settings of a run ({found}). Choose another --out; or delete it and say --resume with the "
+            "settings that the run was begun with, which goes on from its last checkpoint.",
+        )
+    return found
 
 
 def _deciding(name: str, value: Any) -> Any:
@@ -194,8 +223,9 @@ def _deciding(name: str, value: Any) -> Any:
     if name == "hardware" and isinstance(value, dict):
         return {"lora": value.get("lora")}
     if name == "recipe" and isinstance(value, dict):
-        optimisation = {k: v for k, v in value.get("optimisation", {}).items() if k != "updates"}
-        return {**value, "optimisation": optimisation}
+        optimisation = value.get("optimisation")
+        if isinstance(optimisation, dict):
+            return {**value, "optimisation": {k: v for k, v in optimisation.items() if k != "updates"}}
     return value
 
 

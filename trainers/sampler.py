@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..agents.dialogue import Dialogue, make_dialogue
-from ..agents.engines.base import Message, Sampling
+from ..agents.engines.base import Sampling
 from ..agents.episode import Episode
 from ..agents.language import LanguageAgent
 from ..agents.play import Job, play
 from ..envs.core import TextEnv
-from ..envs.errors import ConfigurationError
 from ..envs.seeding import stable_seed
 from ..envs.tasks import GeneratedTasks
 from ..eval.statistics import Interval, rate
 from ..eval.suite import Entry, Suite
-from .recipe import Chains, check_context
+from .recipe import Chains
 from .settings import Speech, Validation, World
 
 SAMPLES = 6
@@ -30,20 +29,18 @@ if TYPE_CHECKING:
 
 
 def dialogue_of(speech: Speech, sampler: Chains) -> Dialogue:
-    """The dialogue of a run: its own settings, and those that the recipe's sampler sets over them.
+    """The dialogue of a run: what its speech says, and beyond that what the recipe's sampler sets.
 
     Raises:
         ConfigurationError: unknown dialogue or setting, or a value that cannot work.
     """
-    name = speech.dialogue
-    if sampler.think is not None and name in ("think", "no_think"):
-        name = "think" if sampler.think else "no_think"
+    name = speech.dialogue or ("no_think" if sampler.think is False else "think")
     set_by_recipe = {
         option: getattr(sampler, option)
         for option in ("max_turns", "max_actions_per_turn", "max_actions", "format_penalty")
         if getattr(sampler, option) is not None
     }
-    return make_dialogue(name, {**speech.settings, **set_by_recipe})
+    return make_dialogue(name, {**set_by_recipe, **speech.settings})
 
 
 def entry_of(world: World, split: str | None, tasks: int | None = None, repeats: int = 1) -> Entry:
@@ -166,21 +163,6 @@ class Sampler:
         finally:
             agent.sampling = usual
 
-    def check_room(self, entry: Entry, tasks: Sequence[str], reply_tokens: int) -> None:
-        """Raise unless the first prompts of these tasks and a reply fit into the model's context."""
-        chat = self._agent.chat
-        assert chat is not None  # this engine has a tokenizer
-        env = self._world(entry)
-        lengths = [0]
-        for task in tasks:
-            observation, _ = env.reset(seed=0, options={"task": task})
-            opening = [
-                Message("system", self.dialogue.system(env)),
-                Message("user", self.dialogue.user(observation, [])),
-            ]
-            lengths.append(len(chat.opening(opening, self.dialogue.prefill)))
-        check_context(self.engine.context, max(lengths), reply_tokens)
-
     def validate(self, world: World, validation: Validation, temperature: float, seed: int) -> Score:
         """Play the held-out tasks; the same ones with the same luck every time.
 
@@ -223,10 +205,12 @@ def episode_limit(dialogue: Dialogue, chains: Chains, env: TextEnv[Any], context
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
-def broken(episodes: Sequence[Episode]) -> ConfigurationError:
-    """What to say when not one episode was played to its end."""
-    reasons = sorted({episode.error or "" for episode in episodes})
-    return ConfigurationError(f"no episode could be played to its end: {'; '.join(reasons[:3])}")
+class Unplayable(RuntimeError):
+    """Not one episode of a batch was played to its end."""
+
+    def __init__(self, episodes: Sequence[Episode]) -> None:
+        reasons = sorted({episode.error or "" for episode in episodes})
+        super().__init__(f"no episode could be played to its end: {'; '.join(reasons[:3])}")
 
 
-__all__ = ["Sampler", "Score", "broken", "dialogue_of", "drawn_tasks", "entry_of", "episode_limit"]
+__all__ = ["Sampler", "Score", "Unplayable", "dialogue_of", "drawn_tasks", "entry_of", "episode_limit"]

@@ -14,7 +14,7 @@ from typing import ClassVar, Generic, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from ..envs.errors import ConfigurationError
-from .arrays import FloatArray, group_statistics
+from .arrays import FloatArray, equal, group_statistics
 from .checks import at_least, fraction, one_of
 from .rollouts import Rollouts
 
@@ -87,10 +87,11 @@ def most_uncertain(
         eps: slack of "top-p".
 
     Returns:
-        Indices in ascending order. Of equal scores the lower index goes first.
+        Indices in ascending order. Of scores that are equal, but for rounding, the lower index goes first.
     """
+    ranks = np.round(scores, 10)
     candidates = [i for i in range(len(scores)) if include_zero or abs(scores[i]) > 1e-10]
-    candidates.sort(key=lambda i: scores[i] if smallest else -scores[i])  # stable
+    candidates.sort(key=lambda i: ranks[i] if smallest else -ranks[i])  # stable
     if not candidates or (rule == "top-p" and amount >= 1.0):
         return tuple(sorted(candidates))
     if rule == "fraction":
@@ -166,8 +167,9 @@ class Uncertainty(Selector):
 
 
 def informative(metrics: Sequence[Sequence[float]]) -> tuple[int, ...]:
-    """Groups whose metric is not the same throughout (DAPO, arXiv:2503.14476, eq. 11)."""
-    return tuple(i for i, values in enumerate(metrics) if len(values) > 1 and min(values) != max(values))
+    """Groups whose metric is not the same throughout, but for rounding (DAPO, arXiv:2503.14476, eq. 11)."""
+    members = [np.array(values, dtype=np.float64) for values in metrics]
+    return tuple(i for i, values in enumerate(members) if len(values) > 1 and not equal(values, values[0]).all())
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ class Validation:
         every: updates between two looks; 0 for none. The first is before the first update, the last at the end.
         tasks: how many, the first distinct ones of the split.
         split: where they come from.
-        temperature: of sampling; None for the training's own, 0 is greedy.
+        temperature: of sampling; None for the training's own (where that is a line, its end), 0 is greedy.
         repeats: plays of each task.
     """
 
@@ -113,12 +113,13 @@ class Speech:
     """How the world speaks to the model.
 
     Attributes:
-        dialogue: name of the dialogue.
-        settings: its settings; what a recipe's sampler sets goes over them.
+        dialogue: name of the dialogue; None for think or no_think as the recipe's sampler says, and think where it
+            does not say.
+        settings: its settings; they go over what a recipe's sampler sets.
         template: a shipped chat template instead of the tokenizer's own.
     """
 
-    dialogue: str = "think"
+    dialogue: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     template: str | None = None
 

@@ -29,7 +29,7 @@ from .policy import Policy, export, load_causal, on_device
 from .processes import make_accelerator
 from .recipe import Optimisation
 from .rollouts import Rollouts, from_episodes
-from .run import Lesson
+from .run import MODEL, Lesson
 from .sampler import Sampler, entry_of
 from .weights import merged, put_state, whole_state
 
@@ -203,7 +203,7 @@ class Tuning:
 
         Then the checkpoints are not needed any more.
         """
-        folder = self.lesson.out / "model"
+        folder = self.lesson.out / MODEL
         causal = self.descent.policy.causal
         weights = {name: weight.cpu() for name, weight in merged(causal) if self.accelerator.is_main_process}
         if self.accelerator.is_main_process:

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from ..envs.errors import ConfigurationError, unknown_name
 from .progress import LESSON, Progress
-from .run import Lesson, Run
+from .run import MODEL, Lesson, Run, settings_in
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 
@@ -38,6 +38,7 @@ def train(run: Run, *, resume: bool = False, console: Console) -> int:
     from .checkpoint import CheckpointError
     from .descent import Diverged
     from .loop import Training
+    from .sampler import Unplayable
     from .selectors import Starved
 
     training = Training(run, resume=resume)
@@ -55,9 +56,11 @@ def train(run: Run, *, resume: bool = False, console: Console) -> int:
         where = f"the last checkpoint is {kept.name}; continue with" if kept else "there is no checkpoint yet; run"
         console.print(f"[yellow]Interrupted;[/] {where}: {escape(again)}")
         return INTERRUPTED
-    except (Diverged, Starved, CheckpointError) as error:
+    except (Diverged, Starved, Unplayable, CheckpointError) as error:
         console.print("[red]Stopped:[/] ", end="")
         console.print(str(error), markup=False)
+        if training.checkpoints.last is not None:
+            console.print(f"{training.checkpoints.last.name} is kept; go on from it with: {again}", markup=False)
         return FAILED
     finally:
         training.close()
@@ -86,7 +89,9 @@ def _report(folder: Path, console: Console) -> None:
     try:
         console.print(f"Report: {write_report(folder)}", soft_wrap=True, highlight=False, markup=False)
     except OSError as error:
-        console.print(f"[red]No report:[/] {escape(str(error))}; write it with: arboretum report {folder}")
+        console.print(
+            f"[red]No report:[/] {escape(str(error))}; write it with: arboretum report {escape(str(folder))}"
+        )
 
 
 def export_checkpoint(run: Path, which: str = "best", out: Path | None = None) -> Path:
@@ -101,16 +106,13 @@ def export_checkpoint(run: Path, which: str = "best", out: Path | None = None) -
     Raises:
         ConfigurationError: the run has no checkpoint.
     """
-    import json
-
     from .checkpoint import Checkpoints
-    from .run import FILE
 
     checkpoints = Checkpoints(run / "checkpoints")
     source = (checkpoints.best or checkpoints.sound if which == "best" else None) or checkpoints.last
     if source is None:
         raise ConfigurationError(f"{run}: holds no checkpoint, so there is no model to write.")
-    folder = out or run / "model"
+    folder = out or run / MODEL
     part = folder.with_name(folder.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     if (source / "model").is_dir():
@@ -118,7 +120,7 @@ def export_checkpoint(run: Path, which: str = "best", out: Path | None = None) -
     else:
         from ..agents.engines.local.load import load_model, load_tokenizer
 
-        base = json.loads((run / FILE).read_text(encoding="utf-8"))["model"]
+        base = (settings_in(run) or {})["model"]
         load_model(base, "cpu", "float32", source / "adapter").save_pretrained(part)
         load_tokenizer(source / "adapter").save_pretrained(part)
     if folder.exists():
@@ -144,6 +146,10 @@ def sft(lesson: Lesson, *, resume: bool = False, console: Console) -> int:
     lesson.check()
     need_torch()
     lesson.claim(resume=resume)
+    done = lesson.out / MODEL
+    if resume and done.exists():
+        console.print(f"Model: {done} (done before)", soft_wrap=True, highlight=False, markup=False)
+        return OK
     from .checkpoint import CheckpointError
     from .descent import Diverged
     from .sft import Tuning

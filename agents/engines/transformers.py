@@ -94,7 +94,7 @@ class TransformersEngine(Engine):
         self.tokenizer = load.load_tokenizer(tokenizer) if isinstance(tokenizer, (str, Path)) else tokenizer
         config = self.model.config.get_text_config(decoder=True)
         self.name = name or f"transformers:{getattr(self.model, 'name_or_path', '') or config.model_type}"
-        limits = [context, getattr(config, "max_position_embeddings", None)]
+        limits = [context, load.context_of(self.model.config)]
         self.context = min((limit for limit in limits if limit), default=None)
         self.end_ids: Set[int] = turn_end_ids(self.tokenizer) | _as_ids(
             getattr(self.model.generation_config, "eos_token_id", None)

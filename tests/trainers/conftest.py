@@ -71,6 +71,7 @@ def run_of(warm_model: Path, tmp_path: Path) -> Callable[..., Any]:
             "optimisation.episodes_per_step": 6,
         }
         settings: dict[str, Any] = {
+            "model": str(warm_model),
             "out": tmp_path / "run",
             "world": World(WORLD),
             "speech": Speech("no_think", {"show_reward": False}),
@@ -79,7 +80,6 @@ def run_of(warm_model: Path, tmp_path: Path) -> Callable[..., Any]:
         }
         return Run(
             RECIPES[recipe].changed({**small, **(changes or {})}),
-            model=str(warm_model),
             **{**settings, **options},
         )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from arboretum.envs.errors import DataError
-from arboretum.trainers.checkpoint import CheckpointError, Checkpoints
+from arboretum.trainers.checkpoint import CheckpointError, Checkpoints, Index
 
 
 def write(update: int, size: int = 1000) -> object:
@@ -141,6 +141,26 @@ def test_a_damaged_index_is_said_not_guessed_around(tmp_path: Path) -> None:
     index.write_text(whole.replace("1", "2"))
     with pytest.raises(DataError, match="update-000002, which is not there"):
         Checkpoints(tmp_path)
+
+
+@pytest.mark.parametrize("index", ['{"last": "1"}', '{"last": 1.5}', '{"score": "high"}', "[1]", "3"])
+def test_an_index_of_something_else_is_said(tmp_path: Path, index: str) -> None:
+    Checkpoints(tmp_path).save(1, write(1))  # type: ignore[arg-type]
+    (tmp_path / "index.json").write_text(index)
+    with pytest.raises(DataError, match="no index of checkpoints"):
+        Checkpoints(tmp_path)
+
+
+def test_without_an_index_the_newest_checkpoint_is_the_last(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(3, write(3), 0.9)  # type: ignore[arg-type]
+    checkpoints.save(20, write(20), 0.5)  # type: ignore[arg-type]
+    (tmp_path / "index.json").unlink()
+    (tmp_path / "update-000030.part").mkdir()  # of a save that was cut off
+    again = Checkpoints(tmp_path)
+    assert again.index == Index(last=20)
+    again.save(40, write(40))  # type: ignore[arg-type]
+    assert [path.name for path in sorted(tmp_path.glob("update-*"))] == ["update-000040"]
 
 
 def test_a_checkpoint_is_good_once_it_has_stayed_sound(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from arboretum.trainers.credit.anchor import Anchor, anchor_advantages, anchor_g
 from arboretum.trainers.credit.gae import Gae, bi_level_gae, gae, masked_gae, whiten
 from arboretum.trainers.credit.group import Group, group_advantages
 from arboretum.trainers.rollouts import Rollouts
+from arboretum.trainers.selectors import informative
 
 numbers = st.floats(-10, 10, allow_subnormal=False)
 
@@ -256,3 +258,39 @@ def test_anchor_credit_of_a_shared_state_worked_by_hand() -> None:
 def test_anchor_credit_wants_to_know_the_states() -> None:
     with pytest.raises(ConfigurationError, match="anchor='state'"):
         Anchor().assign(rollouts([[1.0], [0.0]], list("aa")))
+
+
+def summed(rewards: Sequence[float], cuts: Sequence[int]) -> float:
+    """A return as rollouts sum it: moves within turns first, then turns."""
+    bounds = [0, *cuts, len(rewards)]
+    return sum(sum(rewards[a:b]) for a, b in itertools.pairwise(bounds))
+
+
+def test_the_same_rewards_cut_into_other_turns_are_the_same_return() -> None:
+    """Ten failed moves of Sokoban, -0.1 each: the sums differ in their last digits, and that is no difference."""
+    ways = [summed([-0.1] * 10, cuts) for cuts in ([], [5], [2, 4, 6, 8], [3, 6])]
+    assert len(set(ways)) > 1
+    returns, groups = np.array([*ways, 1.0]), np.array([0, 0, 0, 0, 1])
+    assert group_statistics(returns, groups).std[0] == 0.0
+    for options in ({}, {"eps": 0.0}, {"leave_one_out": True, "scale": "none"}):
+        assert (group_advantages(returns, groups, **options) == 0.0).all()
+    assert informative([ways, [1.0, 0.0]]) == (1,)
+
+
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+def test_an_eps_of_nothing_divides_nothing_by_nothing(scale: Any) -> None:
+    assert (group_advantages(np.ones(4), np.array([0, 0, 1, 1]), eps=0.0, scale=scale) == 0.0).all()
+
+
+def test_turns_of_several_episodes_may_be_interleaved() -> None:
+    """γ = 0.95, two episodes of three turns, the last reward of the first is 10: R_0 = 0.95² · 10 = 9.025."""
+    by_episode = np.array([0, 0, 0, 1, 1, 1])
+    order = np.array([0, 3, 1, 4, 2, 5])  # step by step instead
+    rewards = np.array([0.0, 0.0, 10.0, 0.0, 0.0, 0.0])
+    anchors = ["a", "b", "c", "a", "b", "d"]
+    groups = np.zeros(6, dtype=np.int64)
+    apart = anchor_advantages(rewards, by_episode, groups, anchors)
+    mixed = anchor_advantages(rewards[order], by_episode[order], groups, [anchors[i] for i in order])
+    assert apart.step_returns[0] == pytest.approx(9.025)
+    for one, other in zip(apart, mixed, strict=True):
+        assert np.allclose(one[order], other)

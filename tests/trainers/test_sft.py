@@ -156,8 +156,8 @@ def test_a_warm_start_is_resumed_only_as_it_was_begun(warm_model: Path, tmp_path
     begun = Lesson(World("TextFrozenLake-v0"), str(warm_model), tmp_path)
     begun.claim(resume=False)
     begun.claim(resume=False)  # there is nothing yet to be lost
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / "index.json").write_text('{"last": null}')
+    (tmp_path / "checkpoints" / "update-000001").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "index.json").write_text('{"last": 1}')
     with pytest.raises(ConfigurationError, match="say --resume"):
         begun.claim(resume=False)
     with pytest.raises(ConfigurationError, match=r"begun with another lr \(it was 1e-05 and is 0.1\)"):

@@ -43,6 +43,8 @@ def quiet() -> Console:
         ("grpo --world TextBandit-v0", "unknown split"),
         ("grpo --world TextBandit-v0 --validation.split test", "asks for 64 tasks"),
         ("grpo --world TextBandit-v0 --validation.split train --validation.tasks 4", "judged on what it learnt"),
+        ("grpo --split valid --tasks 64", "judged on what it learnt from: splits 'valid' and 'valid'"),
+        ("grpo --split None", "judged on what it learnt from: splits None and 'valid'"),
         ("grpo --monitor.window 1", "monitor.window must be at least 2"),
         ("grpo --lora --lora.rank 0", "lora.rank must be at least 1"),
         ("grpo --micro-tokens 0", "micro_tokens must be at least 1"),

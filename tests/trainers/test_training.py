@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 
 from arboretum.envs.errors import ConfigurationError
+from arboretum.envs.frozenlake.world import FrozenLake
 from arboretum.trainers.recipes import RECIPES
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
@@ -30,7 +32,7 @@ from arboretum.trainers.loop import Training  # noqa: E402
 from arboretum.trainers.recipe import Optimisation  # noqa: E402
 from arboretum.trainers.rollouts import Rollouts  # noqa: E402
 from arboretum.trainers.run import Run  # noqa: E402
-from arboretum.trainers.settings import Hardware, Lora, Validation, World  # noqa: E402
+from arboretum.trainers.settings import Hardware, Lora, Speech, Validation, World  # noqa: E402
 from arboretum.trainers.train import export_checkpoint  # noqa: E402
 
 pytestmark = pytest.mark.heavy
@@ -450,6 +452,38 @@ def test_the_learning_rate_follows_its_schedule() -> None:
 def test_a_prompt_too_long_for_the_model_is_said_at_once(run_of: Make) -> None:
     with pytest.raises(ConfigurationError, match="do not fit into the model's context of 4096"):
         Training(run_of("dr_grpo", {"sampler.reply_tokens": 4096}))
+
+
+def test_what_a_model_cannot_take_is_said_before_its_weights_are_read(run_of: Make, tmp_path: Path) -> None:
+    """A model without weights: what is wrong with the prompts is said first."""
+    bare = tmp_path / "bare"
+    shutil.copytree(run_of("dr_grpo").model, bare, ignore=shutil.ignore_patterns("*.safetensors"))
+    with pytest.raises(ConfigurationError, match="do not fit into the model's context"):
+        Training(run_of("dr_grpo", {"sampler.reply_tokens": 4096}, model=str(bare)))
+    with pytest.raises(ConfigurationError, match="cannot load the model"):
+        Training(run_of("dr_grpo", model=str(bare)))
+    with pytest.raises(ConfigurationError, match="template"):
+        Training(run_of("dr_grpo", model=str(bare), speech=Speech("no_think", {}, "llama9")))
+
+
+def test_a_look_that_found_nothing_is_no_score(run_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The world fails in every held-out episode of the first look; the looks after it are scored as ever."""
+    training = Training(run_of("dr_grpo", validation=Validation(every=1, tasks=4)))
+    usual = FrozenLake.step
+
+    def fails(self: Any, action: str) -> Any:
+        raise RuntimeError("the ice machine is out of order")
+
+    monkeypatch.setattr(FrozenLake, "step", fails)
+    records = training.go()
+    first = next(records)
+    monkeypatch.setattr(FrozenLake, "step", usual)
+    assert first.metrics["validation/failed"] == 4 and "validation/success" not in first.metrics
+    assert any("no score" in note for note in first.notes)
+    rest = list(records)
+    assert all("validation/success" in record.metrics for record in rest)
+    assert training.checkpoints.index.score == max(record.metrics["validation/success"] for record in rest)
+    assert "NaN" not in (training.run.out / "metrics.jsonl").read_text()
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from ...envs.errors import ConfigurationError
-from ..arrays import BoolArray, FloatArray, IntArray, codes, discounted_sums, segment_starts, totals
+from ..arrays import BoolArray, FloatArray, IntArray, codes, discounted_sums, totals
 from ..checks import at_least, fraction, one_of
 from ..rollouts import Rollouts
 from .base import Advantages, Credit
@@ -101,7 +101,7 @@ def anchor_advantages(
 
     Args:
         rewards: r of each turn, shape [S].
-        episodes: episode of each turn, shape [S]; turns of one episode stand together, in time order.
+        episodes: episode of each turn, shape [S]; those of one episode in time order.
         groups: group of each turn, shape [S].
         anchors: what identifies the state before each turn, length S.
         gamma: discount a turn, in R_t only; R(τ) is undiscounted.
@@ -116,8 +116,10 @@ def anchor_advantages(
             step return and the episode score of that turn alone and is not discounted back to earlier turns;
             an episode enters the pool with the score of its first turn.
     """
-    returns = discounted_sums(rewards, episodes, gamma)
     numbers = codes(episodes.tolist())
+    order = np.argsort(numbers, kind="stable")
+    returns = np.empty(len(rewards))
+    returns[order] = discounted_sums(rewards[order], numbers[order], gamma)
     scores = totals(rewards, numbers)[numbers]
     if own_penalties is not None:
         returns = returns + own_penalties
@@ -125,7 +127,7 @@ def anchor_advantages(
     pool: BoolArray = np.ones(len(rewards), dtype=bool)
     if episode_statistics == "episode":
         pool = np.zeros(len(rewards), dtype=bool)
-        pool[segment_starts(numbers)] = True
+        pool[np.unique(numbers, return_index=True)[1]] = True
     of_episode = group_advantages(scores, groups, scale=scale, eps=eps, singleton=singleton, pool=pool)
     states = anchor_groups(groups, anchors, similarity=similarity)
     of_step = group_advantages(returns, states, scale=scale, eps=eps)

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from ..arrays import BoolArray, FloatArray, IntArray, group_statistics
+from ..arrays import BoolArray, FloatArray, IntArray, equal, group_statistics
 from ..checks import at_least, one_of
 from ..rollouts import Rollouts
 from .base import Advantages, Credit
@@ -45,12 +45,14 @@ def group_advantages(
         pool: which entries make up the statistics, [E]; default all. Every group needs one.
 
     Returns:
-        Advantages, shape [E]; exactly 0 throughout a group whose returns are all equal.
+        Advantages, shape [E]; exactly 0 throughout a group whose returns are all equal but for rounding, and
+        wherever a deviation of 0 would be divided by (with `eps` = 0).
     """
     counted = np.ones(len(returns), dtype=bool) if pool is None else pool
     statistics = group_statistics(returns[counted], groups[counted], int(groups.max(initial=-1)) + 1)
     count = statistics.count[groups]
-    advantages = returns - statistics.mean[groups]
+    mean = statistics.mean[groups]
+    advantages = np.where(equal(returns, mean) & (statistics.std[groups] == 0), 0.0, returns - mean)
     if leave_one_out:
         advantages = advantages * (count / np.maximum(count - 1, 1))
     spread = np.ones(len(returns))
@@ -60,7 +62,8 @@ def group_advantages(
         whole = group_statistics(returns[counted], np.zeros(int(counted.sum()), dtype=np.int64))
         spread = np.full(len(returns), whole.std[0] + eps)
     single = 0.0 if singleton == "zero" else returns / (1.0 if scale == "none" else 1.0 + eps)
-    return np.where(count <= 1, single, advantages / spread)
+    divided = np.divide(advantages, spread, out=np.zeros(len(returns)), where=spread > 0)
+    return np.where(count <= 1, single, divided)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from rich.text import Text
 
 from ...envs.errors import ConfigurationError, DataError
 from ...eval.store import write_whole
+from ..checks import at_least
 from ..curve import Series, plot, running_mean
 from ..records import json_lines
 from ..run import plain
@@ -53,6 +54,7 @@ def run_study(study: Study, out: Path, *, workers: int = 2, console: Console) ->
     """
     from ..train import need_torch
 
+    at_least("workers", workers, 1)
     study.check()
     need_torch()
     _claim(study, out)

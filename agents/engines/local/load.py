@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from ....envs.errors import ConfigurationError
@@ -61,6 +61,24 @@ def load_tokenizer(name: str | Path) -> Any:
         return AutoTokenizer.from_pretrained(model_source(name))
     except Exception as error:
         raise ConfigurationError(f"cannot load the tokenizer of {str(name)!r}: {_first_line(error)}") from None
+
+
+def load_context(name: str | Path) -> int | None:
+    """The longest sequence that a model was made for, in tokens; None where its configuration does not say.
+
+    Raises:
+        ConfigurationError: the configuration cannot be had.
+    """
+    try:
+        config = AutoConfig.from_pretrained(model_source(name))
+    except Exception as error:
+        raise ConfigurationError(f"cannot load the model {str(name)!r}: {_first_line(error)}") from None
+    return context_of(config)
+
+
+def context_of(config: Any) -> int | None:
+    """The longest sequence, in tokens, that a model's configuration names; None where it names none."""
+    return getattr(config.get_text_config(decoder=True), "max_position_embeddings", None) or None
 
 
 def choose_cache(
