@@ -18,17 +18,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from ..envs.errors import DataError
 from .checkpoint import CheckpointError, Checkpoints
 from .descent import make_descent
 from .gathering import Gathering
+from .kept import Kept
 from .learner import Learner
 from .live import live_engine
 from .monitor import ROLLED_BACK, line
 from .objectives.penalties import limited, shaped
-from .policy import Policy, Reference, adapters, load_causal
+from .policy import Policy, Reference, load_causal
 from .processes import make_accelerator
 from .records import Position, Record, measured
 from .rollouts import Rollouts
@@ -38,7 +36,6 @@ from .sampler import Sampler, episode_limit
 from .samples import Samples
 from .schedules import Linear
 from .selectors import gathered
-from .weights import put_state, whole_state
 
 
 class Training:
@@ -104,8 +101,10 @@ class Training:
             recipe.overlong,
             episode_limit(self.sampler.dialogue, recipe.sampler, self.gathering.env, self.sampler.engine.context),
         )
+        self._kept = Kept(self.descent, self.learner, self.tokenizer, self.position)
         if last is not None:
-            self._load(last)
+            self.history = self._kept.load(last)
+            self._slow_down()
         if self.is_main:
             run.out.mkdir(parents=True, exist_ok=True)
             lines = [json.dumps(record) + "\n" for record in self.history]
@@ -272,7 +271,7 @@ class Training:
 
     def _go_back(self, update: int) -> str:
         """Take the policy, critic and optimizer of a checkpoint, learn more slowly from now on, and say so."""
-        self._put(self._read(self.checkpoints.path(update)), self.checkpoints.path(update))
+        self._kept.go_back(self.checkpoints.path(update))
         self.position.rollbacks += 1
         self._slow_down()
         return (
@@ -295,79 +294,14 @@ class Training:
             CheckpointError: it could not be written.
         """
         start = time.perf_counter()
-        held = self._held()
+        held = self._kept.held()
         try:
             if self.is_main:
-                write = partial(self._write, held)
+                write = partial(self._kept.write, held, self.history)
                 self.checkpoints.save(self.position.update, write, score, sound=sound, probation=probation)
         finally:
             self.accelerator.wait_for_everyone()
             self.saving = time.perf_counter() - start
-
-    def _held(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """The policy's weights (of adapters, where it has any) and the learner's state: whole, so that any number
-        of processes can resume; all must ask for it."""
-        causal = self.descent.policy.causal
-        weights = whole_state(causal)
-        if adapters(causal) is not None:
-            learnt = {name for name, weight in causal.named_parameters() if weight.requires_grad}
-            weights = {name: weight for name, weight in weights.items() if name in learnt}
-        return weights, self.learner.state()
-
-    def _write(self, held: tuple[dict[str, torch.Tensor], dict[str, Any]], folder: Path) -> None:
-        weights, learner = held
-        causal = self.descent.policy.causal
-        adapted = adapters(causal)
-        if adapted is None:
-            causal.save_pretrained(folder / "model", state_dict=weights)
-        else:
-            named = {f"base_model.model.{name}": weight for name, weight in weights.items()}
-            adapted.save_pretrained(folder / "adapter", state_dict=named)
-        self.tokenizer.save_pretrained(folder / ("model" if adapted is None else "adapter"))
-        state = {
-            "learner": learner,
-            "adapters": None if adapted is None else weights,
-            "position": vars(self.position),
-            "rng": torch.get_rng_state(),
-            "device_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        }
-        torch.save(state, folder / "trainer.pt")
-        lines = [json.dumps(record) + "\n" for record in self.history]
-        (folder / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
-
-    def _load(self, folder: Path) -> None:
-        """Continue from a checkpoint, whose weights were loaded with the model."""
-        state = self._read(folder)
-        try:
-            text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
-            self.history = [json.loads(row) for row in text.splitlines()]
-        except (OSError, ValueError) as error:
-            raise DataError(folder, f"is no checkpoint that can be resumed ({error}).") from None
-        self._put(state, None)
-        vars(self.position).update(state["position"])
-        self._slow_down()
-        torch.set_rng_state(state["rng"])
-        if torch.cuda.is_available() and state["device_rng"]:
-            torch.cuda.set_rng_state_all(state["device_rng"])
-
-    def _read(self, folder: Path) -> dict[str, Any]:
-        try:
-            state: dict[str, Any] = torch.load(folder / "trainer.pt", map_location="cpu", weights_only=True)
-            if missing := {"learner", "adapters", "position", "rng", "device_rng"} - set(state):
-                raise ValueError(f"trainer.pt lacks {', '.join(sorted(missing))}")
-        except Exception as error:  # whatever a damaged archive raises
-            raise DataError(folder, f"is no checkpoint that can be resumed ({error}).") from None
-        return state
-
-    def _put(self, state: dict[str, Any], folder: Path | None) -> None:
-        """Take a checkpoint's weights (whole ones only where its folder is named) and learner."""
-        weights = state["adapters"]
-        if weights is None and folder is not None:
-            weights = load_causal(folder / "model", "cpu")[0].state_dict()
-        if weights is not None:
-            put_state(self.descent.policy.causal, weights)
-            self.descent.version += 1
-        self.learner.load(state["learner"])
 
     def close(self) -> None:
         """Let go of the model, and of the trackers."""

@@ -96,7 +96,7 @@ def test_what_cannot_be_reported_is_said(tmp_path: Path) -> None:
     (folder / "metrics.jsonl").write_text('{"update": 0}\n{"upd')  # killed amid a line
     assert "0 of 2 updates" in write_report(folder).read_text()
     (folder / "metrics.jsonl").write_text('{"upd\n{"update": 1}\n')
-    with pytest.raises(DataError, match="line 1 is not JSON"):
+    with pytest.raises(DataError, match="line 1 holds no metrics"):
         write_report(folder)
     (folder / "metrics.jsonl").write_text("")
     record = json.loads((folder / "run.json").read_text())

