@@ -3,6 +3,7 @@
 # ruff: noqa: E402
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from arboretum.envs.errors import ConfigurationError
 from arboretum.eval.bench import measurements
 from arboretum.trainers.bench import TRAINING
 from arboretum.trainers.bench.flops import Cost, mfu, peak_flops
+from arboretum.trainers.bench.phases import attended
 from arboretum.trainers.bench.phases import run as run_phases
 from arboretum.trainers.bench.update import measure
 from arboretum.trainers.bench.utilisation import run as run_utilisation
@@ -95,15 +97,27 @@ def test_the_workload_is_ragged_and_the_same_every_time(tmp_path: Path) -> None:
 
 
 def test_the_clocks_of_a_run_explain_its_time(tmp_path: Path) -> None:
-    shares = run_phases(tmp_path, 2, prompts=1)
+    shares, waited = run_phases(tmp_path, 2, prompts=1)
     assert shares["sample"] > 0.1 and shares["learn"] > 0.1 and shares["validate"] > 0 and shares["checkpoint"] > 0
     assert sum(shares.values()) == pytest.approx(1.0)
     assert -1e-6 < shares["rest"] < 0.05
+    assert waited is None or waited < 0.3  # two updates of one prompt: mostly checkpoints
+
+
+def test_a_thread_that_sleeps_is_seen_to_wait() -> None:
+    if attended() is None:
+        pytest.skip("this kernel does not tell how long threads wait")
+    before, start = attended(), time.perf_counter()
+    time.sleep(0.5)
+    slept = time.perf_counter() - start - (attended() - before)
+    before, start = attended(), time.perf_counter()
+    while time.perf_counter() - start < 0.5:
+        pass
+    worked = time.perf_counter() - start - (attended() - before)
+    assert slept > 0.4 and worked < 0.1
 
 
 def test_rest_is_the_time_that_the_caller_takes(run_of: Any) -> None:
-    import time
-
     from arboretum.trainers.loop import Training
 
     training = Training(run_of("grpo", {"optimisation.updates": 3}))

@@ -27,7 +27,7 @@ def measure(peers: bool = False, updates: int = 8) -> Iterator[Row]:
     torch.set_num_threads(1)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            shares = run(Path(folder), updates, prompts=4)
+            shares, waited = run(Path(folder), updates, prompts=4)
     finally:
         torch.set_num_threads(threads)
     beside = ", ".join(f"{name} {100 * share:.1f} %" for name, share in shares.items() if name != "rest")
@@ -35,11 +35,35 @@ def measure(peers: bool = False, updates: int = 8) -> Iterator[Row]:
     yield Row("loop: time in no phase", idle, "%", bar=5.0, higher_is_better=False, beside=beside)
     playing = 100 * (shares["sample"] + shares["learn"])
     yield Row("loop: time in sampling and learning", playing, "%")
+    if waited is not None:
+        yield Row("loop: time in which its thread waited", 100 * waited, "%", bar=5.0, higher_is_better=False)
 
 
-def run(folder: Path, updates: int, prompts: int) -> dict[str, float]:
-    """Train, and give each phase's share of the wall time from the loop's beginning to its end; `rest` is all that
-    the loop's own clocks do not explain."""
+def attended() -> float | None:
+    """Seconds in which this thread has run, or stood in line for a processor that others had.
+
+    What wall time has passed beyond that it spent waiting: for a disk, for another thread, for nothing. None where
+    the kernel does not tell; Linux does.
+    """
+    try:
+        ran, queued, _ = Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()
+    except OSError:
+        return None
+    return (int(ran) + int(queued)) / 1e9
+
+
+def run(folder: Path, updates: int, prompts: int) -> tuple[dict[str, float], float | None]:
+    """Train, and see where the wall time from the loop's beginning to its end goes.
+
+    Args:
+        folder: an empty one.
+        updates: of the run.
+        prompts: P; 8 episodes of each.
+
+    Returns:
+        Each phase's share, `rest` being all that the loop's own clocks do not explain; and the share in which the
+        thread waited, in whichever phase (see `attended`).
+    """
     recipe = RECIPES["grpo"].changed(
         {
             "sampler.prompts": prompts,
@@ -63,12 +87,13 @@ def run(folder: Path, updates: int, prompts: int) -> dict[str, float]:
             checkpoint_every=4,
         )
     )
-    start = time.perf_counter()
+    start, before = time.perf_counter(), attended()
     try:
         for _ in training.go():
             pass
     finally:
         training.close()
+    after = attended()
     total = time.perf_counter() - start
     shares = {
         phase: sum(metrics.get(f"seconds/{phase}", 0.0) for metrics in training.history) / total
@@ -76,4 +101,5 @@ def run(folder: Path, updates: int, prompts: int) -> dict[str, float]:
     }
     # The last checkpoint is in no record.
     shares["checkpoint"] += training.saving / total
-    return {**shares, "rest": 1.0 - sum(shares.values())}
+    waited = None if before is None or after is None else 1.0 - (after - before) / total
+    return {**shares, "rest": 1.0 - sum(shares.values())}, waited
