@@ -33,7 +33,7 @@ torch = pytest.importorskip("torch")
 from arboretum.trainers.objectives.kl import kl_estimate
 from arboretum.trainers.objectives.loss import Tokens, policy_loss
 from arboretum.trainers.objectives.ratio import importance_ratios
-from arboretum.trainers.objectives.settings import Kl, Objective
+from arboretum.trainers.objectives.settings import AGGREGATIONS, Kl, Objective
 from arboretum.trainers.objectives.surgical import averaged, surgical_losses, surgical_margins, total_loss
 from arboretum.trainers.objectives.surrogate import clipped_surrogate
 from arboretum.trainers.objectives.value import value_losses
@@ -212,15 +212,20 @@ def loss(inputs: Inputs) -> Any:
     mask = tensor(inputs["mask"]).bool()
     rows = mask.nonzero()[:, 0]
     width = mask.shape[1]
+    prompts = np.asarray(inputs.get("prompt", inputs.get("group", range(len(mask)))))[rows.numpy()]
+
+    def weights(mode: str, length: float) -> Any:
+        ours = mode.replace("_", "-")
+        everyone = len(mask) if ours == "dr-grpo" else None
+        return tensor(token_weights(ours, rows.numpy(), prompts=prompts, norm_length=length, count=everyone))
+
     if "loss" in inputs:
-        modes = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")
-        return {
-            mode: (flat(inputs, "loss") * tensor(token_weights(mode, rows.numpy(), norm_length=width))).sum()
-            for mode in modes
-        }
+        length = inputs.get("norm_length", inputs.get("max_length", width))
+        names = {spelling for mode in AGGREGATIONS for spelling in (mode, mode.replace("-", "_"))}
+        return {name: (flat(inputs, "loss") * weights(name, length)).sum() for name in names}
     turns = flat(inputs, "turns").long() if "turns" in inputs else None
     ratio = "turn" if turns is not None else "sequence" if "gspo" in inputs["case"] else "token"
-    mode = inputs.get("mode", inputs.get("agg", "token-mean"))
+    mode = inputs.get("mode", inputs.get("agg", "token-mean")).replace("_", "-")
     logp, old = flat(inputs, "logp"), flat(inputs, "old_logp")
     objective = Objective(
         ratio=ratio,
@@ -234,7 +239,7 @@ def loss(inputs: Inputs) -> Any:
     tokens = Tokens(
         logp=logp,
         advantages=flat(inputs, "adv"),
-        weights=tensor(token_weights(mode, rows.numpy(), norm_length=objective.norm_length)),
+        weights=weights(mode, objective.norm_length),
         rows=rows,
         turns=turns,
         old_logp=old,
