@@ -177,9 +177,10 @@ def drawn(study: Study, found: Sequence[Row]) -> Table:
 
 def markdown(study: Study, found: Sequence[Row]) -> str:
     """The table for documents."""
+    often = "once" if study.repeats == 1 else f"{study.repeats} times"
     lines = [
-        f"Success on {study.tasks} held-out tasks a world, each played {study.repeats} times when sampled from and"
-        " once when greedy; 95 % intervals in brackets. Gains over the warm start in points, paired by task; * is"
+        f"Success on {study.tasks} held-out tasks a world, each played {often} when sampled from and once when"
+        " greedy; 95 % intervals in brackets. Gains over the warm start in points, paired by task; * is"
         " significant at 5 %.",
         "",
         "| world | " + " | ".join(HEADS) + " |",
