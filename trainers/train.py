@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from ..envs.errors import ConfigurationError, unknown_name
 from .progress import LESSON, Progress
-from .run import MODEL, Lesson, Run, settings_in
+from .run import FILE, MODEL, Lesson, Run, settings_in
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 
@@ -104,7 +104,7 @@ def export_checkpoint(run: Path, which: str = "best", out: Path | None = None) -
         out: where to; default `<run>/model`, which is replaced.
 
     Raises:
-        ConfigurationError: the run has no checkpoint.
+        ConfigurationError: the run has no checkpoint; or adapters, and no settings to tell whose.
     """
     from .checkpoint import Checkpoints
 
@@ -120,8 +120,12 @@ def export_checkpoint(run: Path, which: str = "best", out: Path | None = None) -
     else:
         from ..agents.engines.local.load import load_model, load_tokenizer
 
-        base = (settings_in(run) or {})["model"]
-        load_model(base, "cpu", "float32", source / "adapter").save_pretrained(part)
+        settings = settings_in(run)
+        if settings is None:
+            raise ConfigurationError(
+                f"{run}: holds no {FILE}, which says what model the adapters are for; see Run.claim."
+            )
+        load_model(settings["model"], "cpu", "float32", source / "adapter").save_pretrained(part)
         load_tokenizer(source / "adapter").save_pretrained(part)
     if folder.exists():
         shutil.rmtree(folder)

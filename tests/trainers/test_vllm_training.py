@@ -62,7 +62,9 @@ def test_vllm_samples_with_the_weights_of_each_update(lora: Lora | None, run_of:
         "objective.mismatch.cap": 2.0,
     }
     hardware = Hardware(device="cpu", engine="vllm", lora=lora)
-    training = Training(run_of("grpo", changes, hardware=hardware, validation=Validation(every=2, tasks=4)))
+    run = run_of("grpo", changes, hardware=hardware, validation=Validation(every=2, tasks=4))
+    run.claim(resume=False)
+    training = Training(run)
     assert isinstance(training.sampler.engine, VLLMEngine)
     causal = training.descent.policy.causal
     generate = training.gathering.batch
@@ -85,7 +87,7 @@ def test_vllm_samples_with_the_weights_of_each_update(lora: Lora | None, run_of:
     updates = training.history[1:]
     assert all(line["mismatch_abs_max"] < 1e-4 for line in updates if line["groups_kept"])
     assert all(np.isfinite(list(line.values())).all() for line in training.history)
-    folder = export_checkpoint(training.run.out, "last")
+    folder = export_checkpoint(run.out, "last")
     with closing(VLLMEngine(str(folder), context=512, dtype="float32", enforce_eager=True)) as engine:
         agent = LanguageAgent("exported", engine, training.sampler.dialogue, Sampling(max_tokens=12))
         env = training.gathering.entry.make()
