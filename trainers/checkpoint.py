@@ -100,8 +100,8 @@ class Checkpoints:
                     "in the folder is the last one.",
                 ) from None
         else:
-            found = [int(path.name[7:]) for path in folder.glob("update-*") if path.name[7:].isdigit()]
-            self.index = Index(last=max(found, default=None))
+            numbers = [path.name.removeprefix("update-") for path in folder.glob("update-*")]
+            self.index = Index(last=max((int(number) for number in numbers if number.isdigit()), default=None))
         for update in self.index.named:
             if not self.path(update).is_dir():
                 raise DataError(path, f"names {self.path(update).name}, which is not there.")

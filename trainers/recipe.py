@@ -216,36 +216,23 @@ class _Branch(dict[str, Any]):
     """Settings below one part of a recipe."""
 
 
-def _is_part(value: object) -> bool:
-    return is_dataclass(value) and not isinstance(value, Linear)
-
-
 def _with(part: Any, changes: _Branch, path: str) -> Any:
     """A part of a recipe with other settings; those of one part change together."""
     if not is_dataclass(part) or isinstance(part, type):
         raise ConfigurationError(f"{path} is {part!r}, which has no settings below it; set {path} as a whole.")
-    known = {setting.name: setting for setting in fields(part)}
+    known = [setting.name for setting in fields(part)]
     kinds = get_type_hints(type(part))
     values = {}
     for name, value in changes.items():
         here = f"{path}.{name}" if path else name
         if name not in known:
             raise unknown_name("setting", here, [f"{path}.{other}" if path else other for other in known])
-        current = getattr(part, name)
         if isinstance(value, _Branch):
-            value = _with(current, value, here)
-        elif _is_part(current) and not _is_part(value) and not (value is None and known[name].default is None):
-            raise ConfigurationError(f"{here} takes a {type(current).__name__} or another part, not {value!r}.")
+            value = _with(getattr(part, name), value, here)
         if not fits(value, kinds[name]):
             raise ConfigurationError(f"{here} takes {described(kinds[name])}, not {value!r}.")
         values[name] = value
-    try:
-        return replace(part, **values)
-    except TypeError as error:
-        given = ", ".join(f"{name} = {value!r}" for name, value in values.items())
-        raise ConfigurationError(
-            f"{path or 'recipe'}: {given} is not the right kind of value ({error})."
-        ) from error
+    return replace(part, **values)
 
 
 def check_context(context: int | None, prompt_tokens: int, reply_tokens: int) -> None:
