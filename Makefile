@@ -28,10 +28,10 @@ test-all: .venv/.heavy .venv-vllm/.installed
 		|| $(call AGAIN,.venv-vllm/bin/python)
 
 docs: .venv/.core
-	@$(BIN)/arboretum worlds --write docs/worlds
+	@$(BIN)/arboretum envs --write docs/environments
 
 bench: .venv/.core
-	@$(BIN)/arboretum bench worlds
+	@$(BIN)/arboretum bench envs
 
 .venv/bin/python:
 	@echo "Making .venv (once) ..."

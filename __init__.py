@@ -9,6 +9,6 @@ Importing the package registers every world with Gymnasium and loads nothing els
 
 __version__ = "0.1.0"
 
-from .envs.registry import register_worlds
+from .envs.registry import register_envs
 
-register_worlds()
+register_envs()

@@ -13,7 +13,7 @@ from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg, subcomm
 from tyro.extras import SubcommandApp
 
 from .envs.errors import ConfigurationError
-from .trainers.options import LessonOptions, TrainOptions
+from .trainers.config.cli_options import LessonOptions, TrainOptions
 
 DESCRIPTION = "Text worlds, players, trainers and an evaluation harness for language-model agents."
 
@@ -27,7 +27,7 @@ def _verb(name: str) -> Any:
 
 
 @app.command
-def worlds(write: Path | None = None) -> int:
+def envs(write: Path | None = None) -> int:
     """List the worlds: their ids, for `gym.make` and for suites, and what they are.
 
     Args:
@@ -35,24 +35,24 @@ def worlds(write: Path | None = None) -> int:
     """
     from rich.table import Table
 
-    from .envs.registry import all_worlds
+    from .envs.registry import all_envs
 
     if write is not None:
         from .envs.pages import write_pages
 
-        for path in write_pages(write, all_worlds()):
+        for path in write_pages(write, all_envs()):
             console.print(str(path), markup=False, soft_wrap=True)
         return 0
     table = Table(box=None, pad_edge=False, show_header=False)
-    for world in all_worlds():
-        table.add_row(world.id, world.summary)
+    for env in all_envs():
+        table.add_row(env.id, env.summary)
     console.print(table)
     return 0
 
 
 @app.command
 def play(
-    world: Positional[str],
+    env: Positional[str],
     /,
     task: str | None = None,
     seed: int | None = None,
@@ -62,7 +62,7 @@ def play(
     """Play one episode in the terminal.
 
     Args:
-        world: id of a world, such as TextSokoban-v0.
+        env: Id of an environment, such as TextSokoban-v0.
         task: name of a task; default: one drawn from the seed.
         seed: seed of task and luck; default: a new one each time.
         split: task split to draw from.
@@ -71,7 +71,7 @@ def play(
     from .agents.terminal import play_in_terminal
 
     options = {} if split is None else {"split": split}
-    return play_in_terminal(world, agent, task=task, seed=seed, options=options, console=console)
+    return play_in_terminal(env, agent, task=task, seed=seed, options=options, console=console)
 
 
 @dataclass(frozen=True)
@@ -126,15 +126,15 @@ def eval(
         references: also play the random and the expert player.
         lm: the model of language agents.
     """
+    from .eval.agents import open_agents
     from .eval.evaluate import evaluate
-    from .eval.players import players_of
 
     if workers < 1:
         raise ConfigurationError(f"--workers must be at least 1, not {workers}.")
-    with players_of(agent, **vars(lm)) as players:
+    with open_agents(agent, **vars(lm)) as agents:
         return evaluate(
             suite,
-            players,
+            agents,
             out=out,
             references=references,
             workers=workers,
@@ -163,7 +163,7 @@ def report(
         raise ConfigurationError("name at least one run's folder, such as runs/quick-random-expert.")
     if len(runs) > 1 and out is None:
         raise ConfigurationError("say with --out where the report of several runs goes, such as --out both.html.")
-    from .trainers.report import is_training_run, write_report
+    from .trainers.reporting.report import is_training_run, write_report
 
     path = out or runs[0] / "report.html"
     trained = [run for run in runs if is_training_run(run)]
@@ -179,11 +179,11 @@ def report(
 
 
 @app.command
-def bench(what: Positional[str] = "worlds", /, peers: bool = False) -> int:
+def bench(what: Positional[str] = "envs", /, peers: bool = False) -> int:
     """Measure speed as ratios within one run.
 
     Args:
-        what: worlds, retrieval, rollout, train, or one of their parts, such as sokoban.
+        what: envs, retrieval, rollout, train, or one of their parts, such as sokoban.
         peers: also measure the original systems, where they are installed.
     """
     from .eval.bench import measurements
@@ -345,7 +345,7 @@ def data(
         name: name of a data set.
         root: the data folder; default: ARBORETUM_DATA.
     """
-    from .envs.searchqa import catalog
+    from .envs.searchqa import downloads as catalog
 
     if verb == "list":
         from rich.table import Table
@@ -407,7 +407,7 @@ def study(name: Positional[str], /, out: Path | None = None, workers: int = 2) -
         workers: runs at once, each in a process of its own with one thread.
     """
     from .trainers.study.definition import load_study
-    from .trainers.study.run import run_study
+    from .trainers.study.runner import run_study
 
     found = load_study(name)
     return run_study(found, out or Path("runs") / f"study-{found.name}", workers=workers, console=console)
@@ -421,7 +421,7 @@ def seed(out: Path = Path("runs/seed"), number: int = 0) -> int:
         out: folder of the model.
         number: seed of its first weights and of what it is shown; the shipped one has 0.
     """
-    from .trainers.seed.command import grow
+    from .trainers.sapling.command import grow
 
     return grow(out, number, console=console)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError
-from ..envs.registry import make_world
+from ..envs.registry import make_env
 from ..envs.seeding import stable_seed
 from .base import Seat
 from .dialogue.base import Dialogue
@@ -36,7 +36,7 @@ class Demonstrations:
     def __init__(self, dialogue: Dialogue, count: int = 3) -> None:
         self.dialogue = dialogue
         self.count = count
-        self._worlds: dict[str, TextEnv[Any]] = {}
+        self._envs: dict[str, TextEnv[Any]] = {}
         self._made: dict[Hashable, list[tuple[str, str]]] = {}
 
     def text(self, seat: Seat) -> str:
@@ -45,25 +45,25 @@ class Demonstrations:
         key = (_identity(seat.env), kind)
         if key not in self._made:
             # One more than needed, so that there are enough when the task itself is among them.
-            self._made[key] = list(islice(self._find(self._world(seat.env), kind), self.count + 1))
+            self._made[key] = list(islice(self._find(self._training_env(seat.env), kind), self.count + 1))
         shown = [text for task, text in self._made[key] if task != seat.env.task][: self.count]
         if not shown:
             return ""
         plural = "An example" if len(shown) == 1 else f"{len(shown)} examples"
         return f"{plural} of how it is done:\n\n" + "\n\n---\n\n".join(shown)
 
-    def _world(self, env: TextEnv[Any]) -> TextEnv[Any]:
+    def _training_env(self, env: TextEnv[Any]) -> TextEnv[Any]:
         """An environment like this one, on the training split if it has one."""
         identity = _identity(env)
-        if identity not in self._worlds:
+        if identity not in self._envs:
             assert env.spec is not None
             kwargs = dict(env.spec.kwargs)
             try:
-                world = make_world(env.spec.id, **{**kwargs, "split": "train"})
+                training_env = make_env(env.spec.id, **{**kwargs, "split": "train"})
             except ConfigurationError:
-                world = make_world(env.spec.id, **kwargs)
-            self._worlds[identity] = world
-        return self._worlds[identity]
+                training_env = make_env(env.spec.id, **kwargs)
+            self._envs[identity] = training_env
+        return self._envs[identity]
 
     def _find(self, env: TextEnv[Any], kind: object) -> Iterator[tuple[str, str]]:
         for k in range(PATIENCE):

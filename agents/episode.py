@@ -44,7 +44,7 @@ class Turn:
     well_formed: bool = True
     penalty: float = 0.0
     agent_seconds: float = 0.0
-    world_seconds: float = 0.0
+    env_seconds: float = 0.0
     token_ids: list[int] | None = None
     logprobs: list[float] | None = None
     loss_mask: list[int] | None = None
@@ -77,7 +77,7 @@ class Episode:
         turns: the turns, in order.
     """
 
-    world: str
+    env: str
     task: str
     seed: int
     agent: str
@@ -113,7 +113,7 @@ class Episode:
     @property
     def seconds(self) -> float:
         """Wall time of agent and world together."""
-        return sum(turn.agent_seconds + turn.world_seconds for turn in self.turns)
+        return sum(turn.agent_seconds + turn.env_seconds for turn in self.turns)
 
     def to_dict(self) -> dict[str, Any]:
         """The record as plain data, without an empty `trials`."""

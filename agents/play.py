@@ -98,8 +98,8 @@ def play(
 
 
 def _sit(agent: Agent, env: TextEnv[Any], job: Job) -> Seat:
-    world = env.spec.id if env.spec is not None else type(env).__name__
-    episode = Episode(world=world, task=job.task or "", seed=job.seed, agent=agent.name)
+    env_id = env.spec.id if env.spec is not None else type(env).__name__
+    episode = Episode(env=env_id, task=job.task or "", seed=job.seed, agent=agent.name)
     seat = Seat(env, "", {}, episode, random.Random(stable_seed("player", job.seed, job.task)))
     _open(agent, seat, job)
     return seat
@@ -113,7 +113,7 @@ def _retry(agent: Agent, seat: Seat) -> bool:
     agent.end(seat)
     trials = [*last.trials, last]
     last.trials = []
-    seat.episode = Episode(last.world, last.task, last.seed, last.agent, trials=trials)
+    seat.episode = Episode(last.env, last.task, last.seed, last.agent, trials=trials)
     _open(agent, seat, Job(last.task, stable_seed("trial", len(trials), last.seed) >> 33))
     return seat.episode.error is None
 
@@ -159,7 +159,7 @@ def _carry_out(agent: Agent, seat: Seat, reply: Reply, agent_seconds: float, max
                 break
     except Exception as error:
         episode.error = _reason("the world", error)
-    turn.world_seconds = round(time.perf_counter() - start, 6)
+    turn.env_seconds = round(time.perf_counter() - start, 6)
     why = reply.quit or agent.settle(seat)
     if max_turns is not None and len(episode.turns) >= max_turns:
         why = why or f"the {max_turns} turns are spent"

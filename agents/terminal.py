@@ -10,11 +10,11 @@ from typing import Any
 from rich.console import Console
 
 from ..envs.errors import ConfigurationError
-from ..envs.registry import make_world
+from ..envs.registry import make_env
 from .base import Agent, Reply, Seat
 from .human import HumanAgent, Quit, board
 from .play import Job, play
-from .table import make_agent
+from .registry import make_agent
 
 
 class Watched(Agent):
@@ -27,17 +27,17 @@ class Watched(Agent):
 
     one_process = True
 
-    def __init__(self, player: Agent, console: Console, pause: float) -> None:
-        self.name = player.name
-        self.player = player
+    def __init__(self, inner: Agent, console: Console, pause: float) -> None:
+        self.name = inner.name
+        self._inner = inner
         self.console = console
         self.pause = pause
 
     def begin(self, seat: Seat) -> None:
-        self.player.begin(seat)
+        self._inner.begin(seat)
 
     def act(self, seats: Sequence[Seat]) -> Sequence[Reply | None]:
-        replies = self.player.act(seats)
+        replies = self._inner.act(seats)
         for seat, reply in zip(seats, replies, strict=True):
             self.console.print(board(seat.env, seat.observation))
             if reply is not None:
@@ -46,14 +46,14 @@ class Watched(Agent):
         return replies
 
     def end(self, seat: Seat) -> None:
-        self.player.end(seat)
+        self._inner.end(seat)
         self.console.print(board(seat.env, seat.observation))
         verdict = "solved" if seat.episode.success else "not solved"
         self.console.print(f"{verdict} in {seat.episode.steps} moves; return {seat.episode.total_reward:.2f}")
 
 
 def play_in_terminal(
-    world: str,
+    env_id: str,
     agent: str,
     *,
     task: str | None,
@@ -72,13 +72,13 @@ def play_in_terminal(
     """
     if seed is not None and seed < 0:
         raise ConfigurationError(f"a seed must not be negative, but is {seed}.")
-    env = make_world(world, **options)
+    env = make_env(env_id, **options)
     if task is not None:
         env.reset(seed=0, options={"task": task})  # a wrong name is the caller's error, not the episode's
-    player = HumanAgent(console) if agent == "human" else Watched(make_agent(agent), console, pause)
+    chosen = HumanAgent(console) if agent == "human" else Watched(make_agent(agent), console, pause)
     seed = secrets.randbits(31) if seed is None else seed
     try:
-        (episode,) = play(player, [env], [Job(task, seed)])
+        (episode,) = play(chosen, [env], [Job(task, seed)])
     except Quit:
         console.print("Left.")
         return 0

@@ -1,6 +1,6 @@
 """Text worlds. They know nothing of language models.
 
-Every world is a `TextEnv`, registered under the ids listed by `arboretum worlds`.
+Every world is a `TextEnv`, registered under the ids listed by `arboretum envs`.
 """
 
 from .core import Info, Outcome, Snapshot, TextEnv

@@ -8,11 +8,11 @@ from typing import Literal
 from .core import RewardMode
 from .data import data_folder
 from .errors import ConfigurationError
+from .sokoban.env import BoardEnv
 from .sokoban.generator import Spec, generate
 from .sokoban.level_files import LevelFiles
 from .sokoban.render import ObservationFormat
 from .sokoban.rules import Vocabulary
-from .sokoban.world import BoardEnv
 from .tasks import SPLITS, GeneratedTasks
 
 GENERATED = Spec(size=10, boxes=4, shortest=10, longest=40)

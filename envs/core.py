@@ -51,7 +51,7 @@ class Snapshot(NamedTuple):
     """A whole episode as a value: immutable, picklable, small. Made by `snapshot`, used by `restore`."""
 
     task: str
-    world: str
+    identity: str
     state: Any
     steps: int
     max_steps: int | None
@@ -122,7 +122,7 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
         self.admissible = admissible
         self.render_mode = render_mode
         self._adds_info = admissible or type(self)._details is not TextEnv._details
-        self._world = f"{type(self).__name__}{sorted(config.items())} {reward_mode}"
+        self._identity = f"{type(self).__name__}{sorted(config.items())} {reward_mode}"
         self._task: str | None = None
         self._steps = 0
         self._chance = 0
@@ -267,7 +267,7 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
         """
         return Snapshot(
             self.task,  # raises before the first reset
-            self._world,
+            self._identity,
             self._state,
             self._steps,
             self.max_steps,
@@ -283,9 +283,9 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
         Raises:
             ConfigurationError: the snapshot is of another world or of another configuration.
         """
-        task, world, state, steps, max_steps, chance, terminated, truncated, success = snapshot
-        if world != self._world:
-            raise ConfigurationError(f"this snapshot is of {world}, not of {self._world}.")
+        task, identity, state, steps, max_steps, chance, terminated, truncated, success = snapshot
+        if identity != self._identity:
+            raise ConfigurationError(f"this snapshot is of {identity}, not of {self._identity}.")
         if task != self._task:
             self._task = None
             self._open(task)

@@ -15,7 +15,7 @@ from pathlib import Path
 from .errors import DataError
 
 
-def data_folder(world: str, data: str | Path | None = None) -> Path | None:
+def data_folder(env: str, data: str | Path | None = None) -> Path | None:
     """The folder of a world's real data, or None where there is none and the world makes its own.
 
     Args:
@@ -29,14 +29,14 @@ def data_folder(world: str, data: str | Path | None = None) -> Path | None:
         folder = Path(data).expanduser()
         if not folder.is_dir():
             raise DataError(folder, "not a folder; give data= the folder that holds this world's files.")
-        return folder / world if (folder / world).is_dir() else folder
+        return folder / env if (folder / env).is_dir() else folder
     root = os.environ.get("ARBORETUM_DATA")
     if not root:
         return None
     folder = Path(root).expanduser()
     if not folder.is_dir():
         raise DataError(folder, "not a folder; ARBORETUM_DATA must name one that exists, or be unset.")
-    return folder / world if (folder / world).is_dir() else None
+    return folder / env if (folder / env).is_dir() else None
 
 
 def cache_folder() -> Path:

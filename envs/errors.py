@@ -35,7 +35,7 @@ def unknown_name(kind: str, name: object, choices: Iterable[str]) -> Configurati
     """An error for a name that is not among `choices`, offering the nearest ones.
 
     Args:
-        kind: what the name stands for, such as "world" or "task".
+        kind: what the name stands for, such as "environment" or "task".
         name: what was given.
         choices: the valid names; only the first few are listed when none is near.
     """

@@ -4,9 +4,9 @@ An installed package adds a part by an entry point of the group `arboretum.plugi
 
     [project.entry-points."arboretum.plugins"]
     my_agent = "my_package.agents:MyAgent"
-    "MyWorld-v0" = "my_package.worlds:WORLD"
+    "MyEnv-v0" = "my_package.envs:SPEC"
 
-where the object is a subclass of `Agent`, `Engine` or `Dialogue`, or a `World` row. On the command line any such
+where the object is a subclass of `Agent`, `Engine` or `Dialogue`, or an `EnvSpec`. On the command line any such
 object can also be named by its path, `my_package.agents:MyAgent`, without being installed.
 """
 

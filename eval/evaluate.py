@@ -19,9 +19,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from ..agents.human import HumanAgent
 from ..envs.errors import ConfigurationError
 from . import runner
-from .players import Named
+from .agents import NamedAgent
 from .report import write_report
-from .runner import Player, local_workers, ray_workers
+from .runner import AgentFactory, local_workers, ray_workers
 from .store import Key, Result, Store
 from .suite import Suite, load_suite
 from .summary import EXPERT, RANDOM, Summary, load_run, summarise, write_summary
@@ -32,7 +32,7 @@ OK, FAILED, INTERRUPTED = 0, 1, 130
 
 def evaluate(
     suite_name: str,
-    players: Sequence[Player],
+    agents: Sequence[AgentFactory],
     *,
     out: Path | None = None,
     references: bool = True,
@@ -60,8 +60,8 @@ def evaluate(
         ConfigurationError: see `load_suite`, `make_agent`, `Store`, `runner.plan`.
     """
     suite = load_suite(suite_name)
-    asked = {player.name: player for player in players}
-    everyone = ({name: Named(name) for name in (RANDOM, EXPERT)} if references else {}) | asked
+    asked = {agent.name: agent for agent in agents}
+    everyone = ({name: NamedAgent(name) for name in (RANDOM, EXPERT)} if references else {}) | asked
     folder = out or Path("runs") / "-".join(re.sub(r"[^\w.-]+", "_", name) for name in (suite.name, *asked))
     manifest = _manifest(suite, everyone)
     store = Store(folder, manifest)
@@ -92,7 +92,7 @@ def evaluate(
 
 
 def _play(
-    suite: Suite, players: Sequence[Player], store: Store, place: Any, in_flight: int, console: Console
+    suite: Suite, agents: Sequence[AgentFactory], store: Store, place: Any, in_flight: int, console: Console
 ) -> bool:
     """Play what is missing; returns whether the person interrupted it."""
     bar = Progress(
@@ -104,7 +104,7 @@ def _play(
         TextColumn("{task.fields[rates]}"),
         console=console,
         transient=True,
-        disable=any(player.name == HumanAgent.name for player in players),  # who needs the screen
+        disable=any(agent.name == HumanAgent.name for agent in agents),  # who needs the screen
     )
     row = bar.add_task(suite.name, total=None, rates="")
     first = True
@@ -132,7 +132,7 @@ def _play(
 
     try:
         with bar, place as workers:
-            done = runner.run(suite, players, store, workers=workers, in_flight=in_flight, on_progress=show)
+            done = runner.run(suite, agents, store, workers=workers, in_flight=in_flight, on_progress=show)
     except KeyboardInterrupt:
         console.print("[yellow]Interrupted;[/] every finished episode is kept.")
         return True
@@ -142,7 +142,7 @@ def _play(
     return False
 
 
-def _manifest(suite: Suite, players: Mapping[str, Player]) -> dict[str, Any]:
+def _manifest(suite: Suite, agents: Mapping[str, AgentFactory]) -> dict[str, Any]:
     from .. import __version__
 
     versions = {
@@ -151,10 +151,10 @@ def _manifest(suite: Suite, players: Mapping[str, Player]) -> dict[str, Any]:
         "gymnasium": gymnasium.__version__,
         "numpy": numpy.__version__,
     }
-    uses_labels = [name for name, player in players.items() if player.uses_success_labels]
+    uses_labels = [name for name, agent in agents.items() if agent.uses_success_labels]
     return {
         "suite": suite.to_dict(),
-        "agents": list(players),
+        "agents": list(agents),
         "uses_success_labels": uses_labels,
         "expected": {},
         "tasks": {},

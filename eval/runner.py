@@ -134,7 +134,7 @@ def ray_workers(address: str) -> Iterator[Workers]:
         ray.shutdown()
 
 
-class Player(Protocol):
+class AgentFactory(Protocol):
     """Who plays a run: a name for the tables, and an agent for each entry, whose settings it takes."""
 
     name: str
@@ -143,7 +143,7 @@ class Player(Protocol):
     def agent(self, suite: Suite, entry: Entry, /) -> Agent: ...
 
 
-def plan(suite: Suite, players: Sequence[Player], progress: Progress) -> list[Play]:
+def plan(suite: Suite, factories: Sequence[AgentFactory], progress: Progress) -> list[Play]:
     """Every episode of a run, player by player; `progress` learns how many they are, and of which tasks.
 
     Raises:
@@ -159,13 +159,13 @@ def plan(suite: Suite, players: Sequence[Player], progress: Progress) -> list[Pl
             raise ConfigurationError(f"suite {suite.name}, entry {entry.name!r}: {error}") from None
         progress.expected[entry.name] = len(names) * entry.repeats
         progress.digests[entry.name] = _digest(env, names)
-    for player in players:
+    for factory in factories:
         for entry in suite.entries:
-            agent = player.agent(suite, entry)
+            agent = factory.agent(suite, entry)
             for task in tasks.get(entry.name, ()):
                 for repeat in range(entry.repeats):
                     seed = suite.episode_seed(entry, task, repeat)
-                    plays.append(Play(Key(player.name, entry.name, task, repeat), entry, seed, agent))
+                    plays.append(Play(Key(factory.name, entry.name, task, repeat), entry, seed, agent))
     return plays
 
 
@@ -177,7 +177,7 @@ def _digest(env: TextEnv[Any], names: Sequence[str]) -> str:
 
 def run(
     suite: Suite,
-    players: Sequence[Player],
+    factories: Sequence[AgentFactory],
     store: Store,
     *,
     workers: Workers | None = None,
@@ -198,7 +198,7 @@ def run(
         Where the run stands. Episodes that broke off are counted in `failed` and are retried by the next call.
     """
     progress = Progress(repairs=store.repairs)
-    plays = plan(suite, players, progress)
+    plays = plan(suite, factories, progress)
     store.expect(progress.expected, progress.digests)
     finished = store.finished()
     progress.total = len(plays)
@@ -262,17 +262,17 @@ def _play_there(workers: Workers, plays: Iterable[Play], at_once: int) -> Iterat
 
 def play_one(play_: Play) -> Played:
     """Play one episode in a worker process, whose worlds stay open for the next one."""
-    env = _world(repr(play_.entry), play_.entry)
+    env = _env(repr(play_.entry), play_.entry)
     (episode,) = play(play_.agent, [env], [Job(play_.key.task, play_.seed)], max_turns=play_.entry.max_turns)
     line = encode(play_.key, episode)
     episode.turns = []  # the line has them; no need to send them twice
     return play_.key, line, episode
 
 
-_worlds: dict[str, TextEnv[Any]] = {}
+_envs: dict[str, TextEnv[Any]] = {}
 
 
-def _world(identity: str, entry: Entry) -> TextEnv[Any]:
-    if identity not in _worlds:
-        _worlds[identity] = entry.make()
-    return _worlds[identity]
+def _env(identity: str, entry: Entry) -> TextEnv[Any]:
+    if identity not in _envs:
+        _envs[identity] = entry.make()
+    return _envs[identity]

@@ -5,7 +5,7 @@
     seed: 0
     entries:
       - name: Sokoban 6x6
-        world: TextSokoban-v0
+        env: TextSokoban-v0
         split: test
         tasks: 64
 
@@ -25,7 +25,7 @@ import yaml
 
 from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError, DataError, unknown_name
-from ..envs.registry import make_world
+from ..envs.registry import make_env
 from ..envs.seeding import stable_seed
 from ..envs.tasks import GeneratedTasks
 
@@ -36,7 +36,7 @@ class Entry:
 
     Attributes:
         name: what tables call it; unique in its suite.
-        world: Gymnasium id.
+        env: Gymnasium id.
         kwargs: make-time options of the world.
         split: task split, handed to the world.
         tasks: how many tasks, the first distinct ones of the split; None for all of them.
@@ -51,7 +51,7 @@ class Entry:
     """
 
     name: str
-    world: str
+    env: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     split: str | None = None
     tasks: int | None = None
@@ -75,7 +75,7 @@ class Entry:
             kwargs["split"] = self.split
         if self.max_steps is not None:
             kwargs["max_steps"] = self.max_steps
-        return make_world(self.world, **kwargs)
+        return make_env(self.env, **kwargs)
 
     def task_names(self, env: TextEnv[Any]) -> list[str]:
         """The tasks to play: the first `tasks` of the split, no two of which start in the same state.
@@ -86,7 +86,7 @@ class Entry:
         if self.tasks is None:
             if isinstance(env.tasks, GeneratedTasks):
                 raise ConfigurationError(
-                    f"suite entry {self.name!r} must say how many `tasks` to play: {self.world}'s are endless."
+                    f"suite entry {self.name!r} must say how many `tasks` to play: {self.env}'s are endless."
                 )
             return list(env.tasks)
         names: list[str] = []
@@ -102,7 +102,7 @@ class Entry:
                 names.append(task)
         if len(names) < self.tasks:
             raise ConfigurationError(
-                f"suite entry {self.name!r} asks for {self.tasks} tasks, but {self.world} has only {len(names)}"
+                f"suite entry {self.name!r} asks for {self.tasks} tasks, but {self.env} has only {len(names)}"
                 f" distinct ones in split {self.split!r}; lower `tasks` or leave it out to play all."
             )
         return names
@@ -206,7 +206,7 @@ def parse_suite(text: str, where: str) -> Suite:
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "name": (str,),
-    "world": (str,),
+    "env": (str,),
     "kwargs": (dict,),
     "split": (str, type(None)),
     "tasks": (int, type(None)),
@@ -225,9 +225,9 @@ def _entry(item: object, where: str) -> Entry:
     if not isinstance(item, dict):
         raise DataError(where, "expected a mapping.")
     _only(item, set(_TYPES), where)
-    if not isinstance(item.get("world"), str):
-        raise DataError(where, "expected `world:` with a Gymnasium id, such as TextSokoban-v0.")
-    item = {"name": item["world"], **item}
+    if not isinstance(item.get("env"), str):
+        raise DataError(where, "expected `env:` with a Gymnasium id, such as TextSokoban-v0.")
+    item = {"name": item["env"], **item}
     for key, value in item.items():
         if not isinstance(value, _TYPES[key]) or (isinstance(value, bool) and bool not in _TYPES[key]):
             raise DataError(where, f"`{key}` has a value of the wrong kind: {value!r}.")

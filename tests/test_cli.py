@@ -29,10 +29,10 @@ def arboretum(*arguments: str, stdin: str = "", cwd: Path | None = None) -> subp
     [
         (["eval", "qick"], "unknown suite 'qick'; did you mean quick?"),
         (["eval", "quick", "--agent", "randm"], "unknown agent 'randm'; did you mean random?"),
-        (["play", "TextBandt-v0"], "unknown world 'TextBandt-v0'; did you mean TextBandit-v0"),
+        (["play", "TextBandt-v0"], "unknown environment 'TextBandt-v0'; did you mean TextBandit-v0"),
         (["play", "TextBandit-v0", "--task", "Teacher/Tradr"], "did you mean Teacher/Trader"),
         (["play", "TextBandit-v0", "--split", "tset"], "unknown split 'tset'; did you mean test?"),
-        (["bench", "wrlds"], "unknown benchmark 'wrlds'; did you mean worlds"),
+        (["bench", "evns"], "unknown benchmark 'evns'; did you mean envs"),
         (["play", "TextBandit-v0", "--seed", "-1"], "seed must not be negative"),
         (["eval", "quick", "--workers", "0"], "--workers must be at least 1"),
         (["eval", "quick", "--out", "/proc/nowhere"], "cannot be written to"),
@@ -51,12 +51,12 @@ def test_what_a_user_can_mend_is_one_sentence_and_status_2(
 
 
 def test_worlds_lists_every_registered_id() -> None:
-    from arboretum.envs.registry import WORLDS
+    from arboretum.envs.registry import ENVS
 
-    done = arboretum("worlds")
+    done = arboretum("envs")
     assert done.returncode == 0
-    for world in WORLDS:
-        assert re.search(rf"^{world.id}\s+\S", done.stdout, re.MULTILINE)
+    for spec in ENVS:
+        assert re.search(rf"^{spec.id}\s+\S", done.stdout, re.MULTILINE)
 
 
 def test_a_person_plays_from_a_pipe() -> None:

@@ -120,8 +120,8 @@ def test_modules_fit_on_a_few_screens(path: Path) -> None:
 
 def test_the_worlds_pages_are_those_of_the_docstrings() -> None:
     from arboretum.envs.pages import pages
-    from arboretum.envs.registry import WORLDS
+    from arboretum.envs.registry import ENVS
 
-    for name, text in pages(WORLDS):
-        written = (ROOT / "docs" / "worlds" / name).read_text(encoding="utf-8")
-        assert written == text, f"docs/worlds/{name} is out of date: run `make docs`"
+    for name, text in pages(ENVS):
+        written = (ROOT / "docs" / "environments" / name).read_text(encoding="utf-8")
+        assert written == text, f"docs/environments/{name} is out of date: run `make docs`"

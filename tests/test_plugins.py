@@ -27,14 +27,14 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-parts\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[arboretum.plugins]\n" + "\n".join(points) + "\n")
-    (folder / "my_suite.yaml").write_text("name: mine\nentries:\n  - {world: Countdown-v0}\n")
+    (folder / "my_suite.yaml").write_text("name: mine\nentries:\n  - {env: Countdown-v0}\n")
     return folder
 
 
 def arboretum_command(*arguments: str, cwd: Path, site: Path | None) -> str:
     env = {**os.environ, "COLUMNS": "80"}
     if site is not None:
-        env["PYTHONPATH"] = str(site)
+        env["PYTHONPATH"] = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
         [sys.executable, "-m", "arboretum.cli", *arguments], capture_output=True, text=True, cwd=cwd, env=env
     )
@@ -42,15 +42,13 @@ def arboretum_command(*arguments: str, cwd: Path, site: Path | None) -> str:
     return done.stdout
 
 
-def rate(table: str, player: str) -> float:
-    (line,) = [line for line in table.splitlines() if re.search(rf"\s{re.escape(player)}\s", line)]
+def rate(table: str, agent: str) -> float:
+    (line,) = [line for line in table.splitlines() if re.search(rf"\s{re.escape(agent)}\s", line)]
     return float(re.findall(r"\d+\.\d", line)[0])
 
 
 def test_the_world_is_listed_and_played(installed: Path, tmp_path: Path) -> None:
-    assert re.search(
-        r"Countdown-v0\s+count down to zero", arboretum_command("worlds", cwd=tmp_path, site=installed)
-    )
+    assert re.search(r"Countdown-v0\s+count down to zero", arboretum_command("envs", cwd=tmp_path, site=installed))
     shown = arboretum_command(
         "play", "Countdown-v0", "--agent", "expert", "--seed", "1", cwd=tmp_path, site=installed
     )
@@ -61,10 +59,10 @@ def test_the_world_is_listed_and_played(installed: Path, tmp_path: Path) -> None
 
 def test_the_world_keeps_gymnasiums_contract(installed: Path) -> None:
     code = (
-        "import gymnasium, arboretum; from arboretum.envs.registry import make_world;"
-        "from gymnasium.utils.env_checker import check_env; check_env(make_world('Countdown-v0'))"
+        "import gymnasium, arboretum; from arboretum.envs.registry import make_env;"
+        "from gymnasium.utils.env_checker import check_env; check_env(make_env('Countdown-v0'))"
     )
-    env = {**os.environ, "PYTHONPATH": str(installed)}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(installed), os.environ.get("PYTHONPATH", "")])}
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, env=env)
 
 

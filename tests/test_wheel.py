@@ -31,7 +31,7 @@ def test_the_wheel_alone_runs_the_demo(tmp_path: Path) -> None:
     install = [python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt"]
     run(*install, wheel, cwd=tmp_path)
     arboretum_command = tmp_path / "venv" / "bin" / "arboretum"
-    assert "TextSokoban-v0" in run(arboretum_command, "worlds", cwd=tmp_path)
+    assert "TextSokoban-v0" in run(arboretum_command, "envs", cwd=tmp_path)
     out = run(arboretum_command, "eval", "quick", "--workers", "1", cwd=tmp_path)
     assert "expert" in out and (tmp_path / "runs" / "quick-random-expert" / "report.html").is_file()
     listed = run(python, "-c", "import arboretum; print(arboretum.__file__)", cwd=tmp_path).strip()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Literal, NamedTuple
 
-from .checks import at_least, fraction, one_of, positive
+from ..envs.checks import at_least, fraction, one_of, positive
 
 Sign = Literal["variance", "entropy", "entropy-jump", "gradient", "silence", "echo-trap"]
 

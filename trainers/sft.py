@@ -18,20 +18,20 @@ from torch import Tensor
 from ..agents.episode import Episode
 from ..envs.errors import DataError
 from ..envs.seeding import stable_seed
-from .batch import MicroBatch, optimizer_batches
-from .checkpoint import Checkpoints
-from .descent import make_descent
-from .expert import expert_episodes, quality
-from .live import shared
-from .micros import run_micros, shared_micros
-from .objectives.loss import Sums
-from .policy import Policy, export, load_causal, on_device
-from .processes import make_accelerator
-from .recipe import Optimisation
-from .rollouts import Rollouts, from_episodes
-from .run import MODEL, Lesson
-from .sampler import Sampler, entry_of
-from .weights import merged, put_state, whole_state
+from .algorithms.objectives.loss import Sums
+from .algorithms.recipe import Optimisation
+from .checkpoints.store import Checkpoints
+from .config.run import MODEL, Lesson
+from .data.microbatches import MicroBatch, optimizer_batches
+from .data.rollouts import Rollouts, from_episodes
+from .learning.accumulation import run_micros, shared_micros
+from .learning.distributed import make_accelerator
+from .learning.optimizer import make_descent
+from .learning.policy import Policy, export, load_causal, on_device
+from .learning.sharding import merged, put_state, whole_state
+from .sampling.demonstrations import expert_episodes, quality
+from .sampling.policy_engine import shared
+from .sampling.sampler import Sampler, entry_of
 
 
 @dataclass

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..envs.errors import ConfigurationError, unknown_name
-from .progress import LESSON, Progress
-from .run import FILE, MODEL, Lesson, Run, settings_in
+from .config.run import FILE, MODEL, Lesson, Run, settings_in
+from .reporting.progress import LESSON, Progress
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 
@@ -35,11 +35,11 @@ def train(run: Run, *, resume: bool = False, console: Console) -> int:
     need_torch()
     _need_trackers(run.trackers)
     run.claim(resume=resume)
-    from .checkpoint import CheckpointError
-    from .descent import Diverged
-    from .loop import Training
-    from .sampler import Unplayable
-    from .selectors import Starved
+    from .algorithms.selectors import Starved
+    from .checkpoints.store import CheckpointError
+    from .learning.optimizer import Diverged
+    from .sampling.sampler import Unplayable
+    from .trainer import Training
 
     training = Training(run, resume=resume)
     recipe, world = run.recipe.name, run.world.id
@@ -84,7 +84,7 @@ def train(run: Run, *, resume: bool = False, console: Console) -> int:
 
 def _report(folder: Path, console: Console) -> None:
     """Write the report; what hinders it (a full disk) must not hide how the run ended."""
-    from .report import write_report
+    from .reporting.report import write_report
 
     try:
         console.print(f"Report: {write_report(folder)}", soft_wrap=True, highlight=False, markup=False)
@@ -106,7 +106,7 @@ def export_checkpoint(run: Path, which: str = "best", out: Path | None = None) -
     Raises:
         ConfigurationError: the run has no checkpoint; or adapters, and no settings to tell whose.
     """
-    from .checkpoint import Checkpoints
+    from .checkpoints.store import Checkpoints
 
     checkpoints = Checkpoints(run / "checkpoints")
     source = (checkpoints.best or checkpoints.sound if which == "best" else None) or checkpoints.last
@@ -154,8 +154,8 @@ def sft(lesson: Lesson, *, resume: bool = False, console: Console) -> int:
     if resume and done.exists():
         console.print(f"Model: {done} (done before)", soft_wrap=True, highlight=False, markup=False)
         return OK
-    from .checkpoint import CheckpointError
-    from .descent import Diverged
+    from .checkpoints.store import CheckpointError
+    from .learning.optimizer import Diverged
     from .sft import Tuning
 
     tuning = Tuning(lesson, resume)

@@ -12,9 +12,9 @@ from ..tokens.templates import turn_end_ids
 from .base import Completion, Engine, Finish, Request, Usage
 
 if TYPE_CHECKING:
-    from .local.draw import Settings
+    from .local.generation import Task
+    from .local.sampling import Settings
     from .local.stop import StopTexts
-    from .local.task import Task
 
 # What idle conversations may keep, unless `cache_tokens` says otherwise.
 _IDLE_BYTES = 4 * 2**30
@@ -167,9 +167,9 @@ class TransformersEngine(Engine):
         self.model = None
 
     def _task(self, request: Request) -> Task:
-        from .local.draw import uniforms
+        from .local.generation import Task
+        from .local.sampling import uniforms
         from .local.stop import StopTexts
-        from .local.task import Task
 
         assert request.prompt_ids is not None
         ids, sampling = list(request.prompt_ids), request.sampling
@@ -193,7 +193,7 @@ class TransformersEngine(Engine):
 
     def _step(self) -> None:
         """One more token for every reply under way."""
-        from .local.draw import Settings, draw
+        from .local.sampling import Settings, draw
 
         tasks, logits = self._cache.advance(self._active)
         if self._settings is None or self._settings[0] != tasks:

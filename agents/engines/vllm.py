@@ -15,7 +15,7 @@ from ...envs.errors import ConfigurationError
 from ..base import Stop
 from ..tokens.templates import turn_end_ids
 from .base import Completion, Engine, Finish, Request, Usage
-from .shipped import model_source
+from .shipped_models import model_source
 
 
 class VLLMEngine(Engine):
@@ -47,7 +47,7 @@ class VLLMEngine(Engine):
             "max_model_len": context,
             **options,
         }
-        with _quiet_in_process(), _own_luck():
+        with _quiet_in_process(), _isolated_rng():
             try:
                 from vllm import LLM
             except ImportError as error:
@@ -266,7 +266,7 @@ def _quiet_in_process() -> Iterator[None]:
 
 
 @contextmanager
-def _own_luck() -> Iterator[None]:
+def _isolated_rng() -> Iterator[None]:
     """vLLM seeds the global generators of whoever starts it; put them back."""
     import numpy
 

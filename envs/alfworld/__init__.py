@@ -1,5 +1,5 @@
 """ALFWorld: household tasks in text, from the original game files or generated homes."""
 
-from .world import ALFWorld
+from .env import ALFWorld
 
 __all__ = ["ALFWorld"]

@@ -1,5 +1,5 @@
 """Blocksworld: a hand, a table and blocks to pile up; PlanBench's instances and generated ones."""
 
-from .world import Blocksworld
+from .env import Blocksworld
 
 __all__ = ["Blocksworld"]

@@ -1,6 +1,6 @@
 """FrozenLake: slippery ice with holes, on Gymnasium's dynamics."""
 
+from .env import FrozenLake
 from .values import optimal_success, random_success
-from .world import FrozenLake
 
 __all__ = ["FrozenLake", "optimal_success", "random_success"]

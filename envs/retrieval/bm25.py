@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigurationError
-from ..lucene_bm25 import BM25Index, analyze
 from .documents import StoredDocuments, corpus_hash
 from .interface import Document, Hit, Retriever
+from .lucene_bm25 import BM25Index, analyze
 
 INDEX_FOLDER = "bm25"
 PEAKS_FILE = "peaks.npy"

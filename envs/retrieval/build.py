@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import ConfigurationError, unknown_name
-from ..lucene_bm25 import BM25Index
 from . import bm25, dense
 from .documents import DOCUMENTS_FILE, OFFSETS_FILE, CorpusHash, StoredDocuments, read_corpus
 from .encoder import Encoder, EncoderSpec, encoder_spec
+from .lucene_bm25 import BM25Index
 from .manifest import Manifest, sizes
 
 Progress = Callable[[str, int, int | None], None]

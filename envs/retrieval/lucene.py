@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ..lucene_bm25 import tokenize
-from ..lucene_jvm import java_class
 from .documents import StoredDocuments
 from .interface import Hit, Retriever
+from .lucene_bm25 import tokenize
+from .lucene_jvm import java_class
 
 INDEX_FOLDER = "lucene"
 ORDER_FILE = "order.npy"

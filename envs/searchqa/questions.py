@@ -104,11 +104,11 @@ class _Phrase(NamedTuple):
 class Generator:
     """Draws the questions of one split and one number of hops; none occurs twice."""
 
-    def __init__(self, world: Encyclopedia, split: str, hops: int) -> None:
-        self._world = world
+    def __init__(self, source: Encyclopedia, split: str, hops: int) -> None:
+        self._encyclopedia = source
         self._split = split
         self._hops = hops
-        self._rng = random.Random(stable_seed("questions", world.seed, split, hops))
+        self._rng = random.Random(stable_seed("questions", source.seed, split, hops))
 
     def questions(self, count: int) -> Iterator[Question]:
         seen: set[str] = set()
@@ -125,13 +125,13 @@ class Generator:
         start = rng.choice(_KINDS)
         if hops == 1 and kind is not None:
             start = kind
-        title = rng.choice(self._world.titles[self._split, start])
+        title = rng.choice(self._encyclopedia.titles[self._split, start])
         at = start
         text = f"the {title}" if start == "organisation" else title
         chain = [title]
         for _ in range(hops - 1):
             name = rng.choice(tuple(_REFERENCES[at]))
-            title = self._world.articles[title].facts[name]
+            title = self._encyclopedia.articles[title].facts[name]
             at, form = _REFERENCES[at][name]
             if title in chain:
                 return None
@@ -143,7 +143,7 @@ class Generator:
         phrase = self._phrase(self._hops)
         if phrase is None:
             return None
-        facts = self._world.articles[phrase.title].facts
+        facts = self._encyclopedia.articles[phrase.title].facts
         name = self._rng.choice(tuple(_ASKED[phrase.kind]))
         if facts[name] in phrase.chain:  # the way back
             return None
@@ -159,7 +159,7 @@ class Generator:
         right = self._phrase(self._hops - self._hops // 2, left.kind)
         if right is None or set(left.chain) & set(right.chain):
             return None
-        one, other = self._world.articles[left.title].facts, self._world.articles[right.title].facts
+        one, other = self._encyclopedia.articles[left.title].facts, self._encyclopedia.articles[right.title].facts
         chain = left.chain + right.chain
         if rng.random() < 0.4:
             name, form = rng.choice(_EQUATED[left.kind])
@@ -184,9 +184,9 @@ def _question(text: str, answer: str, kind: str, chain: tuple[str, ...]) -> Ques
 @lru_cache(maxsize=16)
 def generated_questions(seed: int, split: str) -> tuple[Question, ...]:
     """The questions of a split, of one to four hops in turn."""
-    world = encyclopedia(seed)
+    source = encyclopedia(seed)
     count = COUNTS[split]
-    grades = [Generator(world, split, hops).questions(count) for hops in range(1, MAX_HOPS + 1)]
+    grades = [Generator(source, split, hops).questions(count) for hops in range(1, MAX_HOPS + 1)]
     return tuple(question for row in zip(*grades, strict=True) for question in row)
 
 

@@ -13,15 +13,7 @@ from ..errors import ConfigurationError, DataError, unknown_name
 from ..retrieval.bm25 import BM25
 from ..retrieval.factory import open_retriever
 from ..retrieval.interface import Document, Retriever
-from .datasets import (
-    SUFFIXES,
-    Question,
-    choose_split,
-    context_corpus,
-    corpus_file,
-    question_files,
-    read_questions,
-)
+from .datasets import SUFFIXES, Question, choose_split, context_corpus, corpus_file, question_files, read_questions
 from .encyclopedia import SPLITS, encyclopedia
 from .questions import generated_questions
 

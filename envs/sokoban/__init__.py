@@ -4,6 +4,6 @@
 Levels from files are read by `level_files`, for `envs.boxoban`.
 """
 
-from .world import BANDS, BoardEnv, Sokoban
+from .env import BANDS, BoardEnv, Sokoban
 
 __all__ = ["BANDS", "BoardEnv", "Sokoban"]

@@ -1,5 +1,5 @@
 """WebShop: a shop with a catalogue, a search engine and customers' wishes, as a text world and in the browser."""
 
-from .world import WebShop
+from .env import WebShop
 
 __all__ = ["WebShop"]

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigurationError
-from .catalogue import Catalogue
 from .product import Product
+from .product_catalog import Catalogue
 
 SHUFFLE_SEED = 233
 NO_LIMIT = 1_000_000.0

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from ..errors import unknown_name
-from .catalogue import Catalogue
+from .product_catalog import Catalogue
 
 ENGINES = ("bm25", "bm25s", "lucene")
 
@@ -33,7 +33,7 @@ class LuceneBM25:
         self._index = catalogue.index
 
     def __call__(self, query: str, k: int) -> Sequence[int]:
-        from ..lucene_bm25 import analyze
+        from ..retrieval.lucene_bm25 import analyze
 
         numbers, _ = self._index.top(analyze(query), k)
         found: list[int] = numbers.tolist()

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import ConfigurationError
-from ..lucene_bm25 import analyze
-from .catalogue import Catalogue
+from ..retrieval.lucene_bm25 import analyze
+from .product_catalog import Catalogue
 
 
 class BM25S:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..lucene_jvm import LuceneIndex
-from .catalogue import Catalogue
+from ..retrieval.lucene_jvm import LuceneIndex
+from .product_catalog import Catalogue
 
 
 class Pyserini:

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from ..data import data_folder
 from ..errors import ConfigurationError
-from .catalogue import Catalogue
 from .goals import Goal, Goals, draw_prices
 from .pages import PRODUCTS_PER_PAGE, SUB_PAGES, Clickable, Page
 from .product import Product
+from .product_catalog import Catalogue
 from .progress import progress_bar
 from .reward import Purchase, score_purchase
 from .search import make_engine

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from ..data import cache_folder
 from ..errors import DataError
-from .catalogue import FORMAT, Catalogue
 from .generator import BUILTIN_PRODUCTS, GENERATOR_VERSION, generate_products
 from .json_stream import read_array, read_object
 from .product import Product, parse_product
+from .product_catalog import FORMAT, Catalogue
 from .progress import Progress
 
 

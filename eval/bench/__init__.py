@@ -16,7 +16,7 @@ from .row import Row
 BENCHES: dict[str, tuple[str, ...]] = {
     name: tuple(f"{__name__}.{part}" for part in parts.split())
     for name, parts in {
-        "worlds": "startup sokoban frozenlake blocksworld alfworld webshop",
+        "envs": "startup sokoban frozenlake blocksworld alfworld webshop",
         "retrieval": "retrieval",
         "rollout": "rollout harness openai",
     }.items()

@@ -51,7 +51,7 @@ def measure(peers: bool = False, games: int = 6, rounds: int = 3) -> Iterator[Ro
         rounds: how often each measurement is taken; the median counts.
     """
     with tempfile.TemporaryDirectory() as folder:
-        env, where = _world(Path(folder))
+        env, where = _make_env(Path(folder))
         assert env._library is not None
         work = _workloads(env, env._library, games)
         original = _Original.start(work, Path(folder)) if peers else None
@@ -62,7 +62,7 @@ def measure(peers: bool = False, games: int = 6, rounds: int = 3) -> Iterator[Ro
         yield from _snapshots(env)
 
 
-def _world(folder: Path) -> tuple[ALFWorld, str]:
+def _make_env(folder: Path) -> tuple[ALFWorld, str]:
     """The world on valid_unseen, or on generated files where there is no data."""
     real = data_folder("alfworld")
     if real is None:

@@ -12,7 +12,7 @@ from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 from ...envs.frozenlake.lake import Lake, random_map
 from ...envs.frozenlake.values import Policy
 from .row import Row, paired, ratio
-from .stepping import world_rows
+from .stepping import env_rows
 
 _MAPS = 200
 
@@ -25,8 +25,8 @@ def measure(peers: bool = False, rounds: int = 5) -> Iterator[Row]:
         rounds: paired rounds; medians are reported.
     """
     del peers
-    yield from world_rows("TextFrozenLake-v0", rounds=rounds, step_bar=1.0)
-    yield from world_rows("TextFrozenLake-v0", rounds=rounds, step_bar=1.0, label="(8x8 grid)", **_LARGE)
+    yield from env_rows("TextFrozenLake-v0", rounds=rounds, step_bar=1.0)
+    yield from env_rows("TextFrozenLake-v0", rounds=rounds, step_bar=1.0, label="(8x8 grid)", **_LARGE)
     theirs, ours, policies = paired([_their_maps(), _our_maps(), _policies()], rounds)
     yield Row("8x8 map against Gymnasium's", ratio(theirs, ours), "x")
     yield Row("policy for 100 steps, 4x4", statistics.median(policies) * 1e3, "ms", 10.0, False)

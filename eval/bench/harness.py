@@ -10,8 +10,8 @@ from pathlib import Path
 from ...agents.engines.base import Completion, Engine, Request
 from ...agents.engines.transformers import TransformersEngine
 from ...agents.play import Job, play
-from ...agents.table import make_agent
-from ...envs.registry import make_world
+from ...agents.registry import make_agent
+from ...envs.registry import make_env
 from .row import Row
 from .tiny import make_tiny_model
 
@@ -57,7 +57,7 @@ def measure(peers: bool = False, episodes: int = 64, turns: int = 10) -> Iterato
             sampling = {"max_tokens": 32, "temperature": 1.0}
             dialogue = {"max_turns": turns, "max_actions": None}
             agent = make_agent("think", engine=engine, sampling=sampling, dialogue=dialogue)
-            envs = [make_world("TextSokoban-v0") for _ in range(32)]
+            envs = [make_env("TextSokoban-v0") for _ in range(32)]
             list(play(agent, envs, [Job(None, seed) for seed in range(32)]))  # warm
             engine.seconds = 0.0
             start = time.process_time()

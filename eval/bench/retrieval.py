@@ -85,7 +85,7 @@ def _line(document: Document) -> str:
 
 
 def _pyserini_rows(name: str, ours: BM25, folder: Path, queries: Sequence[str], rounds: int) -> Iterator[Row]:
-    from ...envs.lucene_jvm import pyserini_module
+    from ...envs.retrieval.lucene_jvm import pyserini_module
 
     lucene = open_retriever(folder)
     yield Row(f"{name}: top-10 overlap with Lucene", _overlap(ours, lucene, queries), "", 0.99)
@@ -124,7 +124,7 @@ def _overlap(ours: Retriever, theirs: Retriever, queries: Sequence[str]) -> floa
 
 
 def _bm25s_row(name: str, ours: BM25, documents: Sequence[Document], queries: Sequence[str], rounds: int) -> Row:
-    from ...envs.lucene_bm25 import analyze
+    from ...envs.retrieval.lucene_bm25 import analyze
 
     bm25s: Any = importlib.import_module("bm25s")
     index = bm25s.BM25(k1=0.9, b=0.4, method="lucene")

@@ -13,14 +13,14 @@ from typing import Any
 import gymnasium as gym
 
 from ...envs.boxoban import GENERATED
+from ...envs.sokoban.env import BANDS, default_spec
 from ...envs.sokoban.generator import Spec, generate
 from ...envs.sokoban.rules import STANDARD, Masks
 from ...envs.sokoban.solver import solve
-from ...envs.sokoban.world import BANDS, default_spec
 from .row import Row, cpu_seconds, paired, ratio
-from .stepping import world_rows
+from .stepping import env_rows
 
-_WORLDS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+_ENVS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("TextSokoban-v0", "", {}),
     ("TextSokoban-v0", "(coordinates)", {"observation_format": "coord"}),
     ("TextSokoban-v0", "(grid and coordinates)", {"observation_format": "grid_coord"}),
@@ -47,8 +47,8 @@ def measure(peers: bool = False, rounds: int = 5) -> Iterator[Row]:
         peers: also measure GEM and TextArena, where they are installed.
         rounds: paired rounds; medians are reported.
     """
-    for name, label, kwargs in _WORLDS:
-        yield from world_rows(name, rounds=rounds, step_bar=2.0, label=label, **kwargs)
+    for name, label, kwargs in _ENVS:
+        yield from env_rows(name, rounds=rounds, step_bar=2.0, label=label, **kwargs)
     for label, spec, levels, bar in _LEVELS:
         seconds = _generation(spec, levels)
         tail = sorted(seconds)[int(0.95 * levels)]

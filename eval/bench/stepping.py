@@ -16,7 +16,7 @@ _STEPS = 20_000
 _FORKS = 20_000
 
 
-def world_rows(
+def env_rows(
     name: str, *, rounds: int, step_bar: float, fork_bar: float = 5.0, label: str = "", **kwargs: Any
 ) -> Iterator[Row]:
     """A world's step ratio, its fork time, and its ratio with everything else that random play needs.
@@ -73,15 +73,15 @@ def _lake(env: gym.Env[Any, Any], resets: bool) -> Callable[[], int]:
 
 
 def _replay(env: gym.Env[Any, Any]) -> Callable[[], int]:
-    world: Any = env.unwrapped
+    text_env: Any = env.unwrapped
     rng = random.Random(0)
     episodes: list[tuple[Any, list[str]]] = []
     for seed in range(_EPISODES):
         env.reset(seed=seed)
-        start, ended = world.snapshot(), False
+        start, ended = text_env.snapshot(), False
         actions: list[str] = []
         while not ended and len(actions) < 100:
-            actions.append(rng.choice(world.admissible_actions()))
+            actions.append(rng.choice(text_env.admissible_actions()))
             _, _, terminated, truncated, _ = env.step(actions[-1])
             ended = terminated or truncated
         episodes.append((start, actions))
@@ -90,7 +90,7 @@ def _replay(env: gym.Env[Any, Any]) -> Callable[[], int]:
         steps = 0
         while steps < _STEPS:
             for start, actions in episodes:
-                world.restore(start)
+                text_env.restore(start)
                 for action in actions:
                     env.step(action)
                 steps += len(actions)
@@ -100,13 +100,13 @@ def _replay(env: gym.Env[Any, Any]) -> Callable[[], int]:
 
 
 def _random_play(env: gym.Env[Any, Any]) -> Callable[[], int]:
-    world: Any = env.unwrapped
+    text_env: Any = env.unwrapped
     rng = random.Random(0)
 
     def run() -> int:
         env.reset()
         for _ in range(_STEPS):
-            choices = world.admissible_actions()
+            choices = text_env.admissible_actions()
             _, _, terminated, truncated, _ = env.step(choices[int(rng.random() * len(choices))])
             if terminated or truncated:
                 env.reset()
@@ -116,11 +116,11 @@ def _random_play(env: gym.Env[Any, Any]) -> Callable[[], int]:
 
 
 def _forks(env: gym.Env[Any, Any]) -> Callable[[], int]:
-    world: Any = env.unwrapped
+    text_env: Any = env.unwrapped
 
     def run() -> int:
         env.reset(seed=0)
-        snapshot, restore = world.snapshot, world.restore
+        snapshot, restore = text_env.snapshot, text_env.restore
         for _ in range(_FORKS):
             restore(snapshot())
         return _FORKS

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from ...envs.errors import ConfigurationError
+from ...envs.webshop.env import WebShop
 from ...envs.webshop.export import write_data_files
 from ...envs.webshop.generator import generate_products
 from ...envs.webshop.search import SearchEngine, make_engine
 from ...envs.webshop.shop import open_shop
-from ...envs.webshop.world import WebShop
 from .row import Row, paired, ratio
 from .webshop_crowd import crowd, serving
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from arboretum.agents.dialogue import DIALOGUES, NoThink, Plain, ReAct, Tags, Think, make_dialogue
 from arboretum.agents.episode import Move, Turn
 from arboretum.envs.errors import ConfigurationError
-from arboretum.envs.registry import make_world
+from arboretum.envs.registry import make_env
 
 FRAGMENTS = [
     *("<think>", "</think>", "<answer>", "</answer>", "<search>", "</search>", "<information>", "||", "\n"),
@@ -113,7 +113,7 @@ def test_a_turn_is_told_reward_state_warning_and_what_is_left() -> None:
 
 
 def test_the_system_message_is_made_from_the_live_world() -> None:
-    env = make_world("TextBandit-v0")
+    env = make_env("TextBandit-v0")
     told = Think(max_actions=7).system(env)
     assert env.instructions in told and "7 actions" in told and "<answer>" in told
 

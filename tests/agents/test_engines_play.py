@@ -12,13 +12,13 @@ import pytest
 from rich.console import Console
 
 from arboretum.agents.play import Job, play
-from arboretum.agents.table import LANGUAGE_AGENTS, make_agent
-from arboretum.envs.registry import make_world
+from arboretum.agents.registry import LANGUAGE_AGENTS, make_agent
+from arboretum.envs.registry import make_env
 
 pytestmark = pytest.mark.heavy
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
 
-WORLDS = {
+ENVS = {
     "TextSokoban-v0": {"max_steps": 4},
     "TextBlocksworld-v0": {"max_steps": 4, "blocks": 3},
     "TextSearchQA-v0": {"dataset": "encyclopedia", "max_steps": 4},
@@ -29,19 +29,19 @@ SHORT = {"max_tokens": 12, "temperature": 1.0}
 
 @pytest.fixture(scope="module")
 def engine(tiny_model: Path) -> Any:
-    from arboretum.agents.engines.table import make_engine
+    from arboretum.agents.engines.registry import make_engine
 
     engine = make_engine("transformers", str(tiny_model), context=4096, max_batch=8)
     yield engine
     engine.close()
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("env_id", ENVS)
 @pytest.mark.parametrize("agent", LANGUAGE_AGENTS)
-def test_every_agent_plays_every_kind_of_world(agent: str, world: str, engine: Any) -> None:
-    player = make_agent(agent, engine=engine, sampling=SHORT, dialogue={"max_turns": 3})
-    envs = [make_world(world, **WORLDS[world]) for _ in range(4)]
-    played = list(play(player, envs, [Job(None, seed) for seed in range(6)]))
+def test_every_agent_plays_every_kind_of_world(agent: str, env_id: str, engine: Any) -> None:
+    made = make_agent(agent, engine=engine, sampling=SHORT, dialogue={"max_turns": 3})
+    envs = [make_env(env_id, **ENVS[env_id]) for _ in range(4)]
+    played = list(play(made, envs, [Job(None, seed) for seed in range(6)]))
     assert len(played) == 6
     for episode in played:
         assert episode.error is None and (episode.terminated or episode.truncated)
@@ -56,9 +56,9 @@ def test_every_agent_plays_every_kind_of_world(agent: str, world: str, engine: A
 def test_what_was_sampled_is_what_would_be_trained_on(history: str, engine: Any) -> None:
     """The kept tokens, run through the model in one plain forward pass, have the kept log-probabilities."""
     dialogue = {"history": history, "window": 2, "max_turns": 4, "max_actions": None}
-    player = make_agent("think", engine=engine, sampling=SHORT, dialogue=dialogue)
-    envs = [make_world("TextSokoban-v0") for _ in range(3)]
-    for episode in play(player, envs, [Job(None, seed) for seed in range(3)]):
+    made = make_agent("think", engine=engine, sampling=SHORT, dialogue=dialogue)
+    envs = [make_env("TextSokoban-v0") for _ in range(3)]
+    for episode in play(made, envs, [Job(None, seed) for seed in range(3)]):
         sequences: list[list[Any]] = []
         for turn in episode.turns:
             if turn.restart or not sequences:
@@ -77,33 +77,31 @@ def test_what_was_sampled_is_what_would_be_trained_on(history: str, engine: Any)
 
 
 def test_a_conversation_that_fills_the_context_ends_as_truncated(tiny_model: Path) -> None:
-    from arboretum.agents.engines.table import make_engine
+    from arboretum.agents.engines.registry import make_engine
 
     engine = make_engine("transformers", str(tiny_model), context=400)
     unlimited = {"max_turns": None, "max_actions": None}
-    player = make_agent(
-        "think", engine=engine, sampling={"max_tokens": 40, "temperature": 1.0}, dialogue=unlimited
-    )
-    (episode,) = play(player, [make_world("TextSokoban-v0", max_steps=None)], [Job(None, 0)])
+    made = make_agent("think", engine=engine, sampling={"max_tokens": 40, "temperature": 1.0}, dialogue=unlimited)
+    (episode,) = play(made, [make_env("TextSokoban-v0", max_steps=None)], [Job(None, 0)])
     assert episode.truncated and episode.error is None
     assert "fills the context of 400" in episode.details["ended"]
     assert sum(len(turn.token_ids or ()) for turn in episode.turns) <= 400
 
 
 def test_a_suite_is_played_from_the_command_line_and_resumed(tiny_model: Path, tmp_path: Path) -> None:
+    from arboretum.eval.agents import open_agents
     from arboretum.eval.evaluate import evaluate
-    from arboretum.eval.players import players_of
 
     suite = tmp_path / "s.yaml"
     suite.write_text(
         "name: s\nsampling: {max_tokens: 8, temperature: 1.0}\ndialogue: {max_turns: 2}\nentries:\n"
-        "  - {name: Sokoban, world: TextSokoban-v0, split: test, tasks: 5}\n"
-        "  - {name: Bandit, world: TextBandit-v0, split: test, tasks: 4}\n"
+        "  - {name: Sokoban, env: TextSokoban-v0, split: test, tasks: 5}\n"
+        "  - {name: Bandit, env: TextBandit-v0, split: test, tasks: 4}\n"
     )
     with Path(os.devnull).open("w") as sink:
         for _ in range(2):
-            with players_of(["think", "reflexion"], engine="transformers", model=str(tiny_model)) as players:
-                status = evaluate(str(suite), players, out=tmp_path / "r", console=Console(file=sink))
+            with open_agents(["think", "reflexion"], engine="transformers", model=str(tiny_model)) as agents:
+                status = evaluate(str(suite), agents, out=tmp_path / "r", console=Console(file=sink))
             assert status == 0
     lines = (tmp_path / "r" / "episodes.jsonl").read_text().splitlines()
     assert len(lines) == 4 * 9  # random, expert, think, reflexion
@@ -116,9 +114,9 @@ def test_a_hosted_model_whose_server_dies_keeps_what_is_finished(tmp_path: Path)
     """The server is killed in the middle of a run, and started again for the next one."""
     import socket
 
+    from arboretum.eval.agents import open_agents
     from arboretum.eval.bench.endpoint import in_a_process
     from arboretum.eval.evaluate import evaluate
-    from arboretum.eval.players import players_of
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -126,15 +124,15 @@ def test_a_hosted_model_whose_server_dies_keeps_what_is_finished(tmp_path: Path)
     suite = tmp_path / "s.yaml"
     suite.write_text(
         "name: s\ndialogue: {max_turns: 2, max_actions: null}\nentries:\n"
-        "  - {name: Sokoban, world: TextSokoban-v0, split: test, tasks: 40}\n"
+        "  - {name: Sokoban, env: TextSokoban-v0, split: test, tasks: 40}\n"
     )
     out = tmp_path / "r"
 
     def run(sink: Any, in_flight: int) -> int:
         options = {"base_url": f"http://127.0.0.1:{port}/v1", "option": ("attempts=1", "concurrency=4")}
-        with players_of(["think"], engine="openai", model="m", **options) as players:
+        with open_agents(["think"], engine="openai", model="m", **options) as agents:
             console = Console(file=sink)
-            return evaluate(str(suite), players, out=out, references=False, in_flight=in_flight, console=console)
+            return evaluate(str(suite), agents, out=out, references=False, in_flight=in_flight, console=console)
 
     with Path(os.devnull).open("w") as sink:
         with in_a_process(delay=0.1, port=port) as (_, process):

@@ -14,9 +14,9 @@ import pytest
 from arboretum.agents.base import Stop
 from arboretum.agents.engines.base import Completion, Engine, Request, Usage
 from arboretum.agents.play import Job, play
-from arboretum.agents.table import make_agent
+from arboretum.agents.registry import make_agent
 from arboretum.envs.errors import ConfigurationError
-from arboretum.envs.registry import make_world
+from arboretum.envs.registry import make_env
 
 Answer = Callable[[Request], str | Completion]
 
@@ -51,18 +51,18 @@ class Scripted(Engine):
         self.released.append(conversation)
 
 
-def episodes(engine: Engine, agent: str, world: str, jobs: int = 1, envs: int = 4, **settings: Any) -> list[Any]:
+def episodes(engine: Engine, agent: str, env_id: str, jobs: int = 1, envs: int = 4, **settings: Any) -> list[Any]:
     kwargs = settings.pop("kwargs", {})
-    player = make_agent(agent, engine=engine, **settings)
-    worlds = [make_world(world, **kwargs) for _ in range(min(envs, jobs))]
-    return list(play(player, worlds, [Job(None, seed) for seed in range(jobs)]))
+    chosen = make_agent(agent, engine=engine, **settings)
+    made = [make_env(env_id, **kwargs) for _ in range(min(envs, jobs))]
+    return list(play(chosen, made, [Job(None, seed) for seed in range(jobs)]))
 
 
 def last(request: Request) -> str:
     return request.messages[-1].content
 
 
-def oracle(world: str, reply: str) -> Answer:
+def oracle(env_id: str, reply: str) -> Answer:
     """Solves the world's levels: replays the conversation's actions on an environment of its own."""
     envs: dict[str, Any] = {}
 
@@ -71,7 +71,7 @@ def oracle(world: str, reply: str) -> Answer:
         if env is None:  # find the level by its first observation
             first = request.messages[1].content
             for seed in range(64):
-                env = make_world(world)
+                env = make_env(env_id)
                 if env.reset(seed=seed)[0] in first:
                     break
             else:
@@ -202,7 +202,7 @@ def test_reflexion_tries_again_with_its_last_three_notes() -> None:
 
 
 def test_reflexion_stops_when_it_has_solved_the_task() -> None:
-    env = make_world("TextBandit-v0")
+    env = make_env("TextBandit-v0")
     env.reset(seed=0)
     (daring,) = env.expert_actions() or ()
     (steady,) = set(env.admissible_actions() or ()) - {daring}

@@ -25,7 +25,7 @@ from arboretum.agents.engines.base import Completion, Message, Request, Sampling
 from arboretum.agents.engines.cost import CostLimit, Prices
 from arboretum.agents.engines.faults import asked_wait, seconds, unsupported_option
 from arboretum.agents.engines.openai import OpenAIEngine, cut_at_stop, open_tag_stop
-from arboretum.agents.engines.table import make_engine
+from arboretum.agents.engines.registry import make_engine
 from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.eval.bench.endpoint import Deed, Endpoint, in_a_process, usual_reply
 

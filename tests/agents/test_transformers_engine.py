@@ -212,7 +212,7 @@ def test_draws_follow_the_distribution(temperature: float, top_p: float, top_k: 
     """20,000 draws against the distribution that transformers' own warpers give, by a chi-squared test."""
     from scipy.stats import chisquare
 
-    from arboretum.agents.engines.local.draw import Settings, draw, uniforms
+    from arboretum.agents.engines.local.sampling import Settings, draw, uniforms
 
     logits = torch.randn(30, generator=torch.Generator().manual_seed(1)) * 2
     scores = logits[None] / temperature
@@ -243,7 +243,7 @@ def test_draws_follow_the_distribution(temperature: float, top_p: float, top_k: 
 @settings(max_examples=60, deadline=None)
 def test_draws_never_leave_the_possible(data: st.DataObject) -> None:
     """Whatever the uniform number, a token of no chance is never drawn; unusable rows say so and harm no other."""
-    from arboretum.agents.engines.local.draw import Settings, draw
+    from arboretum.agents.engines.local.sampling import Settings, draw
 
     levels = st.sampled_from([0.0, -1.0, 5.0, 80.0, float("-inf")])
     rows = data.draw(st.lists(st.lists(levels, min_size=6, max_size=6), min_size=1, max_size=4))

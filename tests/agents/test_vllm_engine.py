@@ -55,9 +55,9 @@ def reference(tiny_model: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def engine(tiny_model: Path) -> Iterator[VLLMEngine]:
-    luck = random.getstate()
+    state = random.getstate()
     with closing(VLLMEngine(str(tiny_model), context=CONTEXT, **SETTINGS)) as made:
-        assert random.getstate() == luck
+        assert random.getstate() == state
         assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in os.environ
         yield made
 

@@ -25,9 +25,9 @@ from gymnasium.utils.env_checker import check_env
 
 import arboretum  # noqa: F401
 from arboretum.envs import ConfigurationError, TextEnv
-from arboretum.envs.registry import WORLDS
+from arboretum.envs.registry import ENVS
 
-IDS = [w.id for w in WORLDS if importlib.util.find_spec(f"arboretum.envs.{w.module}") is not None]
+IDS = [w.id for w in ENVS if importlib.util.find_spec(f"arboretum.envs.{w.module}") is not None]
 CHANCE = {"TextFrozenLake-v0"}
 """Worlds in which even the best player may fail."""
 SEEDS = (0, 7, 123_456_789)

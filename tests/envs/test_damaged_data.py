@@ -13,9 +13,9 @@ import pytest
 from arboretum.envs.alfworld.library import _shelve
 from arboretum.envs.data import archive_members
 from arboretum.envs.errors import DataError
-from arboretum.envs.registry import make_world
+from arboretum.envs.registry import make_env
 from arboretum.envs.retrieval.documents import read_corpus
-from arboretum.envs.searchqa import catalog
+from arboretum.envs.searchqa import downloads as catalog
 from arboretum.envs.searchqa.datasets import read_questions
 from arboretum.envs.webshop.json_stream import read_array
 
@@ -119,7 +119,7 @@ def test_a_download_that_brings_nothing_leaves_nothing(tmp_path: Path) -> None:
 def test_a_goal_number_too_long_for_the_shop_is_no_goal() -> None:
     from arboretum.envs.webshop.server import create_app
 
-    client = create_app(make_world("TextWebShop-v0").shop).test_client()  # type: ignore[attr-defined]
+    client = create_app(make_env("TextWebShop-v0").shop).test_client()  # type: ignore[attr-defined]
     for goal in ("000000000000999", "9" * 40, "-1", "x"):
         assert client.get(f"/?goal={goal}").status_code == 404
 
@@ -128,8 +128,8 @@ def test_a_damaged_archive_of_games_does_not_hide_what_lies_beside_it(data: Path
     whole = (data / "alfworld" / "valid_unseen.tar.xz").read_bytes()
     (tmp_path / "b.tar.xz").write_bytes(whole[:100_000])
     with pytest.raises(DataError, match=r"b\.tar\.xz"):
-        make_world("TextALFWorld-v0", data=tmp_path)
+        make_env("TextALFWorld-v0", data=tmp_path)
     (tmp_path / "a.tar.xz").write_bytes(whole)
-    env = make_world("TextALFWorld-v0", data=tmp_path)
+    env = make_env("TextALFWorld-v0", data=tmp_path)
     assert len(env.tasks) == 134
     assert [Path(path).name for path, _ in env.skipped] == ["b.tar.xz"]  # type: ignore[attr-defined]

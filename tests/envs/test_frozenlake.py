@@ -228,8 +228,8 @@ def test_expert_and_random_play_win_as_often_as_computed(preset, limit):
         env.reset(options={"task": task})
         exact["expert"].append(optimal_success(env.map, env.success_rate, limit))
         exact["random"].append(random_success(env.map, limit))
-    players = {"expert": expert, "random": lambda env: rng.choice(env.admissible_actions())}
-    for name, choose in players.items():
+    policies = {"expert": expert, "random": lambda env: rng.choice(env.admissible_actions())}
+    for name, choose in policies.items():
         won, played = wins(env, choose, tasks, seeds)
         chance = np.array(exact[name])
         spread = math.sqrt((chance * (1 - chance)).mean() / played)

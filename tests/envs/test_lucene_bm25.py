@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arboretum.envs.errors import DataError
-from arboretum.envs.lucene_bm25 import BM25Index, analyze, porter_stem, tokenize
-from arboretum.envs.lucene_bm25 import index as index_module
+from arboretum.envs.retrieval.lucene_bm25 import BM25Index, analyze, porter_stem, tokenize
+from arboretum.envs.retrieval.lucene_bm25 import index as index_module
 
 WORDS = ["red", "blue", "shirt", "shoe", "lamp", "desk", "the", "of", "running", "runner", "ran", "quickly"]
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arboretum.envs import ConfigurationError
-from arboretum.envs.lucene_bm25 import BM25Index
 from arboretum.envs.retrieval import Document, Hit, Retriever
 from arboretum.envs.retrieval.bm25 import BM25
 from arboretum.envs.retrieval.fusion import Hybrid, reciprocal_rank_fusion
+from arboretum.envs.retrieval.lucene_bm25 import BM25Index
 
 # Few words, skewed: long and short posting lists, ties and repeats all occur.
 WORDS = [f"w{i}" for i in range(12) for _ in range(2 ** (12 - i) // 64 + 1)]

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from arboretum.envs import ConfigurationError, DataError
-from arboretum.envs.searchqa.catalog import DATA_SETS, DataSet, data_get, data_list, data_verify
+from arboretum.envs.searchqa.downloads import DATA_SETS, DataSet, data_get, data_list, data_verify
 
 CONTENT = bytes(range(256)) * 4000
 

@@ -7,12 +7,7 @@ import pytest
 
 from arboretum.envs import ConfigurationError, DataError
 from arboretum.envs.searchqa import SearchQA
-from arboretum.envs.searchqa.datasets import (
-    context_corpus,
-    evaluation_split,
-    question_files,
-    read_questions,
-)
+from arboretum.envs.searchqa.datasets import context_corpus, evaluation_split, question_files, read_questions
 from arboretum.envs.searchqa.sources import number_of_hops
 
 FLASHRAG = {"id": "test_0", "question": "who?", "golden_answers": ["a", "b"], "metadata": {"type": "bridge"}}

@@ -11,47 +11,47 @@ from arboretum.envs.searchqa.questions import generated_questions
 
 
 @pytest.fixture(scope="module")
-def world():
+def source():
     return encyclopedia(0)
 
 
 @pytest.fixture(scope="module")
-def retriever(world):
-    return BM25.of(world.documents())
+def retriever(source):
+    return BM25.of(source.documents())
 
 
-def test_size_and_titles(world):
-    documents = world.documents()
+def test_size_and_titles(source):
+    documents = source.documents()
     assert len(documents) == len({document.title for document in documents}) == 2400
     assert sum(sum(kinds.values()) for kinds in SIZES.values()) == 2400
     assert documents == Encyclopedia(0).documents()
     assert documents != Encyclopedia(1).documents()
 
 
-def test_every_fact_is_written_down(world):
-    for article in world.articles.values():
+def test_every_fact_is_written_down(source):
+    for article in source.articles.values():
         for name, fact in article.facts.items():
             assert fact in article.text, (article.title, name)
 
 
-def test_countries_do_not_mention_one_another(world):
-    for article in world.articles.values():
-        mentioned = [world.articles[fact] for fact in article.facts.values() if fact in world.articles]
+def test_countries_do_not_mention_one_another(source):
+    for article in source.articles.values():
+        mentioned = [source.articles[fact] for fact in article.facts.values() if fact in source.articles]
         assert {other.split for other in mentioned} <= {article.split}
     rivers = [
-        {a.facts["river"] for a in world.articles.values() if a.split == s and "river" in a.facts} for s in SPLITS
+        {a.facts["river"] for a in source.articles.values() if a.split == s and "river" in a.facts} for s in SPLITS
     ]
     assert not (rivers[0] & rivers[1] or rivers[0] & rivers[2] or rivers[1] & rivers[2])
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_questions_are_answered_by_their_evidence(world, split):
+def test_questions_are_answered_by_their_evidence(source, split):
     questions = generated_questions(0, split)
     assert len({question.question for question in questions}) == len(questions)
     kinds = {"single": 0, "bridge": 0, "comparison": 0}
     for question in questions:
         (answer,) = question.golden_answers
-        chain = [world.articles[title] for title in question.evidence]
+        chain = [source.articles[title] for title in question.evidence]
         kinds[question.metadata["type"]] += 1
         assert {article.split for article in chain} == {split}
         assert len(set(question.evidence)) == len(chain) == question.metadata["hops"]
@@ -66,13 +66,13 @@ def test_questions_are_answered_by_their_evidence(world, split):
     assert min(kinds.values()) > len(questions) / 10
 
 
-def test_comparisons_by_reading_the_articles(world):
+def test_comparisons_by_reading_the_articles(source):
     """Two-hop comparisons name both articles: their numbers decide."""
     decided = {"yes": 0, "no": 0}
     for question in generated_questions(0, "train"):
         if question.metadata["type"] != "comparison" or question.metadata["hops"] != 2:
             continue
-        left, right = (world.articles[title] for title in question.evidence)
+        left, right = (source.articles[title] for title in question.evidence)
         (answer,) = question.golden_answers
         text = question.question
         if answer in decided:
@@ -95,8 +95,8 @@ def test_comparisons_by_reading_the_articles(world):
     assert min(decided.values()) > 50
 
 
-def test_a_title_finds_its_article(world, retriever):
-    titles = list(world.articles)
+def test_a_title_finds_its_article(source, retriever):
+    titles = list(source.articles)
     first = [ranking[0].document.title for ranking in retriever.search(titles, 1)]
     assert first == titles
 

@@ -182,10 +182,10 @@ def test_snapshots_continue_identically_elsewhere(make):
     snapshot = pickle.loads(pickle.dumps(env.snapshot()))
     assert len(pickle.dumps(snapshot)) < 4096
     ends = []
-    for world in (env, twin, env):
-        world.restore(snapshot)
-        steps = [world.step("<search>Seine</search>"), world.step("<answer>777</answer>")]
-        ends.append((steps, world.state_key()))
+    for twin_ in (env, twin, env):
+        twin_.restore(snapshot)
+        steps = [twin_.step("<search>Seine</search>"), twin_.step("<answer>777</answer>")]
+        ends.append((steps, twin_.state_key()))
     assert ends[0] == ends[1] == ends[2]
     with pytest.raises(ConfigurationError, match="snapshot"):
         make(topk=2).restore(snapshot)

@@ -13,10 +13,10 @@ import pytest
 import arboretum  # noqa: F401
 from arboretum.envs.boxoban import GENERATED
 from arboretum.envs.sokoban import BANDS
+from arboretum.envs.sokoban.env import default_spec
 from arboretum.envs.sokoban.generator import Room, Spec, generate
 from arboretum.envs.sokoban.rules import STANDARD, Masks
 from arboretum.envs.sokoban.solver import solve
-from arboretum.envs.sokoban.world import default_spec
 
 PUBLISHED = {
     "6x6": default_spec(6, 1),

@@ -64,13 +64,13 @@ class Naive:
 
 @settings(max_examples=150, deadline=None)
 @given(
-    world=st.sampled_from([*IDS, "TextBoxoban-v0"]),
+    env_id=st.sampled_from([*IDS, "TextBoxoban-v0"]),
     index=st.integers(0, 2**31 - 1),
     walk=st.lists(st.sampled_from(sorted(STEPS)), max_size=60),
 )
-def test_every_move_does_what_the_rules_say(world, index, walk):
-    kwargs = {"generated": True} if world == "TextBoxoban-v0" else {}
-    env = gym.make(world, max_steps=None, **kwargs)
+def test_every_move_does_what_the_rules_say(env_id, index, walk):
+    kwargs = {"generated": True} if env_id == "TextBoxoban-v0" else {}
+    env = gym.make(env_id, max_steps=None, **kwargs)
     text, _ = env.reset(seed=0, options={"task": index})
     naive = Naive(text, env.unwrapped.vocabulary)
     for direction in walk:
@@ -114,9 +114,9 @@ def test_walking_over_targets_leaves_them_in_place(tmp_path):
 
 
 @settings(max_examples=60, deadline=None)
-@given(world=st.sampled_from(IDS), index=st.integers(0, 10_000))
-def test_the_expert_solves_every_world_within_its_limit_and_earns_what_the_rules_pay(world, index):
-    env = gym.make(world)
+@given(env_id=st.sampled_from(IDS), index=st.integers(0, 10_000))
+def test_the_expert_solves_every_world_within_its_limit_and_earns_what_the_rules_pay(env_id, index):
+    env = gym.make(env_id)
     text, _ = env.reset(seed=0, options={"task": index})
     boxes = text.count(env.unwrapped.vocabulary.box)
     plan = env.unwrapped.expert_actions()
@@ -156,11 +156,11 @@ def test_a_bump_is_valid_costs_a_move_and_changes_nothing():
     assert env.unwrapped.admissible_actions() == ("Up", "Down", "Left", "Right")
 
 
-@pytest.mark.parametrize("world", ["TextSokoban-v0", "TextSokobanNewVocab-v0"])
+@pytest.mark.parametrize("env_id", ["TextSokoban-v0", "TextSokobanNewVocab-v0"])
 @pytest.mark.parametrize("observation_format", ["grid", "coord", "grid_coord"])
-def test_the_legend_names_every_symbol_shown_and_the_size_is_the_boards(world, observation_format):
+def test_the_legend_names_every_symbol_shown_and_the_size_is_the_boards(env_id, observation_format):
     for size in (6, 9):
-        env = gym.make(world, size=size, observation_format=observation_format)
+        env = gym.make(env_id, size=size, observation_format=observation_format)
         shown = set()
         for seed in range(30):
             text, _ = env.reset(seed=seed)

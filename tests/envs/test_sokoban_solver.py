@@ -164,10 +164,10 @@ def test_the_expert_knows_dead_positions_and_recovers_from_detours():
 
 
 def test_asking_after_every_step_searches_once(monkeypatch):
-    from arboretum.envs.sokoban import world
+    from arboretum.envs.sokoban import env as sokoban_env
 
     calls = []
-    monkeypatch.setattr(world, "solve", lambda *args: calls.append(args) or solve(*args))
+    monkeypatch.setattr(sokoban_env, "solve", lambda *args: calls.append(args) or solve(*args))
     env = gym.make("TextBoxoban-v0", generated=True)
     env.reset(seed=8)
     terminated, steps = False, 0

@@ -10,15 +10,15 @@ from gymnasium.utils.env_checker import check_env
 
 import arboretum  # noqa: F401
 from arboretum.envs.errors import ConfigurationError
-from arboretum.envs.registry import WORLDS
+from arboretum.envs.registry import ENVS
 
-IDS = [world.id for world in WORLDS if world.module == "sokoban"]
+IDS = [env_id.id for env_id in ENVS if env_id.module == "sokoban"]
 
 
-@pytest.mark.parametrize("world", IDS)
+@pytest.mark.parametrize("env_id", IDS)
 @pytest.mark.parametrize("observation_format", ["grid", "coord", "grid_coord"])
-def test_gymnasiums_checker_is_content(world, observation_format):
-    env = gym.make(world, observation_format=observation_format, render_mode="ansi")
+def test_gymnasiums_checker_is_content(env_id, observation_format):
+    env = gym.make(env_id, observation_format=observation_format, render_mode="ansi")
     check_env(env.unwrapped)
 
 

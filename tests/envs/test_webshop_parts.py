@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.envs.webshop import WebShop, json_stream
-from arboretum.envs.webshop.catalogue import Catalogue
 from arboretum.envs.webshop.export import published_entries, write_data_files
 from arboretum.envs.webshop.fuzzy import token_sets_alike
 from arboretum.envs.webshop.generator import generate_products, make_product
 from arboretum.envs.webshop.goals import Goal, draw_index
 from arboretum.envs.webshop.json_stream import read_array, read_object
 from arboretum.envs.webshop.product import Product, parse_prices, parse_product
+from arboretum.envs.webshop.product_catalog import Catalogue
 from arboretum.envs.webshop.reward import score_purchase
 from arboretum.envs.webshop.search import make_engine
 from arboretum.envs.webshop.shop import Shop, open_shop, parse_action

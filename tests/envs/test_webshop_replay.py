@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from arboretum.envs.lucene_bm25 import analyze
+from arboretum.envs.retrieval.lucene_bm25 import analyze
 from arboretum.envs.webshop.goals import Goal
 from arboretum.envs.webshop.original import WebAgentTextEnv, observe
 from arboretum.envs.webshop.search import make_engine

@@ -119,7 +119,7 @@ def test_requests_that_lead_nowhere(
 
 
 def test_other_peoples_text_is_escaped(shop: Shop, tmp_path: Any) -> None:
-    from arboretum.envs.webshop.catalogue import Catalogue
+    from arboretum.envs.webshop.product_catalog import Catalogue
 
     evil = "<script>alert('x')</script>\"&"
     product = Product(

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from arboretum.eval.agents import NamedAgent
 from arboretum.eval.evaluate import evaluate
-from arboretum.eval.players import Named
 
 HOSTILE = '<script>document.title="owned"</script><img src=x onerror="document.title=\'owned\'">'
 
@@ -25,14 +25,14 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     suite = folder / "suite.yaml"
     suite.write_text(
         f"name: bandits\ndescription: >-\n  {HOSTILE}\nentries:\n"
-        f"  - {{name: 'A {HOSTILE.replace(chr(39), chr(39) * 2)}', world: TextBandit-v0, split: test}}\n"
-        "  - {name: B, world: TextBanditRev-v0, split: test}\n"
+        f"  - {{name: 'A {HOSTILE.replace(chr(39), chr(39) * 2)}', env: TextBandit-v0, split: test}}\n"
+        "  - {name: B, env: TextBanditRev-v0, split: test}\n"
     )
     whole = Bandit._observe
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Bandit, "_observe", lambda self: f"{whole(self)} {HOSTILE} </script>")
         with Path(os.devnull).open("w") as sink:
-            evaluate(str(suite), [Named("random")], out=folder / "run", console=Console(file=sink))
+            evaluate(str(suite), [NamedAgent("random")], out=folder / "run", console=Console(file=sink))
     return folder / "run" / "report.html"
 
 

@@ -18,9 +18,9 @@ from arboretum.agents.episode import Episode, Move, Turn
 from arboretum.agents.play import Job, play
 from arboretum.agents.reference import RandomAgent
 from arboretum.envs.errors import ConfigurationError, DataError
-from arboretum.envs.registry import make_world
+from arboretum.envs.registry import make_env
+from arboretum.eval.agents import NamedAgent
 from arboretum.eval.evaluate import evaluate, report
-from arboretum.eval.players import Named
 from arboretum.eval.store import Key, Store, encode, latest, read_episode
 from arboretum.eval.suite import load_suite, parse_suite, suite_names
 
@@ -28,10 +28,10 @@ SUITE = """
 name: bandits
 description: two bandits
 entries:
-  - {name: Plain, world: TextBandit-v0, split: train}
-  - {name: Reversed, world: TextBanditRev-v0, split: test, repeats: 2}
+  - {name: Plain, env: TextBandit-v0, split: train}
+  - {name: Reversed, env: TextBanditRev-v0, split: test, repeats: 2}
 """
-PLAYERS = [Named("random"), Named("expert")]
+AGENTS = [NamedAgent("random"), NamedAgent("expert")]
 EPISODES = 2 * (24 + 16 * 2)  # two players
 
 
@@ -49,7 +49,7 @@ def quiet() -> Console:
 def run(suite: str, out: Path, **kwargs: Any) -> int:
     console = quiet()
     try:
-        return evaluate(suite, PLAYERS, out=out, console=console, **kwargs)
+        return evaluate(suite, AGENTS, out=out, console=console, **kwargs)
     finally:
         console.file.close()
 
@@ -60,7 +60,7 @@ def records(out: Path) -> list[dict[str, Any]]:
     for line in lines:
         del line["seconds"], line["crc"]
         for turn in line["turns"]:
-            del turn["agent_seconds"], turn["world_seconds"]
+            del turn["agent_seconds"], turn["env_seconds"]
     return sorted(lines, key=lambda r: (r["agent"], r["entry"], r["task"], r["repeat"]))
 
 
@@ -104,7 +104,7 @@ def test_a_half_written_last_line_is_set_aside_and_played_again(suite: str, tmp_
     file.write_bytes(b"".join(lines[:20]) + lines[20][:50])
     with Console(record=True, width=200, file=open(os.devnull, "w")).file as sink:
         console = Console(record=True, width=200, file=sink)
-        assert evaluate(suite, PLAYERS, out=tmp_path / "r", console=console) == 0
+        assert evaluate(suite, AGENTS, out=tmp_path / "r", console=console) == 0
     assert "line 21 was half-written" in console.export_text()
     assert records(tmp_path / "r") == records(tmp_path / "whole")
     assert (tmp_path / "r" / "episodes.damaged.jsonl").read_bytes() == lines[20][:50] + b"\n"
@@ -124,7 +124,7 @@ def test_a_damaged_line_in_the_middle_loses_only_itself(suite: str, tmp_path: Pa
 @pytest.mark.skipif(os.name != "posix", reason="kill -9 is a POSIX signal")
 def test_kill_9_loses_nothing_finished(tmp_path: Path) -> None:
     path = tmp_path / "long.yaml"
-    entry = "{world: TextBandit-v0, split: train, repeats: 400}"
+    entry = "{env: TextBandit-v0, split: train, repeats: 400}"
     path.write_text(f"name: long\ndescription: many\nentries:\n  - {entry}\n")
     out = tmp_path / "r"
     command = [sys.executable, "-m", "arboretum.cli", "eval", str(path), "--agent", "random"]
@@ -178,10 +178,10 @@ def test_another_run_is_not_overwritten(suite: str, tmp_path: Path) -> None:
     run(suite, tmp_path / "r")
     console = quiet()
     with pytest.raises(ConfigurationError, match="another agent"):
-        evaluate(suite, PLAYERS[:1], references=False, out=tmp_path / "r", console=console)
+        evaluate(suite, AGENTS[:1], references=False, out=tmp_path / "r", console=console)
     Path(suite).write_text(SUITE.replace("repeats: 2", "repeats: 3"))
     with pytest.raises(ConfigurationError, match="another suite"):
-        evaluate(suite, PLAYERS, out=tmp_path / "r", console=console)
+        evaluate(suite, AGENTS, out=tmp_path / "r", console=console)
     console.file.close()
 
 
@@ -283,10 +283,10 @@ def test_other_content_under_the_same_names_is_other_data(suite: str, tmp_path: 
     [
         ("- 1", "expected a mapping"),
         ("name: x\nentries: []", "non-empty list"),
-        ("name: x\nentries:\n  - {wrld: TextBandit-v0}", "did you mean world"),
-        ("name: x\nentries:\n  - {world: TextBandit-v0, tasks: many}", "wrong kind"),
-        ("name: x\nentries:\n  - {world: TextBandit-v0, repeats: 0}", "at least 1"),
-        ("name: x\nentries:\n  - {world: A}\n  - {world: A}", "two entries are called 'A'"),
+        ("name: x\nentries:\n  - {evn: TextBandit-v0}", "did you mean env"),
+        ("name: x\nentries:\n  - {env: TextBandit-v0, tasks: many}", "wrong kind"),
+        ("name: x\nentries:\n  - {env: TextBandit-v0, repeats: 0}", "at least 1"),
+        ("name: x\nentries:\n  - {env: A}\n  - {env: A}", "two entries are called 'A'"),
         ("name: x\nentries: [\n", "line 3: is not YAML"),
     ],
 )
@@ -297,7 +297,7 @@ def test_a_bad_suite_is_named_in_one_sentence(text: str, message: str) -> None:
 
 def test_a_suite_asks_for_tasks_that_exist(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
-    path.write_text("name: s\nentries:\n  - {world: TextBandit-v0, tasks: 999}\n")
+    path.write_text("name: s\nentries:\n  - {env: TextBandit-v0, tasks: 999}\n")
     with pytest.raises(ConfigurationError, match="asks for 999 tasks"):
         run(str(path), tmp_path / "r")
 
@@ -313,8 +313,8 @@ def test_episodes_do_not_depend_on_how_many_are_played_at_once() -> None:
     jobs = [Job(None, seed) for seed in range(40)]
 
     def outcome(envs: int) -> list[tuple[int, str, float, bool]]:
-        worlds = [make_world("TextBandit-v0") for _ in range(envs)]
-        return sorted((e.seed, e.task, e.total_reward, e.success) for e in play(RandomAgent(), worlds, jobs))
+        made = [make_env("TextBandit-v0") for _ in range(envs)]
+        return sorted((e.seed, e.task, e.total_reward, e.success) for e in play(RandomAgent(), made, jobs))
 
     assert outcome(1) == outcome(7) == outcome(40)
 

@@ -14,9 +14,9 @@ WORLD = "TextFrozenLake-v0"
 
 def lesson(model: Path, out: Path, **options: Any) -> Any:
     """A short warm start."""
-    from arboretum.trainers.expert import Expert
-    from arboretum.trainers.run import Lesson
-    from arboretum.trainers.settings import Hardware, Speech, World
+    from arboretum.trainers.config.run import Lesson
+    from arboretum.trainers.config.settings import Hardware, Speech, World
+    from arboretum.trainers.sampling.demonstrations import Expert
 
     settings: dict[str, Any] = {
         "speech": Speech("no_think", DIALOGUE),
@@ -52,9 +52,9 @@ def warm_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run_of(warm_model: Path, tmp_path: Path) -> Callable[..., Any]:
     """Makes a `Run` of a recipe on a small world in `tmp_path`, with other settings where they are given."""
-    from arboretum.trainers.recipes import RECIPES
-    from arboretum.trainers.run import Run
-    from arboretum.trainers.settings import Hardware, Speech, Validation, World
+    from arboretum.trainers.algorithms.recipes import RECIPES
+    from arboretum.trainers.config.run import Run
+    from arboretum.trainers.config.settings import Hardware, Speech, Validation, World
 
     def make(recipe: str, changes: dict[str, object] | None = None, **options: Any) -> Run:
         small: dict[str, object] = {

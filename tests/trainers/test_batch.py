@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from arboretum.agents.episode import Episode, Move, Turn
 from arboretum.envs.errors import ConfigurationError
-from arboretum.trainers.batch import MicroBatch, divide, micro_batches, optimizer_batches, shares
-from arboretum.trainers.objectives.aggregate import token_weights
-from arboretum.trainers.objectives.settings import AGGREGATIONS, Kl, Objective
-from arboretum.trainers.rollouts import Rollouts, from_episodes
+from arboretum.trainers.algorithms.objectives.aggregate import token_weights
+from arboretum.trainers.algorithms.objectives.settings import AGGREGATIONS, Kl, Objective
+from arboretum.trainers.data.microbatches import MicroBatch, divide, micro_batches, optimizer_batches, shares
+from arboretum.trainers.data.rollouts import Rollouts, from_episodes
 
 torch = pytest.importorskip("torch")
 
-from arboretum.trainers.objectives.logprobs import score_hidden, score_tokens
-from arboretum.trainers.objectives.loss import Tokens, metrics, policy_loss
+from arboretum.trainers.algorithms.objectives.logprobs import score_hidden, score_tokens
+from arboretum.trainers.algorithms.objectives.loss import Tokens, metrics, policy_loss
 
 lengths = st.lists(st.integers(1, 60), min_size=1, max_size=40)
 

@@ -19,7 +19,7 @@ from arboretum.trainers.bench.flops import Cost, mfu, peak_flops
 from arboretum.trainers.bench.phases import attended
 from arboretum.trainers.bench.phases import run as run_phases
 from arboretum.trainers.bench.update import measure
-from arboretum.trainers.bench.utilisation import run as run_utilisation
+from arboretum.trainers.bench.utilization import run as run_utilisation
 from arboretum.trainers.bench.workload import Workload, read, whole_row
 
 SMALL = {
@@ -118,7 +118,7 @@ def test_a_thread_that_sleeps_is_seen_to_wait() -> None:
 
 
 def test_rest_is_the_time_that_the_caller_takes(run_of: Any) -> None:
-    from arboretum.trainers.loop import Training
+    from arboretum.trainers.trainer import Training
 
     training = Training(run_of("grpo", {"optimisation.updates": 3}))
     begun = time.perf_counter()

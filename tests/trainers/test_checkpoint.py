@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from arboretum.envs.errors import DataError
-from arboretum.trainers.checkpoint import CheckpointError, Checkpoints, Index
+from arboretum.trainers.checkpoints.store import CheckpointError, Checkpoints, Index
 
 
 def write(update: int, size: int = 1000) -> object:
@@ -57,7 +57,7 @@ def test_an_update_that_was_kept_is_not_written_twice(tmp_path: Path) -> None:
 CHILD = """
 import sys, random, hashlib
 from pathlib import Path
-from arboretum.trainers.checkpoint import Checkpoints
+from arboretum.trainers.checkpoints.store import Checkpoints
 checkpoints = Checkpoints(Path(sys.argv[1]))
 update = (checkpoints.index.last or 0)
 while True:
@@ -100,7 +100,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_loadable(tmp_path: Path) -> None
     code = """
 import sys, resource
 from pathlib import Path
-from arboretum.trainers.checkpoint import Checkpoints, CheckpointError
+from arboretum.trainers.checkpoints.store import Checkpoints, CheckpointError
 checkpoints = Checkpoints(Path(sys.argv[1]))
 fill = lambda size: lambda folder: (folder / "weights").write_bytes(b"x" * size)
 checkpoints.save(1, fill(1000), 0.5)

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from arboretum.envs.errors import ConfigurationError
-from arboretum.trainers.arrays import codes, discounted_sums, group_statistics
-from arboretum.trainers.credit.anchor import Anchor, anchor_advantages, anchor_groups
-from arboretum.trainers.credit.gae import Gae, bi_level_gae, gae, masked_gae, whiten
-from arboretum.trainers.credit.group import Group, group_advantages
-from arboretum.trainers.rollouts import Rollouts
-from arboretum.trainers.selectors import informative
+from arboretum.trainers.algorithms.credit.anchor import Anchor, anchor_advantages, anchor_groups
+from arboretum.trainers.algorithms.credit.gae import Gae, bi_level_gae, gae, masked_gae, whiten
+from arboretum.trainers.algorithms.credit.group import Group, group_advantages
+from arboretum.trainers.algorithms.selectors import informative
+from arboretum.trainers.data.rollouts import Rollouts
+from arboretum.trainers.data.segments import codes, discounted_sums, group_statistics
 
 numbers = st.floats(-10, 10, allow_subnormal=False)
 

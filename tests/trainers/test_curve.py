@@ -9,8 +9,8 @@ import re
 import pytest
 from rich.console import Console
 
-from arboretum.trainers.curve import Series, plot, running_mean
-from arboretum.trainers.progress import LESSON, TRAINING, Progress, curve
+from arboretum.trainers.reporting.progress import LESSON, TRAINING, Progress, curve
+from arboretum.trainers.reporting.terminal_plot import Series, plot, running_mean
 
 
 def dots(lines: list[str], left: int) -> set[tuple[int, int]]:

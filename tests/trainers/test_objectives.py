@@ -12,20 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arboretum.envs.errors import ConfigurationError
-from arboretum.trainers.objectives.aggregate import token_weights
-from arboretum.trainers.objectives.penalties import soft_overlong
-from arboretum.trainers.objectives.settings import AGGREGATIONS, Kl, Mismatch, Objective, Overlong
-from arboretum.trainers.schedules import Linear, adapted_kl
+from arboretum.trainers.algorithms.objectives.aggregate import token_weights
+from arboretum.trainers.algorithms.objectives.penalties import soft_overlong
+from arboretum.trainers.algorithms.objectives.settings import AGGREGATIONS, Kl, Mismatch, Objective, Overlong
+from arboretum.trainers.algorithms.schedules import Linear, adapted_kl
 
 torch = pytest.importorskip("torch")
 
-from arboretum.trainers.objectives.kl import kl_estimate
-from arboretum.trainers.objectives.loss import Tokens, metrics, policy_loss
-from arboretum.trainers.objectives.mismatch import sampler_weights
-from arboretum.trainers.objectives.ratio import importance_ratios
-from arboretum.trainers.objectives.surgical import surgical_losses, surgical_margins, total_loss
-from arboretum.trainers.objectives.surrogate import clipped_surrogate
-from arboretum.trainers.objectives.value import value_losses
+from arboretum.trainers.algorithms.objectives.kl import kl_estimate
+from arboretum.trainers.algorithms.objectives.loss import Tokens, metrics, policy_loss
+from arboretum.trainers.algorithms.objectives.mismatch import sampler_weights
+from arboretum.trainers.algorithms.objectives.ratio import importance_ratios
+from arboretum.trainers.algorithms.objectives.surgical import surgical_losses, surgical_margins, total_loss
+from arboretum.trainers.algorithms.objectives.surrogate import clipped_surrogate
+from arboretum.trainers.algorithms.objectives.value import value_losses
 
 quick = settings(deadline=None, max_examples=50)
 

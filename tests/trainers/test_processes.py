@@ -23,11 +23,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum[lm]'")
 
-from arboretum.trainers.loop import Training  # noqa: E402
-from arboretum.trainers.run import Run  # noqa: E402
-from arboretum.trainers.settings import Hardware, Lora, Validation  # noqa: E402
+from arboretum.trainers.config.run import Run  # noqa: E402
+from arboretum.trainers.config.settings import Hardware, Lora, Validation  # noqa: E402
+from arboretum.trainers.learning.sharding import whole_state  # noqa: E402
 from arboretum.trainers.train import export_checkpoint  # noqa: E402
-from arboretum.trainers.weights import whole_state  # noqa: E402
+from arboretum.trainers.trainer import Training  # noqa: E402
 
 pytestmark = pytest.mark.heavy
 
@@ -43,8 +43,8 @@ OPTIONS: dict[str, Any] = {"validation": Validation(every=1, tasks=4), "hardware
 
 CHILD = """
 import pickle, sys, torch
-from arboretum.trainers.loop import Training
-from arboretum.trainers.weights import whole_state
+from arboretum.trainers.trainer import Training
+from arboretum.trainers.learning.sharding import whole_state
 
 torch.set_num_threads(1)
 run = pickle.load(open(sys.argv[1], "rb"))

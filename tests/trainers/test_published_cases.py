@@ -17,26 +17,36 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arboretum.trainers.arrays import codes, discounted_sums, group_statistics
-from arboretum.trainers.credit import cognitive
-from arboretum.trainers.credit.anchor import anchor_advantages, anchor_groups
-from arboretum.trainers.credit.gae import bi_level_gae, masked_gae, whiten
-from arboretum.trainers.credit.group import group_advantages
-from arboretum.trainers.credit.tree import expandable, expected_budget, leaves_per_prompt, tree_advantages
-from arboretum.trainers.objectives.aggregate import token_weights
-from arboretum.trainers.objectives.penalties import soft_overlong
-from arboretum.trainers.schedules import Linear
-from arboretum.trainers.selectors import Refill, Starved, informative, most_uncertain
+from arboretum.trainers.algorithms.credit import cognitive
+from arboretum.trainers.algorithms.credit.anchor import anchor_advantages, anchor_groups
+from arboretum.trainers.algorithms.credit.gae import bi_level_gae, masked_gae, whiten
+from arboretum.trainers.algorithms.credit.group import group_advantages
+from arboretum.trainers.algorithms.credit.tree import (
+    expandable,
+    expected_budget,
+    leaves_per_prompt,
+    tree_advantages,
+)
+from arboretum.trainers.algorithms.objectives.aggregate import token_weights
+from arboretum.trainers.algorithms.objectives.penalties import soft_overlong
+from arboretum.trainers.algorithms.schedules import Linear
+from arboretum.trainers.algorithms.selectors import Refill, Starved, informative, most_uncertain
+from arboretum.trainers.data.segments import codes, discounted_sums, group_statistics
 
 torch = pytest.importorskip("torch")
 
-from arboretum.trainers.objectives.kl import kl_estimate
-from arboretum.trainers.objectives.loss import Tokens, policy_loss
-from arboretum.trainers.objectives.ratio import importance_ratios
-from arboretum.trainers.objectives.settings import AGGREGATIONS, Kl, Objective
-from arboretum.trainers.objectives.surgical import averaged, surgical_losses, surgical_margins, total_loss
-from arboretum.trainers.objectives.surrogate import clipped_surrogate
-from arboretum.trainers.objectives.value import value_losses
+from arboretum.trainers.algorithms.objectives.kl import kl_estimate
+from arboretum.trainers.algorithms.objectives.loss import Tokens, policy_loss
+from arboretum.trainers.algorithms.objectives.ratio import importance_ratios
+from arboretum.trainers.algorithms.objectives.settings import AGGREGATIONS, Kl, Objective
+from arboretum.trainers.algorithms.objectives.surgical import (
+    averaged,
+    surgical_losses,
+    surgical_margins,
+    total_loss,
+)
+from arboretum.trainers.algorithms.objectives.surrogate import clipped_surrogate
+from arboretum.trainers.algorithms.objectives.value import value_losses
 
 ELSEWHERE = {"qa"}
 """Topics of the search world, tested there."""

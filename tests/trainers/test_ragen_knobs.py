@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum[lm]'")
 
 from arboretum.agents.episode import Episode  # noqa: E402
-from arboretum.trainers.loop import Training  # noqa: E402
-from arboretum.trainers.options import TrainOptions  # noqa: E402
+from arboretum.trainers.config.cli_options import TrainOptions  # noqa: E402
+from arboretum.trainers.trainer import Training  # noqa: E402
 
 pytestmark = pytest.mark.heavy
 

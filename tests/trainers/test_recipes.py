@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from arboretum.envs.errors import ConfigurationError
-from arboretum.trainers.credit.gae import Gae
-from arboretum.trainers.recipe import Chains, Recipe, check_context
-from arboretum.trainers.recipes import RECIPES, recipe_named
-from arboretum.trainers.schedules import Linear
-from arboretum.trainers.selectors import Dynamic, Uncertainty
+from arboretum.trainers.algorithms.credit.gae import Gae
+from arboretum.trainers.algorithms.recipe import Chains, Recipe, check_context
+from arboretum.trainers.algorithms.recipes import RECIPES, recipe_named
+from arboretum.trainers.algorithms.schedules import Linear
+from arboretum.trainers.algorithms.selectors import Dynamic, Uncertainty
 
 
 def test_the_table_names_every_algorithm() -> None:
@@ -73,7 +73,7 @@ def test_published_batches_and_optimizers() -> None:
 
 
 def test_reading_the_table_loads_no_torch() -> None:
-    code = "import sys, arboretum.trainers.recipes; print('torch' in sys.modules)"
+    code = "import sys, arboretum.trainers.algorithms.recipes; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
     assert done.stdout.strip() == "False"
 

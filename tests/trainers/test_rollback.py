@@ -15,12 +15,12 @@ from rich.console import Console
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum[lm]'")
 
-from arboretum.trainers.loop import Training  # noqa: E402
+from arboretum.trainers.config.run import Run  # noqa: E402
+from arboretum.trainers.config.settings import Hardware, Lora, Validation  # noqa: E402
 from arboretum.trainers.monitor import Monitor  # noqa: E402
-from arboretum.trainers.report import write_report  # noqa: E402
-from arboretum.trainers.run import Run  # noqa: E402
-from arboretum.trainers.settings import Hardware, Lora, Validation  # noqa: E402
+from arboretum.trainers.reporting.report import write_report  # noqa: E402
 from arboretum.trainers.train import train  # noqa: E402
+from arboretum.trainers.trainer import Training  # noqa: E402
 
 pytestmark = pytest.mark.heavy
 

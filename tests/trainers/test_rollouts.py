@@ -13,9 +13,9 @@ from arboretum.agents.episode import Episode, Move, Turn
 from arboretum.agents.play import play
 from arboretum.agents.reference import RandomAgent
 from arboretum.envs.errors import ConfigurationError
-from arboretum.trainers.credit.group import Group
-from arboretum.trainers.plan import Plan, plan_chains
-from arboretum.trainers.rollouts import Rollouts, from_episodes
+from arboretum.trainers.algorithms.credit.group import Group
+from arboretum.trainers.data.rollouts import Rollouts, from_episodes
+from arboretum.trainers.sampling.rollout_plan import Plan, plan_chains
 
 
 def turn(prompt: int, reply: int, reward: float = 0.0, **options: Any) -> Turn:

@@ -13,20 +13,20 @@ from typing import Any
 import pytest
 
 from arboretum.envs.errors import ConfigurationError, DataError
-from arboretum.trainers.recipes import RECIPES
-from arboretum.trainers.run import Lesson, Run
-from arboretum.trainers.sampler import dialogue_of
-from arboretum.trainers.settings import Speech, World
+from arboretum.trainers.algorithms.recipes import RECIPES
+from arboretum.trainers.config.run import Lesson, Run
+from arboretum.trainers.config.settings import Speech, World
+from arboretum.trainers.sampling.sampler import dialogue_of
 
 LAKE = World("TextFrozenLake-v0")
 
 
 def run(out: Path) -> Run:
-    return Run(RECIPES["grpo"], LAKE, "seed", out)
+    return Run(RECIPES["grpo"], LAKE, "sapling", out)
 
 
 def lesson(out: Path) -> Lesson:
-    return Lesson(LAKE, "seed", out)
+    return Lesson(LAKE, "sapling", out)
 
 
 def begin(one: Run | Lesson, *, model: bool = False, checkpoint: int | None = None) -> None:
@@ -93,13 +93,13 @@ def test_settings_are_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
 import resource, sys
 from pathlib import Path
 from arboretum.envs.errors import ConfigurationError
-from arboretum.trainers.recipes import RECIPES
-from arboretum.trainers.run import Run
-from arboretum.trainers.settings import World
+from arboretum.trainers.algorithms.recipes import RECIPES
+from arboretum.trainers.config.run import Run
+from arboretum.trainers.config.settings import World
 recipe = RECIPES["grpo"].changed({"optimisation.updates": 999})
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 try:
-    Run(recipe, World("TextFrozenLake-v0"), "seed", Path(sys.argv[1])).claim(resume=True)
+    Run(recipe, World("TextFrozenLake-v0"), "sapling", Path(sys.argv[1])).claim(resume=True)
 except ConfigurationError as error:
     sys.exit(str(error))
 """

@@ -15,11 +15,11 @@ pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboret
 
 from arboretum.agents.dialogue import make_dialogue  # noqa: E402
 from arboretum.agents.engines.local.load import load_model, load_tokenizer  # noqa: E402
-from arboretum.agents.engines.shipped import model_source  # noqa: E402
+from arboretum.agents.engines.shipped_models import model_source  # noqa: E402
 from arboretum.agents.tokens.chat import ChatTokens  # noqa: E402
-from arboretum.envs.registry import make_world  # noqa: E402
-from arboretum.trainers.seed.grow import LAKE, SOKOBAN, Growing, Growth, Stage  # noqa: E402
-from arboretum.trainers.seed.tokenizer import make_tokenizer  # noqa: E402
+from arboretum.envs.registry import make_env  # noqa: E402
+from arboretum.trainers.sapling.grow import LAKE, SOKOBAN, Growing, Growth, Stage  # noqa: E402
+from arboretum.trainers.sapling.tokenizer import make_tokenizer  # noqa: E402
 
 TOKENIZER = make_tokenizer()
 
@@ -38,19 +38,19 @@ def test_any_text_comes_back_canonically_equivalent(text: str) -> None:
 
 def test_each_cell_of_a_board_is_one_token() -> None:
     for world in (LAKE, SOKOBAN):
-        observation, _ = make_world(world.id, **world.kwargs).reset(seed=3)
+        observation, _ = make_env(world.id, **world.kwargs).reset(seed=3)
         assert len(TOKENIZER.encode(observation, add_special_tokens=False)) == len(observation)
 
 
 def test_phrases_of_the_worlds_are_few_tokens() -> None:
-    observation, _ = make_world("TextBlocksworld-v0", blocks=4).reset(seed=1)
+    observation, _ = make_env("TextBlocksworld-v0", blocks=4).reset(seed=1)
     assert len(TOKENIZER.encode(observation, add_special_tokens=False)) < len(observation) / 4
     reply = make_dialogue("no_think").demonstrate("", "Right || Up")
     assert len(TOKENIZER.encode(reply, add_special_tokens=False)) == 5
 
 
 def test_the_shipped_tokenizer_is_the_one_that_is_written_down() -> None:
-    shipped = load_tokenizer("seed")
+    shipped = load_tokenizer("sapling")
     assert shipped.get_vocab() == TOKENIZER.get_vocab() and shipped.chat_template == TOKENIZER.chat_template
     for text in ("<answer>Left || Down</answer>", "#√_P\n wörld", "Actions left: 10."):
         assert shipped.encode(text) == TOKENIZER.encode(text)
@@ -58,9 +58,9 @@ def test_the_shipped_tokenizer_is_the_one_that_is_written_down() -> None:
 
 
 def test_the_shipped_model_is_small_and_of_the_architecture_that_is_said() -> None:
-    folder = Path(model_source("seed"))
+    folder = Path(model_source("sapling"))
     assert sum(file.stat().st_size for file in folder.iterdir()) < 3e6
-    model = load_model("seed", "cpu", "float32", None)
+    model = load_model("sapling", "cpu", "float32", None)
     growth = Growth(Path())
     assert model.config.model_type == "qwen2" and model.config.num_hidden_layers == growth.layers
     assert sum(weight.numel() for weight in model.parameters()) < 5e5
@@ -86,7 +86,7 @@ def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> Non
     from rich.console import Console
 
     from arboretum.envs.errors import ConfigurationError
-    from arboretum.trainers.seed.command import grow
+    from arboretum.trainers.sapling.command import grow
 
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ConfigurationError, match="holds no model"):

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from arboretum.agents.episode import Episode, Move, Turn
 from arboretum.envs.errors import ConfigurationError
-from arboretum.trainers.rollouts import Rollouts, from_episodes
-from arboretum.trainers.selectors import (
+from arboretum.trainers.algorithms.selectors import (
     All,
     Dynamic,
     Refill,
@@ -22,6 +21,7 @@ from arboretum.trainers.selectors import (
     informative,
     most_uncertain,
 )
+from arboretum.trainers.data.rollouts import Rollouts, from_episodes
 
 
 def played(returns: list[list[float]], penalties: bool = False) -> Rollouts:

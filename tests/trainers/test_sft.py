@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum[lm]'")
 
 from arboretum.agents.engines.local.load import load_tokenizer  # noqa: E402
-from arboretum.trainers.expert import Expert, expert_episodes, quality  # noqa: E402
+from arboretum.trainers.sampling.demonstrations import Expert, expert_episodes, quality  # noqa: E402
 
 pytestmark = pytest.mark.heavy
 
@@ -108,8 +108,8 @@ def test_a_resumed_warm_start_continues_to_the_same_numbers(
     """Interrupted in its second epoch, three steps beyond its last checkpoint."""
     from safetensors.torch import load_file
 
-    from arboretum.trainers.run import Lesson
-    from arboretum.trainers.settings import Hardware, Lora, Speech, World
+    from arboretum.trainers.config.run import Lesson
+    from arboretum.trainers.config.settings import Hardware, Lora, Speech, World
     from arboretum.trainers.sft import Tuning
 
     def lesson(name: str) -> Lesson:
@@ -150,8 +150,8 @@ def test_a_resumed_warm_start_continues_to_the_same_numbers(
 
 
 def test_a_warm_start_is_resumed_only_as_it_was_begun(warm_model: Path, tmp_path: Path) -> None:
-    from arboretum.trainers.run import Lesson
-    from arboretum.trainers.settings import World
+    from arboretum.trainers.config.run import Lesson
+    from arboretum.trainers.config.settings import World
 
     begun = Lesson(World("TextFrozenLake-v0"), str(warm_model), tmp_path)
     begun.claim(resume=False)

@@ -15,13 +15,13 @@ import pytest
 from rich.console import Console
 
 from arboretum.envs.errors import ConfigurationError, DataError
-from arboretum.trainers.settings import World
+from arboretum.trainers.config.settings import World
 from arboretum.trainers.study.definition import Study, Trial, load_study, parse_study, study_names
 from arboretum.trainers.study.table import WARM, drawn, markdown, rows
-from arboretum.trainers.study.work import RESULT, referenced
+from arboretum.trainers.study.trials import RESULT, referenced
 
 LAKE = World("TextFrozenLake-v0", {"observation_format": "grid", "success_rate": 1.0})
-STUDY = Study("two", "a test", "seed", {"Lake": LAKE}, {"grpo": {}, "rloo": {}}, seeds=2, tasks=4, repeats=2)
+STUDY = Study("two", "a test", "sapling", {"Lake": LAKE}, {"grpo": {}, "rloo": {}}, seeds=2, tasks=4, repeats=2)
 
 
 @pytest.mark.parametrize("name", study_names())
@@ -121,7 +121,7 @@ def small(warm_model: Path) -> Study:
 
 @pytest.mark.heavy
 def test_a_study_from_end_to_end_and_once_more(small: Study, tmp_path: Path) -> None:
-    from arboretum.trainers.study.run import run_study
+    from arboretum.trainers.study.runner import run_study
 
     def go(study: Study) -> tuple[int, str]:
         text = StringIO()
@@ -150,7 +150,7 @@ def test_a_study_from_end_to_end_and_once_more(small: Study, tmp_path: Path) -> 
 
 @pytest.mark.heavy
 def test_a_run_that_fails_is_said_and_the_others_are_kept(small: Study, tmp_path: Path) -> None:
-    from arboretum.trainers.study.run import run_study
+    from arboretum.trainers.study.runner import run_study
 
     blocked = tmp_path / "lake" / "grpo-0"
     blocked.parent.mkdir()

@@ -14,7 +14,7 @@ for module in ("torch", "accelerate"):
     pytest.importorskip(module, reason="needs torch and accelerate: pip install 'arboretum[lm]'")
 
 from arboretum.envs.errors import ConfigurationError  # noqa: E402
-from arboretum.trainers.run import Run  # noqa: E402
+from arboretum.trainers.config.run import Run  # noqa: E402
 from arboretum.trainers.train import train  # noqa: E402
 
 pytestmark = pytest.mark.heavy

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from arboretum.cli import main
 from arboretum.envs.errors import ConfigurationError
-from arboretum.trainers.options import LessonOptions, TrainOptions
-from arboretum.trainers.settings import Expert, Hardware, Lora, Validation
+from arboretum.trainers.config.cli_options import LessonOptions, TrainOptions
+from arboretum.trainers.config.settings import Expert, Hardware, Lora, Validation
 from arboretum.trainers.train import export_checkpoint, sft, train
 
 NOWHERE = "/nowhere/model"  # a model that nobody may try to load
@@ -31,7 +31,7 @@ def quiet() -> Console:
     ("arguments", "complaint"),
     [
         ("gripo", "unknown recipe 'gripo'; did you mean"),
-        ("grpo --world TextSokobann-v0", "unknown world"),
+        ("grpo --world TextSokobann-v0", "unknown environment"),
         ("grpo --set sampler.rollouts=1", "sampler.rollouts is 1"),
         ("grpo --set sampler.rollouts", "--set takes key=value"),
         ("grpo --set sampler.rolouts=4", "unknown setting 'sampler.rolouts'; did you mean"),
@@ -72,10 +72,10 @@ def told(kind: Any, arguments: str) -> Any:
 
 
 def test_every_setting_of_a_training_run_can_be_said() -> None:
+    from arboretum.trainers.algorithms.recipes import recipe_named
+    from arboretum.trainers.config.run import Run
+    from arboretum.trainers.config.settings import Speech, World
     from arboretum.trainers.monitor import Monitor
-    from arboretum.trainers.recipes import recipe_named
-    from arboretum.trainers.run import Run
-    from arboretum.trainers.settings import Speech, World
 
     run = told(
         TrainOptions,
@@ -151,7 +151,7 @@ def test_impossible_values(make: Any, complaint: str) -> None:
 
 
 def test_a_warm_start_on_an_unknown_world(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="unknown world"):
+    with pytest.raises(ConfigurationError, match="unknown environment"):
         sft(LessonOptions("TextSokobann-v0", NOWHERE, tmp_path).lesson(), console=quiet())
 
 

@@ -20,20 +20,20 @@ import numpy as np
 import pytest
 
 from arboretum.envs.errors import ConfigurationError
-from arboretum.envs.frozenlake.world import FrozenLake
-from arboretum.trainers.recipes import RECIPES
+from arboretum.envs.frozenlake.env import FrozenLake
+from arboretum.trainers.algorithms.recipes import RECIPES
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum[lm]'")
 
 from arboretum.agents.engines.transformers import TransformersEngine  # noqa: E402
-from arboretum.trainers.descent import Diverged, rate_factor  # noqa: E402
-from arboretum.trainers.loop import Training  # noqa: E402
-from arboretum.trainers.recipe import Optimisation  # noqa: E402
-from arboretum.trainers.rollouts import Rollouts  # noqa: E402
-from arboretum.trainers.run import Run  # noqa: E402
-from arboretum.trainers.settings import Hardware, Lora, Speech, Validation, World  # noqa: E402
+from arboretum.trainers.algorithms.recipe import Optimisation  # noqa: E402
+from arboretum.trainers.config.run import Run  # noqa: E402
+from arboretum.trainers.config.settings import Hardware, Lora, Speech, Validation, World  # noqa: E402
+from arboretum.trainers.data.rollouts import Rollouts  # noqa: E402
+from arboretum.trainers.learning.optimizer import Diverged, rate_factor  # noqa: E402
 from arboretum.trainers.train import export_checkpoint  # noqa: E402
+from arboretum.trainers.trainer import Training  # noqa: E402
 
 pytestmark = pytest.mark.heavy
 
@@ -130,7 +130,7 @@ def test_a_killed_run_resumes_to_the_same_numbers(run_of: Make, tmp_path: Path) 
     run = run_of("grpo", changes, out=tmp_path / "killed", checkpoint_every=1)
     code = (
         "import sys, pickle, torch; torch.set_num_threads(1)\n"
-        "from arboretum.trainers.loop import Training\n"
+        "from arboretum.trainers.trainer import Training\n"
         "[None for _ in Training(pickle.load(sys.stdin.buffer)).go()]"
     )
     child = subprocess.Popen(
@@ -413,7 +413,7 @@ def test_two_processes_learn_what_one_learns(run_of: Make, tmp_path: Path) -> No
     """Data-parallel on the CPU (gloo), started as Accelerate's and torch's launchers do."""
     code = (
         "import sys, pickle, torch; torch.set_num_threads(1)\n"
-        "from arboretum.trainers.loop import Training\n"
+        "from arboretum.trainers.trainer import Training\n"
         "training = Training(pickle.load(open(sys.argv[1], 'rb')))\n"
         "[None for _ in training.go()]\n"
         "assert training.accelerator.num_processes == 2\n"

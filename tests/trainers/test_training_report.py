@@ -16,12 +16,12 @@ import pytest
 from rich.console import Console
 
 from arboretum.envs.errors import ConfigurationError, DataError
+from arboretum.trainers.algorithms.recipes import RECIPES
+from arboretum.trainers.config.run import Run, plain
+from arboretum.trainers.config.settings import Hardware, Speech, Validation, World
 from arboretum.trainers.monitor import Monitor
-from arboretum.trainers.recipes import RECIPES
-from arboretum.trainers.report import write_report
-from arboretum.trainers.run import Run, plain
-from arboretum.trainers.samples import read_samples
-from arboretum.trainers.settings import Hardware, Speech, Validation, World
+from arboretum.trainers.reporting.report import write_report
+from arboretum.trainers.reporting.samples import read_samples
 
 HOSTILE = '<script>document.title="owned"</script><img src=x onerror="document.title=\'owned\'">'
 
@@ -109,7 +109,7 @@ def test_what_cannot_be_reported_is_said(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def run(warm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that ended after two updates and was then prolonged to three."""
-    from arboretum.envs.frozenlake.world import FrozenLake
+    from arboretum.envs.frozenlake.env import FrozenLake
     from arboretum.trainers.train import train
 
     folder = tmp_path_factory.mktemp("report") / "run"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arboretum.trainers.credit.cognitive import (
+from arboretum.trainers.algorithms.credit.cognitive import (
     ROOT,
     candidate_pairs,
     divergences,
@@ -19,8 +19,8 @@ from arboretum.trainers.credit.cognitive import (
     sampled_kl,
     tree_paths,
 )
-from arboretum.trainers.credit.group import group_advantages
-from arboretum.trainers.credit.tree import expected_budget, leaves_per_prompt, tree_advantages
+from arboretum.trainers.algorithms.credit.group import group_advantages
+from arboretum.trainers.algorithms.credit.tree import expected_budget, leaves_per_prompt, tree_advantages
 
 forests = st.lists(
     st.tuples(st.lists(st.sampled_from("abc"), min_size=1, max_size=5), st.floats(0, 1)), min_size=2, max_size=10

@@ -27,11 +27,11 @@ from arboretum.agents.engines.local.load import load_model  # noqa: E402
 from arboretum.agents.engines.vllm import VLLMEngine  # noqa: E402
 from arboretum.agents.language import LanguageAgent  # noqa: E402
 from arboretum.agents.play import Job, play  # noqa: E402
-from arboretum.trainers.loop import Training  # noqa: E402
-from arboretum.trainers.rollouts import Rollouts, from_episodes  # noqa: E402
-from arboretum.trainers.run import Run  # noqa: E402
-from arboretum.trainers.settings import Hardware, Lora, Validation  # noqa: E402
+from arboretum.trainers.config.run import Run  # noqa: E402
+from arboretum.trainers.config.settings import Hardware, Lora, Validation  # noqa: E402
+from arboretum.trainers.data.rollouts import Rollouts, from_episodes  # noqa: E402
 from arboretum.trainers.train import export_checkpoint  # noqa: E402
+from arboretum.trainers.trainer import Training  # noqa: E402
 
 
 def mismatch(causal: Any, rollouts: Rollouts, temperature: float) -> list[float]:

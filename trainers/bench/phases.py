@@ -9,10 +9,10 @@ from pathlib import Path
 
 from ...eval.bench.row import Row
 from ...eval.bench.tiny import make_tiny_model
-from ..loop import Training
-from ..recipes import RECIPES
-from ..run import Run
-from ..settings import Hardware, Speech, Validation, World
+from ..algorithms.recipes import RECIPES
+from ..config.run import Run
+from ..config.settings import Hardware, Speech, Validation, World
+from ..trainer import Training
 
 
 def measure(peers: bool = False, updates: int = 8) -> Iterator[Row]:

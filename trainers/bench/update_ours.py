@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..credit.group import Group
-from ..objectives.settings import Objective
-from ..recipe import Optimisation, Recipe
+from ..algorithms.credit.group import Group
+from ..algorithms.objectives.settings import Objective
+from ..algorithms.recipe import Optimisation, Recipe
 from .workload import EPS, LR, Stopwatch, Workload, keep_gradient, read, tokens_of, whole_row
 
 
@@ -29,10 +29,10 @@ def recipe_of(updates: int) -> Recipe:
 
 def learner_of(folder: Path, recipe: Recipe, device: str | None, precision: str, micro_tokens: int | None) -> Any:
     """A learner of the model in `folder`."""
-    from ..descent import make_descent
-    from ..learner import Learner
-    from ..policy import Policy, load_causal
-    from ..processes import make_accelerator
+    from ..learning.distributed import make_accelerator
+    from ..learning.learner import Learner
+    from ..learning.optimizer import make_descent
+    from ..learning.policy import Policy, load_causal
 
     accelerator = make_accelerator(device, precision)
     causal, _ = load_causal(folder / "model", str(accelerator.device))
@@ -53,7 +53,7 @@ def run(folder: Path, workload: Workload, same_budget: bool) -> str:
     """
     import torch
 
-    from ..rollouts import from_episodes
+    from ..data.rollouts import from_episodes
 
     torch.set_num_threads(1)
     episodes, groups = read(folder)

@@ -21,9 +21,9 @@ from ...agents.episode import Episode
 from ...agents.play import play
 from ...eval.bench.tiny import make_tiny_model
 from ...eval.suite import Entry
-from ..expert import Demonstrator, Expert, Script
-from ..plan import plan_chains
-from ..sampler import drawn_tasks
+from ..sampling.demonstrations import Demonstrator, Expert, Script
+from ..sampling.rollout_plan import plan_chains
+from ..sampling.sampler import drawn_tasks
 
 LR = 1e-4
 EPS = 1e-4

@@ -28,12 +28,12 @@ from typing import Any
 
 import yaml
 
+from ...envs.checks import at_least
 from ...envs.errors import ConfigurationError, DataError, unknown_name
-from ..checks import at_least
-from ..recipe import Recipe
-from ..recipes import recipe_named
-from ..run import Run
-from ..settings import Hardware, Speech, Validation, World
+from ..algorithms.recipe import Recipe
+from ..algorithms.recipes import recipe_named
+from ..config.run import Run
+from ..config.settings import Hardware, Speech, Validation, World
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ...eval.statistics import Interval, Paired, paired, rate
 from .definition import Study, Trial
-from .work import RESULT, Outcomes, result_of
+from .trials import RESULT, Outcomes, result_of
 
 WARM = "warm start"
 

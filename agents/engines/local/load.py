@@ -13,10 +13,10 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 
 from ....envs.errors import ConfigurationError
 from ..base import Request, Sampling
-from ..shipped import model_source
-from .reencode import Reencoding
-from .rows import Rows
-from .task import Task
+from ..shipped_models import model_source
+from .generation import Task
+from .kv_cache import Rows
+from .uncached import Reencoding
 
 
 def best_device() -> str:

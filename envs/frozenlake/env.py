@@ -1,0 +1,298 @@
+"""FrozenLake as a text environment."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from ..core import Outcome, RewardMode, TextEnv
+from ..errors import ConfigurationError, unknown_name
+from ..tasks import GeneratedTasks
+from .lake import ACTIONS, ANYWHERE, CORNERS, Lake, Map, checked_map, generated_lake
+from .values import Policy
+
+FORMATS = ("grid", "grid_coord", "coord")
+_MAP_TASK = "map"
+
+LEGEND = {"P": "you", "_": "ice", "O": "a hole", "G": "the goal", "X": "you in a hole", "√": "you on the goal"}
+"""The board's symbols."""
+
+
+class Preset(NamedTuple):
+    """The settings of a published experiment."""
+
+    size: int
+    p_frozen: float
+    success_rate: float
+    start_goal: str
+    observation_format: str
+    map: Map | None = None
+
+
+PRESETS = {
+    "ragen": Preset(4, 0.9, 0.8, ANYWHERE, "grid_coord"),
+    "ragen-v1": Preset(4, 0.8, 1.0 / 3.0, ANYWHERE, "grid"),
+    "gymnasium": Preset(4, 0.8, 1.0 / 3.0, CORNERS, "grid", ("SFFF", "FHFH", "FFFH", "HFFG")),
+}
+
+
+class FrozenLake(TextEnv[int]):
+    """## Description
+    Cross a frozen lake from the start to the goal without falling into a hole. The ice is slippery: a step goes in
+    the chosen direction with probability `success_rate`, and otherwise to the left or right of it, each with half
+    of the rest. A step off the board stays where it is. These are the dynamics of Gymnasium's `FrozenLake-v1`.
+
+    ## Actions
+    Left, Down, Right, Up, in any case.
+
+    ## Observation
+    The board, one line a row: `P` you, `_` ice (the start too), `O` a hole, `G` the goal, `X` you in a hole, `√`
+    you on the goal; the coordinates of start, goal, you and the holes (row, column, from zero); or both.
+
+    ## Rewards
+    1.0 on the goal, otherwise 0.0. Sparse is the same.
+
+    ## Episode end
+    On the goal (success) or in a hole. Truncates after `max_steps`.
+
+    ## Arguments
+    * `preset="ragen"`: what the published experiments set, and what the arguments below override.
+
+      | preset | size | p_frozen | success_rate | start and goal | observation |
+      |---|---|---|---|---|---|
+      | ragen (current code) | 4 | 0.9 | 0.8 | random, distinct | grid_coord |
+      | ragen-v1 (code of the first paper) | 4 | 0.8 | 1/3 | random, distinct | grid |
+      | gymnasium | its one 4x4 map | | 1/3 | corners | grid |
+
+    * `size`: rows and columns, from 2. `p_frozen`: probability that a cell other than start and goal is ice; maps
+      without a way across are drawn again. `start_goal`: "corners" or "random".
+    * `success_rate`: 1.0 is ice that never slips.
+    * `map`: rows of S, F, H and G as in Gymnasium's `desc`; then the only task is "map" and there are no splits.
+    * `observation_format`: "grid", "grid_coord" or "coord".
+    * `split`: "train", "valid" or "test" (no map occurs in two of them), or None for maps of all three.
+    * `max_steps=100`, as in Gymnasium; RAGEN allows 10.
+
+    ## What can be reached
+    Success rates of optimal play and of random play, exact for each map (`optimal_success`, `random_success`);
+    mean and standard error over 4,096 test maps:
+
+    | preset | optimal, 10 steps | optimal, 100 steps | random, 10 steps | random, 100 steps |
+    |---|---|---|---|---|
+    | ragen | 0.956 ± 0.001 | 0.993 ± 0.001 | 0.249 ± 0.003 | 0.528 ± 0.005 |
+    | ragen-v1 | 0.499 ± 0.004 | 0.920 ± 0.003 | 0.216 ± 0.003 | 0.336 ± 0.004 |
+    | gymnasium (one map) | 0.041 | 0.744 | 0.005 | 0.014 |
+
+    ## Source
+    Gymnasium's `FrozenLake-v1` (Towers et al., arXiv:2407.17032); settings and symbols of RAGEN (Wang et al.,
+    2025, arXiv:2504.20073).
+    """
+
+    def __init__(
+        self,
+        split: str | None = None,
+        preset: str = "ragen",
+        size: int | None = None,
+        p_frozen: float | None = None,
+        success_rate: float | None = None,
+        start_goal: str | None = None,
+        map: Sequence[str] | None = None,
+        observation_format: str | None = None,
+        max_steps: int | None = 100,
+        reward_mode: RewardMode = "dense",
+        admissible: bool = False,
+        render_mode: str | None = None,
+    ) -> None:
+        if preset not in PRESETS:
+            raise unknown_name("preset", preset, PRESETS)
+        published = PRESETS[preset]
+        drawn = {"size": size, "p_frozen": p_frozen, "start_goal": start_goal}
+        given = [name for name, value in drawn.items() if value is not None]
+        desc = checked_map(map) if map is not None else None if given else published.map
+        if desc is not None:
+            if given:
+                raise ConfigurationError(f"{given[0]} is for random maps; leave it out when map= is given.")
+            if split is not None:
+                raise ConfigurationError(f"a single map has no splits; leave out split={split!r}.")
+        self.size = published.size if size is None else size
+        self.p_frozen = published.p_frozen if p_frozen is None else p_frozen
+        self.success_rate = published.success_rate if success_rate is None else success_rate
+        self.start_goal = published.start_goal if start_goal is None else start_goal
+        self.observation_format = observation_format or published.observation_format
+        if isinstance(self.size, bool) or not isinstance(self.size, int) or not 2 <= self.size <= 32:
+            raise ConfigurationError(f"size must be an integer from 2 to 32, not {self.size!r}.")
+        for name, rate in (("p_frozen", self.p_frozen), ("success_rate", self.success_rate)):
+            if not isinstance(rate, (int, float)) or not 0.0 <= rate <= 1.0:
+                raise ConfigurationError(f"{name} must lie between 0 and 1, not {rate!r}.")
+        if self.start_goal not in (CORNERS, ANYWHERE):
+            raise unknown_name("start_goal", self.start_goal, (CORNERS, ANYWHERE))
+        if self.observation_format not in FORMATS:
+            raise unknown_name("observation_format", self.observation_format, FORMATS)
+        source: dict[str, object] = (
+            {"map": desc}
+            if desc is not None
+            else {"size": self.size, "p_frozen": self.p_frozen, "start_goal": self.start_goal}
+        )
+        super().__init__(
+            config={"success_rate": self.success_rate, "format": self.observation_format, **source},
+            max_steps=max_steps,
+            reward_mode=reward_mode,
+            admissible=admissible,
+            render_mode=render_mode,
+            max_observation=16_384,
+        )
+        self._map = desc
+        self.tasks = GeneratedTasks(split) if desc is None else (_MAP_TASK,)
+        self._slip_left = (1.0 - self.success_rate) / 2.0
+        self._slip_right = 1.0 - self._slip_left
+
+    @property
+    def map(self) -> Map:
+        """The open task's map, rows of S, F, H and G."""
+        self.task  # noqa: B018  (raises before the first reset)
+        return self._lake.desc
+
+    @property
+    def instructions(self) -> str:
+        slip = (
+            "The ice is not slippery: every step goes where you choose."
+            if self.success_rate == 1.0
+            else f"The ice is slippery: a step goes where you choose with probability {self.success_rate:.3g} and"
+            f" to either side of that, at right angles, with probability {self._slip_left:.3g} each."
+        )
+        shown = (
+            "Positions are given as (row, column), counted from zero at the top left."
+            if self.observation_format == "coord"
+            else f"On the board, {', '.join(f'{symbol} is {meaning}' for symbol, meaning in LEGEND.items())}."
+        )
+        return (
+            "You are on a frozen lake. Walk to the goal and do not step into a hole. A step off the board leaves"
+            f" you where you are. {slip} {shown} Each action is one of {', '.join(ACTIONS)}."
+        )
+
+    def _open(self, task: str) -> int:
+        if self._map is not None:
+            if task != _MAP_TASK:
+                raise unknown_name("task", task, (_MAP_TASK,))
+            lake = _given_lake(self._map)
+        else:
+            lake = generated_lake(self.size, self.p_frozen, self.start_goal, task)
+        self._lake = lake
+        self._moves = lake.moves
+        self._arrivals = _arrivals(lake, self.observation_format)
+        return lake.start
+
+    def _observe(self) -> str:
+        cell = self._state
+        return (self._arrivals[cell] or self._arrive(cell))[1].observation
+
+    def _apply(self, action: str) -> Outcome:
+        direction = _DIRECTIONS.get(action)
+        if direction is None:
+            direction = _DIRECTIONS.get(action.strip().title()) if len(action) < 100 else None
+            if direction is None:
+                refusal = f"There is no such action. Choose {', '.join(ACTIONS[:3])} or {ACTIONS[3]}."
+                return Outcome(refusal, 0.0, False, False, False, False)
+        if self.success_rate != 1.0:
+            draw = self._random()
+            if draw < self._slip_left:
+                direction -= 1
+            elif draw >= self._slip_right:
+                direction = (direction + 1) & 3
+        cell = self._state
+        self._state = after = self._moves[cell][direction]
+        return (self._arrivals[after] or self._arrive(after))[after != cell]
+
+    def _arrive(self, cell: int) -> tuple[Outcome, Outcome]:
+        text = render(self._lake, cell, self.observation_format)
+        won, ends = cell == self._lake.goal, self._lake.terminal[cell]
+        stay, arrive = (Outcome(text, float(won), ends, won, True, changed) for changed in (False, True))
+        self._arrivals[cell] = stay, arrive
+        return stay, arrive
+
+    def state_key(self) -> Hashable:
+        lake = self._lake
+        start = None if self.observation_format == "grid" else lake.start  # a board alone does not show it
+        return lake.columns, lake.holes, start, lake.goal, len(self._moves), self._state
+
+    def admissible_actions(self) -> tuple[str, ...]:
+        return () if self._ended else ACTIONS
+
+    def expert_actions(self) -> list[str] | None:
+        """The best action now, then the policy's along the intended outcomes until the goal or a repetition.
+
+        Best for the steps that are left: by chance of reaching the goal, then by expected time. None where the
+        goal cannot be reached in the steps left.
+        """
+        if self._ended:
+            return None
+        policy = _policy(self._lake, self.success_rate)
+        left = None if self.max_steps is None else self.max_steps - self._steps
+        cell = self._state
+        if policy.value(cell, left) == 0.0:
+            return None
+        plan: list[str] = []
+        seen: set[int] = set()
+        while cell not in seen and not self._lake.terminal[cell] and (left is None or left > 0):
+            seen.add(cell)
+            action = policy.action(cell, left)
+            plan.append(ACTIONS[action])
+            cell = self._moves[cell][action]
+            left = None if left is None else left - 1
+        return plan
+
+
+_DIRECTIONS = {name: number for number, name in enumerate(ACTIONS)}
+
+
+@lru_cache(maxsize=64)
+def _given_lake(desc: Map) -> Lake:
+    return Lake(desc)
+
+
+@lru_cache(maxsize=128)
+def _policy(lake: Lake, success_rate: float) -> Policy:
+    return Policy(lake, success_rate)
+
+
+@lru_cache(maxsize=1024)
+def _arrivals(lake: Lake, observation_format: str) -> list[tuple[Outcome, Outcome] | None]:
+    """For every cell, once met, the outcomes of arriving there from itself and from elsewhere.
+
+    Shared by all environments on the lake in this format, which is what the entries depend on.
+    """
+    del observation_format
+    return [None] * len(lake.moves)
+
+
+def render(lake: Lake, cell: int, observation_format: str) -> str:
+    """The text of a lake with the player on a cell."""
+    if observation_format == "grid":
+        return _grid(lake, cell)
+    if observation_format == "coord":
+        return _coordinates(lake, cell)
+    return f"{_coordinates(lake, cell)}\n{_grid(lake, cell)}"
+
+
+def _grid(lake: Lake, cell: int) -> str:
+    symbols = ["O" if letter == "H" else "G" if letter == "G" else "_" for row in lake.desc for letter in row]
+    symbols[cell] = "√" if cell == lake.goal else "X" if lake.terminal[cell] else "P"
+    columns = lake.columns
+    return "\n".join("".join(symbols[place : place + columns]) for place in range(0, len(symbols), columns))
+
+
+def _coordinates(lake: Lake, cell: int) -> str:
+    def at(place: int) -> str:
+        row, column = divmod(place, lake.columns)
+        return f"({row}, {column})"
+
+    player = "Player on goal" if cell == lake.goal else "Player in hole" if lake.terminal[cell] else "Player"
+    lines = [
+        f"Board: {lake.rows} rows, {lake.columns} columns; positions are (row, column), counted from 0",
+        f"Start: {at(lake.start)}",
+        f"Goal: {at(lake.goal)}",
+        f"{player}: {at(cell)}",
+    ]
+    if lake.holes:
+        lines.append(f"Holes: {', '.join(at(hole) for hole in lake.holes)}")
+    return "\n".join(lines)

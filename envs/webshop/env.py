@@ -1,0 +1,272 @@
+"""WebShop as a text world."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, overload
+
+from ..core import Outcome, RewardMode, TextEnv
+from ..errors import ConfigurationError, unknown_name
+from .expert import plan
+from .goals import Goal
+from .original import OBSERVATION_MODES, observe, with_history
+from .session import Session
+from .shop import Shop, open_shop, parse_action
+
+SPLITS = {"test": (0, 500), "dev": (500, 1500), "valid": (500, 1500), "train": (1500, None)}
+"""Goal indices of the published splits; "valid" is another name for "dev"."""
+
+MAX_STEPS = 15
+"""The step limit of ReAct's and GiGPO's WebShop runs, and of RAGEN's on the full set."""
+
+_NO_LUCK = random.Random(0)
+
+
+class Visit(NamedTuple):
+    """State: the session, earlier (observation, action) pairs if they are shown, and the purchase's parts."""
+
+    session: Session
+    before: tuple[tuple[str, str], ...] = ()
+    parts: tuple[tuple[str, Any], ...] = ()
+
+
+class GoalTasks(Sequence[str]):
+    """Goal indices of a split, as strings."""
+
+    def __init__(self, split: str | None, goals: int) -> None:
+        if split is not None and split not in SPLITS:
+            raise unknown_name("split", split, SPLITS)
+        start, stop = SPLITS[split] if split is not None else (0, None)
+        self._range = range(start, goals if stop is None else min(stop, goals))
+        if not self._range:
+            raise ConfigurationError(
+                f"split {split!r} begins at goal {start}, and this shop has {goals} goals; use split=None for all."
+            )
+
+    def __len__(self) -> int:
+        return len(self._range)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [str(i) for i in self._range[index]]
+        return str(self._range[index])
+
+    def __contains__(self, task: object) -> bool:
+        if not isinstance(task, str) or not task.isascii() or not task.isdecimal() or str(int(task)) != task:
+            return False
+        return int(task) in self._range
+
+
+class WebShop(TextEnv[Visit]):
+    """## Description
+    A web shop and an instruction: find a product that fits, choose its options, buy it. Pages, actions, goals,
+    search results and rewards are those of the WebShop benchmark. With no data it runs on a generated catalogue.
+
+    ## Actions
+    * `search[words]` from any page;
+    * `click[name]` for anything clickable, in any case: a button (`back to search`, `< prev`, `next >`,
+      `description`, `features`, `reviews`, `buy now`), a product's number, or an option's value.
+
+    Anything else changes nothing and shows the page again.
+
+    ## Rewards
+    At the purchase, between 0 and 1, for the right kind of product, and its attributes, options and price; 0
+    before. Success is a reward of exactly 1. `info["score"]` is the reward and `info["reward_parts"]` what it is
+    made of (papers report 100 × mean reward and the success rate).
+
+    ## Episode end
+    The purchase.
+
+    ## Info
+    Besides the common entries, `available`: `{"has_search_bar": bool, "clickables": [str]}`; after the purchase
+    also `score`, `reward_parts` and `tagger`.
+
+    ## Tasks
+    A task is the index of a goal in the benchmark's fixed order. Splits are the published ones, by index ("test"
+    0–499, "dev" 500–1499, "train" the rest); they are meant for the human goals of the full catalogue, whose
+    numbers are compared in papers. On smaller sets the same ranges apply as far as there are goals.
+
+    ## Arguments
+    * `split`: "test", "dev" (or "valid"), "train"; None for all goals.
+    * `data`: the folder of the published files (`items_shuffle*.json`, `items_ins_v2*.json`,
+      `items_human_ins*.json`, plain or gzipped), or the product file itself; None: `ARBORETUM_DATA`, else the
+      generated catalogue.
+    * `num_products`: only the first so many products.
+    * `human_goals=False`: crowd-sourced instructions; otherwise instructions made from the products.
+    * `show_attrs=False`: item pages have an "Attributes" button.
+    * `load_seed=0`: draws prices within price ranges, and the price limits of instructions.
+    * `observation_mode="text"`: "text", "text_rich" (buttons and clicked options marked), "html" or "url".
+    * `num_prev_obs=0`, `num_prev_actions=0`: put so many earlier observations and actions before the current one.
+    * `tagger="auto"`: which words of a title are nouns: "spacy", "letters" (the built-in stand-in), or a function.
+    * `search="bm25"`: "bm25" (built in), "bm25s" or "lucene"; all rank alike.
+    * `filter_goals`: a function `(index, goal) -> bool` that chooses goals; `limit_goals`: then draw so many.
+    * `max_steps=15`: step limit.
+
+    ## Source
+    Yao, Chen, Yang and Narasimhan, "WebShop: Towards Scalable Real-World Web Interaction with Grounded Language
+    Agents", NeurIPS 2022.
+    """
+
+    def __init__(
+        self,
+        split: str | None = None,
+        data: str | Path | None = None,
+        num_products: int | None = None,
+        human_goals: bool = False,
+        show_attrs: bool = False,
+        load_seed: int = 0,
+        observation_mode: str = "text",
+        num_prev_obs: int = 0,
+        num_prev_actions: int = 0,
+        tagger: str | Callable[[str], list[str]] = "auto",
+        search: str = "bm25",
+        filter_goals: Callable[[int, Goal], bool] | None = None,
+        limit_goals: int | None = None,
+        max_steps: int | None = MAX_STEPS,
+        reward_mode: RewardMode = "dense",
+        admissible: bool = False,
+        render_mode: str | None = None,
+    ) -> None:
+        if observation_mode not in OBSERVATION_MODES:
+            raise unknown_name("observation_mode", observation_mode, OBSERVATION_MODES)
+        for name, value in (("num_prev_obs", num_prev_obs), ("num_prev_actions", num_prev_actions)):
+            if not isinstance(value, int) or value < 0:
+                raise ConfigurationError(f"{name} must be 0 or a positive integer, not {value!r}.")
+        shop = open_shop(
+            data,
+            num_products,
+            human_goals=bool(human_goals),
+            show_attrs=bool(show_attrs),
+            load_seed=load_seed,
+            tagger=tagger,
+            search=search,
+            filter_goals=filter_goals,
+            limit_goals=limit_goals,
+        )
+        page = shop.catalogue.longest_page + 8192
+        super().__init__(
+            config={
+                "catalogue": shop.catalogue.folder.name,
+                "human_goals": bool(human_goals),
+                "show_attrs": bool(show_attrs),
+                "load_seed": load_seed,
+                "observation_mode": observation_mode,
+                "history": (num_prev_obs, num_prev_actions),
+                "tagger": shop.tagger.name,
+                "filter_goals": getattr(filter_goals, "__qualname__", None),
+                "limit_goals": limit_goals,
+            },
+            max_steps=max_steps,
+            reward_mode=reward_mode,
+            admissible=admissible,
+            render_mode=render_mode,
+            max_observation=(page * 8 if observation_mode == "html" else page) * (1 + num_prev_obs)
+            + 4096 * num_prev_actions,
+        )
+        self.shop: Shop = shop
+        self.observation_mode = observation_mode
+        self._history = (num_prev_obs, num_prev_actions)
+        self.tasks = GoalTasks(split, len(shop.goals))
+        self._shown: tuple[Session, str, tuple[str, ...]] | None = None
+
+    @property
+    def instructions(self) -> str:
+        return (
+            "You are shopping on a website for a customer. Find a product that fits the customer's instruction,"
+            " choose the options it asks for, and buy it. Actions: search[words] looks for products by words;"
+            " click[name] clicks a button, a product's number or an option's value on the page, such as"
+            " click[next >], click[B01HQTWL6S] or click[navy]. Choose options one click at a time; click[buy now]"
+            " ends the visit, so buy only when product and options are right. The better the purchase fits in"
+            " kind, attributes, options and price, the higher the reward."
+        )
+
+    @property
+    def goal(self) -> Goal:
+        """The open task's goal."""
+        return self.shop.goal(int(self.task))
+
+    def _open(self, task: str) -> Visit:
+        return Visit(Session(task, int(task)))
+
+    def _current(self) -> tuple[str, tuple[str, ...]]:
+        """The open page's observation and what can be clicked on it."""
+        session = self._state.session
+        shown = self._shown
+        if shown is None or shown[0] is not session:
+            page = self.shop.page(session)
+            shown = self._shown = (session, observe(page, self.observation_mode), tuple(page.clickables()))
+        return shown[1], shown[2]
+
+    def _observe(self) -> str:
+        return with_history(self._current()[0], list(self._state.before), *self._history)
+
+    def _apply(self, action: str) -> Outcome:
+        session, before, _ = self._state
+        try:
+            after, valid, purchase = self.shop.act(session, action, self._action_rng(session, action))
+        except (IndexError, TypeError, ValueError) as error:  # where the original ends in an exception
+            refusal = f"This search cannot be answered ({error}); search for words instead."
+            return Outcome(refusal, 0.0, False, False, False, False)
+        if longest := max(self._history):
+            before = (*before, (self._current()[0], action))[-longest:]
+        parts = tuple(purchase.parts.items()) if purchase else ()
+        self._state = Visit(after, before, parts)
+        reward = purchase.reward if purchase else 0.0
+        changed = after is not session and after._replace(actions=()) != session._replace(actions=())
+        return Outcome(self._observe(), reward, purchase is not None, reward == 1.0, valid, changed)
+
+    def _action_rng(self, session: Session, action: str) -> random.Random:
+        """A generator for what a search draws; only one for `<r>` draws, and only it uses the episode's luck."""
+        _, argument = parse_action(action)
+        words = session.keywords or ("",)
+        if words[0] == "<r>" or (argument or "").startswith("<r>"):
+            return random.Random(int(self._random() * 2**53))
+        return _NO_LUCK
+
+    def _details(self) -> Mapping[str, Any]:
+        bar = self._state.session.kind == "start"
+        details: dict[str, Any] = {"available": {"has_search_bar": bar, "clickables": list(self._current()[1])}}
+        if self._state.session.kind == "done":
+            details["score"] = self._state.session.reward
+            details["reward_parts"] = dict(self._state.parts)
+            details["tagger"] = self.shop.tagger.name
+        return details
+
+    def state_key(self) -> Hashable:
+        session, before, _ = self._state
+        rich = self.observation_mode == "text_rich"
+        ordered = self.observation_mode in ("html", "url")
+        return (
+            session._replace(
+                actions=(),
+                visited=session.visited if rich else frozenset(),
+                options=session.options if ordered else tuple(sorted(session.options)),
+            ),
+            before,
+        )
+
+    def admissible_actions(self) -> tuple[str, ...]:
+        if self._ended:
+            return ()
+        if self._state.session.kind == "start":
+            words = " ".join(self.goal.words.replace("[", " ").replace("]", " ").split())
+            return (f"search[{words}]",)
+        # A value with a bracket cannot be named in an action, and nothing called "search" can be clicked.
+        names = [name for name in self._current()[1] if name != "search"]
+        return tuple(f"click[{name}]" for name in names if parse_action(f"click[{name}]") == ("click", name))
+
+    def expert_actions(self) -> list[str] | None:
+        """Search, go to the goal's product, choose its options, buy.
+
+        Some synthetic goals cannot be met in full (see `reward.options_met`); there the plan ends in the best
+        purchase of the goal's product.
+        """
+        if self._ended:
+            return None
+        return plan(self.shop, self._state.session)

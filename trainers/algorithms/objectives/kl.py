@@ -1,0 +1,50 @@
+"""Estimates of the divergence from a reference policy (Schulman, "Approximating KL Divergence", 2020).
+
+With d = log π - log π_ref at a token sampled from π:
+
+    k1 = d        k2 = d² / 2        k3 = exp(-d) - 1 + d        abs = |d|
+
+The means of k1 and k3 are KL(π ‖ π_ref). As a term of a loss only k2 has the divergence's gradient (on policy):
+that of k1 is 0 on average, and that of k3 belongs to the reverse divergence.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ....envs.errors import unknown_name
+from .settings import ESTIMATORS, Estimator
+
+_EXPONENT = 20.0
+_LARGEST = 10.0
+
+
+def kl_estimate(
+    logp: Tensor, ref_logp: Tensor, estimator: Estimator = "k3", *, straight_through: bool = False
+) -> Tensor:
+    """One estimate a token.
+
+    Args:
+        logp: log π of the sampled tokens, any shape.
+        ref_logp: log π_ref of the same.
+        estimator: which; k3 is cut to ±10 and its exponent to ±20, as in verl and SkyRL.
+        straight_through: the estimator's value with the gradient of k2 (verl's "k3+").
+
+    Returns:
+        Estimates, of the shape of `logp`.
+    """
+    d = logp - ref_logp
+    if straight_through:
+        half_square = 0.5 * d * d
+        value = kl_estimate(logp.detach(), ref_logp.detach(), estimator)
+        return half_square - half_square.detach() + value
+    if estimator == "k1":
+        return d
+    if estimator == "abs":
+        return d.abs()
+    if estimator == "k2":
+        return 0.5 * d * d
+    if estimator == "k3":
+        return torch.clamp(torch.exp(torch.clamp(-d, -_EXPONENT, _EXPONENT)) - 1.0 + d, -_LARGEST, _LARGEST)
+    raise unknown_name("KL estimator", estimator, ESTIMATORS)

@@ -1,0 +1,308 @@
+"""Every algorithm, as one row of one table: which episodes to roll out, which groups to learn from, what each
+token's advantage is, and which loss.
+
+Numbers are the published ones, with their source beside them. Where sources disagree the paper wins; where a
+paper is silent, the released code that its results come from. PPO and GRPO were first published on other kinds of
+task (control; mathematics in one turn), so their rows take the numbers of those who trained agents over several
+turns with them. A new algorithm is a new row, or one new part.
+
+What a row leaves out is verl's default, with which RAGEN, Search-R1 and GiGPO were run: AdamW with β = (0.9,
+0.999) and weight decay 0.01, gradients cut to norm 1, a constant learning rate without warm-up, temperature 1.
+
+Sources:
+    RAGEN       StarPO, arXiv:2504.20073, sec. 3.2, app. C.2; code: config/base.yaml of its release
+    verl        defaults of verl 0.8.0.dev, trainer/config
+    TRL         defaults of TRL 1.10.0.dev, trainer/*_config.py
+    Search-R1   arXiv:2503.09516, app. B; code: train_ppo.sh, train_grpo.sh, trainer/config
+    Dr. GRPO    arXiv:2503.20783, app. G, table 6; code: examples/qwen2.5-math-7b.sh
+    RLOO        arXiv:2402.14740, app. "Preference Training"
+    DAPO        arXiv:2503.14476; code: run_dapo_qwen2.5_32b.sh
+    GiGPO       arXiv:2505.10978; code: examples/gigpo_trainer/run_{alfworld,webshop,sokoban}.sh
+    T-STAR      arXiv:2604.07165, section 4 and appendix B
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...envs.errors import unknown_name
+from .credit.anchor import Anchor
+from .credit.gae import Gae
+from .credit.group import Group
+from .objectives.settings import Kl, Objective, Overlong
+from .recipe import Chains, Critic, Optimisation, Recipe
+from .schedules import Linear
+from .selectors import Dynamic, Uncertainty
+
+RAGEN_CHAINS = Chains(
+    prompts=8,  # RAGEN: P
+    rollouts=16,  # RAGEN: N
+    temperature=1.0,  # RAGEN code
+    reply_tokens=400,  # RAGEN code
+    max_turns=5,  # RAGEN
+    max_actions_per_turn=5,  # RAGEN app. C.2 (2 in later code)
+    max_actions=10,  # RAGEN
+    format_penalty=-0.1,  # RAGEN
+    think=True,  # RAGEN
+)
+
+
+def _table(*recipes: Recipe) -> dict[str, Recipe]:
+    return {recipe.name: recipe for recipe in recipes}
+
+
+RECIPES: Mapping[str, Recipe] = _table(
+    Recipe(
+        name="ppo",
+        about="PPO with a token critic; KL to the first policy in the reward (arXiv:1707.06347).",
+        credit=Gae(gamma=1.0, lam=1.0),  # Search-R1, RAGEN
+        objective=Objective(
+            clip_low=0.2,  # Search-R1
+            clip_high=0.2,  # Search-R1
+            dual_clip=3.0,  # verl
+            aggregation="token-mean",  # verl
+            entropy_coef=0.001,  # RAGEN; Search-R1 code
+            kl=Kl(coef=0.001, estimator="k1", placement="reward"),  # Search-R1; k1: its code
+        ),
+        sampler=Chains(prompts=8, rollouts=16),  # RAGEN (Search-R1: 512 × 1)
+        critic=Critic(
+            lr=1e-5,  # Search-R1; RAGEN code
+            clip=0.5,  # verl
+            warmup=0,  # Search-R1 code, verl: critic_warmup
+        ),
+        optimisation=Optimisation(
+            updates=200,  # RAGEN (Search-R1: 500)
+            lr=1e-6,  # Search-R1; RAGEN code
+            warmup=0,  # RAGEN code (Search-R1: 0.285 of its steps, the critic 0.015)
+            episodes_per_step=32,  # RAGEN: E (Search-R1: 256)
+        ),
+    ),
+    Recipe(
+        name="grpo",
+        about="Returns relative to their group, on every token of the episode (arXiv:2402.03300).",
+        credit=Group(scale="group", eps=1e-6),  # arXiv:2402.03300, sec. 4.1.2; eps: verl
+        objective=Objective(
+            clip_low=0.2,  # Search-R1, T-STAR's baseline
+            clip_high=0.2,  # Search-R1, T-STAR's baseline
+            aggregation="seq-mean-token-mean",  # arXiv:2402.03300, eq. 3
+            entropy_coef=0.001,  # RAGEN; Search-R1 code
+            kl=Kl(
+                coef=0.001,  # Search-R1 (arXiv:2402.03300, sec. 4.2: 0.04)
+                estimator="k3",  # arXiv:2402.03300, eq. 4
+                placement="loss",  # arXiv:2402.03300, eq. 3
+            ),
+        ),
+        sampler=Chains(prompts=8, rollouts=16),  # RAGEN (Search-R1: N = 5; arXiv:2402.03300, sec. 4.2: 64)
+        optimisation=Optimisation(
+            updates=200,  # RAGEN
+            lr=1e-6,  # arXiv:2402.03300, sec. 4.2; Search-R1; RAGEN code
+            episodes_per_step=32,  # RAGEN: E (arXiv:2402.03300, sec. 4.2: all)
+        ),
+    ),
+    Recipe(
+        name="dr_grpo",
+        about="GRPO without its two biases: no division by the deviation nor by the length (arXiv:2503.20783).",
+        credit=Group(scale="none"),  # Dr. GRPO sec. 3.2
+        objective=Objective(
+            clip_low=0.2,  # Dr. GRPO
+            clip_high=0.2,  # Dr. GRPO
+            aggregation="dr-grpo",  # Dr. GRPO sec. 3.2; code: masked sum over a constant, mean over episodes
+            norm_length=2000,  # code: the longest reply (3000, in one turn); here RAGEN's 5 turns of 400 tokens
+        ),
+        sampler=Chains(
+            prompts=128,  # Dr. GRPO code: rollout_batch_size
+            rollouts=8,  # Dr. GRPO
+            temperature=1.0,  # Dr. GRPO
+            reply_tokens=400,  # RAGEN code
+            max_turns=5,  # RAGEN
+        ),
+        optimisation=Optimisation(
+            updates=200,  # RAGEN
+            lr=1e-6,  # Dr. GRPO
+            betas=(0.9, 0.95),  # Dr. GRPO
+            weight_decay=0.0,  # Dr. GRPO
+            schedule="constant",  # Dr. GRPO
+            max_grad_norm=1.0,  # Dr. GRPO
+            episodes_per_step=128,  # Dr. GRPO code: train_batch_size; 8 steps an update
+            passes=1,  # Dr. GRPO
+        ),
+    ),
+    Recipe(
+        name="rloo",
+        about="REINFORCE with the mean of the other rollouts as baseline; KL in the reward (arXiv:2402.14740).",
+        credit=Group(scale="none", leave_one_out=True),  # RLOO sec. 2.3
+        objective=Objective(
+            clip_low=0.2,  # TRL (RLOO does not clip)
+            clip_high=0.2,  # TRL (RLOO does not clip)
+            aggregation="seq-mean-token-sum",  # the log-probability of the whole episode: RLOO sec. 2.3
+            kl=Kl(
+                coef=0.03,  # RLOO, on TL;DR (0.10 on HH; TRL: 0.05)
+                estimator="k1",  # RLOO eq. 3
+                placement="reward",  # RLOO eq. 3
+            ),
+        ),
+        sampler=Chains(
+            prompts=128,  # RLOO: a rollout batch of 512; that it counts episodes is our reading
+            rollouts=4,  # RLOO: the larger of k = 2 and 4 (TRL: 2)
+        ),
+        optimisation=Optimisation(
+            updates=600,  # RLOO, on TL;DR
+            lr=1e-6,  # RLOO, TRL
+            schedule="constant",  # RLOO
+            warmup=18,  # RLOO: 3 % of the steps
+            episodes_per_step=256,  # RLOO: 2 steps an update
+        ),
+    ),
+    Recipe(
+        name="dapo",
+        about="Clip-higher, dynamic sampling, token-mean loss, soft overlong penalty, no KL (arXiv:2503.14476).",
+        credit=Group(scale="group", eps=1e-6),  # DAPO eq. 9; eps: verl
+        objective=Objective(
+            clip_low=0.2,  # DAPO sec. 4.1
+            clip_high=0.28,  # DAPO sec. 4.1
+            aggregation="token-mean",  # DAPO eq. 12
+            entropy_coef=0.0,  # DAPO code
+        ),
+        sampler=Chains(
+            prompts=512,  # DAPO sec. 4.1
+            rollouts=16,  # DAPO sec. 4.1
+            temperature=1.0,  # DAPO code
+        ),
+        selector=Dynamic(
+            metric="return",  # DAPO eq. 11: correctness
+            max_batches=10,  # DAPO code
+            on_exhausted="partial",  # DAPO code raises; early in a hard task that would end the run
+        ),
+        overlong=Overlong(
+            coef=1.0,  # DAPO eq. 13, code
+            cache=4096,  # DAPO sec. 4.1, of 20480 tokens; the limit is the run's own
+        ),
+        optimisation=Optimisation(
+            updates=200,  # RAGEN
+            lr=1e-6,  # DAPO sec. 4.1
+            weight_decay=0.1,  # DAPO code
+            schedule="constant",  # DAPO sec. 4.1
+            warmup=20,  # DAPO sec. 4.1 (code: 10)
+            max_grad_norm=1.0,  # DAPO code
+            episodes_per_step=512,  # DAPO sec. 4.1: 16 steps an update
+        ),
+    ),
+    Recipe(
+        name="dapo_tstar",
+        about="What T-STAR calls DAPO: GRPO with a sampling temperature that falls from 1 to 0.5 (app. B.3).",
+        credit=Group(scale="group", eps=1e-6),  # T-STAR; eps: verl
+        objective=Objective(
+            clip_low=0.2,  # T-STAR app. B.3: [0.8, 1.2]
+            clip_high=0.2,  # T-STAR app. B.3
+            aggregation="token-mean",  # DAPO eq. 12; T-STAR is silent
+        ),
+        sampler=Chains(
+            prompts=32,  # T-STAR: batch 32; that it counts prompts is our reading
+            rollouts=8,  # T-STAR: M
+            temperature=Linear(1.0, 0.5),  # T-STAR app. B.3; the line is our reading
+        ),
+        optimisation=Optimisation(
+            updates=160,  # T-STAR
+            lr=5e-6,  # T-STAR
+        ),
+    ),
+    Recipe(
+        name="gigpo",
+        about="GRPO between episodes plus the same between turns taken from one state (arXiv:2505.10978).",
+        credit=Anchor(
+            gamma=0.95,  # GiGPO eq. 5; code
+            omega=1.0,  # GiGPO eq. 8; code
+            scale="none",  # GiGPO code: its default, on WebShop and Sokoban; the deviation on ALFWorld
+            eps=1e-6,  # GiGPO code
+            anchor="state",  # where observations name the state the two are the same
+            invalid_penalty=0.1,  # GiGPO, code
+        ),
+        objective=Objective(
+            clip_low=0.2,  # GiGPO code
+            clip_high=0.2,  # GiGPO code
+            dual_clip=3.0,  # GiGPO code
+            aggregation="token-mean",  # GiGPO code
+            entropy_coef=0.0,  # none in GiGPO's objective (code: 0.001)
+            kl=Kl(coef=0.01, estimator="k3", placement="loss"),  # GiGPO; k3: code
+        ),
+        sampler=Chains(
+            prompts=16,  # GiGPO, code (32 on Sokoban)
+            rollouts=8,  # GiGPO: N
+            temperature=1.0,  # GiGPO, code
+            reply_tokens=512,  # GiGPO, code
+            format_penalty=0.0,  # the credit rule's own takes its place
+        ),
+        optimisation=Optimisation(
+            updates=150,  # GiGPO code
+            lr=1e-6,  # GiGPO, code
+            episodes_per_step=32,  # RAGEN: E; GiGPO counts turns, 64 a step (256 on ALFWorld)
+        ),
+    ),
+    Recipe(
+        name="starpo",
+        about="RAGEN's StarPO, its PPO form: whole trajectories, sparse critic credit (arXiv:2504.20073).",
+        credit=Gae(gamma=1.0, lam=1.0),  # RAGEN
+        objective=Objective(
+            clip_low=0.2,  # RAGEN app. D
+            clip_high=0.2,  # RAGEN app. D, before clip-higher
+            dual_clip=3.0,  # verl
+            aggregation="token-mean",  # RAGEN code (eq. 4 takes the mean of each trajectory first)
+            entropy_coef=0.001,  # RAGEN
+            kl=Kl(
+                coef=0.001,  # RAGEN app. C.2
+                estimator="k1",  # RAGEN app. C.2
+                placement="loss",  # RAGEN eq. 10
+            ),
+        ),
+        sampler=RAGEN_CHAINS,
+        critic=Critic(
+            lr=1e-5,  # RAGEN code
+            clip=0.5,  # verl
+        ),
+        optimisation=Optimisation(
+            updates=200,  # RAGEN app. C.2
+            lr=1e-6,  # RAGEN code
+            betas=(0.9, 0.999),  # RAGEN app. C.2
+            max_grad_norm=1.0,  # verl
+            episodes_per_step=32,  # RAGEN app. C.2: E
+            passes=1,  # RAGEN sec. 4.3: Online-1 was best
+        ),
+    ),
+    Recipe(
+        name="starpo_s",
+        about="StarPO, stabilised: only the most uncertain starts, no KL, clip-higher (arXiv:2504.20073).",
+        credit=Gae(gamma=1.0, lam=1.0),  # RAGEN
+        objective=Objective(
+            clip_low=0.2,  # RAGEN app. D
+            clip_high=0.28,  # RAGEN app. D
+            dual_clip=3.0,  # verl
+            aggregation="token-mean",  # RAGEN code (eq. 4 takes the mean of each trajectory first)
+            entropy_coef=0.001,  # RAGEN
+        ),
+        sampler=RAGEN_CHAINS,
+        selector=Uncertainty(rule="fraction", amount=0.25),  # RAGEN sec. 4.2 (later scripts: 0.5)
+        critic=Critic(
+            lr=1e-5,  # RAGEN code
+            clip=0.5,  # verl
+        ),
+        optimisation=Optimisation(
+            updates=200,  # RAGEN app. C.2
+            lr=1e-6,  # RAGEN code
+            betas=(0.9, 0.999),  # RAGEN app. C.2
+            max_grad_norm=1.0,  # verl
+            episodes_per_step=32,  # RAGEN app. C.2: E; with a quarter of the groups, one step an update
+            passes=1,  # RAGEN sec. 4.3: Online-1 was best
+        ),
+    ),
+)
+
+
+def recipe_named(name: str) -> Recipe:
+    """The recipe of that name.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    if name not in RECIPES:
+        raise unknown_name("recipe", name, RECIPES)
+    return RECIPES[name]

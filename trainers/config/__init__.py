@@ -1,0 +1,1 @@
+"""Settings of a training run, checked without loading torch."""

@@ -1,0 +1,1 @@
+"""Sampled episodes as arrays, and the micro-batches made from them."""

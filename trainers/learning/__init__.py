@@ -1,0 +1,1 @@
+"""Policy, critic, optimizer and learner, in one process or sharded over several."""

@@ -1,0 +1,1 @@
+"""Metrics of a training run, and everything that displays them."""
