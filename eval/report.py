@@ -17,8 +17,9 @@ from typing import Any
 
 from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, select_autoescape
 
+from ..envs.files import write_atomic
 from .statistics import Interval
-from .store import Result, read_episode, write_whole
+from .store import Result, read_episode
 from .summary import Line, Summary
 
 EPISODES_PER_CELL = 256
@@ -45,7 +46,7 @@ def write_report(path: Path, summary: Summary, runs: Sequence[tuple[Path, Sequen
             has_score=any(line.score is not None for line in summary.lines),
         )
     )
-    write_whole(path, page)
+    write_atomic(path, page)
 
 
 def pages(*loaders: BaseLoader) -> Environment:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from ..agents.episode import Episode
 from ..envs.errors import ConfigurationError, DataError
+from ..envs.files import write_atomic
 
 _TURNS = b',"turns":['  # cannot occur inside a JSON string, where quotes are escaped
 _END = b"\n"
@@ -127,7 +128,7 @@ class Store:
                 )
         changed = {"expected": {**manifest.get("expected", {}), **counts}, "tasks": {**before, **digests}}
         if any(manifest.get(key) != value for key, value in changed.items()):
-            write_whole(self.folder / "run.json", _pretty({**manifest, **changed}))
+            write_atomic(self.folder / "run.json", _pretty({**manifest, **changed}))
 
     def finished(self) -> dict[Key, Result]:
         """The whole episodes so far; those that broke off with an error are not among them."""
@@ -158,7 +159,7 @@ class Store:
         if not path.exists() or not played:
             if played:
                 raise ConfigurationError(f"{self.folder}: holds episodes but no run.json; choose another --out.")
-            write_whole(path, _pretty(manifest))
+            write_atomic(path, _pretty(manifest))
             return
         there = read_manifest(self.folder)
         for field in ("suite", "agents"):
@@ -273,10 +274,3 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def _pretty(data: dict[str, Any]) -> str:
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that readers see the old one or the new one, never half of it."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)

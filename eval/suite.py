@@ -17,12 +17,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from ..assets import asset
 from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError, DataError, unknown_name
 from ..envs.registry import make_env
@@ -145,8 +145,7 @@ def _without_defaults(owner: Entry | Suite, data: Mapping[str, Any]) -> dict[str
 
 def suite_names() -> list[str]:
     """The shipped suites."""
-    folder = files(f"{__package__.rpartition('.')[0]}.assets") / "suites"
-    return sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
+    return sorted(path.stem for path in asset("suites").glob("*.yaml"))
 
 
 def load_suite(name: str) -> Suite:
@@ -156,7 +155,7 @@ def load_suite(name: str) -> Suite:
         ConfigurationError: no such suite, or a file that does not describe one.
     """
     if name in suite_names():
-        source = files(f"{__package__.rpartition('.')[0]}.assets") / "suites" / f"{name}.yaml"
+        source = asset(f"suites/{name}.yaml")
         return parse_suite(source.read_text(encoding="utf-8"), f"{name}.yaml")
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):

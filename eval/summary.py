@@ -11,8 +11,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ..envs.files import write_atomic
 from .statistics import Interval, Paired, mean, paired, rate
-from .store import Key, Result, latest, read_manifest, write_whole
+from .store import Key, Result, latest, read_manifest
 from .suite import Entry, Suite, parse_suite
 
 RANDOM, EXPERT = "random", "expert"
@@ -250,7 +251,7 @@ def _comparisons(entry: Entry, cells: Mapping[str, list[Result]]) -> list[Compar
 
 def write_summary(folder: Path, summary: Summary) -> None:
     """Write `summary.json`: the summary as plain data, NaN and infinities as null."""
-    write_whole(folder / "summary.json", json.dumps(_plain(asdict(summary)), indent=2, ensure_ascii=False) + "\n")
+    write_atomic(folder / "summary.json", json.dumps(_plain(asdict(summary)), indent=2, ensure_ascii=False) + "\n")
 
 
 def _plain(value: Any) -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
+
+from ...assets import asset
 
 SAPLING = "sapling"
 
@@ -13,4 +14,4 @@ def model_source(name: str | Path) -> str | Path:
 
     A folder of one's own that is called so is "./sapling".
     """
-    return Path(str(files(f"{__package__.partition('.')[0]}.assets") / SAPLING)) if name == SAPLING else name
+    return asset(SAPLING) if name == SAPLING else name

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ...assets import asset
 from ...envs.errors import ConfigurationError, unknown_name
 
 
@@ -61,7 +61,7 @@ def load_template(tokenizer: Any, template: str | Path | None) -> Template:
                 f"the chat template {name!r} needs the token {missing[0]}, which the tokenizer of "
                 f"{_name(tokenizer)} does not have; {advice(tokenizer)}"
             )
-        text = (files(f"{__package__.split('.')[0]}.assets") / "templates" / f"{name}.jinja").read_text("utf-8")
+        text = asset(f"templates/{name}.jinja").read_text("utf-8")
         return Template(f"the chat template {name!r}", text)
     path = Path(template)
     if not path.is_file():

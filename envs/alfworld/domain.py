@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib.resources import files
 from typing import TypeAlias
 
+from ...assets import asset
 from .pddl import Action, Domain, Expression, Malformed, read_domain, typed_names
 
 Meaning: TypeAlias = "str | tuple[Meaning, ...] | frozenset[Meaning]"
@@ -96,7 +96,7 @@ def read_rules(text: str) -> tuple[Domain, Rules]:
 
 def household_text(suffix: str) -> str:
     """The text of `assets/household.<suffix>`: "pddl" for the domain, "twl" for the grammar."""
-    return (files(__package__.rpartition(".envs")[0] + ".assets") / f"household.{suffix}").read_text("utf-8")
+    return asset(f"household.{suffix}").read_text("utf-8")
 
 
 @lru_cache(maxsize=1)

@@ -11,9 +11,9 @@ import json
 import random
 from collections.abc import Iterator
 from functools import lru_cache
-from importlib.resources import files
 from typing import NamedTuple
 
+from ...assets import asset
 from ..seeding import stable_seed
 from .product import HumanInstruction, Product
 
@@ -53,7 +53,7 @@ def _tables() -> tuple[tuple[str, ...], tuple[Family, ...]]:
     No option value there hides a colour word inside another word ("peppermint"): such a goal could not be met in
     full, by a quirk of the published reward that `reward.options_met` keeps.
     """
-    source = files(f"{__package__.partition('.')[0]}.assets") / "webshop_families.json"
+    source = asset("webshop_families.json")
     tables = json.loads(source.read_text(encoding="utf-8"))
     return tuple(tables["brands"]), tuple(Family(**family) for family in tables["families"])
 

@@ -5,8 +5,9 @@ Its weights are random: it talks nonsense, at the cost structure of a real model
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
+
+from ...assets import asset
 
 _TEXT = """You are solving the Sokoban puzzle. You are the player and you need to push all boxes to targets.
 When you are right next to a box, you can push it by moving in the same direction. You cannot push a box through a
@@ -35,7 +36,7 @@ def make_tiny_model(folder: Path, seed: int = 0, hidden: int = 128, layers: int 
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-    template = files(f"{__package__.split('.')[0]}.assets") / "templates" / "chatml.jinja"
+    template = asset("templates/chatml.jinja")
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()

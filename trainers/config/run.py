@@ -11,8 +11,8 @@ from typing import Any
 
 from ...envs.checks import at_least, positive
 from ...envs.errors import ConfigurationError, DataError
+from ...envs.files import write_atomic
 from ...envs.tasks import GeneratedTasks
-from ...eval.store import write_whole
 from ..algorithms.recipe import Chains, Recipe
 from ..algorithms.schedules import Linear
 from ..checkpoints.store import Checkpoints
@@ -191,7 +191,7 @@ def _claim(folder: Path, mine: dict[str, Any], deciding: Sequence[str], *, resum
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / FILE, json.dumps(mine, indent=2) + "\n")
+        write_atomic(folder / FILE, json.dumps(mine, indent=2) + "\n")
     except OSError as error:
         raise ConfigurationError(f"{folder}: cannot be written to ({error.strerror}).") from None
 

@@ -13,9 +13,9 @@ from typing import Any
 from jinja2 import PackageLoader
 
 from ...envs.errors import ConfigurationError, DataError
+from ...envs.files import write_atomic
 from ...eval.report import cell, pages
 from ...eval.statistics import Interval
-from ...eval.store import write_whole
 from ..checkpoints.store import Checkpoints
 from ..config.run import FILE, flat, plain
 from ..monitor import ROLLED_BACK, Monitor
@@ -76,7 +76,7 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
         settings=_written(settings),
         cells=_cells(folder),
     )
-    write_whole(target, text)
+    write_atomic(target, text)
     return target
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...agents.episode import Episode
-from ...eval.store import write_whole
+from ...envs.files import write_atomic
 from .metrics import json_lines
 
 FILE = "samples.jsonl"
@@ -36,7 +36,7 @@ class Samples:
         lines = [
             json.dumps(sample) + "\n" for sample in read_samples(self._path.parent) if sample["update"] <= update
         ]
-        write_whole(self._path, "".join(lines))
+        write_atomic(self._path, "".join(lines))
 
     def add(self, update: int, episodes: Iterable[Episode]) -> None:
         """Write down episodes of the validation after an update."""

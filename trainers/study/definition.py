@@ -22,12 +22,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import yaml
 
+from ...assets import asset
 from ...envs.checks import at_least
 from ...envs.errors import ConfigurationError, DataError, unknown_name
 from ..algorithms.recipe import Recipe
@@ -145,7 +144,7 @@ class Study:
 
 def study_names() -> list[str]:
     """The shipped studies."""
-    return sorted(item.name.removesuffix(".yaml") for item in _shipped().iterdir() if item.name.endswith(".yaml"))
+    return sorted(path.stem for path in asset("studies").glob("*.yaml"))
 
 
 def load_study(name: str) -> Study:
@@ -156,7 +155,7 @@ def load_study(name: str) -> Study:
         DataError: a file that does not describe one.
     """
     if name in study_names():
-        return parse_study((_shipped() / f"{name}.yaml").read_text(encoding="utf-8"), f"{name}.yaml")
+        return parse_study(asset(f"studies/{name}.yaml").read_text(encoding="utf-8"), f"{name}.yaml")
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
         raise unknown_name("study", name, [*study_names(), "or the path of a .yaml file"])
@@ -196,10 +195,6 @@ def parse_study(text: str, where: str) -> Study:
     except (KeyError, TypeError, AttributeError, ConfigurationError) as error:
         raise DataError(where, f"does not describe a study ({error}).") from None
     return study
-
-
-def _shipped() -> Any:
-    return files(f"{__package__.partition('.')[0]}.assets") / "studies"
 
 
 __all__ = ["Study", "Trial", "load_study", "parse_study", "study_names"]

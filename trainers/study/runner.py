@@ -23,7 +23,7 @@ from rich.text import Text
 
 from ...envs.checks import at_least
 from ...envs.errors import ConfigurationError, DataError
-from ...eval.store import write_whole
+from ...envs.files import write_atomic
 from ..config.run import plain
 from ..reporting.metrics import json_lines
 from ..reporting.terminal_plot import Series, plot, running_mean
@@ -96,13 +96,13 @@ def _claim(study: Study, out: Path) -> None:
         raise ConfigurationError(
             f"{out}: holds a study that was begun with another {changed[0]}; choose another --out, or delete it."
         )
-    write_whole(path, json.dumps(mine, indent=2) + "\n")
+    write_atomic(path, json.dumps(mine, indent=2) + "\n")
 
 
 def _conclude(study: Study, out: Path, references: Mapping[str, Mapping[str, Outcomes]], console: Console) -> None:
     found = rows(study, out, references)
-    write_whole(out / "summary.json", json.dumps([row.to_dict() for row in found], indent=2) + "\n")
-    write_whole(out / "table.md", markdown(study, found))
+    write_atomic(out / "summary.json", json.dumps([row.to_dict() for row in found], indent=2) + "\n")
+    write_atomic(out / "table.md", markdown(study, found))
     console.print(drawn(study, found))
     console.print(
         f"Table: {out / 'table.md'}; report of each run: {out}/<world>/<recipe>-<seed>/report.html",

@@ -12,7 +12,7 @@ from ...agents.base import Agent
 from ...agents.play import Job, play
 from ...agents.reference import ExpertAgent, RandomAgent
 from ...envs.errors import DataError
-from ...eval.store import write_whole
+from ...envs.files import write_atomic
 from ...eval.suite import Entry, Suite
 from ..config.settings import World
 from ..sampling.sampler import dialogue_of
@@ -47,7 +47,7 @@ def fulfil(study: Study, trial: Trial, out: Path) -> None:
     finally:
         training.close()
     write_report(run.out)
-    write_whole(run.out / RESULT, json.dumps({"updates": training.position.update, "outcomes": found}))
+    write_atomic(run.out / RESULT, json.dumps({"updates": training.position.update, "outcomes": found}))
     shutil.rmtree(run.out / "checkpoints", ignore_errors=True)
 
 
@@ -68,7 +68,7 @@ def warm_start(study: Study, world: str, out: Path) -> None:
         found = measured(study, study.worlds[world], sampler)
     finally:
         sampler.engine.close()
-    write_whole(out / f"warm-start-{world}.json", json.dumps({"outcomes": found}))
+    write_atomic(out / f"warm-start-{world}.json", json.dumps({"outcomes": found}))
 
 
 def _prepare() -> None:
