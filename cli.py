@@ -13,7 +13,7 @@ from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg, subcomm
 from tyro.extras import SubcommandApp
 
 from .envs.errors import ConfigurationError
-from .trainers.config.cli_options import LessonOptions, TrainOptions
+from .trainers.config.cli_options import SFTOptions, TrainOptions
 
 DESCRIPTION = "Text worlds, players, trainers and an evaluation harness for language-model agents."
 
@@ -371,28 +371,30 @@ def data(
 
 
 @app.command
-def train(recipe: Positional[str], /, *, options: Annotated[TrainOptions, arg(name="")]) -> int:
-    """Train a language model by reinforcement learning on a world's tasks.
+def train(recipe: Positional[str | None] = None, /, *, options: Annotated[TrainOptions, arg(name="")]) -> int:
+    """Train a language model by reinforcement learning on an environment's tasks.
 
     Args:
-        recipe: ppo, grpo, dr_grpo, rloo, dapo, dapo_tstar, gigpo, starpo or starpo_s.
-        options: everything else.
+        recipe: Algorithm: {recipes}, or a plug-in's. Required, unless --resume is given.
+        options: Everything else.
     """
-    from .trainers.train import train as run
+    from .trainers import train as training
 
-    return run(options.run(recipe), resume=options.resume, console=console)
+    config = training.resolve_training_config(recipe, options)
+    return training.train(config, resume=options.resume is not None, console=console)
 
 
 @app.command
-def sft(*, options: Annotated[LessonOptions, arg(name="")]) -> int:
-    """Warm-start a language model on episodes of a world's expert.
+def sft(*, options: Annotated[SFTOptions, arg(name="")]) -> int:
+    """Fine-tune a language model on episodes of an environment's expert, as a warm start of training.
 
     Args:
-        options: everything.
+        options: Everything.
     """
-    from .trainers.train import sft as run
+    from .trainers import train as training
 
-    return run(options.lesson(), resume=options.resume, console=console)
+    config = training.resolve_sft_config(options)
+    return training.sft(config, resume=options.resume is not None, console=console)
 
 
 @app.command

@@ -7,7 +7,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,7 +45,8 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 def replace_folder(folder: Path, *, overwrite: bool = True) -> Iterator[Path]:
     """Context that yields an empty folder to fill, and puts it in the place of `folder` at the end.
 
-    If the block raises, `folder` stays as it was.
+    If the block raises, `folder` stays as it was. A process killed between the two renames at the end leaves
+    the old and the new content under names that end in `PART`, and no `folder`.
 
     Args:
         folder: Folder to create or replace; parents are created.
@@ -64,7 +65,11 @@ def replace_folder(folder: Path, *, overwrite: bool = True) -> Iterator[Path]:
         if overwrite and folder.exists():
             old = _part_of(folder)
             folder.rename(old)
-            part.rename(folder)
+            try:
+                part.rename(folder)
+            except OSError:
+                old.rename(folder)
+                raise
             shutil.rmtree(old, ignore_errors=True)
         else:
             try:
@@ -93,15 +98,18 @@ def read_jsonl(path: Path, *, damaged: Literal["raise", "skip"] = "raise") -> li
         text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return []
-    lines = text.splitlines(keepends=True)
+    lines = text.split("\n")  # not splitlines(): JSON strings may hold other line separators, such as U+2028
+    unfinished = lines.pop()
     records = []
     for number, line in enumerate(lines, 1):
         try:
             records.append(json.loads(line))
         except ValueError as error:
-            unfinished = number == len(lines) and not line.endswith("\n")
-            if damaged == "raise" and not unfinished:
+            if damaged == "raise":
                 raise DataError(path, f"is not valid JSON ({error}).", number) from None
+    if unfinished:
+        with suppress(ValueError):
+            records.append(json.loads(unfinished))
     return records
 
 

@@ -46,6 +46,28 @@ def plugin_class(kind: type[T], name: str) -> type[T] | None:
     return None
 
 
+def plugin_object(kind: type[T], name: str) -> T | None:
+    """Return the instance of `kind` that a plug-in offers under `name`, or that the path `module:attribute` names.
+
+    Returns:
+        None if `name` is neither a path nor the name of an installed plug-in of this kind. A plug-in's name is its
+        entry point's, or the object's own `name`.
+
+    Raises:
+        ConfigurationError: The path, or the plug-in, cannot be imported or is of another kind.
+    """
+    if ":" in name:
+        found = _load(name)
+        if not isinstance(found, kind):
+            raise ConfigurationError(f"{name} is not an instance of {kind.__name__}.")
+        return found
+    for point in entry_points(group=GROUP, name=name):
+        found = _load(point.value)
+        if isinstance(found, kind):
+            return found
+    return next((found for found in plugin_objects(kind) if getattr(found, "name", None) == name), None)
+
+
 def plugin_objects(kind: type[T]) -> list[T]:
     """All instances of `kind` that installed plug-ins offer, in the order of their names."""
     points = sorted(entry_points(group=GROUP), key=lambda point: point.name)

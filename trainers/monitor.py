@@ -1,10 +1,10 @@
-"""The echo-trap monitor: does a policy collapse into a few phrases, before its success shows it?
+"""Echo-trap monitor: detects the collapse of a policy before its success rate shows it.
 
-RAGEN (arXiv:2504.20073, sec. 4.1) describes how multi-turn training goes wrong: returns within a group become
-alike and entropy falls *before* the mean return does, and gradient norms spike when there is no way back. Returns
-also become alike when a policy solves its tasks, so a loss of variance that better returns explain is no sign.
+RAGEN (arXiv:2504.20073, sec. 4.1) describes the collapse of multi-turn training: the variance of returns within
+groups and the entropy fall *before* the mean return does, and gradient norms spike when the policy cannot recover.
+Variance also falls when a policy solves its tasks, so a fall that better returns explain is not a sign.
 
-Everything here is a function of the metrics so far.
+Everything here is a function of the metrics up to now.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Sign = Literal["variance", "entropy", "entropy-jump", "gradient", "silence", "ec
 
 
 class Alarm(NamedTuple):
-    """A sign of collapse.
+    """First occurrence of a sign of collapse.
 
     Attributes:
-        update: at which it appeared.
-        sign: which.
-        evidence: the numbers that it was seen by.
+        update: Update at which the sign appeared.
+        sign: Kind of sign.
+        evidence: Measurements that triggered it, by name.
     """
 
     update: int
@@ -35,36 +35,38 @@ class Alarm(NamedTuple):
 
     def __str__(self) -> str:
         numbers = ", ".join(f"{name} {value:.3g}" for name, value in self.evidence.items())
-        return f"update {self.update}: {_WORDS[self.sign]} ({numbers})"
+        return f"update {self.update}: {_DESCRIPTIONS[self.sign]} ({numbers})"
 
 
-_WORDS: Mapping[str, str] = {
-    "variance": "returns within groups become alike, and better returns do not explain it",
+_DESCRIPTIONS: Mapping[str, str] = {
+    "variance": "the variance of returns within groups has fallen, and better returns do not explain it",
     "entropy": "entropy has fallen",
     "entropy-jump": "entropy has jumped",
-    "gradient": "the gradient norm spiked",
-    "silence": "groups have all but stopped to differ: there is nothing left to learn from",
-    "echo-trap": "ECHO TRAP: variance and entropy fall before the mean return does",
+    "gradient": "the gradient norm has spiked",
+    "silence": "returns hardly differ within groups any more, so there is almost no advantage to train on",
+    "echo-trap": "ECHO TRAP: variance and entropy have fallen before the mean return",
 }
 
 
 @dataclass(frozen=True)
 class Monitor:
-    """What counts as a sign.
+    """Signs of collapse, and the response to them.
 
     Attributes:
-        window: updates that are averaged, and looked back on.
-        variance: fraction of its highest windowed mean below which the deviation of returns is a sign.
-        entropy: the same for entropy; a jump is a rise above the first window's mean divided by this.
-        gradient: a spike is this many times the median of the window before.
-        silence: fraction of the first window's deviation below which a whole window is silent (RAGEN-2's rule),
-            unless better returns explain it.
-        action: what follows a fatal sign: a warning, as after every sign; the end of the run; or a rollback: back
-            to the best checkpoint after which a whole window went by without any sign, and on from there with a
-            lower learning rate.
-        fatal: which signs are fatal.
-        lr_factor: what the learning rate is multiplied by at each rollback.
-        rollbacks: how many there may be; then a fatal sign ends the run.
+        window: Width of the moving averages, in updates.
+        variance: Sign "variance": the moving average of the return's standard deviation within groups is below
+            this fraction of its peak.
+        entropy: Sign "entropy": the moving average of entropy is below this fraction of its peak. Sign
+            "entropy-jump": it is above the first window's mean divided by this.
+        gradient: Sign "gradient": the gradient norm is above this multiple of the preceding window's median.
+        silence: Sign "silence": a whole window's standard deviations are below this fraction of the first window's
+            mean (RAGEN-2's rule), unless better returns explain it.
+        action: Response to a fatal sign. "warn" prints a warning, as for every sign; "stop" ends the run;
+            "rollback" returns to the best checkpoint that a whole window without signs followed, and continues
+            from it with lower learning rates.
+        fatal: Signs that trigger the action.
+        lr_factor: Factor on the learning rates at each rollback.
+        rollbacks: Maximum number of rollbacks; after them a fatal sign ends the run.
     """
 
     window: int = 10
@@ -77,23 +79,24 @@ class Monitor:
     lr_factor: float = 0.5
     rollbacks: int = 2
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raise `ConfigurationError` for a value out of range."""
         at_least("monitor.window", self.window, 2)
         at_least("monitor.gradient", self.gradient, 1)
         at_least("monitor.rollbacks", self.rollbacks, 0)
         positive("monitor.lr_factor", self.lr_factor)
         one_of("monitor.action", self.action, ("warn", "stop", "rollback"))
         for sign in self.fatal:
-            one_of("monitor.fatal", sign, tuple(_WORDS))
+            one_of("monitor.fatal", sign, tuple(_DESCRIPTIONS))
         for name in ("variance", "entropy", "silence", "lr_factor"):
             fraction(f"monitor.{name}", getattr(self, name))
 
     def alarms(self, history: Sequence[Mapping[str, float]]) -> list[Alarm]:
-        """The signs that the newest update shows and the one before it did not.
+        """Return an alarm for every sign of the newest update that the update before it did not have.
 
         Args:
-            history: metrics of every update so far: `update`, `return`, `group_return_std`, `entropy`,
-                `grad_norm`; a metric that an update lacks is passed over.
+            history: Metrics of every update so far: `update`, `return`, `group_return_std`, `entropy` and
+                `grad_norm`. Updates that lack a metric are skipped for it.
         """
         if not history:
             return []
@@ -102,22 +105,22 @@ class Monitor:
         return [Alarm(update, sign, evidence) for sign, evidence in now.items() if sign not in before]
 
     def all_alarms(self, history: Sequence[Mapping[str, float]]) -> list[Alarm]:
-        """The alarms of a whole run, in their order.
+        """Return the alarms of a whole run, in order.
 
         Args:
-            history: of all updates, those that a rollback undid included.
+            history: Metrics of all updates, including those that a rollback undid.
         """
-        found = []
+        alarms = []
         for place, record in enumerate(history):
-            found += self.alarms([*line(history[:place]), record])
-        return found
+            alarms += self.alarms([*current_lineage(history[:place]), record])
+        return alarms
 
     def is_fatal(self, alarms: Sequence[Alarm]) -> bool:
-        """Whether something should follow these."""
+        """Return True if the alarms call for the monitor's action."""
         return self.action != "warn" and any(alarm.sign in self.fatal for alarm in alarms)
 
     def signs(self, history: Sequence[Mapping[str, float]]) -> dict[Sign, dict[str, float]]:
-        """What the newest update shows, with the evidence; `history` as for `alarms`."""
+        """Return the signs of the newest update with their evidence; `history` is as for `alarms`."""
         found: dict[Sign, dict[str, float]] = {}
         stds, returns = (
             _windows(history, "group_return_std", self.window),
@@ -126,45 +129,45 @@ class Monitor:
         if len(stds) > 1 and len(stds) == len(returns):
             peak = max(range(len(stds)), key=stds.__getitem__)
             gain = returns[-1] - returns[peak]
-            # A quarter of a deviation better would explain that episodes of a group are more alike.
+            # A gain of a quarter of a standard deviation would explain the lower variance.
             if stds[-1] < self.variance * stds[peak] and gain <= 0.25 * stds[peak]:
                 found["variance"] = {
                     "deviation": stds[-1],
-                    "at its highest": stds[peak],
+                    "peak": stds[peak],
                     "mean return": returns[-1],
-                    "then": returns[peak],
+                    "at the peak": returns[peak],
                 }
         entropies = _windows(history, "entropy", self.window)
         if len(entropies) > 1:
             if entropies[-1] < self.entropy * max(entropies):
-                found["entropy"] = {"entropy": entropies[-1], "at its highest": max(entropies)}
+                found["entropy"] = {"entropy": entropies[-1], "peak": max(entropies)}
             if entropies[-1] > entropies[0] / max(self.entropy, 1e-9):
-                found["entropy-jump"] = {"entropy": entropies[-1], "at first": entropies[0]}
+                found["entropy-jump"] = {"entropy": entropies[-1], "first window": entropies[0]}
         norms = [float(record["grad_norm"]) for record in history if "grad_norm" in record]
         if history and "grad_norm" in history[-1] and len(norms) > self.window:
             usual = median(norms[-self.window - 1 : -1])
             if not math.isfinite(norms[-1]) or norms[-1] > self.gradient * usual > 0:
-                found["gradient"] = {"norm": norms[-1], "median before": usual}
+                found["gradient"] = {"norm": norms[-1], "median": usual}
         raw = [float(record["group_return_std"]) for record in history if "group_return_std" in record]
         if len(raw) >= 2 * self.window:
             first, highest = fmean(raw[: self.window]), max(raw[-self.window :])
             solved = len(stds) == len(returns) and returns[-1] - returns[0] > 0.25 * first
             if highest < self.silence * first and not solved:
-                found["silence"] = {"highest deviation": highest, "at first": first}
-        # Before the mean falls: afterwards it is no warning any more.
+                found["silence"] = {"largest deviation": highest, "first window": first}
+        # A warning only as long as the mean return has not fallen.
         if "variance" in found and "entropy" in found:
-            kept = found["variance"]["mean return"] >= found["variance"]["then"] - 0.25 * max(stds)
+            kept = found["variance"]["mean return"] >= found["variance"]["at the peak"] - 0.25 * max(stds)
             if kept:
                 found["echo-trap"] = {**found["variance"], **found["entropy"]}
         return found
 
 
 ROLLED_BACK = "rolled_back_to"
-"""The metric of an update after which the policy went back: the updates before the checkpoint that it went to."""
+"""Metric of an update that a rollback followed: the updates before the checkpoint that was loaded."""
 
 
-def line(history: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
-    """The updates that led to the policy as it is: without the look before the first, and what rollbacks undid."""
+def current_lineage(history: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
+    """Return the updates that produced the current policy: without the initial validation and undone updates."""
     kept: list[Mapping[str, float]] = []
     for record in history:
         if record["update"]:
@@ -175,8 +178,8 @@ def line(history: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
 
 
 def _windows(history: Sequence[Mapping[str, float]], name: str, width: int) -> list[float]:
-    """Means of `width` records in a row, one for each place where so many are there."""
-    import numpy as np  # not when the command starts
+    """Return the moving average of a metric over `width` records."""
+    import numpy as np  # lazily: the command line imports this module for its options
 
     values = [float(record[name]) for record in history if name in record]
     if len(values) < width:

@@ -1,13 +1,15 @@
-"""Supervised fine-tuning on expert episodes: the warm start of a training run."""
+"""Supervised fine-tuning on expert episodes: the warm start of a training run.
+
+for record in SFTTrainer(config).run():
+    print(record["loss"])
+"""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,142 +21,164 @@ from ..agents.episode import Episode
 from ..envs.errors import DataError
 from ..envs.seeding import stable_seed
 from .algorithms.objectives.loss import Sums
-from .algorithms.recipe import Optimisation
+from .algorithms.recipe import Optimization
+from .checkpoints.contents import trained_weights
+from .checkpoints.export import export_model
+from .checkpoints.run_folder import MODEL_FOLDER
 from .checkpoints.store import Checkpoints
-from .config.run import MODEL, Lesson
+from .config.resolve import make_entry
+from .config.run import SFTConfig
 from .data.microbatches import MicroBatch, optimizer_batches
 from .data.rollouts import Rollouts, from_episodes
-from .learning.accumulation import run_micros, shared_micros
-from .learning.distributed import make_accelerator
-from .learning.optimizer import make_descent
-from .learning.policy import Policy, export, load_causal, on_device
-from .learning.sharding import merged, put_state, whole_state
-from .sampling.demonstrations import expert_episodes, quality
-from .sampling.policy_engine import shared
-from .sampling.sampler import Sampler, entry_of
+from .learning.accumulation import accumulate_gradients, rank_microbatches
+from .learning.distributed import make_accelerator, make_optimizer
+from .learning.policy import Policy, forward_inputs, load_trainable_model
+from .learning.sharding import load_full_state_dict, merged_weights
+from .reporting.metrics import MetricsFile
+from .sampling.demonstrations import collect_demonstrations
+from .sampling.policy_engine import model_engine
+from .sampling.sampler import RolloutSampler
 
 
-@dataclass
-class Tuning:
-    """A warm start under way.
+class SFTTrainer:
+    """Supervised fine-tuning run, new or resumed from its last checkpoint.
 
     Args:
-        lesson: the settings.
-        resume: continue from the last checkpoint in its folder, if there is one.
+        config: Configuration of the run.
+        resume: Continue from the last checkpoint in the run's folder, if there is one.
 
     Attributes:
-        demonstrations: what is learnt from; played when the object is made.
-        held_out: further demonstrations, on which the loss is measured.
-        steps: optimizer steps in all.
-        history: the metrics of all steps so far.
+        demonstrations: Expert episodes to train on; rolled out when the object is constructed.
+        held_out: Further demonstrations, on which the loss is measured.
+        steps: Optimizer steps in total.
+        history: Metrics of all steps so far.
 
     Raises:
-        DataError: the checkpoint cannot be read.
+        DataError: The checkpoint cannot be read.
     """
 
-    lesson: Lesson
-    resume: bool = False
-    demonstrations: list[Episode] = field(init=False)
-    held_out: list[Episode] = field(init=False)
-    steps: int = field(init=False)
-    history: list[dict[str, float]] = field(init=False, default_factory=list)
-
-    def __post_init__(self) -> None:
-        lesson, hardware = self.lesson, self.lesson.hardware
+    def __init__(self, config: SFTConfig, resume: bool = False) -> None:
+        self.config = config
+        hardware, sft = config.hardware, config.sft
         self.accelerator = make_accelerator(hardware.device, hardware.precision)
-        causal, self.tokenizer = load_causal(
-            lesson.model,
+        model, self.tokenizer = load_trainable_model(
+            config.model,
             str(self.accelerator.device),
             lora=hardware.lora,
             gradient_checkpointing=hardware.gradient_checkpointing,
         )
-        live = shared(causal, self.tokenizer, hardware.in_flight)
-        self.sampler = Sampler(
-            live, lesson.speech, lesson.chains, in_flight=hardware.in_flight, accelerator=self.accelerator
+        engine = model_engine(model, self.tokenizer, hardware.in_flight)
+        self.sampler = RolloutSampler(
+            engine, config.dialogue, config.sampler, in_flight=hardware.in_flight, accelerator=self.accelerator
         )
-        spare = max(1, lesson.episodes // 16)
-        played = expert_episodes(
-            entry_of(lesson.world, lesson.world.split),
-            lesson.episodes + spare,
+        held_out = max(1, sft.episodes // 16)
+        episodes = collect_demonstrations(
+            make_entry(config.env, config.env.split),
+            sft.episodes + held_out,
             tokenizer=self.tokenizer,
             context=self.sampler.engine.context,
             dialogue=self.sampler.dialogue,
-            expert=lesson.expert,
-            template=lesson.speech.template,
-            tasks=lesson.world.tasks,
-            seed=lesson.seed,
-            at_once=hardware.in_flight,
+            expert=config.expert,
+            template=config.dialogue.template,
+            tasks=config.env.tasks,
+            seed=config.seed,
+            in_flight=hardware.in_flight,
         )
-        self.demonstrations, self.held_out = played[:-spare], played[-spare:]
-        self._rollouts = _arrays(self.demonstrations)
-        self._unseen = _arrays(self.held_out)
-        a_pass = len(optimizer_batches(self._rollouts, lesson.batch, seed=0))
-        self.steps = a_pass * lesson.epochs
-        optimisation = Optimisation(
+        self.demonstrations, self.held_out = episodes[:-held_out], episodes[-held_out:]
+        self._rollouts = _as_rollouts(self.demonstrations)
+        self._held_out_rollouts = _as_rollouts(self.held_out)
+        steps_per_epoch = len(optimizer_batches(self._rollouts, sft.batch, seed=0))
+        self.steps = steps_per_epoch * sft.epochs
+        optimization = Optimization(
             updates=self.steps,
-            lr=lesson.lr,
+            lr=sft.lr,
             schedule="cosine",
-            warmup=min(lesson.warmup, self.steps - 1),
-            weight_decay=lesson.weight_decay,
+            warmup=min(sft.warmup, self.steps - 1),
+            weight_decay=sft.weight_decay,
         )
-        self.descent = make_descent(self.accelerator, Policy(causal), optimisation)
-        self._micro_tokens = hardware.micro_tokens or self.descent.micro_tokens
-
-        self.checkpoints = Checkpoints(lesson.out / "checkpoints")
-        if self.resume and self.checkpoints.last is not None:
+        self.optimizer = make_optimizer(self.accelerator, Policy(model), optimization)
+        self._microbatch_tokens = hardware.microbatch_tokens or self.optimizer.default_microbatch_tokens
+        self.history: list[dict[str, float]] = []
+        self.checkpoints = Checkpoints(config.out / "checkpoints")
+        if resume and self.checkpoints.last is not None:
             self._load(self.checkpoints.last)
 
-    def go(self) -> Iterator[dict[str, float]]:
-        """Learn, and yield the metrics of every step: `loss` and `entropy` a token before it, `grad_norm`, `lr`.
+    def run(self) -> Iterator[dict[str, float]]:
+        """Train, and yield the metrics of every step.
 
-        The first and the last record of an epoch also hold `held_out/loss`.
+        Yields:
+            `loss` and `entropy` per token before the step, `grad_norm`, `lr` and so on. The first step, and the
+            last one of every epoch, also have `held_out/loss`.
 
         Raises:
-            Diverged: gradients were NaN or infinite three times in a row.
-            CheckpointError: a checkpoint could not be written.
+            Diverged: Gradients were NaN or infinite in three consecutive steps.
+            CheckpointError: A checkpoint could not be written.
         """
-        lesson = self.lesson
-        lesson.out.mkdir(parents=True, exist_ok=True)
-        path = lesson.out / "metrics.jsonl"
+        config, sft = self.config, self.config.sft
+        config.out.mkdir(parents=True, exist_ok=True)
+        metrics = MetricsFile(config.out / "metrics.jsonl")
         if self.accelerator.is_main_process:
-            path.write_text("".join(json.dumps(record) + "\n" for record in self.history), encoding="utf-8")
+            metrics.restart(self.history)
         done = len(self.history)
         step = 0
-        for epoch in range(lesson.epochs):
-            batches = optimizer_batches(
-                self._rollouts, lesson.batch, seed=stable_seed("epoch", lesson.seed, epoch)
-            )
+        for epoch in range(sft.epochs):
+            batches = optimizer_batches(self._rollouts, sft.batch, seed=stable_seed("epoch", config.seed, epoch))
             for number, episodes in enumerate(batches, 1):
                 step += 1
                 if step <= done:
                     continue
-                unseen = self.loss(self._unseen) if step == 1 else None
-                start = time.perf_counter()
-                rate = self.descent.set_rates(step - 1)
-                part = self._rollouts.select(episodes)
-                sums = self._run(part)
-                taken = self.descent.step()
-                record = {"step": step, "epoch": epoch + 1, **sums, "grad_norm": taken.grad_norm, "lr": rate}
-                record["skipped"] = float(taken.skipped)
-                record["tokens_per_second"] = sum(map(len, part.rows)) / (time.perf_counter() - start)
-                if unseen is None and number == len(batches):
-                    unseen = self.loss(self._unseen)
-                if unseen is not None:
-                    record["held_out/loss"] = unseen
+                held_out = self.loss(self._held_out_rollouts) if step == 1 else None
+                record = {"step": step, "epoch": epoch + 1, **self._take_step(step, episodes)}
+                if held_out is None and number == len(batches):
+                    held_out = self.loss(self._held_out_rollouts)
+                if held_out is not None:
+                    record["held_out/loss"] = held_out
                 self.history.append(record)
                 if self.accelerator.is_main_process:
-                    with path.open("a", encoding="utf-8") as file:
-                        file.write(json.dumps(record) + "\n")
-                if step % lesson.checkpoint_every == 0 and step < self.steps:
+                    metrics.append(record)
+                if step % config.checkpoint_every == 0 and step < self.steps:
                     self._save(step)
                 yield record
 
+    def _take_step(self, step: int, episodes: Any) -> dict[str, float]:
+        start = time.perf_counter()
+        lr = self.optimizer.set_lr(step - 1)
+        rollouts = self._rollouts.select(episodes)
+        microbatches = list(rank_microbatches(self.optimizer, rollouts, self._microbatch_tokens))
+        parts = accumulate_gradients(self.optimizer, microbatches, 1.0, imitation_loss(rollouts))
+        if self.optimizer.world_size > 1:
+            from accelerate.utils import gather_object
+
+            parts = gather_object(parts)
+        outcome = self.optimizer.step()
+        return {
+            "loss": sum(part["loss"] for part in parts),
+            "entropy": sum(part["entropy"] for part in parts),
+            "grad_norm": outcome.grad_norm,
+            "lr": lr,
+            "skipped": float(outcome.skipped),
+            "tokens_per_second": sum(map(len, rollouts.rows)) / (time.perf_counter() - start),
+        }
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def loss(self, rollouts: Rollouts) -> float:
+        """Return the mean loss per sampled token, without training."""
+        total = 0.0
+        for micro, counts in rank_microbatches(self.optimizer, rollouts, self._microbatch_tokens):
+            with self.optimizer.autocast():
+                logp, _, _ = self.optimizer.model(
+                    **forward_inputs(micro, self.accelerator.device), temperature=1.0
+                )
+            total -= float(logp.sum()) if counts else 0.0
+        summed = self.accelerator.reduce(torch.tensor(total, device=self.accelerator.device), "sum")
+        return float(summed) / max(rollouts.actions, 1)
+
+    # ------------------------------------------------------------------ checkpoints
+
     def _save(self, step: int) -> None:
-        causal = self.descent.policy.causal
-        learnt = {name for name, weight in causal.named_parameters() if weight.requires_grad}
-        # Whole, so that all processes must ask for it.
-        weights = {name: weight for name, weight in whole_state(causal).items() if name in learnt}
-        state = {"weights": weights, "descent": self.descent.state()}
+        # Gathered before the main process writes: a collective operation.
+        weights = trained_weights(self.optimizer, always_filter=True)
+        state = {"weights": weights, "optimizer": self.optimizer.state_dict()}
         try:
             if self.accelerator.is_main_process:
                 self.checkpoints.save(step, partial(self._write, state))
@@ -162,90 +186,46 @@ class Tuning:
             self.accelerator.wait_for_everyone()
 
     def _write(self, state: Mapping[str, Any], folder: Path) -> None:
-        torch.save(state, folder / "tuning.pt")
+        torch.save(state, folder / "sft.pt")
         (folder / "metrics.json").write_text(json.dumps(self.history), encoding="utf-8")
 
     def _load(self, folder: Path) -> None:
         try:
-            state = torch.load(folder / "tuning.pt", map_location="cpu", weights_only=True)
+            state = torch.load(folder / "sft.pt", map_location="cpu", weights_only=True)
             self.history = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-        except Exception as error:  # whatever a damaged archive raises
-            raise DataError(folder, f"is no checkpoint that can be resumed ({error}).") from None
-        put_state(self.descent.policy.causal, state["weights"])
-        self.descent.load(state["descent"])
-
-    @torch.no_grad()  # type: ignore[untyped-decorator]
-    def loss(self, rollouts: Rollouts) -> float:
-        """The mean loss a token on rollouts that nothing is learnt from."""
-        total = 0.0
-        for micro, counts in shared_micros(self.descent, rollouts, self._micro_tokens):
-            with self.descent.autocast():
-                logp, _, _ = self.descent.model(**on_device(micro, self.accelerator.device), temperature=1.0)
-            total -= float(logp.sum()) if counts else 0.0
-        summed = self.accelerator.reduce(torch.tensor(total, device=self.accelerator.device), "sum")
-        return float(summed) / max(rollouts.actions, 1)
-
-    def _run(self, rollouts: Rollouts) -> dict[str, float]:
-        micros = list(shared_micros(self.descent, rollouts, self._micro_tokens))
-        parts = run_micros(self.descent, micros, 1.0, imitation(rollouts))
-        if self.descent.world > 1:
-            from accelerate.utils import gather_object
-
-            parts = gather_object(parts)
-        return {name: sum(part[name] for part in parts) for name in ("loss", "entropy")}
-
-    def quality(self) -> dict[str, float]:
-        """How good the demonstrations are."""
-        return quality(self.demonstrations)
+        except Exception as error:  # a damaged archive can raise anything
+            raise DataError(folder, f"is not a checkpoint that can be resumed ({error}).") from None
+        load_full_state_dict(self.optimizer.policy.model, state["weights"])
+        self.optimizer.load_state_dict(state["optimizer"])
 
     def export(self) -> Path:
-        """Write the model, a plain Hugging Face folder, into the run's folder; whole or not at all.
-
-        Then the checkpoints are not needed any more.
-        """
-        folder = self.lesson.out / MODEL
-        causal = self.descent.policy.causal
-        weights = {name: weight.cpu() for name, weight in merged(causal) if self.accelerator.is_main_process}
-        if self.accelerator.is_main_process:
-            export_whole(causal, self.tokenizer, folder, weights)
+        """Write the model into the run's folder, delete the checkpoints, and return the model's folder."""
+        folder = self.config.out / MODEL_FOLDER
+        model = self.optimizer.policy.model
+        is_main = self.accelerator.is_main_process
+        weights = {name: weight.cpu() for name, weight in merged_weights(model) if is_main}
+        if is_main:
+            export_model(model, self.tokenizer, folder, weights)
             shutil.rmtree(self.checkpoints.folder, ignore_errors=True)
         self.accelerator.wait_for_everyone()
         return folder
 
     def close(self) -> None:
-        """Let go of the model."""
+        """Release the model."""
         self.sampler.engine.close()
 
 
-def imitation(rollouts: Rollouts) -> Callable[[MicroBatch, Sequence[Tensor]], tuple[Tensor, Sums]]:
-    """The loss of imitating all sampled tokens of an optimizer batch, as `run_micros` takes it."""
-    share = 1.0 / max(rollouts.actions, 1)
+def imitation_loss(rollouts: Rollouts) -> Callable[[MicroBatch, Sequence[Tensor]], tuple[Tensor, Sums]]:
+    """Return the cross-entropy of all sampled tokens of an optimizer batch, for `accumulate_gradients`."""
+    weight = 1.0 / max(rollouts.actions, 1)
 
     def loss_of(micro: MicroBatch, scores: Sequence[Tensor]) -> tuple[Tensor, Sums]:
-        loss = -scores[0].sum() * share
-        return loss, {"loss": float(loss.detach()), "entropy": float(scores[1].detach().sum()) * share}
+        loss = -scores[0].sum() * weight
+        return loss, {"loss": float(loss.detach()), "entropy": float(scores[1].detach().sum()) * weight}
 
     return loss_of
 
 
-def export_whole(
-    causal: object, tokenizer: object, folder: Path, weights: Mapping[str, Tensor] | None = None
-) -> None:
-    """Write a plain Hugging Face folder beside its place, then put it there; what was there before is replaced."""
-    part = folder.with_name(f"{folder.name}.{os.getpid()}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    try:
-        export(causal, tokenizer, part, weights)
-        if folder.exists():
-            shutil.rmtree(folder)
-        part.rename(folder)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-
-
-def _arrays(episodes: list[Episode]) -> Rollouts:
-    """Each demonstration is a group of its own, so that `select` picks episodes."""
+def _as_rollouts(episodes: list[Episode]) -> Rollouts:
+    """Convert demonstrations, each as a group of its own, so that `Rollouts.select` picks episodes."""
     return from_episodes(episodes, list(range(len(episodes))))
-
-
-__all__ = ["Tuning", "export_whole", "imitation"]

@@ -1,89 +1,136 @@
-"""Training as a person runs it: settings checked first, progress while it learns, a model at the end."""
+"""Training and supervised fine-tuning from the command line: progress while they run, a model at the end."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 
 from ..envs.errors import ConfigurationError, unknown_name
-from .config.run import FILE, MODEL, Lesson, Run, settings_in
-from .reporting.progress import LESSON, Progress
+from .checkpoints.export import export_checkpoint
+from .checkpoints.run_folder import MODEL_FOLDER, SETTINGS_FILE, claim_run_folder, read_config
+from .config.cli_options import Options, SFTOptions, TrainOptions
+from .config.run import SFTConfig, TrainingConfig
+from .reporting.progress import SFT_VIEW, Progress
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 
 
-def train(run: Run, *, resume: bool = False, console: Console) -> int:
+def resolve_training_config(recipe: str | None, options: TrainOptions) -> TrainingConfig:
+    """Return the configuration that options describe, with the stored settings of a run to resume.
+
+    Raises:
+        ConfigurationError: See `TrainOptions.config` and `read_config`.
+    """
+    if _has_stored_settings(options, complete=recipe is not None):
+        return options.config(recipe, read_config(_resumed(options), TrainingConfig))
+    return options.config(recipe)
+
+
+def resolve_sft_config(options: SFTOptions) -> SFTConfig:
+    """Return the configuration that options describe, with the stored settings of a run to resume.
+
+    Raises:
+        ConfigurationError: See `SFTOptions.config` and `read_config`.
+    """
+    if _has_stored_settings(options, complete=True):
+        return options.config(read_config(_resumed(options), SFTConfig))
+    return options.config()
+
+
+def _resumed(options: Options) -> Path:
+    assert options.resume is not None
+    return options.resume
+
+
+def _has_stored_settings(options: Options, *, complete: bool) -> bool:
+    """Return True if settings must be read from the folder of a run.
+
+    If a run's settings were lost, options that describe the whole run can replace them.
+    """
+    if options.resume is None:
+        return False
+    complete = complete and options.env is not None and options.model is not None
+    return (options.resume / SETTINGS_FILE).exists() or not complete
+
+
+def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> int:
     """Train a policy.
 
     Args:
-        run: the settings.
-        resume: continue the run in its folder from its last checkpoint.
-        console: where progress is shown.
+        config: Configuration of the run.
+        resume: Continue the run in its folder from its last checkpoint.
+        console: Console that shows progress.
 
     Returns:
-        Exit status: 0 when done, 1 when the run ended early, 130 when interrupted. The best model (the last where
-        nothing was validated) lies in `<out>/model`.
+        Exit status: 0 when done, 1 when the run ended early, 130 when interrupted. The best model (the last if
+        nothing was validated) is in `<out>/model`.
 
     Raises:
-        ConfigurationError: settings that cannot work; said before anything is loaded where that is possible.
+        ConfigurationError: Settings that cannot work; raised before anything is loaded where possible.
     """
-    run.check()
-    need_torch()
-    _need_trackers(run.trackers)
-    run.claim(resume=resume)
-    from .algorithms.selectors import Starved
+    config.check()
+    require_torch()
+    _check_trackers(config.trackers)
+    claim_run_folder(config, resume=resume)
+    from .algorithms.selectors import NotEnoughGroups
     from .checkpoints.store import CheckpointError
     from .learning.optimizer import Diverged
-    from .sampling.sampler import Unplayable
-    from .trainer import Training
+    from .sampling.sampler import AllEpisodesFailed
+    from .trainer import Trainer
 
-    training = Training(run, resume=resume)
-    recipe, world = run.recipe.name, run.world.id
-    again = f"arboretum train {recipe} … --out {run.out} --resume"
+    trainer = Trainer(config, resume=resume)
+    again = f"arboretum train --resume {config.out}"
+    title, total = f"{config.recipe.name} on {config.env.id}", config.recipe.optimization.updates
     try:
-        total = run.recipe.optimisation.updates
-        with Progress(console, f"{recipe} on {world}", total, quiet=not training.is_main) as progress:
-            for record in training.history:
-                progress.show(record)
-            for entry in training.go():
-                progress.add(entry)
+        with Progress(console, title, total, quiet=not trainer.is_main) as progress:
+            for metrics in trainer.history:
+                progress.show(metrics)
+            for record in trainer.run():
+                progress.add(record)
     except KeyboardInterrupt:
-        kept = training.checkpoints.last
-        where = f"the last checkpoint is {kept.name}; continue with" if kept else "there is no checkpoint yet; run"
-        console.print(f"[yellow]Interrupted;[/] {where}: {escape(again)}")
+        last = trainer.checkpoints.last
+        where = f"the last checkpoint is {last.name}" if last else "there is no checkpoint yet"
+        console.print(f"[yellow]Interrupted:[/] {where}; continue with: {escape(again)}", soft_wrap=True)
         return INTERRUPTED
-    except (Diverged, Starved, Unplayable, CheckpointError) as error:
+    except (Diverged, NotEnoughGroups, AllEpisodesFailed, CheckpointError) as error:
         console.print("[red]Stopped:[/] ", end="")
         console.print(str(error), markup=False)
-        if training.checkpoints.last is not None:
-            console.print(f"{training.checkpoints.last.name} is kept; go on from it with: {again}", markup=False)
+        if trainer.checkpoints.last is not None:
+            console.print(
+                f"{trainer.checkpoints.last.name} is kept; continue from it with: {again}",
+                markup=False,
+                soft_wrap=True,
+            )
         return FAILED
     finally:
-        training.close()
-        if training.is_main and training.history:
-            _report(run.out, console)
-    if training.is_main:
-        first = next((m for m in training.history if m["update"] == 0), {}).get("validation/success")
-        best = training.checkpoints.index.score
-        if first is not None and best is not None and best < first:
-            console.print(
-                f"[yellow]No better:[/] the model began at {first:.0%} on held-out tasks, and no checkpoint "
-                f"reached that (best: {best:.0%})."
-            )
-        folder = export_checkpoint(run.out)
+        trainer.close()
+        if trainer.is_main and trainer.history:
+            _write_report(config.out, console)
+    if trainer.is_main:
+        _warn_if_not_better(trainer.history, trainer.checkpoints.index.score, console)
+        folder = export_checkpoint(config.out)
         console.print(f"Model: {folder}", soft_wrap=True, highlight=False, markup=False)
-    if training.stopped is not None:
-        console.print(f"[yellow]Ended early:[/] {escape(training.stopped)}")
+    if trainer.stopped is not None:
+        console.print(f"[yellow]Ended early:[/] {escape(trainer.stopped)}")
         return FAILED
     return OK
 
 
-def _report(folder: Path, console: Console) -> None:
-    """Write the report; what hinders it (a full disk) must not hide how the run ended."""
+def _warn_if_not_better(history: Sequence[dict[str, float]], best: float | None, console: Console) -> None:
+    first = next((m for m in history if m["update"] == 0), {}).get("validation/success")
+    if first is not None and best is not None and best < first:
+        console.print(
+            f"[yellow]No improvement:[/] the initial model solved {first:.0%} of the held-out tasks, and no "
+            f"checkpoint reached that (best: {best:.0%})."
+        )
+
+
+def _write_report(folder: Path, console: Console) -> None:
+    """Write the report; an error such as a full disk must not hide how the run ended."""
     from .reporting.report import write_report
 
     try:
@@ -94,107 +141,75 @@ def _report(folder: Path, console: Console) -> None:
         )
 
 
-def export_checkpoint(run: Path, which: str = "best", out: Path | None = None) -> Path:
-    """Write the policy of a run's checkpoint as a plain Hugging Face folder, adapters merged.
+def sft(config: SFTConfig, *, resume: bool = False, console: Console) -> int:
+    """Fine-tune a model on expert episodes; the result is in `<out>/model`.
 
     Args:
-        run: the run's folder.
-        which: "best" (where nothing was validated the last, unless that one has collapsed and there is a good one)
-            or "last".
-        out: where to; default `<run>/model`, which is replaced.
-
-    Raises:
-        ConfigurationError: the run has no checkpoint; or adapters, and no settings to tell whose.
-    """
-    from .checkpoints.store import Checkpoints
-
-    checkpoints = Checkpoints(run / "checkpoints")
-    source = (checkpoints.best or checkpoints.sound if which == "best" else None) or checkpoints.last
-    if source is None:
-        raise ConfigurationError(f"{run}: holds no checkpoint, so there is no model to write.")
-    folder = out or run / MODEL
-    part = folder.with_name(folder.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    if (source / "model").is_dir():
-        shutil.copytree(source / "model", part)
-    else:
-        from ..agents.engines.local.load import load_model, load_tokenizer
-
-        settings = settings_in(run)
-        if settings is None:
-            raise ConfigurationError(
-                f"{run}: holds no {FILE}, which says what model the adapters are for; see Run.claim."
-            )
-        load_model(settings["model"], "cpu", "float32", source / "adapter").save_pretrained(part)
-        load_tokenizer(source / "adapter").save_pretrained(part)
-    if folder.exists():
-        shutil.rmtree(folder)
-    part.rename(folder)
-    return folder
-
-
-def sft(lesson: Lesson, *, resume: bool = False, console: Console) -> int:
-    """Fine-tune a model on expert episodes; the result lies in `<out>/model`.
-
-    Args:
-        lesson: the settings.
-        resume: continue the warm start in its folder from its last checkpoint.
-        console: where progress is shown.
+        config: Configuration of the run.
+        resume: Continue the run in its folder from its last checkpoint.
+        console: Console that shows progress.
 
     Returns:
         Exit status: 0 when done, 1 when the run diverged, 130 when interrupted.
 
     Raises:
-        ConfigurationError: settings that cannot work; said before anything is loaded where that is possible.
+        ConfigurationError: Settings that cannot work; raised before anything is loaded where possible.
     """
-    lesson.check()
-    need_torch()
-    lesson.claim(resume=resume)
-    done = lesson.out / MODEL
-    if resume and done.exists():
-        console.print(f"Model: {done} (done before)", soft_wrap=True, highlight=False, markup=False)
+    config.check()
+    require_torch()
+    claim_run_folder(config, resume=resume)
+    finished = config.out / MODEL_FOLDER
+    if resume and finished.exists():
+        console.print(f"Model: {finished} (finished before)", soft_wrap=True, highlight=False, markup=False)
         return OK
     from .checkpoints.store import CheckpointError
     from .learning.optimizer import Diverged
-    from .sft import Tuning
+    from .sampling.demonstrations import demonstration_quality
+    from .sft import SFTTrainer
 
-    tuning = Tuning(lesson, resume)
-    shown = ", ".join(f"{name} {value:.3g}" for name, value in tuning.quality().items())
-    console.print(f"{len(tuning.demonstrations)} demonstrations: {shown}", highlight=False)
+    trainer = SFTTrainer(config, resume)
+    quality = demonstration_quality(trainer.demonstrations)
+    shown = ", ".join(f"{name} {value:.3g}" for name, value in quality.items())
+    console.print(f"{len(trainer.demonstrations)} demonstrations: {shown}", highlight=False)
     try:
-        with Progress(console, f"warm start on {lesson.world.id}", tuning.steps, view=LESSON) as progress:
-            for record in tuning.history:
+        title = f"fine-tuning on {config.env.id}"
+        with Progress(console, title, trainer.steps, view=SFT_VIEW) as progress:
+            for record in trainer.history:
                 progress.show({"update": record["step"], **record})
-            for record in tuning.go():
+            for record in trainer.run():
                 progress.show({"update": record["step"], **record})
-        folder = tuning.export()
+        folder = trainer.export()
     except KeyboardInterrupt:
-        kept = tuning.checkpoints.last
-        where = f"the last checkpoint is {kept.name}" if kept else "there is no checkpoint yet"
-        console.print(f"[yellow]Interrupted;[/] {where}: go on with the same command and --resume.")
+        last = trainer.checkpoints.last
+        where = f"the last checkpoint is {last.name}" if last else "there is no checkpoint yet"
+        again = f"arboretum sft --resume {config.out}"
+        console.print(f"[yellow]Interrupted:[/] {where}; continue with: {escape(again)}", soft_wrap=True)
         return INTERRUPTED
     except (Diverged, CheckpointError) as error:
         console.print("[red]Stopped:[/] ", end="")
         console.print(str(error), markup=False)
         return FAILED
     finally:
-        tuning.close()
+        trainer.close()
     console.print(f"Model: {folder}", soft_wrap=True, highlight=False, markup=False)
     return OK
 
 
-def need_torch() -> None:
-    from importlib.util import find_spec
+def require_torch() -> None:
+    """Raise unless the packages for training are installed.
 
+    Raises:
+        ConfigurationError: A package is missing.
+    """
     missing = [name for name in ("torch", "transformers", "accelerate") if find_spec(name) is None]
     if missing:
         raise ConfigurationError(f"training needs {', '.join(missing)}: pip install 'arboretum[lm]'")
     from transformers.utils import logging
 
-    logging.disable_progress_bar()  # of loading and writing weights: it would tear the live table
+    logging.disable_progress_bar()  # Progress bars would corrupt the live table.
 
 
-def _need_trackers(names: Sequence[str]) -> None:
+def _check_trackers(names: Sequence[str]) -> None:
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
     installed = {str(name) for name in get_available_trackers()}

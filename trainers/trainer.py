@@ -1,10 +1,10 @@
-"""The training loop: play, select, give credit, learn, look, keep.
+"""The training loop: roll out, select groups, compute advantages, update, validate, checkpoint.
 
-    for record in Training(run).go():
+    for record in Trainer(config).run():
         print(record.metrics["success"])
 
-What an update does is a function of the run's settings, its number and the weights before it: it draws its luck
-from `stable_seed`, never from a generator that other code could move. So a resumed run continues to the same
+An update is a function of the run's settings, its number and the weights before it: all randomness is derived from
+`stable_seed`, never from a generator that other code could advance. So a resumed run continues to the same
 numbers.
 """
 
@@ -16,295 +16,379 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .algorithms.objectives.penalties import limited, shaped
+from .algorithms.objectives.penalties import apply_overlong_penalty, resolve_overlong
+from .algorithms.objectives.settings import Overlong
 from .algorithms.schedules import Linear
-from .algorithms.selectors import gathered
-from .checkpoints.contents import Kept
+from .algorithms.selectors import select_groups
+from .checkpoints.contents import CheckpointContents
 from .checkpoints.store import CheckpointError, Checkpoints
-from .config.run import Run, flat, plain
+from .config.resolve import max_episode_tokens
+from .config.run import TrainingConfig
+from .config.serialize import flatten, to_plain
 from .data.rollouts import Rollouts
-from .learning.distributed import make_accelerator
+from .learning.distributed import make_accelerator, make_optimizer
 from .learning.learner import Learner
-from .learning.optimizer import make_descent
-from .learning.policy import Policy, Reference, load_causal
-from .monitor import ROLLED_BACK, line
-from .reporting.metrics import Position, Record, measured
-from .reporting.samples import Samples
-from .sampling.collector import Gathering
-from .sampling.context_check import check_room
-from .sampling.policy_engine import live_engine
-from .sampling.sampler import Sampler, episode_limit
+from .learning.optimizer import PolicyOptimizer
+from .learning.policy import Policy, Reference, load_trainable_model
+from .monitor import ROLLED_BACK, current_lineage
+from .reporting.metrics import MetricsFile, UpdateRecord, rollout_metrics
+from .reporting.samples import SampleEpisodes
+from .sampling.collector import Collector
+from .sampling.context_check import check_prompts_fit
+from .sampling.policy_engine import make_policy_engine
+from .sampling.sampler import RolloutSampler, ValidationResult
+from .state import TrainerState
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from transformers import PreTrainedTokenizerBase
 
 
-class Training:
-    """A run: fresh, or continued from its last checkpoint.
-
-    Args:
-        run: the settings.
-        resume: continue from the last checkpoint in the run's folder, if there is one.
+class Components(NamedTuple):
+    """Parts of a training run, assembled by `build_components`.
 
     Attributes:
-        history: the metrics of all records so far.
-        stopped: why the run ended before its last update; None where it did not.
-        saving: seconds that the checkpoint since the last update took; the next update's metrics hold them.
-
-    Raises:
-        ConfigurationError: the model cannot be had, or does not fit the run.
+        accelerator: Accelerate's view of the processes.
+        tokenizer: Tokenizer of the model.
+        optimizer: Policy, critic and their optimizer.
+        learner: Updates the policy from rollouts.
+        sampler: Rolls out episodes with the current policy.
+        collector: Rolls out and selects the episodes of an update.
+        overlong: Treatment of long episodes, with its limit resolved.
     """
 
-    def __init__(self, run: Run, *, resume: bool = False) -> None:
-        self.run = run
-        self.stopped: str | None = None
+    accelerator: Accelerator
+    tokenizer: PreTrainedTokenizerBase
+    optimizer: PolicyOptimizer
+    learner: Learner
+    sampler: RolloutSampler
+    collector: Collector
+    overlong: Overlong
+
+
+def build_components(config: TrainingConfig, state: TrainerState, checkpoint: Path | None) -> Components:
+    """Load the models and assemble the parts of a training run.
+
+    Args:
+        config: Configuration of the run.
+        state: Counters of the run.
+        checkpoint: Checkpoint whose weights are loaded; None starts from the initial model.
+
+    Raises:
+        ConfigurationError: The model cannot be loaded, or does not fit the run.
+    """
+    hardware, recipe = config.hardware, config.recipe
+    accelerator = make_accelerator(hardware.device, hardware.precision, config.trackers, str(config.out))
+    load = partial(
+        load_trainable_model,
+        device=str(accelerator.device),
+        lora=hardware.lora,
+        gradient_checkpointing=hardware.gradient_checkpointing,
+    )
+    # Adapters are loaded with the rest of the checkpoint.
+    source = config.model if checkpoint is None or hardware.lora is not None else checkpoint / "model"
+    check_prompts_fit(source, config)
+    model, tokenizer = load(source)
+    reference = None
+    if recipe.needs_reference:
+        reference = Reference(model if source == config.model else load(config.model)[0])
+    policy = Policy(model, critic=recipe.critic is not None)
+    optimizer = make_optimizer(accelerator, policy, recipe.optimization, recipe.critic)
+    learner = Learner(
+        recipe,
+        optimizer,
+        reference,
+        microbatch_tokens=hardware.microbatch_tokens,
+        seed=config.seed,
+        # With another engine or in bfloat16, rounding differs between sampling and training.
+        reuse_sampler_logprobs=hardware.engine == "transformers" and hardware.precision == "float32",
+    )
+    engine = make_policy_engine(
+        hardware,
+        optimizer,
+        tokenizer,
+        lambda: load_trainable_model(config.model, str(accelerator.device), lora=hardware.lora)[0],
+        config.model,
+    )
+    sampler = RolloutSampler(
+        engine, config.dialogue, recipe.sampler, in_flight=hardware.in_flight, accelerator=accelerator
+    )
+    collector = Collector(config, sampler, state)
+    limit = max_episode_tokens(sampler.dialogue, recipe.sampler, collector.env, sampler.engine.context)
+    overlong = resolve_overlong(recipe.overlong, limit)
+    return Components(accelerator, tokenizer, optimizer, learner, sampler, collector, overlong)
+
+
+class Trainer:
+    """Training run, new or resumed from its last checkpoint.
+
+    Args:
+        config: Configuration of the run.
+        resume: Continue from the last checkpoint in the run's folder, if there is one.
+
+    Attributes:
+        config: Configuration of the run.
+        state: Counters of the run.
+        history: Metrics of all records so far.
+        stopped: Reason why the run ended before its last update; None if it did not.
+        checkpoints: Checkpoints of the run.
+        checkpoint_seconds: Seconds spent on checkpoints since the last update; reported with the next one.
+
+    Raises:
+        ConfigurationError: The model cannot be loaded, or does not fit the run.
+        DataError: The checkpoint is damaged.
+    """
+
+    def __init__(self, config: TrainingConfig, *, resume: bool = False) -> None:
+        self.config = config
+        self.state = TrainerState()
         self.history: list[dict[str, float]] = []
-        self.position = Position()
-        self.saving = self._validating = 0.0
-        self._ended = time.perf_counter()
-        self.checkpoints = Checkpoints(run.out / "checkpoints")
-        last = self.checkpoints.last if resume else None
-        hardware, recipe = run.hardware, run.recipe
-        self.accelerator = make_accelerator(hardware.device, hardware.precision, run.trackers, str(run.out))
-        device = str(self.accelerator.device)
-        load: dict[str, Any] = {"lora": hardware.lora, "gradient_checkpointing": hardware.gradient_checkpointing}
-        source = run.model if last is None or hardware.lora is not None else last / "model"
-        check_room(source, run)
-        causal, self.tokenizer = load_causal(source, device, **load)
-        reference = None
-        if recipe.needs_reference:
-            first = causal if source == run.model else load_causal(run.model, device, **load)[0]
-            reference = Reference(first)
-        policy = Policy(causal, critic=recipe.critic is not None)
-        self.descent = make_descent(self.accelerator, policy, recipe.optimisation, recipe.critic)
-        self.learner = Learner(
-            recipe,
-            self.descent,
-            reference,
-            micro_tokens=hardware.micro_tokens,
-            seed=run.seed,
-            # Elsewhere rounding differs between sampling and learning.
-            own_samples=hardware.engine == "transformers" and hardware.precision == "float32",
+        self.stopped: str | None = None
+        self.checkpoints = Checkpoints(config.out / "checkpoints")
+        checkpoint = self.checkpoints.last if resume else None
+        components = build_components(config, self.state, checkpoint)
+        self.accelerator = components.accelerator
+        self.optimizer = components.optimizer
+        self.learner = components.learner
+        self.sampler = components.sampler
+        self.collector = components.collector
+        self._overlong = components.overlong
+        self._contents = CheckpointContents(
+            components.optimizer, components.learner, components.tokenizer, self.state
         )
-        live = live_engine(
-            hardware,
-            self.descent,
-            self.tokenizer,
-            lambda: load_causal(run.model, device, lora=hardware.lora)[0],
-            run.model,
-        )
-        self.sampler = Sampler(
-            live, run.speech, recipe.sampler, in_flight=hardware.in_flight, accelerator=self.accelerator
-        )
-        self._samples = Samples(run.out, self.tokenizer)
-        self.gathering = Gathering(run, self.sampler, self.position)
-        self._overlong = limited(
-            recipe.overlong,
-            episode_limit(self.sampler.dialogue, recipe.sampler, self.gathering.env, self.sampler.engine.context),
-        )
-        self._kept = Kept(self.descent, self.learner, self.tokenizer, self.position)
-        if last is not None:
-            self.history = self._kept.load(last)
-            self._slow_down()
+        self._metrics = MetricsFile(config.out / "metrics.jsonl")
+        self._samples = SampleEpisodes(config.out, components.tokenizer)
+        self.checkpoint_seconds = self._validation_seconds = 0.0
+        self._update_ended = time.perf_counter()
+        if checkpoint is not None:
+            self.history = self._contents.load(checkpoint)
+            self._apply_lr_scale()
+        self._open_logs()
+
+    def _open_logs(self) -> None:
         if self.is_main:
-            run.out.mkdir(parents=True, exist_ok=True)
-            lines = [json.dumps(record) + "\n" for record in self.history]
-            self._metrics.write_text("".join(lines), encoding="utf-8")
-            self._samples.keep(self.position.update if self.history else -1)
-        if run.trackers:
-            config = {
+            self.config.out.mkdir(parents=True, exist_ok=True)
+            self._metrics.restart(self.history)
+            self._samples.truncate(self.state.update if self.history else -1)
+        if self.config.trackers:
+            settings = {
                 name: value if isinstance(value, (str, int, float)) else json.dumps(value)
-                for name, value in flat(plain(run)).items()
+                for name, value in flatten(to_plain(self.config)).items()
             }
-            self.accelerator.init_trackers("trackers", config=config)
+            self.accelerator.init_trackers("trackers", config=settings)
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes files and speaks."""
+        """True in the process that writes files and prints."""
         return bool(self.accelerator.is_main_process)
-
-    @property
-    def _metrics(self) -> Path:
-        return self.run.out / "metrics.jsonl"
 
     # ------------------------------------------------------------------ the loop
 
-    def go(self) -> Iterator[Record]:
-        """Make the updates that are left, and yield each when its numbers are written.
+    def run(self) -> Iterator[UpdateRecord]:
+        """Make the remaining updates, and yield a record of each once its metrics are written.
 
         Raises:
-            Diverged: gradients were NaN or infinite three times in a row.
-            Starved: see `Refill.batch`.
-            Unplayable: not one episode of a batch was played to its end.
-            CheckpointError: the last checkpoint could not be written.
+            Diverged: Gradients were NaN or infinite in three consecutive steps.
+            NotEnoughGroups: See `Refill.batch`.
+            AllEpisodesFailed: Every episode of a generation batch ended with an error.
+            CheckpointError: The last checkpoint could not be written.
         """
-        total = self.run.recipe.optimisation.updates
-        self._ended = time.perf_counter()
-        if self.position.update == 0 and not self.history and self.run.validation.every:
-            yield self._close(Record({"update": 0}), validate=True)
-        if self.position.update == 0 and self.run.monitor.action == "rollback":
-            self.save(sound=True, probation=0)  # the first policy is better than a collapsed one
-        while self.position.update < total and self.stopped is None:
-            record = Record(self._update())
-            self.position.update += 1
-            yield self._close(record, validate=self._is_due(self.run.validation.every))
+        total, validation = self.config.recipe.optimization.updates, self.config.validation
+        self._update_ended = time.perf_counter()
+        if self.state.update == 0 and not self.history and validation.every:
+            yield self._finish(UpdateRecord({"update": 0}), validate=True)
+        if self.state.update == 0 and self.config.monitor.action == "rollback":
+            # The initial policy is better than a collapsed one.
+            self.save_checkpoint(sound=True, probation=0)
+        while self.state.update < total and self.stopped is None:
+            record = UpdateRecord(self._update())
+            self.state.update += 1
+            yield self._finish(record, validate=self._is_due(validation.every))
 
     def _is_due(self, every: int) -> bool:
-        done = self.position.update
-        return every > 0 and (done % every == 0 or done == self.run.recipe.optimisation.updates)
+        update = self.state.update
+        return every > 0 and (update % every == 0 or update == self.config.recipe.optimization.updates)
 
-    def _close(self, record: Record, *, validate: bool) -> Record:
-        """Validate, write the numbers down, and keep a checkpoint, where each is due."""
-        score = None
-        if validate:
-            start = time.perf_counter()
-            # Of a line of temperatures the end: a held-out curve must not rise with it.
-            temperature = self.run.recipe.sampler.temperature
-            last = temperature.end if isinstance(temperature, Linear) else temperature
-            found = self.sampler.validate(self.run.world, self.run.validation, last, self.run.seed)
-            self._validating = time.perf_counter() - start
-            record.metrics |= {
-                "validation/failed": float(found.failed),
-                "seconds/validate": self._validating,
-            }
-            if found.episodes:
-                score = found.success.value
-                record.metrics |= {
-                    "validation/success": score,
-                    "validation/low": found.success.low,
-                    "validation/high": found.success.high,
-                    "validation/return": found.mean_return,
-                }
-            else:
-                record.notes.append(
-                    f"update {self.position.update}: none of {found.failed} held-out episodes could be played to "
-                    "its end, so there is no score."
-                )
-            if self.is_main:
-                self._samples.add(self.position.update, found.samples)
-        monitor = self.run.monitor
-        scores = [m["validation/success"] for m in line(self.history) if "validation/success" in m]
+    def _finish(self, record: UpdateRecord, *, validate: bool) -> UpdateRecord:
+        """Validate, watch for collapse, log, and save a checkpoint, each if due."""
+        best = max(
+            (m["validation/success"] for m in current_lineage(self.history) if "validation/success" in m),
+            default=-1.0,
+        )
+        score = self._validate(record) if validate else None
         self.history.append(record.metrics)
-        record.alarms = monitor.alarms(line(self.history)) if record.metrics["update"] else []
-        back = None
-        if monitor.is_fatal(record.alarms):
-            back = self._goal() if monitor.action == "rollback" else None
-            if back is None:
-                self.stopped = str(record.alarms[-1])
-            else:
-                record.notes.append(self._go_back(back))
-                record.metrics[ROLLED_BACK] = float(back)
-                score = None  # it was the collapsed policy's
-        if self.is_main:
-            with self._metrics.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record.metrics) + "\n")
-        if self.run.trackers:
-            self.accelerator.log(record.metrics, step=int(record.metrics["update"]))
-        # Told from the history, which every process has; the index is the main process's.
-        better = score is not None and score > max(scores, default=-1.0)
-        is_last = self.stopped is not None or self.position.update == self.run.recipe.optimisation.updates
-        due = better or is_last or back is not None or self._is_due(self.run.checkpoint_every)
-        if self.position.update and due:
-            try:
-                sound = None
-                if monitor.action == "rollback":
-                    sound = back is None and not monitor.signs(line(self.history))
-                self.save(score, sound=sound, probation=monitor.window)
-            except CheckpointError as error:
-                if is_last:
-                    raise
-                record.notes.append(str(error))
+        rolled_back = self._watch(record)
+        if rolled_back:
+            score = None  # It belongs to the collapsed policy.
+        self._log(record)
+        # Compared with the history, which every process has; only the main process has the index.
+        self._save_if_due(record, score, is_best=score is not None and score > best, rolled_back=rolled_back)
         return record
+
+    def _validate(self, record: UpdateRecord) -> float | None:
+        """Validate the policy, and return its success rate; None if every episode failed."""
+        start = time.perf_counter()
+        # At the final temperature of a schedule, so that the curve does not rise with the schedule alone.
+        temperature = self.config.recipe.sampler.temperature
+        final = temperature.end if isinstance(temperature, Linear) else temperature
+        result = self.sampler.validate(self.config.env, self.config.validation, final, self.config.seed)
+        self._validation_seconds = time.perf_counter() - start
+        record.metrics |= {
+            "validation/failed": float(result.failed),
+            "seconds/validate": self._validation_seconds,
+        }
+        if self.is_main:
+            self._samples.add(self.state.update, result.samples)
+        if not result.episodes:
+            record.notes.append(
+                f"update {self.state.update}: all {result.failed} validation episodes ended with an error, so "
+                "there is no score."
+            )
+            return None
+        record.metrics |= _validation_metrics(result)
+        return result.success.value
+
+    def _watch(self, record: UpdateRecord) -> bool:
+        """Detect signs of collapse, and stop the run or roll back where they are fatal; True after a rollback."""
+        monitor = self.config.monitor
+        record.alarms = monitor.alarms(current_lineage(self.history)) if record.metrics["update"] else []
+        if not monitor.is_fatal(record.alarms):
+            return False
+        target = self._rollback_target() if monitor.action == "rollback" else None
+        if target is None:
+            self.stopped = str(record.alarms[-1])
+            return False
+        record.notes.append(self._roll_back(target))
+        record.metrics[ROLLED_BACK] = float(target)
+        return True
+
+    def _log(self, record: UpdateRecord) -> None:
+        if self.is_main:
+            self._metrics.append(record.metrics)
+        if self.config.trackers:
+            self.accelerator.log(record.metrics, step=int(record.metrics["update"]))
+
+    def _save_if_due(self, record: UpdateRecord, score: float | None, *, is_best: bool, rolled_back: bool) -> None:
+        is_last = self.stopped is not None or self.state.update == self.config.recipe.optimization.updates
+        due = is_best or is_last or rolled_back or self._is_due(self.config.checkpoint_every)
+        if not self.state.update or not due:
+            return
+        monitor, sound = self.config.monitor, None
+        if monitor.action == "rollback":
+            sound = not rolled_back and not monitor.signs(current_lineage(self.history))
+        try:
+            self.save_checkpoint(score, sound=sound, probation=monitor.window)
+        except CheckpointError as error:
+            if is_last:
+                raise
+            record.notes.append(str(error))
 
     # ------------------------------------------------------------------ one update
 
     def _temperature(self) -> float:
-        temperature, total = self.run.recipe.sampler.temperature, self.run.recipe.optimisation.updates
+        temperature, total = self.config.recipe.sampler.temperature, self.config.recipe.optimization.updates
         if isinstance(temperature, Linear):
-            # The last update is number total - 1, and reaches the end of the line.
-            return temperature.at(self.position.update, max(total - 1, 1))
+            # The last update has number total - 1 and the final temperature.
+            return temperature.at(self.state.update, max(total - 1, 1))
         return temperature
 
     def _update(self) -> dict[str, float]:
-        recipe, temperature = self.run.recipe, self._temperature()
+        """Roll out, select, and update the policy; return the metrics."""
+        recipe, temperature = self.config.recipe, self._temperature()
         start = time.perf_counter()
-        between = start - self._ended
-        batches, failed, kept, scale = self.gathering.gather(temperature)
+        between = start - self._update_ended
+        collection = self.collector.collect(temperature)
         sampled = time.perf_counter()
-        played = Rollouts.joined(batches)
-        metrics: dict[str, float] = {"update": self.position.update + 1, "temperature": temperature}
-        metrics |= measured(played) | {"failed": float(failed), "batches": float(len(batches))}
-        metrics["groups_kept"] = len(kept) / played.groups
-        learnt = 0
-        if kept:
-            rollouts = shaped(gathered(batches, kept), self._overlong)
-            learnt = sum(len(row) for row in rollouts.rows) * recipe.optimisation.passes
+        rollouts = Rollouts.concatenate(collection.batches)
+        metrics: dict[str, float] = {"update": self.state.update + 1, "temperature": temperature}
+        metrics |= rollout_metrics(rollouts)
+        metrics |= {"failed": float(collection.failed), "batches": float(len(collection.batches))}
+        metrics["groups_kept"] = len(collection.kept) / rollouts.groups
+        trained_tokens = 0
+        if collection.kept:
+            selected = select_groups(collection.batches, collection.kept)
+            selected = apply_overlong_penalty(selected, self._overlong)
+            trained_tokens = sum(len(row) for row in selected.rows) * recipe.optimization.passes
             metrics |= self.learner.update(
-                rollouts, update=self.position.update, temperature=temperature, scale=scale
+                selected, update=self.state.update, temperature=temperature, scale=collection.scale
             )
-        done = time.perf_counter()
+        ended = time.perf_counter()
         metrics |= {
             "seconds/sample": sampled - start,
-            "seconds/learn": done - sampled,
-            "seconds/checkpoint": self.saving,  # of the one before this update
-            # What lies between two updates and is neither validation nor a checkpoint: writing numbers down, and
-            # what the caller does with a record. So these five account for all of a run's time.
-            "seconds/rest": max(between - self.saving - self._validating, 0.0),
-            "sampled_tokens_per_second": played.actions / max(sampled - start, 1e-9),
-            "learnt_tokens_per_second": learnt / max(done - sampled, 1e-9),
+            "seconds/learn": ended - sampled,
+            "seconds/checkpoint": self.checkpoint_seconds,  # of the checkpoint before this update
+            # Between two updates, beside validation and checkpoints: logging, and the caller's own work. So these
+            # phases add up to the run's wall time.
+            "seconds/rest": max(between - self.checkpoint_seconds - self._validation_seconds, 0.0),
+            "sampled_tokens_per_second": rollouts.actions / max(sampled - start, 1e-9),
+            "trained_tokens_per_second": trained_tokens / max(ended - sampled, 1e-9),
         }
-        self.saving = self._validating = 0.0
-        self._ended = done
+        self.checkpoint_seconds = self._validation_seconds = 0.0
+        self._update_ended = ended
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
-    # ------------------------------------------------------------------ checkpoints
+    # ------------------------------------------------------------------ checkpoints and rollback
 
-    def _goal(self) -> int | None:
-        """The updates before the checkpoint to go back to; None where there is none, or it was done enough."""
-        if self.position.rollbacks >= self.run.monitor.rollbacks:
+    def _rollback_target(self) -> int | None:
+        """Return the updates before the checkpoint to roll back to; None if there is none."""
+        if self.state.rollbacks >= self.config.monitor.rollbacks:
             return None
-        good = [self.checkpoints.index.good]
-        if self.descent.world > 1:
+        target = [self.checkpoints.index.good]
+        if self.optimizer.world_size > 1:
             from accelerate.utils import broadcast_object_list
 
-            good = broadcast_object_list(good)  # the index is the main process's
-        return good[0]
+            target = broadcast_object_list(target)  # only the main process has the index
+        return target[0]
 
-    def _go_back(self, update: int) -> str:
-        """Take the policy, critic and optimizer of a checkpoint, learn more slowly from now on, and say so."""
-        self._kept.go_back(self.checkpoints.path(update))
-        self.position.rollbacks += 1
-        self._slow_down()
+    def _roll_back(self, update: int) -> str:
+        """Load policy, critic and optimizer of a checkpoint, lower the learning rates, and return a note of it."""
+        self._contents.roll_back(self.checkpoints.path(update))
+        self.state.rollbacks += 1
+        self._apply_lr_scale()
         return (
-            f"update {self.position.update}: went back to the policy after update {update}; learning rates are "
-            f"now {self.descent.slowdown:g} of what they were set to "
-            f"(rollback {self.position.rollbacks} of {self.run.monitor.rollbacks})"
+            f"update {self.state.update}: rolled back to the policy after update {update}; learning rates are now "
+            f"{self.optimizer.lr_scale:g} × their setting (rollback {self.state.rollbacks} of "
+            f"{self.config.monitor.rollbacks})"
         )
 
-    def _slow_down(self) -> None:
-        self.descent.slowdown = self.run.monitor.lr_factor**self.position.rollbacks
+    def _apply_lr_scale(self) -> None:
+        self.optimizer.lr_scale = self.config.monitor.lr_factor**self.state.rollbacks
 
-    def save(self, score: float | None = None, *, sound: bool | None = None, probation: int = 0) -> None:
-        """Keep a checkpoint of where the run stands.
+    def save_checkpoint(
+        self, score: float | None = None, *, sound: bool | None = None, probation: int = 0
+    ) -> None:
+        """Save a checkpoint of the run.
 
         Args:
-            score: of the policy on held-out tasks.
-            sound, probation: see `Checkpoints.save`.
+            score: Success rate of the policy on held-out tasks; None if it was not validated.
+            sound, probation: See `Checkpoints.save`.
 
         Raises:
-            CheckpointError: it could not be written.
+            CheckpointError: The checkpoint could not be written.
         """
         start = time.perf_counter()
-        held = self._kept.held()
+        full = self._contents.full_state()
         try:
             if self.is_main:
-                write = partial(self._kept.write, held, self.history)
-                self.checkpoints.save(self.position.update, write, score, sound=sound, probation=probation)
+                write = partial(self._contents.write, full, self.history)
+                self.checkpoints.save(self.state.update, write, score, sound=sound, probation=probation)
         finally:
             self.accelerator.wait_for_everyone()
-            self.saving = time.perf_counter() - start
+            self.checkpoint_seconds = time.perf_counter() - start
 
     def close(self) -> None:
-        """Let go of the model, and of the trackers."""
-        if self.run.trackers:
+        """Release the model and the trackers."""
+        if self.config.trackers:
             self.accelerator.end_training()
         self.sampler.engine.close()
+
+
+def _validation_metrics(result: ValidationResult) -> dict[str, Any]:
+    return {
+        "validation/success": result.success.value,
+        "validation/low": result.success.low,
+        "validation/high": result.success.high,
+        "validation/return": result.mean_return,
+    }

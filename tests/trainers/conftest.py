@@ -9,26 +9,28 @@ from typing import Any
 import pytest
 
 DIALOGUE = {"max_turns": 3, "max_actions_per_turn": 2, "max_actions": 6, "show_reward": False}
-WORLD = "TextFrozenLake-v0"
+ENV = "TextFrozenLake-v0"
 
 
-def lesson(model: Path, out: Path, **options: Any) -> Any:
+def sft_config(model: Path, out: Path, **options: Any) -> Any:
     """A short warm start."""
-    from arboretum.trainers.config.run import Lesson
-    from arboretum.trainers.config.settings import Hardware, Speech, World
-    from arboretum.trainers.sampling.demonstrations import Expert
+    from arboretum.trainers.config.run import SFTConfig
+    from arboretum.trainers.config.settings import (
+        DialogueConfig,
+        EnvConfig,
+        ExpertConfig,
+        HardwareConfig,
+        SFTSettings,
+    )
 
     settings: dict[str, Any] = {
-        "speech": Speech("no_think", DIALOGUE),
-        "hardware": Hardware(device="cpu"),
-        "expert": Expert(noise=0.5, keep="all"),
-        "episodes": 160,
-        "epochs": 2,
-        "batch": 16,
-        "lr": 3e-3,
-        "warmup": 3,
+        "dialogue": DialogueConfig("no_think", DIALOGUE),
+        "hardware": HardwareConfig(device="cpu"),
+        "expert": ExpertConfig(noise=0.5, keep="all"),
     }
-    return Lesson(World(WORLD), str(model), out, **{**settings, **options})
+    sft: dict[str, Any] = {"episodes": 160, "epochs": 2, "batch": 16, "lr": 3e-3, "warmup": 3}
+    sft |= {name: options.pop(name) for name in [*options] if name in SFTSettings.__dataclass_fields__}
+    return SFTConfig(EnvConfig(ENV), str(model), out, sft=SFTSettings(**sft), **{**settings, **options})
 
 
 @pytest.fixture(scope="session")
@@ -39,24 +41,24 @@ def warm_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
 
     from arboretum.eval.bench.tiny import make_tiny_model
-    from arboretum.trainers.sft import Tuning
+    from arboretum.trainers.sft import SFTTrainer
 
     torch.set_num_threads(1)
     root = tmp_path_factory.mktemp("warm")
-    tuning = Tuning(lesson(make_tiny_model(root / "tiny"), root))
-    for _ in tuning.go():
+    trainer = SFTTrainer(sft_config(make_tiny_model(root / "tiny"), root))
+    for _ in trainer.run():
         pass
-    return tuning.export()
+    return trainer.export()
 
 
 @pytest.fixture
 def run_of(warm_model: Path, tmp_path: Path) -> Callable[..., Any]:
     """Makes a `Run` of a recipe on a small world in `tmp_path`, with other settings where they are given."""
     from arboretum.trainers.algorithms.recipes import RECIPES
-    from arboretum.trainers.config.run import Run
-    from arboretum.trainers.config.settings import Hardware, Speech, Validation, World
+    from arboretum.trainers.config.run import TrainingConfig
+    from arboretum.trainers.config.settings import DialogueConfig, EnvConfig, HardwareConfig, ValidationConfig
 
-    def make(recipe: str, changes: dict[str, object] | None = None, **options: Any) -> Run:
+    def make(recipe: str, changes: dict[str, object] | None = None, **options: Any) -> TrainingConfig:
         small: dict[str, object] = {
             "sampler.prompts": 3,
             "sampler.rollouts": 4,
@@ -65,21 +67,21 @@ def run_of(warm_model: Path, tmp_path: Path) -> Callable[..., Any]:
             "sampler.max_actions_per_turn": 2,
             "sampler.max_actions": 6,
             "sampler.think": None,
-            "optimisation.updates": 2,
-            "optimisation.warmup": 0,
-            "optimisation.lr": 3e-4,
-            "optimisation.episodes_per_step": 6,
+            "optimization.updates": 2,
+            "optimization.warmup": 0,
+            "optimization.lr": 3e-4,
+            "optimization.episodes_per_step": 6,
         }
         settings: dict[str, Any] = {
             "model": str(warm_model),
             "out": tmp_path / "run",
-            "world": World(WORLD),
-            "speech": Speech("no_think", {"show_reward": False}),
-            "hardware": Hardware(device="cpu"),
-            "validation": Validation(every=2, tasks=6),
+            "env": EnvConfig(ENV),
+            "dialogue": DialogueConfig("no_think", {"show_reward": False}),
+            "hardware": HardwareConfig(device="cpu"),
+            "validation": ValidationConfig(every=2, tasks=6),
         }
-        return Run(
-            RECIPES[recipe].changed({**small, **(changes or {})}),
+        return TrainingConfig(
+            RECIPES[recipe].with_settings({**small, **(changes or {})}),
             **{**settings, **options},
         )
 

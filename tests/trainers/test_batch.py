@@ -1,6 +1,5 @@
 """Layouts: nothing lost, nothing twice, within the memory bound, and without effect on what is learnt."""
 
-# ruff: noqa: E402
 from __future__ import annotations
 
 from typing import Any
@@ -14,7 +13,13 @@ from arboretum.agents.episode import Episode, Move, Turn
 from arboretum.envs.errors import ConfigurationError
 from arboretum.trainers.algorithms.objectives.aggregate import token_weights
 from arboretum.trainers.algorithms.objectives.settings import AGGREGATIONS, Kl, Objective
-from arboretum.trainers.data.microbatches import MicroBatch, divide, micro_batches, optimizer_batches, shares
+from arboretum.trainers.data.microbatches import (
+    MicroBatch,
+    make_microbatches,
+    optimizer_batches,
+    shares,
+    split_by_tokens,
+)
 from arboretum.trainers.data.rollouts import Rollouts, from_episodes
 
 torch = pytest.importorskip("torch")
@@ -55,7 +60,7 @@ def random_rollouts(episodes: int = 12, seed: int = 0, vocabulary: int = 11) -> 
 def test_sets_hold_every_sequence_once_and_stay_within_the_bound(
     sizes: list[int], bound: int, layout: Any, multiple: int
 ) -> None:
-    sets = divide(sizes, bound, layout=layout, multiple_of=multiple)
+    sets = split_by_tokens(sizes, bound, layout=layout, multiple_of=multiple)
     assert sorted(i for part in sets for i in part) == list(range(len(sizes)))
     for part in sets:
         used = [sizes[i] for i in part]
@@ -69,14 +74,14 @@ def test_sets_hold_every_sequence_once_and_stay_within_the_bound(
 def test_shares_are_within_one_item_of_even(costs: list[float], ways: int) -> None:
     parts = shares(costs, ways)
     assert sorted(i for part in parts for i in part) == list(range(len(costs)))
-    totals = [sum(costs[i] for i in part) for part in parts]
-    assert max(totals) <= sum(costs) / ways + max(costs) + 1e-9
+    sum_by_group = [sum(costs[i] for i in part) for part in parts]
+    assert max(sum_by_group) <= sum(costs) / ways + max(costs) + 1e-9
 
 
 @pytest.mark.parametrize("layout", ["padded", "packed"])
 def test_micro_batches_show_the_model_what_it_needs_and_no_more(layout: Any) -> None:
     rollouts = random_rollouts()
-    parts = micro_batches(rollouts, None, 64, layout=layout)
+    parts = make_microbatches(rollouts, None, 64, layout=layout)
     seen = np.concatenate([part.actions for part in parts])
     assert sorted(seen.tolist()) == list(range(rollouts.actions))
     for part in parts:
@@ -108,7 +113,7 @@ def test_optimizer_batches_deal_out_every_episode_once() -> None:
 
 def test_a_bound_of_nothing_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="positive number of tokens"):
-        micro_batches(random_rollouts(), None, 0)
+        make_microbatches(random_rollouts(), None, 0)
 
 
 class Bigram(torch.nn.Module):  # type: ignore[misc]
@@ -160,7 +165,7 @@ def test_results_do_not_depend_on_how_a_batch_is_cut(objective: Objective) -> No
     def run(max_tokens: int, layout: Any) -> tuple[float, Any, dict[str, float]]:
         model = Bigram()
         total, sums = 0.0, []
-        for part in micro_batches(rollouts, episodes, max_tokens, layout=layout):
+        for part in make_microbatches(rollouts, episodes, max_tokens, layout=layout):
             logp, entropy = score_hidden(model.states(part), model.head, torch.tensor(part.targets))
             tokens = Tokens(
                 logp=logp,
@@ -179,13 +184,13 @@ def test_results_do_not_depend_on_how_a_batch_is_cut(objective: Objective) -> No
             sums.append(seen)
         return total, model.embedding.grad, metrics(sums)
 
-    whole, gradient, measured = run(10**6, "padded")
+    whole, gradient, rollout_metrics = run(10**6, "padded")
     assert float(gradient.abs().max()) > 1e-4
     for max_tokens, layout in ((1, "padded"), (40, "padded"), (40, "packed"), (10**6, "packed")):
         value, other, seen = run(max_tokens, layout)
         assert value == pytest.approx(whole, abs=1e-10)
         torch.testing.assert_close(other, gradient, rtol=0, atol=1e-10)
-        assert seen == pytest.approx(measured, abs=1e-10)
+        assert seen == pytest.approx(rollout_metrics, abs=1e-10)
 
 
 @settings(deadline=None, max_examples=8)

@@ -1,6 +1,5 @@
 """The training benchmark: its arithmetic by hand, its workload, and TRL beside us on the same gradient."""
 
-# ruff: noqa: E402
 from __future__ import annotations
 
 import time
@@ -48,12 +47,12 @@ def test_the_cost_of_a_token_is_what_torch_counts() -> None:
     from torch.utils.flop_counter import FlopCounterMode
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    causal = Qwen2ForCausalLM(Qwen2Config(**SMALL, tie_word_embeddings=True))
-    cost = Cost.of(causal)
+    model = Qwen2ForCausalLM(Qwen2Config(**SMALL, tie_word_embeddings=True))
+    cost = Cost.of(model)
     length = 32
     ids = torch.arange(length)[None]
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        causal(input_ids=ids, use_cache=False).logits.sum().backward()
+        model(input_ids=ids, use_cache=False).logits.sum().backward()
     square = 3 * 4 * cost.layers * cost.attention * length * length
     triangle = 3 * 4 * cost.layers * cost.attention * length * (length + 1) // 2
     assert cost.update([length], length) - triangle + square == counter.get_total_flops()
@@ -118,13 +117,13 @@ def test_a_thread_that_sleeps_is_seen_to_wait() -> None:
 
 
 def test_rest_is_the_time_that_the_caller_takes(run_of: Any) -> None:
-    from arboretum.trainers.trainer import Training
+    from arboretum.trainers.trainer import Trainer
 
-    training = Training(run_of("grpo", {"optimisation.updates": 3}))
+    training = Trainer(run_of("grpo", {"optimization.updates": 3}))
     begun = time.perf_counter()
-    for _ in training.go():
+    for _ in training.run():
         time.sleep(0.3)
-    last = time.perf_counter() - begun - 0.3 - training.saving
+    last = time.perf_counter() - begun - 0.3 - training.checkpoint_seconds
     training.close()
     phases = ("sample", "learn", "validate", "checkpoint", "rest")
     told = sum(m.get(f"seconds/{phase}", 0.0) for m in training.history for phase in phases)

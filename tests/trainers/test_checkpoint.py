@@ -113,7 +113,7 @@ checkpoints.save(3, fill(2000), 0.1)
 """
     pytest.importorskip("resource", reason="limits on files exist on POSIX systems only")
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert "could not be written (File too large); update-000001 is as it was" in done.stdout
+    assert "could not be written (File too large); update-000001 is unchanged" in done.stdout
     assert names(tmp_path) == ["index.json", "update-000001", "update-000003"]
     index = Checkpoints(tmp_path).index
     assert (index.last, index.best, index.score) == (3, 1, 0.5)
@@ -136,10 +136,10 @@ def test_a_damaged_index_is_said_not_guessed_around(tmp_path: Path) -> None:
     index = tmp_path / "index.json"
     whole = index.read_text()
     index.write_text(whole[:-5])
-    with pytest.raises(DataError, match="no index of checkpoints"):
+    with pytest.raises(DataError, match="is not an index of checkpoints"):
         Checkpoints(tmp_path)
     index.write_text(whole.replace("1", "2"))
-    with pytest.raises(DataError, match="update-000002, which is not there"):
+    with pytest.raises(DataError, match="update-000002, which does not exist"):
         Checkpoints(tmp_path)
 
 
@@ -147,7 +147,7 @@ def test_a_damaged_index_is_said_not_guessed_around(tmp_path: Path) -> None:
 def test_an_index_of_something_else_is_said(tmp_path: Path, index: str) -> None:
     Checkpoints(tmp_path).save(1, write(1))  # type: ignore[arg-type]
     (tmp_path / "index.json").write_text(index)
-    with pytest.raises(DataError, match="no index of checkpoints"):
+    with pytest.raises(DataError, match="is not an index of checkpoints"):
         Checkpoints(tmp_path)
 
 

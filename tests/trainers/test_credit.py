@@ -16,9 +16,9 @@ from arboretum.envs.errors import ConfigurationError
 from arboretum.trainers.algorithms.credit.anchor import Anchor, anchor_advantages, anchor_groups
 from arboretum.trainers.algorithms.credit.gae import Gae, bi_level_gae, gae, masked_gae, whiten
 from arboretum.trainers.algorithms.credit.group import Group, group_advantages
-from arboretum.trainers.algorithms.selectors import informative
+from arboretum.trainers.algorithms.selectors import informative_groups
 from arboretum.trainers.data.rollouts import Rollouts
-from arboretum.trainers.data.segments import codes, discounted_sums, group_statistics
+from arboretum.trainers.data.segments import discounted_sums, factorize, group_statistics
 
 numbers = st.floats(-10, 10, allow_subnormal=False)
 
@@ -49,7 +49,7 @@ def rollouts(
     count = len(action_turn)
     row = turn_episode[action_turn]
     return Rollouts(
-        group=codes(groups),
+        group=factorize(groups),
         success=np.zeros(len(rewards), dtype=bool),
         truncated=np.zeros(len(rewards), dtype=bool),
         turn_episode=turn_episode,
@@ -141,7 +141,7 @@ def test_gae_credit_runs_through_turns_and_rows_of_an_episode() -> None:
     white = Gae(gamma=0.9, lam=0.8).assign(batch, values)
     np.testing.assert_allclose(white.advantages, whiten(expected))
     np.testing.assert_allclose(white.value_targets, credit.value_targets)  # type: ignore[arg-type]
-    kl = Gae(whiten=False).assign(batch.penalised_tokens(np.full(8, -0.1)), np.zeros(8))
+    kl = Gae(whiten=False).assign(batch.add_token_penalties(np.full(8, -0.1)), np.zeros(8))
     np.testing.assert_allclose(kl.advantages, [2.4, 2.5, 1.6, 1.7, 1.8, 1.9, 0.3, 0.4])
     with pytest.raises(ConfigurationError, match="critic"):
         Gae().assign(batch)
@@ -156,7 +156,7 @@ groups = st.lists(st.tuples(st.floats(-5, 5, allow_subnormal=False), st.integers
 def test_group_advantages_add_up_to_zero(
     members: list[tuple[float, int]], scale: Any, leave_one_out: bool
 ) -> None:
-    returns, keys = np.array([m[0] for m in members]), codes(m[1] for m in members)
+    returns, keys = np.array([m[0] for m in members]), factorize(m[1] for m in members)
     ours = group_advantages(returns, keys, scale=scale, leave_one_out=leave_one_out)
     for key in set(keys.tolist()):
         assert abs(ours[keys == key].sum()) < 1e-5
@@ -166,7 +166,7 @@ def test_group_advantages_add_up_to_zero(
 
 @given(groups)
 def test_leave_one_out_is_against_the_mean_of_the_others(members: list[tuple[float, int]]) -> None:
-    returns, keys = np.array([m[0] for m in members]), codes(m[1] for m in members)
+    returns, keys = np.array([m[0] for m in members]), factorize(m[1] for m in members)
     ours = group_advantages(returns, keys, scale="none", leave_one_out=True)
     for i, (value, key) in enumerate(zip(returns, keys, strict=True)):
         others = [r for j, r in enumerate(returns) if keys[j] == key and j != i]
@@ -194,7 +194,7 @@ def test_batch_scale_divides_by_the_deviation_of_all_returns() -> None:
 
 def test_group_credit_counts_a_kl_term_in_the_reward() -> None:
     batch = rollouts([[1.0], [0.0]], ["a", "a"])
-    ours = Group(scale="none").assign(batch.penalised_tokens(np.array([-0.1, -0.1, 0.0, -0.4])))
+    ours = Group(scale="none").assign(batch.add_token_penalties(np.array([-0.1, -0.1, 0.0, -0.4])))
     np.testing.assert_allclose(ours.advantages, [0.6, 0.6, -0.6, -0.6])
 
 
@@ -244,14 +244,14 @@ def test_anchor_credit_of_a_shared_state_worked_by_hand() -> None:
     ours = Anchor(gamma=0.5, omega=2.0).assign(batch).advantages
     # A_E = ±1/2; returns from s are 1/2 and 0, so A_S = ±1/4; t is visited once.
     np.testing.assert_allclose(ours, [0.5 + 2 * 0.25, 0.5, -0.5 - 2 * 0.25])
-    penalised = rollouts(
+    add_episode_penalties = rollouts(
         [[0.0, 1.0], [0.0]],
         list("aa"),
         tokens=1,
         anchors=[["s", "t"], ["s"]],
         invalid=[[False, True], [False]],
     )
-    ours = Anchor(gamma=0.5, omega=2.0, invalid_penalty=0.2).assign(penalised).advantages
+    ours = Anchor(gamma=0.5, omega=2.0, invalid_penalty=0.2).assign(add_episode_penalties).advantages
     np.testing.assert_allclose(ours, [1.0, 0.3, -1.0])  # only the second turn's own score falls
 
 
@@ -274,7 +274,7 @@ def test_the_same_rewards_cut_into_other_turns_are_the_same_return() -> None:
     assert group_statistics(returns, groups).std[0] == 0.0
     for options in ({}, {"eps": 0.0}, {"leave_one_out": True, "scale": "none"}):
         assert (group_advantages(returns, groups, **options) == 0.0).all()
-    assert informative([ways, [1.0, 0.0]]) == (1,)
+    assert informative_groups([ways, [1.0, 0.0]]) == (1,)
 
 
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])

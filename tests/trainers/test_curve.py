@@ -9,7 +9,7 @@ import re
 import pytest
 from rich.console import Console
 
-from arboretum.trainers.reporting.progress import LESSON, TRAINING, Progress, curve
+from arboretum.trainers.reporting.progress import SFT_VIEW, TRAINING_VIEW, Progress, curve
 from arboretum.trainers.reporting.terminal_plot import Series, plot, running_mean
 
 
@@ -101,6 +101,6 @@ def test_a_terminal_is_never_overrun(width: int, height: int) -> None:
 
 
 def test_the_views_name_what_they_show() -> None:
-    text = curve(RECORDS, TRAINING, 40, 80, 15).plain
+    text = curve(RECORDS, TRAINING_VIEW, 40, 80, 15).plain
     assert "⠒●⠒ held out" in text and "success in training, mean of 2" in text and "50% ┤" in text
-    assert "⠒⠒ loss" in curve([{"update": 1, "loss": 2.0}], LESSON, 10, 80, 15).plain
+    assert "⠒⠒ loss" in curve([{"update": 1, "loss": 2.0}], SFT_VIEW, 10, 80, 15).plain

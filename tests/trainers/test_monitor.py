@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from arboretum.envs.errors import ConfigurationError
-from arboretum.trainers.monitor import Alarm, Monitor, line
+from arboretum.trainers.monitor import Alarm, Monitor, current_lineage
 
-Record = dict[str, float]
+UpdateRecord = dict[str, float]
 
 
-def history(n: int, **curves: object) -> list[Record]:
+def history(n: int, **curves: object) -> list[UpdateRecord]:
     """Records of n updates; each curve is a number or a function of the update."""
     return [
         {"update": t, **{k: float(c(t) if callable(c) else c) for k, c in curves.items()}}  # type: ignore[arg-type]
@@ -21,11 +21,11 @@ def history(n: int, **curves: object) -> list[Record]:
     ]
 
 
-def all_alarms(monitor: Monitor, records: list[Record]) -> list[Alarm]:
+def all_alarms(monitor: Monitor, records: list[UpdateRecord]) -> list[Alarm]:
     return [alarm for t in range(1, len(records) + 1) for alarm in monitor.alarms(records[:t])]
 
 
-def steady(n: int, **changes: object) -> list[Record]:
+def steady(n: int, **changes: object) -> list[UpdateRecord]:
     names = {"return": "return", "std": "group_return_std", "entropy": "entropy", "norm": "grad_norm"}
     usual: dict[str, object] = {"return": 0.3, "std": 0.4, "entropy": 1.5, "norm": 0.8, **changes}
     return history(n, **{names[key]: value for key, value in usual.items()})
@@ -64,9 +64,9 @@ def test_the_echo_trap_is_seen_before_the_mean_falls() -> None:
     first = {alarm.sign: alarm for alarm in reversed(alarms)}
     assert 45 < first["echo-trap"].update < 70
     assert first["gradient"].update == 85
-    assert first["gradient"].evidence == {"norm": 20.0, "median before": 0.8}
+    assert first["gradient"].evidence == {"norm": 20.0, "median": 0.8}
     trap = first["echo-trap"].evidence
-    assert trap["deviation"] < 0.5 * trap["at its highest"] or trap["entropy"] < 0.75
+    assert trap["deviation"] < 0.5 * trap["peak"] or trap["entropy"] < 0.75
     assert "ECHO TRAP" in str(first["echo-trap"]) and str(first["echo-trap"]).startswith("update ")
     # Each is said once, not again at every update.
     assert sum(alarm.sign == "echo-trap" for alarm in alarms) == 1
@@ -118,7 +118,7 @@ def test_what_a_rollback_undid_is_no_evidence() -> None:
     assert {alarm.sign for alarm in monitor.all_alarms(records)} >= {"echo-trap", "entropy"}
     trap = next(alarm for alarm in monitor.all_alarms(records) if alarm.sign == "echo-trap")
     records[29]["rolled_back_to"] = 20.0
-    assert [record["update"] for record in line(records[:32])] == [*range(1, 21), 31, 32]
+    assert [record["update"] for record in current_lineage(records[:32])] == [*range(1, 21), 31, 32]
     found = monitor.all_alarms(records)
     assert trap in found and all(alarm.update <= 30 for alarm in found)
 
@@ -132,10 +132,10 @@ def test_updates_without_a_step_are_passed_over() -> None:
 
 def test_impossible_settings() -> None:
     with pytest.raises(ConfigurationError, match=r"monitor\.action"):
-        Monitor(action="soon")  # type: ignore[arg-type]
+        Monitor(action="soon").check()  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=r"monitor\.fatal"):
-        Monitor(fatal=("trap",))  # type: ignore[arg-type]
+        Monitor(fatal=("trap",)).check()  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=r"monitor\.lr_factor"):
-        Monitor(lr_factor=2.0)
+        Monitor(lr_factor=2.0).check()
     with pytest.raises(ConfigurationError, match=r"monitor\.window"):
-        Monitor(window=1)
+        Monitor(window=1).check()

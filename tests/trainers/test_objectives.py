@@ -1,6 +1,5 @@
 """Losses against their definitions, and their gradients against what they are meant to be."""
 
-# ruff: noqa: E402
 from __future__ import annotations
 
 import math

@@ -23,23 +23,27 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum[lm]'")
 
-from arboretum.trainers.config.run import Run  # noqa: E402
-from arboretum.trainers.config.settings import Hardware, Lora, Validation  # noqa: E402
-from arboretum.trainers.learning.sharding import whole_state  # noqa: E402
-from arboretum.trainers.train import export_checkpoint  # noqa: E402
-from arboretum.trainers.trainer import Training  # noqa: E402
+from arboretum.trainers.checkpoints.run_folder import claim_run_folder
+from arboretum.trainers.config.run import TrainingConfig
+from arboretum.trainers.config.settings import HardwareConfig, LoraConfig, ValidationConfig
+from arboretum.trainers.learning.sharding import full_state_dict
+from arboretum.trainers.train import export_checkpoint
+from arboretum.trainers.trainer import Trainer
 
 pytestmark = pytest.mark.heavy
 
 EXTENSIONS = tempfile.TemporaryDirectory(prefix="extensions-")
-Make = Callable[..., Run]
+Make = Callable[..., TrainingConfig]
 with_deepspeed = pytest.mark.skipif(
     find_spec("deepspeed") is None, reason="needs DeepSpeed: pip install 'arboretum[deepspeed]'"
 )
 ZERO = pytest.param("zero2", marks=[with_deepspeed, pytest.mark.timeout(600)])
 # Small norms, so that clipping is at work; little memory, so that gradients accumulate over micro-batches.
-CHANGES: dict[str, object] = {"optimisation.updates": 3, "optimisation.max_grad_norm": 0.05}
-OPTIONS: dict[str, Any] = {"validation": Validation(every=1, tasks=4), "hardware": Hardware(micro_tokens=2000)}
+CHANGES: dict[str, object] = {"optimization.updates": 3, "optimization.max_grad_norm": 0.05}
+OPTIONS: dict[str, Any] = {
+    "validation": ValidationConfig(every=1, tasks=4),
+    "hardware": HardwareConfig(microbatch_tokens=2000),
+}
 
 CHILD = """
 import pickle, sys, torch
@@ -54,15 +58,15 @@ if "poison" in sys.argv and training.accelerator.process_index == 1:
     usual = training.learner._loss
     def poisoned(*arguments):
         loss, sums = usual(*arguments)
-        return loss * (float("nan") if training.position.update == 1 else 1.0), sums
+        return loss * (float("nan") if training.state.update == 1 else 1.0), sums
     training.learner._loss = poisoned
-states = [whole_state(training.descent.policy)]
+states = [whole_state(training.optimizer.policy)]
 states[0] = {name: value.clone() for name, value in states[0].items()}
-for _ in training.go():
-    states.append({name: value.clone() for name, value in whole_state(training.descent.policy).items()})
+for _ in training.run():
+    states.append({name: value.clone() for name, value in whole_state(training.optimizer.policy).items()})
 if training.is_main:
-    pieces = any(hasattr(p, "full_tensor") for p in training.descent.policy.parameters())
-    torch.save({"states": states, "pieces": pieces, "skipped": training.descent.skipped}, sys.argv[2])
+    pieces = any(hasattr(p, "full_tensor") for p in training.optimizer.policy.parameters())
+    torch.save({"states": states, "pieces": pieces, "skipped": training.optimizer.skipped}, sys.argv[2])
 training.close()
 torch.distributed.destroy_process_group()
 """
@@ -84,12 +88,12 @@ def launch(config: str, arguments: list[str], *options: str) -> subprocess.Compl
     )
 
 
-def beside(run: Run) -> Path:
+def beside(run: TrainingConfig) -> Path:
     return run.out.with_name(run.out.name + "-child")
 
 
 def child(
-    config: str, run: Run, how: tuple[str, ...] = (), options: tuple[str, ...] = ()
+    config: str, run: TrainingConfig, how: tuple[str, ...] = (), options: tuple[str, ...] = ()
 ) -> subprocess.CompletedProcess[str]:
     folder = beside(run)
     folder.mkdir(exist_ok=True)
@@ -99,7 +103,7 @@ def child(
     return launch(config, [*(str(folder / name) for name in names), *how], *options)
 
 
-def together(config: str, run: Run, *how: str) -> dict[str, Any]:
+def together(config: str, run: TrainingConfig, *how: str) -> dict[str, Any]:
     """What two processes made of a run: the weights before and after each record, and more."""
     done = child(config, run, how)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -107,17 +111,17 @@ def together(config: str, run: Run, *how: str) -> dict[str, Any]:
     return found
 
 
-def alone(run: Run, *, resume: bool = False) -> Training:
+def alone(run: TrainingConfig, *, resume: bool = False) -> Trainer:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    training = Training(run, resume=resume)
-    for _ in training.go():
+    training = Trainer(run, resume=resume)
+    for _ in training.run():
         pass
     torch.set_num_threads(threads)
     return training
 
 
-def numbers(run: Run) -> list[dict[str, float]]:
+def numbers(run: TrainingConfig) -> list[dict[str, float]]:
     """The metrics that were written, without those of time."""
     lines = (run.out / "metrics.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if "second" not in k} for line in lines]
@@ -133,7 +137,7 @@ def assert_close(mine: dict[str, Any], theirs: dict[str, Any]) -> None:
 def test_two_processes_learn_what_one_learns(config: str, recipe: str, run_of: Make, tmp_path: Path) -> None:
     one = run_of(recipe, CHANGES, out=tmp_path / "one", **OPTIONS)
     two = dataclasses.replace(one, out=tmp_path / "two")
-    expected = whole_state(alone(one).descent.policy)
+    expected = full_state_dict(alone(one).optimizer.policy)
     found = together(config, two)
     assert found["pieces"] == (config == "fsdp2")
     assert_close(expected, found["states"][-1])
@@ -144,13 +148,13 @@ def test_two_processes_learn_what_one_learns(config: str, recipe: str, run_of: M
 @pytest.mark.parametrize("config", ["fsdp2", ZERO])
 def test_two_processes_with_a_critic_resume_as_two_or_as_one(config: str, run_of: Make, tmp_path: Path) -> None:
     one = run_of("ppo", CHANGES, out=tmp_path / "one", **OPTIONS)
-    expected = whole_state(alone(one).descent.policy)
+    expected = full_state_dict(alone(one).optimizer.policy)
     whole = together(config, dataclasses.replace(one, out=tmp_path / "whole"))["states"]
     assert_close(expected, whole[-1])
     for mine, theirs in zip(numbers(one), numbers(dataclasses.replace(one, out=tmp_path / "whole")), strict=True):
         assert theirs == pytest.approx(mine, rel=1e-3, abs=1e-4)
 
-    half = run_of("ppo", {**CHANGES, "optimisation.updates": 2}, out=tmp_path / "half", **OPTIONS)
+    half = run_of("ppo", {**CHANGES, "optimization.updates": 2}, out=tmp_path / "half", **OPTIONS)
     together(config, half)
     shutil.copytree(tmp_path / "half", tmp_path / "other")
     resumed = dataclasses.replace(one, out=tmp_path / "half")
@@ -158,18 +162,18 @@ def test_two_processes_with_a_critic_resume_as_two_or_as_one(config: str, run_of
     assert all(torch.equal(again[name], value) for name, value in whole[-1].items())
     assert numbers(resumed) == numbers(dataclasses.replace(one, out=tmp_path / "whole"))
     other = alone(dataclasses.replace(one, out=tmp_path / "other"), resume=True)
-    assert_close(expected, whole_state(other.descent.policy))
+    assert_close(expected, full_state_dict(other.optimizer.policy))
 
     from transformers import AutoModelForCausalLM
 
-    plain = AutoModelForCausalLM.from_pretrained(export_checkpoint(resumed.out, "last")).state_dict()
-    assert all(torch.equal(value, again[f"causal.{name}"]) for name, value in plain.items())
+    to_plain = AutoModelForCausalLM.from_pretrained(export_checkpoint(resumed.out, "last")).state_dict()
+    assert all(torch.equal(value, again[f"causal.{name}"]) for name, value in to_plain.items())
 
 
 @pytest.mark.parametrize("config", ["fsdp2", ZERO])
 def test_all_processes_skip_the_step_that_is_poisoned_in_one(config: str, run_of: Make, tmp_path: Path) -> None:
-    changes = {**CHANGES, "optimisation.episodes_per_step": 12}
-    options = {**OPTIONS, "validation": Validation(every=0)}
+    changes = {**CHANGES, "optimization.episodes_per_step": 12}
+    options = {**OPTIONS, "validation": ValidationConfig(every=0)}
     found = together(config, run_of("ppo", changes, **options), "poison")
     states = found["states"]
     changed = [any(not torch.equal(a[n], b[n]) for n in a) for a, b in itertools.pairwise(states)]
@@ -179,12 +183,12 @@ def test_all_processes_skip_the_step_that_is_poisoned_in_one(config: str, run_of
 
 def test_adapters_in_pieces(run_of: Make, tmp_path: Path) -> None:
     """LoRA under FSDP: the reference is the model without its adapters; the export has them merged."""
-    options = {**OPTIONS, "hardware": Hardware(micro_tokens=2000, lora=Lora(rank=4, alpha=8))}
-    one = run_of("grpo", {**CHANGES, "optimisation.lr": 1e-2}, out=tmp_path / "one", **options)
+    options = {**OPTIONS, "hardware": HardwareConfig(microbatch_tokens=2000, lora=LoraConfig(rank=4, alpha=8))}
+    one = run_of("grpo", {**CHANGES, "optimization.lr": 1e-2}, out=tmp_path / "one", **options)
     two = dataclasses.replace(one, out=tmp_path / "two")
     for run in (one, two):
-        run.claim(resume=False)
-    expected = whole_state(alone(one).descent.policy)
+        claim_run_folder(run, resume=False)
+    expected = full_state_dict(alone(one).optimizer.policy)
     assert_close(expected, together("fsdp2", two)["states"][-1])
     from transformers import AutoModelForCausalLM
 
@@ -200,13 +204,13 @@ def test_the_command_under_the_launcher(warm_model: Path, tmp_path: Path) -> Non
         "arboretum.cli",
         "train",
         "dr_grpo",
-        "--world",
+        "--env",
         "TextFrozenLake-v0",
         "--model",
         str(warm_model),
     ]
     settings = ["sampler.prompts=2", "sampler.rollouts=2", "sampler.reply_tokens=8", "sampler.max_turns=2"]
-    settings += ["optimisation.updates=1", "optimisation.episodes_per_step=4"]
+    settings += ["optimization.updates=1", "optimization.episodes_per_step=4"]
     told = [part for setting in settings for part in ("--set", setting)]
     done = launch("fsdp2", [*command, "--out", str(tmp_path / "run"), *told])
     assert done.returncode == 0, done.stderr[-4000:]

@@ -4,8 +4,6 @@ The cases are recorded beside the benchmark data. Everything that is not recogni
 passed over in silence; the topics of other rooms are named in `ELSEWHERE`.
 """
 
-# ruff: noqa: E402
-
 from __future__ import annotations
 
 import json
@@ -21,17 +19,13 @@ from arboretum.trainers.algorithms.credit import cognitive
 from arboretum.trainers.algorithms.credit.anchor import anchor_advantages, anchor_groups
 from arboretum.trainers.algorithms.credit.gae import bi_level_gae, masked_gae, whiten
 from arboretum.trainers.algorithms.credit.group import group_advantages
-from arboretum.trainers.algorithms.credit.tree import (
-    expandable,
-    expected_budget,
-    leaves_per_prompt,
-    tree_advantages,
-)
+from arboretum.trainers.algorithms.credit.tree import tree_advantages
 from arboretum.trainers.algorithms.objectives.aggregate import token_weights
 from arboretum.trainers.algorithms.objectives.penalties import soft_overlong
 from arboretum.trainers.algorithms.schedules import Linear
-from arboretum.trainers.algorithms.selectors import Refill, Starved, informative, most_uncertain
-from arboretum.trainers.data.segments import codes, discounted_sums, group_statistics
+from arboretum.trainers.algorithms.selectors import NotEnoughGroups, Refill, informative_groups, most_uncertain
+from arboretum.trainers.data.segments import discounted_sums, factorize, group_statistics
+from arboretum.trainers.sampling.tree import expandable_nodes, expected_budget, leaves_per_prompt
 
 torch = pytest.importorskip("torch")
 
@@ -72,7 +66,7 @@ def tensor(values: Any) -> Any:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def flat(inputs: Inputs, name: str) -> Any:
+def flatten(inputs: Inputs, name: str) -> Any:
     """A recorded [B, T] array at its mask, as one axis."""
     return tensor(inputs[name])[tensor(inputs["mask"]).bool()]
 
@@ -88,7 +82,7 @@ def grpo(inputs: Inputs) -> Any:
     scale = {True: "group", False: "none"}[inputs.get("norm_by_std", True)]
     advantages = group_advantages(
         floats(inputs["rewards"]),
-        codes(inputs["group"]),
+        factorize(inputs["group"]),
         scale=inputs.get("scale", scale),
         eps=inputs.get("eps", 1e-6),
         singleton=singleton(inputs),
@@ -106,7 +100,7 @@ def ppo(inputs: Inputs) -> Any:
         mask = tensor(inputs["mask"])
         weights = tensor(token_weights("token-mean", np.zeros(int(mask.sum()), dtype=np.int64)))
         losses = value_losses(
-            flat(inputs, "values"), flat(inputs, "returns"), flat(inputs, "old_values"), inputs["clip"]
+            flatten(inputs, "values"), flatten(inputs, "returns"), flatten(inputs, "old_values"), inputs["clip"]
         )
         return float((losses * weights).sum())
     mask = np.atleast_2d(np.asarray(inputs["mask"], dtype=bool))
@@ -157,14 +151,14 @@ def gigpo(inputs: Inputs) -> Any:
         rewards = floats(inputs["rewards"])
         return discounted_sums(rewards, np.zeros(len(rewards), dtype=np.int64), inputs["gamma"])
     rows = inputs["rows"]
-    tasks = codes(row["task"] for row in rows)
+    tasks = factorize(row["task"] for row in rows)
     penalty = inputs.get("invalid_penalty")
     threshold = inputs.get("similarity", inputs.get("similarity_thresh"))
     if "r" not in rows[0]:
         return anchor_groups(tasks, [row["obs"] for row in rows], similarity=threshold)
     credit = anchor_advantages(
         floats([row["r"] for row in rows]),
-        codes((row["task"], row["traj"]) for row in rows),
+        factorize((row["task"], row["traj"]) for row in rows),
         tasks,
         [row["obs"] for row in rows],
         gamma=inputs.get("gamma", 0.95),
@@ -188,12 +182,12 @@ def gigpo(inputs: Inputs) -> Any:
 
 def tree_grpo(inputs: Inputs) -> Any:
     if "children" in inputs:
-        return expandable(inputs["children"], "root", inputs["leaf"])
+        return expandable_nodes(inputs["children"], "root", inputs["leaf"])
     if "M" in inputs:
         shape = (inputs["M"], inputs["N"], inputs["L"])
         return {"rollouts": leaves_per_prompt(*shape), "budget": expected_budget(*shape)}
-    scores, prompts = floats(inputs["scores"]), codes(inputs["prompt"])
-    trees = codes(inputs["tree"])
+    scores, prompts = floats(inputs["scores"]), factorize(inputs["prompt"])
+    trees = factorize(inputs["tree"])
     return {
         name: tree_advantages(
             scores, prompts, trees, name, eps=inputs.get("eps", 1e-6), singleton=singleton(inputs)
@@ -232,11 +226,11 @@ def loss(inputs: Inputs) -> Any:
     if "loss" in inputs:
         length = inputs.get("norm_length", inputs.get("max_length", width))
         names = {spelling for mode in AGGREGATIONS for spelling in (mode, mode.replace("-", "_"))}
-        return {name: (flat(inputs, "loss") * weights(name, length)).sum() for name in names}
-    turns = flat(inputs, "turns").long() if "turns" in inputs else None
+        return {name: (flatten(inputs, "loss") * weights(name, length)).sum() for name in names}
+    turns = flatten(inputs, "turns").long() if "turns" in inputs else None
     ratio = "turn" if turns is not None else "sequence" if "gspo" in inputs["case"] else "token"
     mode = inputs.get("mode", inputs.get("agg", "token-mean")).replace("_", "-")
-    logp, old = flat(inputs, "logp"), flat(inputs, "old_logp")
+    logp, old = flatten(inputs, "logp"), flatten(inputs, "old_logp")
     objective = Objective(
         ratio=ratio,
         clip_low=inputs.get("clip_low", inputs.get("clip", 0.2)),
@@ -248,12 +242,12 @@ def loss(inputs: Inputs) -> Any:
     )
     tokens = Tokens(
         logp=logp,
-        advantages=flat(inputs, "adv"),
+        advantages=flatten(inputs, "adv"),
         weights=weights(mode, objective.norm_length),
         rows=rows,
         turns=turns,
         old_logp=old,
-        ref_logp=flat(inputs, "ref_logp") if "ref_logp" in inputs else None,
+        ref_logp=flatten(inputs, "ref_logp") if "ref_logp" in inputs else None,
     )
     results = {"loss": policy_loss(objective, tokens)[0]}
     ratios = importance_ratios(logp, old, ratio, rows=rows, turns=turns)
@@ -274,7 +268,7 @@ def kl(inputs: Inputs) -> Any:
 
 def dapo(inputs: Inputs) -> Any:
     if "metric_per_group" in inputs:
-        return informative(inputs["metric_per_group"])
+        return informative_groups(inputs["metric_per_group"])
     if "total" in inputs:
         return [Linear(inputs["start"], inputs["end"]).at(step, inputs["total"]) for step in inputs["steps"]]
     if "needed" in inputs:
@@ -284,7 +278,7 @@ def dapo(inputs: Inputs) -> Any:
                 state = state.add(range(found))
         try:
             used, error = len(state.batch()), False
-        except Starved:
+        except NotEnoughGroups:
             used, error = 0, True
         return {"batches": state.batches, "kept": len(state.kept), "used": used, "error": error}
     lengths = next(inputs[name] for name in ("lengths", "length", "L") if name in inputs)
@@ -303,7 +297,7 @@ def starpo_s(inputs: Inputs) -> Any:
             include_zero=inputs["include_zero"],
         )
     groups = inputs["reward_groups"]
-    members = codes(i for i, group in enumerate(groups) for _ in group)
+    members = factorize(i for i, group in enumerate(groups) for _ in group)
     std = group_statistics(floats([r for group in groups for r in group]), members).std
     return {"std": std, "kept": most_uncertain(std, "fraction", inputs["keep"])}
 
@@ -357,7 +351,7 @@ def tstar(inputs: Inputs) -> Any:
     if "p_i" in inputs:
         return cognitive.exact_kl(np.log(floats(inputs["p_i"])), np.log(floats(inputs["p_j"])))
     if "kl" in inputs:
-        return cognitive.merged(
+        return cognitive.merged_weights(
             floats(inputs["kl"]),
             inputs["history"],
             threshold=inputs["eps_kl"],

@@ -13,9 +13,9 @@ import tyro
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum[lm]'")
 
-from arboretum.agents.episode import Episode  # noqa: E402
-from arboretum.trainers.config.cli_options import TrainOptions  # noqa: E402
-from arboretum.trainers.trainer import Training  # noqa: E402
+from arboretum.agents.episode import Episode
+from arboretum.trainers.config.cli_options import TrainOptions
+from arboretum.trainers.trainer import Trainer
 
 pytestmark = pytest.mark.heavy
 
@@ -28,7 +28,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-Update = tuple[dict[str, float], list[Episode], Training]
+Update = tuple[dict[str, float], list[Episode], Trainer]
 
 
 @pytest.fixture
@@ -44,17 +44,17 @@ def update(warm_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             "sampler.max_turns=3",
             "sampler.max_actions_per_turn=2",
             "sampler.max_actions=6",
-            "optimisation.updates=1",
-            "optimisation.episodes_per_step=3",
-            "optimisation.lr=1e-4",
+            "optimization.updates=1",
+            "optimization.episodes_per_step=3",
+            "optimization.lr=1e-4",
         ]
-        arguments = ["--world", "TextFrozenLake-v0", "--model", str(warm_model), "--out", str(tmp_path / out)]
+        arguments = ["--env", "TextFrozenLake-v0", "--model", str(warm_model), "--out", str(tmp_path / out)]
         arguments += ["--device", "cpu", "--dialogue-arg", "show_reward=false", "--validation.every", "0"]
         for setting in (*usual, *settings):
             arguments += ["--set", setting]
-        training = Training(tyro.cli(TrainOptions, args=arguments).run("starpo"))
+        training = Trainer(tyro.cli(TrainOptions, args=arguments).run("starpo"))
         played: list[Episode] = []
-        play = training.sampler.play
+        play = training.sampler.roll_out
 
         def watched(*positional: Any, **named: Any) -> list[Episode]:
             episodes = play(*positional, **named)
@@ -62,7 +62,7 @@ def update(warm_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             return episodes
 
         monkeypatch.setattr(training.sampler, "play", watched)
-        (record,) = training.go()
+        (record,) = training.run()
         return record.metrics, played, training
 
     return make
@@ -103,9 +103,9 @@ def test_online_k_learns_k_times_from_one_batch(update: Any) -> None:
     found = {}
     for passes in (1, 3):
         metrics, played, training = update(
-            f"optimisation.passes={passes}", "optimisation.episodes_per_step=6", out=f"online-{passes}"
+            f"optimization.passes={passes}", "optimization.episodes_per_step=6", out=f"online-{passes}"
         )
-        found[passes] = metrics, [episode.to_dict() for episode in played], training.descent.policy.state_dict()
+        found[passes] = metrics, [episode.to_dict() for episode in played], training.optimizer.policy.state_dict()
     (once, played, weights), (thrice, again, moved) = found[1], found[3]
     assert (once["steps"], thrice["steps"]) == (1, 3) and len(played) == len(again) == 6
     said = [[turn["token_ids"] for turn in episode["turns"]] for episode in played]

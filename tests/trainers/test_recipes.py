@@ -10,10 +10,12 @@ import pytest
 
 from arboretum.envs.errors import ConfigurationError
 from arboretum.trainers.algorithms.credit.gae import Gae
-from arboretum.trainers.algorithms.recipe import Chains, Recipe, check_context
-from arboretum.trainers.algorithms.recipes import RECIPES, recipe_named
+from arboretum.trainers.algorithms.recipe import Recipe
+from arboretum.trainers.algorithms.recipes import RECIPES, get_recipe
+from arboretum.trainers.algorithms.samplers import Chains
 from arboretum.trainers.algorithms.schedules import Linear
 from arboretum.trainers.algorithms.selectors import Dynamic, Uncertainty
+from arboretum.trainers.sampling.context_check import check_context
 
 
 def test_the_table_names_every_algorithm() -> None:
@@ -49,17 +51,17 @@ def test_published_batches_and_optimizers() -> None:
     }
     for name, (prompts, rollouts, step) in batches.items():
         recipe = RECIPES[name]
-        sizes = (recipe.sampler.prompts, recipe.sampler.rollouts, recipe.optimisation.episodes_per_step)
+        sizes = (recipe.sampler.prompts, recipe.sampler.rollouts, recipe.optimization.episodes_per_step)
         assert sizes == (prompts, rollouts, step), name
-        assert recipe.optimisation.lr == 1e-6, name
-        assert recipe.optimisation.max_grad_norm == 1.0, name
+        assert recipe.optimization.lr == 1e-6, name
+        assert recipe.optimization.max_grad_norm == 1.0, name
     adam = {
-        name: (recipe.optimisation.betas, recipe.optimisation.weight_decay) for name, recipe in RECIPES.items()
+        name: (recipe.optimization.betas, recipe.optimization.weight_decay) for name, recipe in RECIPES.items()
     }
     assert adam["dr_grpo"] == ((0.9, 0.95), 0.0)
     assert adam["dapo"] == ((0.9, 0.999), 0.1)
     assert adam["starpo"] == adam["gigpo"] == ((0.9, 0.999), 0.01)
-    assert {name: r.optimisation.warmup for name, r in RECIPES.items() if r.optimisation.warmup} == {
+    assert {name: r.optimization.warmup for name, r in RECIPES.items() if r.optimization.warmup} == {
         "rloo": 18,
         "dapo": 20,
     }
@@ -79,11 +81,11 @@ def test_reading_the_table_loads_no_torch() -> None:
 
 
 def test_settings_of_one_part_change_together() -> None:
-    recipe = RECIPES["grpo"].changed(
+    recipe = RECIPES["grpo"].with_settings(
         {
             "sampler.prompts": 2,
             "sampler.rollouts": 4,
-            "optimisation.episodes_per_step": 8,
+            "optimization.episodes_per_step": 8,
             "objective.kl.coef": 0.0,
             "objective.clip_high": 0.28,
             "selector": Dynamic(),
@@ -94,7 +96,7 @@ def test_settings_of_one_part_change_together() -> None:
     assert isinstance(recipe.selector, Dynamic)
     assert RECIPES["grpo"].sampler.rollouts == 16
     # Each of the two alone would be refused.
-    recipe = RECIPES["grpo"].changed({"objective.aggregation": "dr-grpo", "objective.norm_length": 100})
+    recipe = RECIPES["grpo"].with_settings({"objective.aggregation": "dr-grpo", "objective.norm_length": 100})
     assert recipe.objective.norm_length == 100
 
 
@@ -102,42 +104,47 @@ def test_settings_of_one_part_change_together() -> None:
     ("name", "settings", "complaint"),
     [
         ("grpo", {"sampler.rollouts": 1}, "sampler.rollouts is 1"),
-        ("gigpo", {"sampler.rollouts": 1}, "compares rollouts"),
-        ("starpo_s", {"sampler.rollouts": 1, "optimisation.episodes_per_step": 4}, "differences within a group"),
+        ("gigpo", {"sampler.rollouts": 1}, "compares episodes of one prompt"),
+        (
+            "starpo_s",
+            {"sampler.rollouts": 1, "optimization.episodes_per_step": 4},
+            "selector .uncertainty. compares episodes",
+        ),
         ("ppo", {"critic": None}, "needs a critic"),
         ("grpo", {"credit": Gae()}, "needs a critic"),
-        ("ppo", {"credit": RECIPES["grpo"].credit}, "never look at the critic"),
-        ("ppo", {"optimisation.episodes_per_step": 1000}, "8 prompts × 16 rollouts = 128"),
+        ("ppo", {"credit": RECIPES["grpo"].credit}, "does not use a critic; set critic=null"),
+        ("ppo", {"optimization.episodes_per_step": 1000}, "8 prompts × 16 rollouts = 128"),
         ("ppo", {"objective.clip_hgih": 0.3}, "objective.clip_hgih.; did you mean .*objective.clip_high"),
         ("ppo", {"sampelr.prompts": 3}, "did you mean .*sampler"),
-        ("grpo", {"critic.lr": 1.0}, "critic is None"),
-        ("grpo", {"sampler.rollouts": "many"}, "sampler.rollouts takes a whole number, not 'many'"),
-        ("grpo", {"optimisation.passes": 1.5}, "optimisation.passes takes a whole number"),
-        ("grpo", {"optimisation.betas": [0.9]}, "optimisation.betas takes a list of 2"),
-        ("grpo", {"optimisation.lr": float("inf")}, "optimisation.lr takes a finite number"),
-        ("grpo", {"objective.entropy_coef": "high"}, "objective.entropy_coef takes a finite number"),
-        ("grpo", {"credit.leave_one_out": "no"}, "credit.leave_one_out takes true or false"),
-        ("grpo", {"sampler.think": "maybe"}, "sampler.think takes true or false or null"),
+        ("grpo", {"critic.lr": 1.0}, "does not use a critic"),
+        ("grpo", {"overlong.cache.size": 1}, "overlong.cache is 4096, which has no settings below it"),
+        ("grpo", {"sampler.rollouts": "many"}, "sampler.rollouts is 'many'; expected `int`, got `str`"),
+        ("grpo", {"optimization.passes": 1.5}, "optimization.passes is 1.5; expected `int`"),
+        ("grpo", {"optimization.betas": [0.9]}, r"optimization.betas is \[0.9\]; expected `array` of length 2"),
+        ("grpo", {"optimization.lr": float("inf")}, "optimization.lr must be finite"),
+        ("grpo", {"objective.entropy_coef": "high"}, "objective.entropy_coef is 'high'; expected `float`"),
+        ("grpo", {"credit.leave_one_out": "no"}, "credit.leave_one_out is 'no'; expected `bool`"),
+        ("grpo", {"sampler.think": "maybe"}, "sampler.think is 'maybe'; expected `bool"),
         ("grpo", {"sampler.top_p": 0.0}, "sampler.top_p must be above 0"),
-        ("grpo", {"name": 3}, "name takes a text"),
-        ("grpo", {"objective.kl": None}, "takes a Kl"),
-        ("grpo", {"objective.kl": "k3", "objective.kl.coef": 0.1}, "one or the other"),
-        ("grpo", {"sampler.temperature": 0.0}, "without chance"),
+        ("grpo", {"name": 3}, "name is 3; expected `str`"),
+        ("grpo", {"objective.kl": None}, "objective.kl is None; expected settings by name"),
+        ("grpo", {"objective.kl": "k3", "objective.kl.coef": 0.1}, "conflicts with objective.kl"),
+        ("grpo", {"sampler.temperature": 0.0}, "greedy episodes of one prompt do not differ"),
         ("grpo", {"sampler.format_penalty": 0.1}, "format_penalty"),
         ("ppo", {"credit.gamma": 1.1}, "credit.gamma"),
-        ("grpo", {"credit.scale": "median"}, "credit.scale"),
+        ("grpo", {"credit.scale": "median"}, "credit.scale is .median.; choose one of .group., .batch., .none."),
         ("gigpo", {"credit.similarity": 0.95}, "observation"),
         ("ppo", {"critic.lr": 0.0}, "critic.lr"),
-        ("ppo", {"optimisation.lr": float("nan")}, "optimisation.lr"),
-        ("ppo", {"optimisation.passes": 0}, "optimisation.passes"),
-        ("starpo_s", {"selector.rule": "count", "selector.amount": 9}, "of 8 prompts"),
+        ("ppo", {"optimization.lr": float("nan")}, "optimization.lr"),
+        ("ppo", {"optimization.passes": 0}, "optimization.passes"),
+        ("starpo_s", {"selector.rule": "count", "selector.amount": 9}, "only 8 prompts"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_loaded(
     name: str, settings: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=complaint) as caught:
-        RECIPES[name].changed(settings)
+        RECIPES[name].with_settings(settings)
     assert "\n" not in str(caught.value)
 
 
@@ -145,13 +152,13 @@ def test_a_new_algorithm_is_a_new_row() -> None:
     mine = Recipe(
         name="mine", about="A test.", credit=RECIPES["rloo"].credit, sampler=Chains(prompts=4, rollouts=2)
     )
-    assert mine.optimisation.passes == 1
+    assert mine.optimization.passes == 1
 
 
 def test_unknown_recipes_and_prompts_that_are_too_long() -> None:
     with pytest.raises(ConfigurationError, match="did you mean"):
-        recipe_named("gripo")
-    assert recipe_named("grpo") is RECIPES["grpo"]
+        get_recipe("gripo")
+    assert get_recipe("grpo") is RECIPES["grpo"]
     check_context(None, 10**6, 1)
     check_context(500, 100, 400)
     with pytest.raises(ConfigurationError, match="prompt of 101 tokens"):

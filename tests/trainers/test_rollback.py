@@ -15,16 +15,17 @@ from rich.console import Console
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum[lm]'")
 
-from arboretum.trainers.config.run import Run  # noqa: E402
-from arboretum.trainers.config.settings import Hardware, Lora, Validation  # noqa: E402
-from arboretum.trainers.monitor import Monitor  # noqa: E402
-from arboretum.trainers.reporting.report import write_report  # noqa: E402
-from arboretum.trainers.train import train  # noqa: E402
-from arboretum.trainers.trainer import Training  # noqa: E402
+from arboretum.trainers.checkpoints.run_folder import claim_run_folder
+from arboretum.trainers.config.run import TrainingConfig
+from arboretum.trainers.config.settings import HardwareConfig, LoraConfig, ValidationConfig
+from arboretum.trainers.monitor import Monitor
+from arboretum.trainers.reporting.report import write_report
+from arboretum.trainers.train import train
+from arboretum.trainers.trainer import Trainer
 
 pytestmark = pytest.mark.heavy
 
-Make = Callable[..., Run]
+Make = Callable[..., TrainingConfig]
 
 
 @pytest.fixture(autouse=True)
@@ -35,18 +36,18 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def doomed(run_of: Make, monitor: Monitor, **options: Any) -> Run:
+def doomed(run_of: Make, monitor: Monitor, **options: Any) -> TrainingConfig:
     """After two updates with this learning rate hardly a reply is words any more."""
-    changes = {"optimisation.lr": 1e-2, "optimisation.updates": 9}
+    changes = {"optimization.lr": 1e-2, "optimization.updates": 9}
     return run_of(
         "dr_grpo",
         changes,
-        **{"validation": Validation(every=0), "monitor": monitor, "checkpoint_every": 1, **options},
+        **{"validation": ValidationConfig(every=0), "monitor": monitor, "checkpoint_every": 1, **options},
     )
 
 
-def weights(training: Training) -> dict[str, Any]:
-    return {name: value.clone() for name, value in training.descent.policy.state_dict().items()}
+def weights(training: Trainer) -> dict[str, Any]:
+    return {name: value.clone() for name, value in training.optimizer.policy.state_dict().items()}
 
 
 def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
@@ -60,16 +61,16 @@ def numbers(history: list[dict[str, float]]) -> list[dict[str, float]]:
 BACK = Monitor(window=3, action="rollback", lr_factor=0.03)
 
 
-@pytest.mark.parametrize(("lora", "lr", "factor"), [(None, 1e-2, 0.03), (Lora(rank=8), 0.3, 0.001)])
+@pytest.mark.parametrize(("lora", "lr", "factor"), [(None, 1e-2, 0.03), (LoraConfig(rank=8), 0.3, 0.001)])
 def test_a_collapsed_policy_goes_back_and_learns_on_more_slowly(
-    run_of: Make, lora: Lora | None, lr: float, factor: float
+    run_of: Make, lora: LoraConfig | None, lr: float, factor: float
 ) -> None:
     monitor = dataclasses.replace(BACK, lr_factor=factor)
-    run = doomed(run_of, monitor, hardware=Hardware(device="cpu", lora=lora))
-    run = dataclasses.replace(run, recipe=run.recipe.changed({"optimisation.lr": lr}))
-    training = Training(run)
+    run = doomed(run_of, monitor, hardware=HardwareConfig(device="cpu", lora=lora))
+    run = dataclasses.replace(run, recipe=run.recipe.with_settings({"optimization.lr": lr}))
+    training = Trainer(run)
     states, notes = [weights(training)], []
-    for record in training.go():
+    for record in training.run():
         states.append(weights(training))
         notes += record.notes
     history = training.history
@@ -86,19 +87,19 @@ def test_a_collapsed_policy_goes_back_and_learns_on_more_slowly(
 
 
 def test_a_run_killed_around_its_rollback_resumes_to_the_same_numbers(run_of: Make, tmp_path: Path) -> None:
-    whole = Training(doomed(run_of, BACK, out=tmp_path / "whole"))
-    for _ in whole.go():
+    whole = Trainer(doomed(run_of, BACK, out=tmp_path / "whole"))
+    for _ in whole.run():
         pass
     at = next(int(record["update"]) for record in whole.history if "rolled_back_to" in record)
     for end in (at - 1, at):
         run = doomed(run_of, BACK, out=tmp_path / f"killed-{end}")
-        first = Training(run)
-        for record in first.go():
+        first = Trainer(run)
+        for record in first.run():
             if record.metrics["update"] == end:
                 break
-        second = Training(run, resume=True)
-        assert second.position.update == end and second.position.rollbacks == (end >= at)
-        for _ in second.go():
+        second = Trainer(run, resume=True)
+        assert second.state.update == end and second.state.rollbacks == (end >= at)
+        for _ in second.run():
             pass
         assert numbers(second.history) == numbers(whole.history)
         assert same(weights(second), weights(whole))
@@ -110,9 +111,9 @@ def test_rollbacks_that_do_not_help_end_the_run(run_of: Make) -> None:
 
     monitor = dataclasses.replace(BACK, lr_factor=1.0, rollbacks=1)
     run = dataclasses.replace(doomed(run_of, monitor), checkpoint_every=100)
-    recipe = run.recipe.changed({"optimisation.updates": 30})
+    recipe = run.recipe.with_settings({"optimization.updates": 30})
     run = dataclasses.replace(run, recipe=recipe)
-    run.claim(resume=False)
+    claim_run_folder(run, resume=False)
     console = Console(file=io.StringIO(), width=300)
     assert train(run, console=console) == 1
     text = console.file.getvalue()  # type: ignore[attr-defined]
@@ -127,15 +128,15 @@ def test_rollbacks_that_do_not_help_end_the_run(run_of: Make) -> None:
 
 
 def test_a_fatal_sign_stops_the_run_where_that_was_asked_for(run_of: Make) -> None:
-    training = Training(doomed(run_of, dataclasses.replace(BACK, action="stop")))
-    for _ in training.go():
+    training = Trainer(doomed(run_of, dataclasses.replace(BACK, action="stop")))
+    for _ in training.run():
         pass
-    assert training.stopped is not None and training.position.update < 9
-    assert training.checkpoints.index.last == training.position.update
+    assert training.stopped is not None and training.state.update < 9
+    assert training.checkpoints.index.last == training.state.update
     assert not any("rolled_back_to" in record for record in training.history)
-    warned = Training(
+    warned = Trainer(
         doomed(run_of, dataclasses.replace(BACK, action="warn"), out=training.run.out.parent / "warned")
     )
-    for _ in warned.go():
+    for _ in warned.run():
         pass
-    assert warned.stopped is None and warned.position.update == 9
+    assert warned.stopped is None and warned.state.update == 9

@@ -15,7 +15,7 @@ from arboretum.agents.reference import RandomAgent
 from arboretum.envs.errors import ConfigurationError
 from arboretum.trainers.algorithms.credit.group import Group
 from arboretum.trainers.data.rollouts import Rollouts, from_episodes
-from arboretum.trainers.sampling.rollout_plan import Plan, plan_chains
+from arboretum.trainers.sampling.rollout_plan import RolloutPlan, plan_chains
 
 
 def turn(prompt: int, reply: int, reward: float = 0.0, **options: Any) -> Turn:
@@ -100,7 +100,7 @@ def test_statistics_count_an_episode_once_however_many_rows_it_fills() -> None:
 
 
 def test_penalties_for_length_fall_on_the_last_turn() -> None:
-    rollouts = two().penalised(np.array([0.0, -0.5]))
+    rollouts = two().add_episode_penalties(np.array([0.0, -0.5]))
     np.testing.assert_allclose(rollouts.turn_penalty, [0.0, -0.1, 0.0, 0.0, -0.5])
 
 
@@ -109,9 +109,9 @@ def test_selecting_groups_and_joining_them_again_changes_nothing() -> None:
     whole = from_episodes(episodes, ["a", "b", "a", "b", "c", "c"], anchor="observation")
     assert whole.select([1]).returns(penalties=False).tolist() == whole.returns(penalties=False)[[1, 3]].tolist()
     in_order = from_episodes([episodes[i] for i in (0, 2, 1, 3, 4, 5)], list("aabbcc"), anchor="observation")
-    joined = Rollouts.joined([whole.select([0]), whole.select([1]), whole.select([2])])
+    concatenate = Rollouts.concatenate([whole.select([0]), whole.select([1]), whole.select([2])])
     for name in Rollouts.__dataclass_fields__:
-        ours, theirs = getattr(joined, name), getattr(in_order, name)
+        ours, theirs = getattr(concatenate, name), getattr(in_order, name)
         if name == "rows":
             assert [row.tolist() for row in ours] == [row.tolist() for row in theirs]
         else:
@@ -158,5 +158,5 @@ def test_played_episodes_find_their_place_in_the_plan() -> None:
     assert starts[0] == starts[1] == starts[2] and starts[3] == starts[4] == starts[5]
     ordered[0].error = "broke off"
     assert len(plan.arrange(episodes)[0]) == 5
-    with pytest.raises(ConfigurationError, match="not asked for"):
-        Plan(plan.jobs[:1], plan.keys[:1]).arrange(episodes)
+    with pytest.raises(ConfigurationError, match="does not belong to this plan"):
+        RolloutPlan(plan.jobs[:1], plan.keys[:1]).arrange(episodes)

@@ -14,31 +14,32 @@ import pytest
 
 from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.trainers.algorithms.recipes import RECIPES
-from arboretum.trainers.config.run import Lesson, Run
-from arboretum.trainers.config.settings import Speech, World
-from arboretum.trainers.sampling.sampler import dialogue_of
+from arboretum.trainers.checkpoints.run_folder import claim_run_folder
+from arboretum.trainers.config.resolve import resolve_dialogue
+from arboretum.trainers.config.run import SFTConfig, TrainingConfig
+from arboretum.trainers.config.settings import DialogueConfig, EnvConfig
 
-LAKE = World("TextFrozenLake-v0")
-
-
-def run(out: Path) -> Run:
-    return Run(RECIPES["grpo"], LAKE, "sapling", out)
+LAKE = EnvConfig("TextFrozenLake-v0")
 
 
-def lesson(out: Path) -> Lesson:
-    return Lesson(LAKE, "sapling", out)
+def run(out: Path) -> TrainingConfig:
+    return TrainingConfig(RECIPES["grpo"], LAKE, "sapling", out)
 
 
-def begin(one: Run | Lesson, *, model: bool = False, checkpoint: int | None = None) -> None:
+def sft_config(out: Path) -> SFTConfig:
+    return SFTConfig(LAKE, "sapling", out)
+
+
+def begin(one: TrainingConfig | SFTConfig, *, model: bool = False, checkpoint: int | None = None) -> None:
     """Leave in a run's folder what it would leave there."""
-    one.claim(resume=False)
+    claim_run_folder(one, resume=False)
     if checkpoint is not None:
         (one.out / "checkpoints" / f"update-{checkpoint:06d}").mkdir(parents=True)
     if model:
         (one.out / "model").mkdir()
 
 
-@pytest.mark.parametrize(("first", "second"), [(lesson, run), (run, lesson)])
+@pytest.mark.parametrize(("first", "second"), [(sft_config, run), (run, sft_config)])
 @pytest.mark.parametrize("left", [{"model": True}, {"checkpoint": 3}])
 def test_a_folder_of_another_kind_of_run_is_left_alone(
     first: Callable[[Path], Any], second: Callable[[Path], Any], left: dict[str, Any], tmp_path: Path
@@ -48,39 +49,39 @@ def test_a_folder_of_another_kind_of_run_is_left_alone(
     before = (tmp_path / "run.json").read_bytes()
     for resume in (False, True):
         with pytest.raises(ConfigurationError, match="another kind of run"):
-            second(tmp_path).claim(resume=resume)
+            claim_run_folder(second(tmp_path), resume=resume)
     assert (tmp_path / "run.json").read_bytes() == before
 
 
-@pytest.mark.parametrize("kind", [run, lesson])
+@pytest.mark.parametrize("kind", [run, sft_config])
 @pytest.mark.parametrize("left", [{"model": True}, {"checkpoint": 3}])
 def test_what_has_begun_is_only_resumed_and_only_as_it_was(
     kind: Callable[[Path], Any], left: dict[str, Any], tmp_path: Path
 ) -> None:
     begin(kind(tmp_path), **left)
-    with pytest.raises(ConfigurationError, match="say --resume"):
-        kind(tmp_path).claim(resume=False)
-    with pytest.raises(ConfigurationError, match="begun with another seed"):
-        dataclasses.replace(kind(tmp_path), seed=7).claim(resume=True)
-    kind(tmp_path).claim(resume=True)
+    with pytest.raises(ConfigurationError, match="continue it with --resume"):
+        claim_run_folder(kind(tmp_path), resume=False)
+    with pytest.raises(ConfigurationError, match="started with another seed"):
+        claim_run_folder(dataclasses.replace(kind(tmp_path), seed=7), resume=True)
+    claim_run_folder(kind(tmp_path), resume=True)
 
 
 def test_a_model_of_nobodys_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
-    with pytest.raises(ConfigurationError, match="a model that is no run's"):
-        run(tmp_path).claim(resume=True)
+    with pytest.raises(ConfigurationError, match="a model that belongs to no run"):
+        claim_run_folder(run(tmp_path), resume=True)
 
 
 @pytest.mark.parametrize("content", ["", '{"recipe":', "null", "3", "[]"])
 def test_settings_that_were_lost_can_be_told_again(content: str, tmp_path: Path) -> None:
     begin(run(tmp_path), checkpoint=3)
     (tmp_path / "run.json").write_text(content)
-    with pytest.raises(DataError, match="delete it and say --resume"):
-        run(tmp_path).claim(resume=True)
+    with pytest.raises(DataError, match="delete the file and pass --resume"):
+        claim_run_folder(run(tmp_path), resume=True)
     (tmp_path / "run.json").unlink()
-    with pytest.raises(ConfigurationError, match="say --resume"):
-        run(tmp_path).claim(resume=False)
-    run(tmp_path).claim(resume=True)
+    with pytest.raises(ConfigurationError, match="continue it with --resume"):
+        claim_run_folder(run(tmp_path), resume=False)
+    claim_run_folder(run(tmp_path), resume=True)
     assert json.loads((tmp_path / "run.json").read_text())["recipe"]["name"] == "grpo"
 
 
@@ -94,12 +95,14 @@ import resource, sys
 from pathlib import Path
 from arboretum.envs.errors import ConfigurationError
 from arboretum.trainers.algorithms.recipes import RECIPES
-from arboretum.trainers.config.run import Run
-from arboretum.trainers.config.settings import World
-recipe = RECIPES["grpo"].changed({"optimisation.updates": 999})
+from arboretum.trainers.checkpoints.run_folder import claim_run_folder
+from arboretum.trainers.config.run import TrainingConfig
+from arboretum.trainers.config.settings import EnvConfig
+recipe = RECIPES["grpo"].with_settings({"optimization.updates": 999})
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 try:
-    Run(recipe, World("TextFrozenLake-v0"), "sapling", Path(sys.argv[1])).claim(resume=True)
+    claim_run_folder(TrainingConfig(recipe, EnvConfig("TextFrozenLake-v0"), "sapling", Path(sys.argv[1])),
+    resume=True)
 except ConfigurationError as error:
     sys.exit(str(error))
 """
@@ -111,8 +114,8 @@ except ConfigurationError as error:
 def test_what_is_said_goes_over_what_a_recipe_says() -> None:
     thinks = RECIPES["starpo"].sampler
     assert thinks.think and thinks.max_turns is not None
-    assert dialogue_of(Speech(), thinks).name == "think"
-    said = dialogue_of(Speech("no_think", {"max_turns": thinks.max_turns + 2}), thinks)
+    assert resolve_dialogue(DialogueConfig(), thinks).name == "think"
+    said = resolve_dialogue(DialogueConfig("no_think", {"max_turns": thinks.max_turns + 2}), thinks)
     assert (said.name, said.max_turns) == ("no_think", thinks.max_turns + 2)
     silent = dataclasses.replace(thinks, think=False)
-    assert dialogue_of(Speech(), silent).name == "no_think"
+    assert resolve_dialogue(DialogueConfig(), silent).name == "no_think"

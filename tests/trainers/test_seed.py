@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum[lm]'")
 
-from arboretum.agents.dialogue import make_dialogue  # noqa: E402
-from arboretum.agents.engines.local.load import load_model, load_tokenizer  # noqa: E402
-from arboretum.agents.engines.shipped_models import model_source  # noqa: E402
-from arboretum.agents.tokens.chat import ChatTokens  # noqa: E402
-from arboretum.envs.registry import make_env  # noqa: E402
-from arboretum.trainers.sapling.grow import LAKE, SOKOBAN, Growing, Growth, Stage  # noqa: E402
-from arboretum.trainers.sapling.tokenizer import make_tokenizer  # noqa: E402
+from arboretum.agents.dialogue import make_dialogue
+from arboretum.agents.engines.local.load import load_model, load_tokenizer
+from arboretum.agents.engines.shipped_models import model_source
+from arboretum.agents.tokens.chat import ChatTokens
+from arboretum.envs.registry import make_env
+from arboretum.trainers.sapling.grow import LAKE, SOKOBAN, SaplingConfig, SaplingTrainer, Stage
+from arboretum.trainers.sapling.tokenizer import make_tokenizer
 
 TOKENIZER = make_tokenizer()
 
@@ -61,19 +61,21 @@ def test_the_shipped_model_is_small_and_of_the_architecture_that_is_said() -> No
     folder = Path(model_source("sapling"))
     assert sum(file.stat().st_size for file in folder.iterdir()) < 3e6
     model = load_model("sapling", "cpu", "float32", None)
-    growth = Growth(Path())
+    growth = SaplingConfig(Path())
     assert model.config.model_type == "qwen2" and model.config.num_hidden_layers == growth.layers
     assert sum(weight.numel() for weight in model.parameters()) < 5e5
 
 
 def test_growing_is_reproducible_and_learns(tmp_path: Path) -> None:
     torch.set_num_threads(1)
-    growth = Growth(tmp_path / "one", stages=(Stage(256, 64, lots=2), Stage(64, 64, noise=0.5, lots=1)), looks=1)
+    growth = SaplingConfig(
+        tmp_path / "one", stages=(Stage(256, 64, lots=2), Stage(64, 64, noise=0.5, lots=1)), looks=1
+    )
     looks, weights = [], []
     for out in ("one", "two"):
-        growing = Growing(replace(growth, out=tmp_path / out))
+        growing = SaplingTrainer(replace(growth, out=tmp_path / out))
         growing.look = lambda tasks=0: {}  # type: ignore[method-assign]  # its plays are no part of this
-        looks.append(list(growing.go()))
+        looks.append(list(growing.run()))
         weights.append(load_model(growing.export(), "cpu", "float32", None).state_dict())
     assert looks[0] == looks[1]
     assert [look["step"] for look in looks[0]] == [4, 6]

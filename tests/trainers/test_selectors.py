@@ -14,12 +14,12 @@ from arboretum.envs.errors import ConfigurationError
 from arboretum.trainers.algorithms.selectors import (
     All,
     Dynamic,
+    NotEnoughGroups,
     Refill,
-    Starved,
     Uncertainty,
-    gathered,
-    informative,
+    informative_groups,
     most_uncertain,
+    select_groups,
 )
 from arboretum.trainers.data.rollouts import Rollouts, from_episodes
 
@@ -86,9 +86,9 @@ def test_rules_worked_by_hand() -> None:
 def test_uncertainty_looks_at_returns_not_at_penalties() -> None:
     batch = played([[1.0, 1.0], [0.0, 1.0], [0.0, 0.0], [0.5, 1.0]], penalties=True)
     assert Uncertainty(amount=0.5).select(batch).groups == (1, 3)
-    flat = played([[1.0, 1.0], [0.0, 0.0]], penalties=True)
-    assert Uncertainty(amount=1.0, include_zero=False).select(flat).groups == ()
-    assert Uncertainty(amount=1.0, include_zero=False, penalties=True).select(flat).groups == (0, 1)
+    flatten = played([[1.0, 1.0], [0.0, 0.0]], penalties=True)
+    assert Uncertainty(amount=1.0, include_zero=False).select(flatten).groups == ()
+    assert Uncertainty(amount=1.0, include_zero=False, penalties=True).select(flatten).groups == (0, 1)
 
 
 def test_advantages_may_shrink_with_what_was_dropped() -> None:
@@ -103,7 +103,7 @@ def test_dynamic_sampling_drops_silent_groups_by_return_or_success() -> None:
     batch = played([[0.1, 0.1, 0.1], [0.2, 0.3, 0.3], [0.0, 1.0, 0.0]])
     assert Dynamic().select(batch).groups == (1, 2)
     assert Dynamic(metric="success").select(batch).groups == (2,)
-    assert informative([[1.0], []]) == ()
+    assert informative_groups([[1.0], []]) == ()
 
 
 def test_a_batch_is_filled_from_several_generation_batches() -> None:
@@ -114,11 +114,11 @@ def test_a_batch_is_filled_from_several_generation_batches() -> None:
         state = state.add([(used, group) for group in Dynamic().select(batches[used]).groups])
         used += 1
     assert (used, state.batches, len(state.kept)) == (3, 3, 3)
-    batch = gathered(batches, state.batch())
+    batch = select_groups(batches, state.batch())
     assert batch.returns(penalties=False).tolist() == [0.0, 1.0, 0.0, 2.0]
     assert batch.group.tolist() == [0, 0, 1, 1]
     with pytest.raises(ConfigurationError, match="nothing to learn from"):
-        gathered(batches, ())
+        select_groups(batches, ())
 
 
 @pytest.mark.parametrize(("fallback", "left"), [("partial", (7,)), ("skip", ())])
@@ -129,7 +129,7 @@ def test_when_generation_batches_run_out(fallback: Any, left: tuple[int, ...]) -
 
 
 def test_starving_can_be_an_error_and_no_bound_means_none() -> None:
-    with pytest.raises(Starved, match="2 generation batches held 1 of 3 informative groups"):
+    with pytest.raises(NotEnoughGroups, match="2 generation batches held 1 of 3 informative groups"):
         Refill(3, 2, "raise").add([7]).add([]).batch()
     state: Refill[int] = Refill(3, 0, "raise")
     for _ in range(50):

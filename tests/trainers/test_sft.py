@@ -16,16 +16,17 @@ from arboretum.eval.suite import Entry
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum[lm]'")
 
-from arboretum.agents.engines.local.load import load_tokenizer  # noqa: E402
-from arboretum.trainers.sampling.demonstrations import Expert, expert_episodes, quality  # noqa: E402
+from arboretum.agents.engines.local.load import load_tokenizer
+from arboretum.trainers.config.settings import ExpertConfig
+from arboretum.trainers.sampling.demonstrations import collect_demonstrations, demonstration_quality
 
 pytestmark = pytest.mark.heavy
 
 
 def shown(
-    model: Path, world: str, dialogue: str, expert: Expert, count: int = 24, **settings: object
+    model: Path, world: str, dialogue: str, expert: ExpertConfig, count: int = 24, **settings: object
 ) -> list[Episode]:
-    return expert_episodes(
+    return collect_demonstrations(
         Entry(world, world, split="train"),
         count,
         tokenizer=load_tokenizer(model),
@@ -40,7 +41,7 @@ def test_demonstrations_are_what_a_perfect_model_would_have_sampled(warm_model: 
     """Every reply parses, ends where sampling would end, and its tokens decode to it."""
     tokenizer = load_tokenizer(warm_model)
     kind = make_dialogue(dialogue)
-    for episode in shown(warm_model, "TextSokoban-v0", dialogue, Expert(), 6):
+    for episode in shown(warm_model, "TextSokoban-v0", dialogue, ExpertConfig(), 6):
         assert episode.success
         for turn in episode.turns:
             assert turn.well_formed and all(move.valid for move in turn.moves) and turn.penalty == 0
@@ -58,21 +59,23 @@ def test_demonstrations_are_what_a_perfect_model_would_have_sampled(warm_model: 
 
 def test_noise_makes_the_expert_worse(warm_model: Path) -> None:
     rates = [
-        quality(shown(warm_model, "TextSokoban-v0", "no_think", Expert(noise=noise, keep="all"), 60))["success"]
+        demonstration_quality(
+            shown(warm_model, "TextSokoban-v0", "no_think", ExpertConfig(noise=noise, keep="all"), 60)
+        )["success"]
         for noise in (0.0, 0.3, 1.0)
     ]
     assert rates[0] == 1.0 and rates[0] > rates[1] > rates[2]
 
 
 def test_only_solved_episodes_are_kept_unless_all_are_asked_for(warm_model: Path) -> None:
-    episodes = shown(warm_model, "TextSokoban-v0", "no_think", Expert(noise=0.4), 30)
+    episodes = shown(warm_model, "TextSokoban-v0", "no_think", ExpertConfig(noise=0.4), 30)
     assert len(episodes) == 30 and all(episode.success for episode in episodes)
     assert len({episode.seed for episode in episodes}) == 30
 
 
 def test_budgets_that_no_expert_can_keep_to_are_said(warm_model: Path) -> None:
     with pytest.raises(ConfigurationError, match="raise max_turns"):
-        shown(warm_model, "TextSokobanHard-v0", "no_think", Expert(), 4, max_turns=1, max_actions_per_turn=1)
+        shown(warm_model, "TextSokobanHard-v0", "no_think", ExpertConfig(), 4, max_turns=1, max_actions_per_turn=1)
 
 
 def test_learning_lowers_the_loss_on_demonstrations_never_seen(warm_model: Path) -> None:
@@ -108,21 +111,24 @@ def test_a_resumed_warm_start_continues_to_the_same_numbers(
     """Interrupted in its second epoch, three steps beyond its last checkpoint."""
     from safetensors.torch import load_file
 
-    from arboretum.trainers.config.run import Lesson
-    from arboretum.trainers.config.settings import Hardware, Lora, Speech, World
-    from arboretum.trainers.sft import Tuning
+    from arboretum.trainers.config.run import SFTConfig
+    from arboretum.trainers.config.settings import (
+        DialogueConfig,
+        EnvConfig,
+        HardwareConfig,
+        LoraConfig,
+        SFTSettings,
+    )
+    from arboretum.trainers.sft import SFTTrainer
 
-    def lesson(name: str) -> Lesson:
-        return Lesson(
-            World("TextFrozenLake-v0"),
+    def lesson(name: str) -> SFTConfig:
+        return SFTConfig(
+            EnvConfig("TextFrozenLake-v0"),
             str(warm_model),
             tmp_path / name,
-            speech=Speech("no_think"),
-            hardware=Hardware(device="cpu", lora=Lora(rank=lora) if lora else None),
-            episodes=48,
-            batch=8,
-            lr=1e-3,
-            warmup=2,
+            dialogue=DialogueConfig("no_think"),
+            hardware=HardwareConfig(device="cpu", lora=LoraConfig(rank=lora) if lora else None),
+            sft=SFTSettings(episodes=48, batch=8, lr=1e-3, warmup=2),
             checkpoint_every=5,
         )
 
@@ -130,17 +136,17 @@ def test_a_resumed_warm_start_continues_to_the_same_numbers(
         return [{name: value for name, value in record.items() if "second" not in name} for record in records]
 
     torch.manual_seed(0)  # adapters begin at random
-    whole = Tuning(lesson("whole"))
-    assert [record["step"] for record in whole.go()] == list(range(1, 13))
+    whole = SFTTrainer(lesson("whole"))
+    assert [record["step"] for record in whole.run()] == list(range(1, 13))
     expected = load_file(whole.export() / "model.safetensors")
     torch.manual_seed(0)
-    first = Tuning(lesson("cut"))
-    for record in first.go():
+    first = SFTTrainer(lesson("cut"))
+    for record in first.run():
         if record["step"] == 8:
             break
     assert first.checkpoints.index.last == 5
-    second = Tuning(lesson("cut"), resume=True)
-    assert [record["step"] for record in second.go()] == list(range(6, 13))
+    second = SFTTrainer(lesson("cut"), resume=True)
+    assert [record["step"] for record in second.run()] == list(range(6, 13))
     assert numbers(second.history) == numbers(whole.history)
     written = [json.loads(line) for line in (tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()]
     assert written == second.history
@@ -150,19 +156,20 @@ def test_a_resumed_warm_start_continues_to_the_same_numbers(
 
 
 def test_a_warm_start_is_resumed_only_as_it_was_begun(warm_model: Path, tmp_path: Path) -> None:
-    from arboretum.trainers.config.run import Lesson
-    from arboretum.trainers.config.settings import World
+    from arboretum.trainers.checkpoints.run_folder import claim_run_folder
+    from arboretum.trainers.config.run import SFTConfig
+    from arboretum.trainers.config.settings import EnvConfig
 
-    begun = Lesson(World("TextFrozenLake-v0"), str(warm_model), tmp_path)
-    begun.claim(resume=False)
-    begun.claim(resume=False)  # there is nothing yet to be lost
+    begun = SFTConfig(EnvConfig("TextFrozenLake-v0"), str(warm_model), tmp_path)
+    claim_run_folder(begun, resume=False)
+    claim_run_folder(begun, resume=False)  # there is nothing yet to be lost
     (tmp_path / "checkpoints" / "update-000001").mkdir(parents=True)
     (tmp_path / "checkpoints" / "index.json").write_text('{"last": 1}')
-    with pytest.raises(ConfigurationError, match="say --resume"):
-        begun.claim(resume=False)
-    with pytest.raises(ConfigurationError, match=r"begun with another lr \(it was 1e-05 and is 0.1\)"):
-        dataclasses.replace(begun, lr=0.1).claim(resume=True)
-    begun.claim(resume=True)
+    with pytest.raises(ConfigurationError, match="continue it with --resume"):
+        claim_run_folder(begun, resume=False)
+    with pytest.raises(ConfigurationError, match=r"started with another sft \(lr was 1e-05 and is 0.1\)"):
+        claim_run_folder(dataclasses.replace(begun, sft=dataclasses.replace(begun.sft, lr=0.1)), resume=True)
+    claim_run_folder(begun, resume=True)
     (tmp_path / "run.json").write_text('{"recipe": {"name": "grpo"}}')
     with pytest.raises(ConfigurationError, match="another kind of run"):
-        begun.claim(resume=True)
+        claim_run_folder(begun, resume=True)

@@ -15,12 +15,12 @@ import pytest
 from rich.console import Console
 
 from arboretum.envs.errors import ConfigurationError, DataError
-from arboretum.trainers.config.settings import World
+from arboretum.trainers.config.settings import EnvConfig
 from arboretum.trainers.study.definition import Study, Trial, load_study, parse_study, study_names
 from arboretum.trainers.study.table import WARM, drawn, markdown, rows
-from arboretum.trainers.study.trials import RESULT, referenced
+from arboretum.trainers.study.trials import RESULT, evaluate_references
 
-LAKE = World("TextFrozenLake-v0", {"observation_format": "grid", "success_rate": 1.0})
+LAKE = EnvConfig("TextFrozenLake-v0", {"observation_format": "grid", "success_rate": 1.0})
 STUDY = Study("two", "a test", "sapling", {"Lake": LAKE}, {"grpo": {}, "rloo": {}}, seeds=2, tasks=4, repeats=2)
 
 
@@ -28,7 +28,7 @@ STUDY = Study("two", "a test", "sapling", {"Lake": LAKE}, {"grpo": {}, "rloo": {
 def test_shipped_studies_can_work(name: str) -> None:
     study = load_study(name)
     study.check()
-    assert len(list(study.trials())) == len(study.worlds) * len(study.recipes) * study.seeds
+    assert len(list(study.trials())) == len(study.envs) * len(study.recipes) * study.seeds
 
 
 @pytest.mark.parametrize(
@@ -37,13 +37,13 @@ def test_shipped_studies_can_work(name: str) -> None:
         ("- a\n", "expected a mapping"),
         ("name: x\n", "`model` is missing"),
         ("name: x\nmodels: y\n", "unknown key 'models'; did you mean"),
-        ("name: x\nmodel: y\nworlds: [{name: A}]\nrecipes: {grpo: {}}\n", "does not describe a study"),
-        ("name: x\nmodel: y\nworlds: [{name: A, id: B}]\nrecipes: {gripo: {}}\n", "unknown recipe"),
+        ("name: x\nmodel: y\nenvs: [{name: A}]\nrecipes: {grpo: {}}\n", "does not describe a study"),
+        ("name: x\nmodel: y\nenvs: [{name: A, id: B}]\nrecipes: {gripo: {}}\n", "unknown recipe"),
         (
-            "name: x\nmodel: y\nworlds: [{name: A, id: B}]\nrecipes: {grpo: {sampler.rollouts: 1}}\n",
+            "name: x\nmodel: y\nenvs: [{name: A, id: B}]\nrecipes: {grpo: {sampler.rollouts: 1}}\n",
             "rollouts is 1",
         ),
-        ("name: x\nmodel: y\nworlds: [{name: A, id: B}]\nrecipes: {grpo: {}}\nseeds: 0\n", "seeds must be"),
+        ("name: x\nmodel: y\nenvs: [{name: A, id: B}]\nrecipes: {grpo: {}}\nseeds: 0\n", "seeds must be"),
     ],
 )
 def test_a_file_that_describes_no_study_is_refused(text: str, complaint: str) -> None:
@@ -94,7 +94,7 @@ def test_the_table_fits_a_terminal_of_80_columns(tmp_path: Path) -> None:
 
 
 def test_random_and_expert_play_the_same_tasks_within_the_same_budget() -> None:
-    found = referenced(replace(STUDY, tasks=16), LAKE)
+    found = evaluate_references(replace(STUDY, tasks=16), LAKE)
     assert found["random"]["sampled"].keys() == found["expert"]["sampled"].keys()
     assert all(all(plays) and len(plays) == 2 for plays in found["expert"]["sampled"].values())
     assert not all(all(plays) for plays in found["random"]["sampled"].values())
@@ -112,8 +112,8 @@ def small(warm_model: Path) -> Study:
         "sampler.prompts": 2,
         "sampler.rollouts": 4,
         "sampler.reply_tokens": 12,
-        "optimisation.updates": 2,
-        "optimisation.episodes_per_step": 8,
+        "optimization.updates": 2,
+        "optimization.episodes_per_step": 8,
     }
     recipes: dict[str, dict[str, object]] = {"grpo": {}}
     return Study("small", "", str(warm_model), {"Lake": LAKE}, recipes, settings, seeds=2, tasks=8, watch=1)
@@ -165,8 +165,8 @@ def test_a_run_that_fails_is_said_and_the_others_are_kept(small: Study, tmp_path
 def test_ctrl_c_ends_a_study_with_one_sentence_and_what_was_measured(warm_model: Path, tmp_path: Path) -> None:
     definition = tmp_path / "mine.yaml"
     definition.write_text(
-        f"name: mine\nmodel: {warm_model}\nworlds: [{{name: Lake, id: TextFrozenLake-v0}}]\n"
-        "recipes: {grpo: {}}\nsettings: {sampler.reply_tokens: 12, optimisation.updates: 1000}\ntasks: 8\n"
+        f"name: mine\nmodel: {warm_model}\nenvs: [{{name: Lake, id: TextFrozenLake-v0}}]\n"
+        "recipes: {grpo: {}}\nsettings: {sampler.reply_tokens: 12, optimization.updates: 1000}\ntasks: 8\n"
     )
     out = tmp_path / "out"
     command = [sys.executable, "-m", "arboretum.cli", "study", str(definition), "--out", str(out)]

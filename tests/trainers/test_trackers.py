@@ -13,9 +13,9 @@ from rich.console import Console
 for module in ("torch", "accelerate"):
     pytest.importorskip(module, reason="needs torch and accelerate: pip install 'arboretum[lm]'")
 
-from arboretum.envs.errors import ConfigurationError  # noqa: E402
-from arboretum.trainers.config.run import Run  # noqa: E402
-from arboretum.trainers.train import train  # noqa: E402
+from arboretum.envs.errors import ConfigurationError
+from arboretum.trainers.config.run import TrainingConfig
+from arboretum.trainers.train import train
 
 pytestmark = pytest.mark.heavy
 
@@ -24,11 +24,11 @@ def quiet() -> Console:
     return Console(file=io.StringIO(), width=200)
 
 
-def test_tensorboard_holds_every_metric_of_every_update(run_of: Callable[..., Run]) -> None:
+def test_tensorboard_holds_every_metric_of_every_update(run_of: Callable[..., TrainingConfig]) -> None:
     pytest.importorskip("tensorboard", reason="needs tensorboard: pip install 'arboretum[tensorboard]'")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    run = run_of("grpo", {"optimisation.updates": 3}, trackers=("tensorboard",))
+    run = run_of("grpo", {"optimization.updates": 3}, trackers=("tensorboard",))
     assert train(run, console=quiet()) == 0
     written = [json.loads(line) for line in (run.out / "metrics.jsonl").read_text().splitlines()]
     folder = run.out / "trackers"
@@ -50,7 +50,7 @@ def test_tensorboard_holds_every_metric_of_every_update(run_of: Callable[..., Ru
     [("tensorbord", "unknown tracker 'tensorbord'; did you mean tensorboard"), ("wandb", "pip install wandb")],
 )
 def test_trackers_that_are_not_there_are_said_before_anything_is_loaded(
-    tracker: str, complaint: str, run_of: Callable[..., Run], tmp_path: Path
+    tracker: str, complaint: str, run_of: Callable[..., TrainingConfig], tmp_path: Path
 ) -> None:
     if tracker == "wandb":
         from accelerate.utils import is_wandb_available

@@ -17,8 +17,9 @@ from rich.console import Console
 
 from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.trainers.algorithms.recipes import RECIPES
-from arboretum.trainers.config.run import Run, plain
-from arboretum.trainers.config.settings import Hardware, Speech, Validation, World
+from arboretum.trainers.config.run import TrainingConfig
+from arboretum.trainers.config.serialize import to_plain
+from arboretum.trainers.config.settings import DialogueConfig, EnvConfig, HardwareConfig, ValidationConfig
 from arboretum.trainers.monitor import Monitor
 from arboretum.trainers.reporting.report import write_report
 from arboretum.trainers.reporting.samples import read_samples
@@ -26,29 +27,29 @@ from arboretum.trainers.reporting.samples import read_samples
 HOSTILE = '<script>document.title="owned"</script><img src=x onerror="document.title=\'owned\'">'
 
 
-def asked(model: Path | str, out: Path, **options: Any) -> Run:
+def asked(model: Path | str, out: Path, **options: Any) -> TrainingConfig:
     small: dict[str, object] = {
         "sampler.prompts": 2,
         "sampler.rollouts": 4,
         "sampler.reply_tokens": 12,
         "sampler.max_turns": 2,
         "sampler.think": None,
-        "optimisation.updates": 2,
-        "optimisation.episodes_per_step": 8,
+        "optimization.updates": 2,
+        "optimization.episodes_per_step": 8,
     }
     settings: dict[str, Any] = {
-        "speech": Speech("no_think", {"show_reward": False}),
-        "hardware": Hardware(device="cpu"),
-        "validation": Validation(every=1, tasks=8),
+        "dialogue": DialogueConfig("no_think", {"show_reward": False}),
+        "hardware": HardwareConfig(device="cpu"),
+        "validation": ValidationConfig(every=1, tasks=8),
     }
-    recipe = RECIPES["grpo"].changed({**small, **options.pop("changes", {})})
-    return Run(recipe, World("TextFrozenLake-v0"), str(model), out, **{**settings, **options})
+    recipe = RECIPES["grpo"].with_settings({**small, **options.pop("changes", {})})
+    return TrainingConfig(recipe, EnvConfig("TextFrozenLake-v0"), str(model), out, **{**settings, **options})
 
 
 def written(folder: Path, history: list[dict[str, float]], **options: Any) -> Path:
     """A run's folder with these metrics."""
     folder.mkdir()
-    (folder / "run.json").write_text(json.dumps(plain(asked("M", folder, **options))))
+    (folder / "run.json").write_text(json.dumps(to_plain(asked("M", folder, **options))))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in history))
     return folder
 
@@ -74,7 +75,7 @@ def test_curves_alarms_and_settings(tmp_path: Path) -> None:
     monitor = Monitor(window=5)
     alarms = monitor.all_alarms(history[1:])
     assert {alarm.sign for alarm in alarms} >= {"variance", "entropy", "echo-trap"}
-    changes = {"optimisation.updates": 50, "objective.clip_high": 0.28}
+    changes = {"optimization.updates": 50, "objective.clip_high": 0.28}
     page = write_report(written(tmp_path / "run", history, monitor=monitor, changes=changes)).read_text()
     assert "40 of 50 updates" in page and "10 updates are left" in page
     for alarm in alarms:  # once in the list, once in each curve
@@ -123,7 +124,7 @@ def run(warm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         # One validation further than the last checkpoint, as a kill leaves it behind.
         with (folder / "samples.jsonl").open("a") as samples:
             samples.write(json.dumps({"update": 3, "task": "of a life before"}) + '\n{"upda')
-        longer = asked(warm_model, folder, changes={"optimisation.updates": 3})
+        longer = asked(warm_model, folder, changes={"optimization.updates": 3})
         assert train(longer, resume=True, console=console) == 0
     return folder
 
@@ -165,12 +166,12 @@ def test_the_page_needs_no_network_and_escapes_what_it_quotes(run: Path) -> None
 def test_an_interrupted_run_has_its_report(warm_model: Path, tmp_path: Path) -> None:
     """Ctrl-C, as a person presses it, in the middle of an update."""
     run = tmp_path / "run"
-    command = [sys.executable, "-m", "arboretum.cli", "train", "grpo", "--world", "TextFrozenLake-v0"]
+    command = [sys.executable, "-m", "arboretum.cli", "train", "grpo", "--env", "TextFrozenLake-v0"]
     command += ["--model", str(warm_model), "--out", str(run), "--device", "cpu", "--dialogue", "no_think"]
     command += ["--validation.tasks", "2", "--checkpoint-every", "1"]
     for setting in ("prompts=2", "rollouts=4", "reply_tokens=12", "max_turns=2", "think=null"):
         command += ["--set", f"sampler.{setting}"]
-    command += ["--set", "optimisation.episodes_per_step=8"]
+    command += ["--set", "optimization.episodes_per_step=8"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     # A shell in the background makes its children deaf to Ctrl-C.
     hears = lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None  # noqa: E731

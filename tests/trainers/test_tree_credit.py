@@ -13,14 +13,15 @@ from arboretum.trainers.algorithms.credit.cognitive import (
     divergences,
     exact_kl,
     layer_paths,
-    merged,
+    merged_weights,
     node_advantages,
     q_values,
     sampled_kl,
     tree_paths,
 )
 from arboretum.trainers.algorithms.credit.group import group_advantages
-from arboretum.trainers.algorithms.credit.tree import expected_budget, leaves_per_prompt, tree_advantages
+from arboretum.trainers.algorithms.credit.tree import tree_advantages
+from arboretum.trainers.sampling.tree import expected_budget, leaves_per_prompt
 
 forests = st.lists(
     st.tuples(st.lists(st.sampled_from("abc"), min_size=1, max_size=5), st.floats(0, 1)), min_size=2, max_size=10
@@ -80,9 +81,9 @@ def test_divergences_between_action_distributions() -> None:
 
 def test_the_direction_of_a_divergence_matters_unless_both_are_taken() -> None:
     kl = np.array([[0.0, 0.1], [0.5, 0.0]])
-    assert merged(kl, "hh", symmetrise="max") == [[0], [1]]
-    assert merged(kl, "hh", symmetrise="forward") == [[0, 1]]
-    assert merged(kl, "hh", symmetrise="mean", threshold=0.31) == [[0, 1]]
+    assert merged_weights(kl, "hh", symmetrise="max") == [[0], [1]]
+    assert merged_weights(kl, "hh", symmetrise="forward") == [[0, 1]]
+    assert merged_weights(kl, "hh", symmetrise="mean", threshold=0.31) == [[0, 1]]
 
 
 def test_large_groups_compare_only_episodes_that_began_alike() -> None:

@@ -26,11 +26,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...envs.errors import unknown_name
+from ...envs.plugins import plugin_object, plugin_objects
 from .credit.anchor import Anchor
 from .credit.gae import Gae
 from .credit.group import Group
 from .objectives.settings import Kl, Objective, Overlong
-from .recipe import Chains, Critic, Optimisation, Recipe
+from .recipe import Critic, Optimization, Recipe
+from .samplers import Chains
 from .schedules import Linear
 from .selectors import Dynamic, Uncertainty
 
@@ -70,7 +72,7 @@ RECIPES: Mapping[str, Recipe] = _table(
             clip=0.5,  # verl
             warmup=0,  # Search-R1 code, verl: critic_warmup
         ),
-        optimisation=Optimisation(
+        optimization=Optimization(
             updates=200,  # RAGEN (Search-R1: 500)
             lr=1e-6,  # Search-R1; RAGEN code
             warmup=0,  # RAGEN code (Search-R1: 0.285 of its steps, the critic 0.015)
@@ -93,7 +95,7 @@ RECIPES: Mapping[str, Recipe] = _table(
             ),
         ),
         sampler=Chains(prompts=8, rollouts=16),  # RAGEN (Search-R1: N = 5; arXiv:2402.03300, sec. 4.2: 64)
-        optimisation=Optimisation(
+        optimization=Optimization(
             updates=200,  # RAGEN
             lr=1e-6,  # arXiv:2402.03300, sec. 4.2; Search-R1; RAGEN code
             episodes_per_step=32,  # RAGEN: E (arXiv:2402.03300, sec. 4.2: all)
@@ -116,7 +118,7 @@ RECIPES: Mapping[str, Recipe] = _table(
             reply_tokens=400,  # RAGEN code
             max_turns=5,  # RAGEN
         ),
-        optimisation=Optimisation(
+        optimization=Optimization(
             updates=200,  # RAGEN
             lr=1e-6,  # Dr. GRPO
             betas=(0.9, 0.95),  # Dr. GRPO
@@ -145,7 +147,7 @@ RECIPES: Mapping[str, Recipe] = _table(
             prompts=128,  # RLOO: a rollout batch of 512; that it counts episodes is our reading
             rollouts=4,  # RLOO: the larger of k = 2 and 4 (TRL: 2)
         ),
-        optimisation=Optimisation(
+        optimization=Optimization(
             updates=600,  # RLOO, on TL;DR
             lr=1e-6,  # RLOO, TRL
             schedule="constant",  # RLOO
@@ -177,7 +179,7 @@ RECIPES: Mapping[str, Recipe] = _table(
             coef=1.0,  # DAPO eq. 13, code
             cache=4096,  # DAPO sec. 4.1, of 20480 tokens; the limit is the run's own
         ),
-        optimisation=Optimisation(
+        optimization=Optimization(
             updates=200,  # RAGEN
             lr=1e-6,  # DAPO sec. 4.1
             weight_decay=0.1,  # DAPO code
@@ -201,7 +203,7 @@ RECIPES: Mapping[str, Recipe] = _table(
             rollouts=8,  # T-STAR: M
             temperature=Linear(1.0, 0.5),  # T-STAR app. B.3; the line is our reading
         ),
-        optimisation=Optimisation(
+        optimization=Optimization(
             updates=160,  # T-STAR
             lr=5e-6,  # T-STAR
         ),
@@ -232,7 +234,7 @@ RECIPES: Mapping[str, Recipe] = _table(
             reply_tokens=512,  # GiGPO, code
             format_penalty=0.0,  # the credit rule's own takes its place
         ),
-        optimisation=Optimisation(
+        optimization=Optimization(
             updates=150,  # GiGPO code
             lr=1e-6,  # GiGPO, code
             episodes_per_step=32,  # RAGEN: E; GiGPO counts turns, 64 a step (256 on ALFWorld)
@@ -259,7 +261,7 @@ RECIPES: Mapping[str, Recipe] = _table(
             lr=1e-5,  # RAGEN code
             clip=0.5,  # verl
         ),
-        optimisation=Optimisation(
+        optimization=Optimization(
             updates=200,  # RAGEN app. C.2
             lr=1e-6,  # RAGEN code
             betas=(0.9, 0.999),  # RAGEN app. C.2
@@ -285,7 +287,7 @@ RECIPES: Mapping[str, Recipe] = _table(
             lr=1e-5,  # RAGEN code
             clip=0.5,  # verl
         ),
-        optimisation=Optimisation(
+        optimization=Optimization(
             updates=200,  # RAGEN app. C.2
             lr=1e-6,  # RAGEN code
             betas=(0.9, 0.999),  # RAGEN app. C.2
@@ -297,12 +299,20 @@ RECIPES: Mapping[str, Recipe] = _table(
 )
 
 
-def recipe_named(name: str) -> Recipe:
-    """The recipe of that name.
+def recipe_names() -> list[str]:
+    """Return the names of all recipes: those of the table, then those of installed plug-ins."""
+    return [*RECIPES, *(recipe.name for recipe in plugin_objects(Recipe))]
+
+
+def get_recipe(name: str) -> Recipe:
+    """Return a recipe by its name in the table, the name of a plug-in's recipe, or a path `module:attribute`.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: No such recipe.
     """
-    if name not in RECIPES:
-        raise unknown_name("recipe", name, RECIPES)
-    return RECIPES[name]
+    if name in RECIPES:
+        return RECIPES[name]
+    found = plugin_object(Recipe, name)
+    if found is None:
+        raise unknown_name("recipe", name, recipe_names())
+    return found

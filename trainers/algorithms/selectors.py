@@ -43,7 +43,17 @@ class Selector(ABC):
 
     @abstractmethod
     def select(self, rollouts: Rollouts) -> Selection:
-        """Pick groups."""
+        """Return the groups of one generation batch to train on."""
+
+    def refill(self, needed: int) -> Refill[tuple[int, int]]:
+        """Return the bookkeeping of one update: how many generation batches to roll out, and which groups to keep.
+
+        The default rolls out one batch and keeps every selected group.
+
+        Args:
+            needed: Groups that make a full batch.
+        """
+        return Refill(needed, max_batches=1, cut=False)
 
 
 @dataclass(frozen=True)
@@ -166,7 +176,7 @@ class Uncertainty(Selector):
 # ---------------------------------------------------------------------- dynamic sampling
 
 
-def informative(metrics: Sequence[Sequence[float]]) -> tuple[int, ...]:
+def informative_groups(metrics: Sequence[Sequence[float]]) -> tuple[int, ...]:
     """Groups whose metric is not the same throughout, but for rounding (DAPO, arXiv:2503.14476, eq. 11)."""
     members = [np.array(values, dtype=np.float64) for values in metrics]
     return tuple(i for i, values in enumerate(members) if len(values) > 1 and not equal(values, values[0]).all())
@@ -198,14 +208,13 @@ class Dynamic(Selector):
         members: list[list[float]] = [[] for _ in range(rollouts.groups)]
         for group, value in zip(rollouts.group.tolist(), metric.tolist(), strict=True):
             members[group].append(value)
-        return Selection(informative(members))
+        return Selection(informative_groups(members))
 
     def refill(self, needed: int) -> Refill[tuple[int, int]]:
-        """The bookkeeping of one update that wants `needed` informative groups, each (generation batch, group)."""
         return Refill(needed, self.max_batches, self.on_exhausted)
 
 
-class Starved(RuntimeError):
+class NotEnoughGroups(RuntimeError):
     """Generation batches were spent before enough informative groups were found."""
 
 
@@ -214,56 +223,63 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Refill(Generic[T]):
-    """How far one update's batch has been filled; `add` returns the next state.
+    """Progress of filling one update's batch; `add` returns the next state.
 
     Attributes:
-        needed: groups that make a batch.
-        max_batches: generation batches at most; 0 or less for no bound.
-        on_exhausted: see `Dynamic`.
-        batches: generation batches so far.
-        kept: informative groups so far, in order of arrival.
+        needed: Groups that make a full batch.
+        max_batches: Maximum number of generation batches; 0 or less for no limit.
+        on_exhausted: See `Dynamic`.
+        cut: Keep only the first `needed` groups.
+        batches: Generation batches so far.
+        kept: Selected groups so far, in order of arrival.
     """
 
     needed: int
     max_batches: int = 10
     on_exhausted: Literal["raise", "partial", "skip"] = "partial"
+    cut: bool = True
     batches: int = 0
     kept: tuple[T, ...] = field(default=())
 
     def add(self, groups: Sequence[T]) -> Refill[T]:
-        """After one more generation batch with these informative groups."""
+        """Return the state after one more generation batch with these selected groups."""
         return replace(self, batches=self.batches + 1, kept=(*self.kept, *groups))
 
     @property
     def full(self) -> bool:
+        """True once there are enough groups."""
         return len(self.kept) >= self.needed
 
     @property
     def exhausted(self) -> bool:
+        """True once the generation batches are used up without enough groups."""
         return not self.full and 0 < self.max_batches <= self.batches
 
     @property
     def wants_more(self) -> bool:
-        return not self.full and not self.exhausted
+        """True while another generation batch is needed."""
+        return not self.full and not self.exhausted and (self.cut or not self.batches)
 
     def batch(self) -> tuple[T, ...]:
-        """The groups to learn from: the first `needed`, or what the fallback says; empty to skip the update.
+        """Return the groups to train on: the first `needed`, or the fallback; empty to skip the update.
 
         Raises:
-            Starved: exhausted, and the fallback is "raise".
+            NotEnoughGroups: The batches are used up and the fallback is "raise".
         """
+        if not self.cut:
+            return self.kept
         if not self.exhausted:
             return self.kept[: self.needed]
         if self.on_exhausted == "raise":
-            raise Starved(
+            raise NotEnoughGroups(
                 f"{self.batches} generation batches held {len(self.kept)} of {self.needed} informative groups; "
-                "take tasks that the policy solves now and then, raise selector.max_batches, or "
-                'set selector.on_exhausted to "partial".'
+                "choose tasks that the policy solves sometimes, raise selector.max_batches, or set "
+                'selector.on_exhausted to "partial".'
             )
         return self.kept if self.on_exhausted == "partial" else ()
 
 
-def gathered(batches: Sequence[Rollouts], kept: Sequence[tuple[int, int]]) -> Rollouts:
+def select_groups(batches: Sequence[Rollouts], kept: Sequence[tuple[int, int]]) -> Rollouts:
     """The groups (generation batch, group) of several generation batches as one batch.
 
     Raises:
@@ -273,4 +289,4 @@ def gathered(batches: Sequence[Rollouts], kept: Sequence[tuple[int, int]]) -> Ro
     parts = [batch.select(groups) for batch, groups in zip(batches, wanted, strict=True) if groups]
     if not parts:
         raise ConfigurationError("no group was kept, so there is nothing to learn from; skip this update.")
-    return Rollouts.joined(parts)
+    return Rollouts.concatenate(parts)

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 TRAINING: dict[str, tuple[str, ...]] = {
-    "train": tuple(f"{__name__}.{part}" for part in ("update", "phases", "utilisation"))
+    "train": tuple(f"{__name__}.{part}" for part in ("update", "phases", "utilization"))
 }
 """What `arboretum bench` can measure of training, and the modules that do it."""

@@ -52,12 +52,12 @@ class Cost:
     attention: int
 
     @classmethod
-    def of(cls, causal: Any) -> Cost:
+    def of(cls, model: Any) -> Cost:
         """The sizes of a Hugging Face causal language model whose layers all attend to everything before."""
-        config = causal.config.get_text_config(decoder=True)
-        head = causal.get_output_embeddings().weight
-        outside = {id(head), id(causal.get_input_embeddings().weight)}
-        body = sum(p.numel() for p in causal.parameters() if p.dim() == 2 and id(p) not in outside)
+        config = model.config.get_text_config(decoder=True)
+        head = model.get_output_embeddings().weight
+        outside = {id(head), id(model.get_input_embeddings().weight)}
+        body = sum(p.numel() for p in model.parameters() if p.dim() == 2 and id(p) not in outside)
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         return cls(body, head.numel(), config.num_hidden_layers, config.num_attention_heads * width)
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from ...eval.bench.row import Row
 from ...eval.bench.tiny import make_tiny_model
 from ..algorithms.recipes import RECIPES
-from ..config.run import Run
-from ..config.settings import Hardware, Speech, Validation, World
-from ..trainer import Training
+from ..config.run import TrainingConfig
+from ..config.settings import DialogueConfig, EnvConfig, HardwareConfig, ValidationConfig
+from ..trainer import Trainer
 
 
 def measure(peers: bool = False, updates: int = 8) -> Iterator[Row]:
@@ -64,32 +64,32 @@ def run(folder: Path, updates: int, prompts: int) -> tuple[dict[str, float], flo
         Each phase's share, `rest` being all that the loop's own clocks do not explain; and the share in which the
         thread waited, in whichever phase (see `attended`).
     """
-    recipe = RECIPES["grpo"].changed(
+    recipe = RECIPES["grpo"].with_settings(
         {
             "sampler.prompts": prompts,
             "sampler.rollouts": 8,
             "sampler.reply_tokens": 16,
             "sampler.max_turns": 3,
             "objective.kl.coef": 0.0,
-            "optimisation.updates": updates,
-            "optimisation.episodes_per_step": 8,
+            "optimization.updates": updates,
+            "optimization.episodes_per_step": 8,
         }
     )
-    training = Training(
-        Run(
+    training = Trainer(
+        TrainingConfig(
             recipe,
-            World("TextSokoban-v0"),
+            EnvConfig("TextSokoban-v0"),
             str(make_tiny_model(folder / "model")),
             folder / "run",
-            speech=Speech("think"),
-            hardware=Hardware(device="cpu"),
-            validation=Validation(every=4, tasks=8),
+            dialogue=DialogueConfig("think"),
+            hardware=HardwareConfig(device="cpu"),
+            validation=ValidationConfig(every=4, tasks=8),
             checkpoint_every=4,
         )
     )
     start, before = time.perf_counter(), attended()
     try:
-        for _ in training.go():
+        for _ in training.run():
             pass
     finally:
         training.close()
@@ -100,6 +100,6 @@ def run(folder: Path, updates: int, prompts: int) -> tuple[dict[str, float], flo
         for phase in ("sample", "learn", "validate", "checkpoint")
     }
     # The last checkpoint is in no record.
-    shares["checkpoint"] += training.saving / total
+    shares["checkpoint"] += training.checkpoint_seconds / total
     waited = None if before is None or after is None else 1.0 - (after - before) / total
     return {**shares, "rest": 1.0 - sum(shares.values())}, waited

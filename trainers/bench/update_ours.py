@@ -9,7 +9,7 @@ from typing import Any
 
 from ..algorithms.credit.group import Group
 from ..algorithms.objectives.settings import Objective
-from ..algorithms.recipe import Optimisation, Recipe
+from ..algorithms.recipe import Optimization, Recipe
 from .workload import EPS, LR, Stopwatch, Workload, keep_gradient, read, tokens_of, whole_row
 
 
@@ -23,21 +23,22 @@ def recipe_of(updates: int) -> Recipe:
         about="What both sides of the benchmark compute.",
         credit=Group(scale="group", eps=EPS),
         objective=Objective(clip_low=0.2, clip_high=0.2, aggregation="token-mean"),
-        optimisation=Optimisation(updates=updates, lr=LR, weight_decay=0.0),
+        optimization=Optimization(updates=updates, lr=LR, weight_decay=0.0),
     )
 
 
-def learner_of(folder: Path, recipe: Recipe, device: str | None, precision: str, micro_tokens: int | None) -> Any:
+def learner_of(
+    folder: Path, recipe: Recipe, device: str | None, precision: str, microbatch_tokens: int | None
+) -> Any:
     """A learner of the model in `folder`."""
-    from ..learning.distributed import make_accelerator
+    from ..learning.distributed import make_accelerator, make_optimizer
     from ..learning.learner import Learner
-    from ..learning.optimizer import make_descent
-    from ..learning.policy import Policy, load_causal
+    from ..learning.policy import Policy, load_trainable_model
 
     accelerator = make_accelerator(device, precision)
-    causal, _ = load_causal(folder / "model", str(accelerator.device))
-    descent = make_descent(accelerator, Policy(causal), recipe.optimisation)
-    return Learner(recipe, descent, None, micro_tokens=micro_tokens, seed=0)
+    model, _ = load_trainable_model(folder / "model", str(accelerator.device))
+    optimizer = make_optimizer(accelerator, Policy(model), recipe.optimization)
+    return Learner(recipe, optimizer, None, microbatch_tokens=microbatch_tokens, seed=0)
 
 
 def run(folder: Path, workload: Workload, same_budget: bool) -> str:
@@ -61,13 +62,13 @@ def run(folder: Path, workload: Workload, same_budget: bool) -> str:
     if same_budget:
         budget = workload.sequences * max(len(whole_row(episode)[0]) for episode in episodes)
     learner = learner_of(folder, recipe_of(workload.updates + 1), "cpu", "float32", budget)
-    keep_gradient(learner.descent.optimizer.optimizer, folder / "ours.pt")
+    keep_gradient(learner.optimizer.torch_optimizer, folder / "ours.pt")
     rollouts = from_episodes(episodes, groups)
     watch = Stopwatch()
     for number in range(workload.updates + 1):
         with watch.update():
             learner.update(rollouts, update=number, temperature=1.0)
-    return watch.report(tokens_of(episodes), micro_tokens=budget)
+    return watch.report(tokens_of(episodes), microbatch_tokens=budget)
 
 
 if __name__ == "__main__":

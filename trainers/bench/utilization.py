@@ -64,13 +64,15 @@ def measure(peers: bool = False) -> Iterator[Row]:
         yield Row(f"{what}: MFU", share, "%", beside=f"{rate}, peak {peak / 1e12:.0f} TFLOP/s")
 
 
-def run(workload: Workload, sizes: dict[str, int], device: str | None, precision: str, micro_tokens: int) -> Used:
+def run(
+    workload: Workload, sizes: dict[str, int], device: str | None, precision: str, microbatch_tokens: int
+) -> Used:
     """Learn from a batch of real episodes with a random model of these sizes.
 
     Args:
         workload: the batch; its tokens are those of a small tokenizer, which every vocabulary here has room for.
         sizes: of a Qwen2Config.
-        device, precision, micro_tokens: see `Hardware`.
+        device, precision, microbatch_tokens: see `Hardware`.
     """
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -86,16 +88,16 @@ def run(workload: Workload, sizes: dict[str, int], device: str | None, precision
         assert config.vocab_size >= config_of_tokens["vocab_size"]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            causal = Qwen2ForCausalLM(config)
-        causal.save_pretrained(folder / "model")
-        learner = learner_of(folder, recipe_of(workload.updates + 1), device, precision, micro_tokens)
+            model = Qwen2ForCausalLM(config)
+        model.save_pretrained(folder / "model")
+        learner = learner_of(folder, recipe_of(workload.updates + 1), device, precision, microbatch_tokens)
     rollouts = from_episodes(episodes, groups)
     # What follows the last sampled token is not run through the model.
     lengths = [
         int(rollouts.action_position[rollouts.action_row == row].max()) for row in range(len(rollouts.rows))
     ]
     times = []
-    on_gpu = learner.descent.accelerator.device.type == "cuda"
+    on_gpu = learner.optimizer.accelerator.device.type == "cuda"
     for number in range(workload.updates + 1):
         start = time.perf_counter()
         learner.update(rollouts, update=number, temperature=1.0)
@@ -103,9 +105,9 @@ def run(workload: Workload, sizes: dict[str, int], device: str | None, precision
             torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
     return Used(
-        flops=Cost.of(causal).update(lengths, rollouts.actions),
+        flops=Cost.of(model).update(lengths, rollouts.actions),
         tokens=sum(lengths),
         seconds=statistics.median(times[1:]),
         device=torch.cuda.get_device_name() if on_gpu else "cpu",
-        parameters=sum(p.numel() for p in causal.parameters()),
+        parameters=sum(p.numel() for p in model.parameters()),
     )

@@ -21,9 +21,10 @@ from ...agents.episode import Episode
 from ...agents.play import play
 from ...eval.bench.tiny import make_tiny_model
 from ...eval.suite import Entry
-from ..sampling.demonstrations import Demonstrator, Expert, Script
+from ..config.settings import ExpertConfig
+from ..sampling.demonstrations import Demonstrator, ScriptedEngine
 from ..sampling.rollout_plan import plan_chains
-from ..sampling.sampler import drawn_tasks
+from ..sampling.tasks import draw_tasks
 
 LR = 1e-4
 EPS = 1e-4
@@ -37,9 +38,9 @@ class Workload:
     Attributes:
         prompts, rollouts: groups, and episodes in each.
         sequences: in one micro-batch; TRL's per_device_train_batch_size.
-        updates: measured ones, after one that is not.
+        updates: rollout_metrics ones, after one that is not.
         hidden, layers: of the model; 128 and 2 make 0.36M parameters.
-        world: where the episodes are played, by RAGEN's protocol: five turns, five actions a turn, ten in all.
+        env: where the episodes are played, by RAGEN's protocol: five turns, five actions a turn, ten in all.
     """
 
     prompts: int = 8
@@ -48,7 +49,7 @@ class Workload:
     updates: int = 3
     hidden: int = 128
     layers: int = 2
-    world: str = "TextSokoban-v0"
+    env: str = "TextSokoban-v0"
 
     def write(self, folder: Path) -> None:
         """Put the model and the episodes into `folder`."""
@@ -56,10 +57,10 @@ class Workload:
 
         tokenizer = load_tokenizer(make_tiny_model(folder / "model", hidden=self.hidden, layers=self.layers))
         dialogue = make_dialogue("think", {"max_turns": 5, "max_actions_per_turn": 2, "max_actions": 10})
-        agent = Demonstrator(Script(tokenizer, None), dialogue, Expert(noise=0.3, keep="all"))
-        entry = Entry(self.world, self.world, {}, "train", None)
+        agent = Demonstrator(ScriptedEngine(tokenizer, None), dialogue, ExpertConfig(noise=0.3, keep="all"))
+        entry = Entry(self.env, self.env, {}, "train", None)
         envs = [entry.make() for _ in range(self.rollouts)]
-        tasks = drawn_tasks(envs[0].tasks, 0, self.prompts, seed=0)
+        tasks = draw_tasks(envs[0].tasks, 0, self.prompts, seed=0)
         plan = plan_chains(tasks, self.rollouts, batch=0, seed=0)
         episodes, keys = plan.arrange(play(agent, envs, plan.jobs))
         with (folder / "episodes.jsonl").open("w", encoding="utf-8") as file:
@@ -81,7 +82,7 @@ def whole_row(episode: Episode) -> tuple[list[int], list[int]]:
 
 
 class Stopwatch:
-    """CPU seconds of each measured update, and the memory above that of its beginning.
+    """CPU seconds of each rollout_metrics update, and the memory above that of its beginning.
 
     Attributes:
         seconds: of each update.

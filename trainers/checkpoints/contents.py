@@ -1,8 +1,8 @@
-"""What a checkpoint of a training run holds, written and read.
+"""Contents of a checkpoint of a training run, written and read.
 
-model/ or adapter/      the policy, as `transformers` or `peft` load it, with its tokenizer
-trainer.pt              learner, random states, and where the run stood
-metrics.jsonl           its history
+model/ or adapter/      policy, as `transformers` or `peft` load it, with its tokenizer
+trainer.pt              learner, random states, and counters of the run
+metrics.jsonl           metrics of all updates
 """
 
 from __future__ import annotations
@@ -11,26 +11,29 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from ...envs.errors import DataError
 from ..learning.learner import Learner
-from ..learning.optimizer import Descent
-from ..learning.policy import adapters, load_causal
-from ..learning.sharding import put_state, whole_state
-from ..reporting.metrics import Position
+from ..learning.optimizer import PolicyOptimizer
+from ..learning.policy import load_trainable_model, peft_wrapper
+from ..learning.sharding import full_state_dict, load_full_state_dict
+from ..state import TrainerState
 
-PARTS = {"learner", "adapters", "position", "rng", "device_rng"}
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+KEYS = {"learner", "adapters", "state", "rng", "device_rng"}
 
 
-class Held(NamedTuple):
-    """What is learnt, whole, so that any number of processes can resume.
+class FullState(NamedTuple):
+    """Unsharded state of policy and learner, which any number of processes can load.
 
     Attributes:
-        weights: of the policy (of its adapters, where it has any).
-        learner: see `Learner.state`.
+        weights: Weights of the policy (of its adapters, if it has any).
+        learner: See `Learner.state_dict`.
     """
 
     weights: dict[str, torch.Tensor]
@@ -38,41 +41,36 @@ class Held(NamedTuple):
 
 
 @dataclass
-class Kept:
-    """Keeps a run, and puts it back.
+class CheckpointContents:
+    """Writer and reader of the contents of checkpoints.
 
     Attributes:
-        descent, learner, tokenizer, position: of the run.
+        optimizer, learner, tokenizer, state: Of the run.
     """
 
-    descent: Descent
+    optimizer: PolicyOptimizer
     learner: Learner
-    tokenizer: Any
-    position: Position
+    tokenizer: PreTrainedTokenizerBase
+    state: TrainerState
 
-    def held(self) -> Held:
-        """What is to be written; all processes must ask for it together."""
-        causal = self.descent.policy.causal
-        weights = whole_state(causal)
-        if adapters(causal) is not None:
-            learnt = {name for name, weight in causal.named_parameters() if weight.requires_grad}
-            weights = {name: weight for name, weight in weights.items() if name in learnt}
-        return Held(weights, self.learner.state())
+    def full_state(self) -> FullState:
+        """Return what `write` writes; a collective operation of all processes."""
+        return FullState(trained_weights(self.optimizer), self.learner.state_dict())
 
-    def write(self, held: Held, history: Sequence[dict[str, float]], folder: Path) -> None:
-        """Fill an empty folder."""
-        causal = self.descent.policy.causal
-        adapted = adapters(causal)
-        if adapted is None:
-            causal.save_pretrained(folder / "model", state_dict=held.weights)
+    def write(self, full: FullState, history: Sequence[dict[str, float]], folder: Path) -> None:
+        """Write a checkpoint into an empty folder."""
+        model = self.optimizer.policy.model
+        wrapper = peft_wrapper(model)
+        if wrapper is None:
+            model.save_pretrained(folder / "model", state_dict=full.weights)
         else:
-            named = {f"base_model.model.{name}": weight for name, weight in held.weights.items()}
-            adapted.save_pretrained(folder / "adapter", state_dict=named)
-        self.tokenizer.save_pretrained(folder / ("model" if adapted is None else "adapter"))
+            weights = {f"base_model.model.{name}": weight for name, weight in full.weights.items()}
+            wrapper.save_pretrained(folder / "adapter", state_dict=weights)
+        self.tokenizer.save_pretrained(folder / ("model" if wrapper is None else "adapter"))
         state = {
-            "learner": held.learner,
-            "adapters": None if adapted is None else held.weights,
-            "position": vars(self.position),
+            "learner": full.learner,
+            "adapters": None if wrapper is None else full.weights,
+            "state": vars(self.state),
             "rng": torch.get_rng_state(),
             "device_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         }
@@ -84,46 +82,63 @@ class Kept:
         """Continue from a checkpoint, whose weights were loaded with the model (adapters are loaded here).
 
         Returns:
-            Its history.
+            Metrics of all updates before it.
 
         Raises:
-            DataError: it is damaged.
+            DataError: The checkpoint is damaged.
         """
         state = _read(folder)
         try:
-            text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
-            history = [dict(json.loads(row)) for row in text.splitlines()]
+            lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+            history = [dict(json.loads(line)) for line in lines]
         except (OSError, ValueError, TypeError) as error:
-            raise DataError(folder, f"is no checkpoint that can be resumed ({error}).") from None
-        self._put(state, state["adapters"])
-        vars(self.position).update(state["position"])
+            raise DataError(folder, f"is not a checkpoint that can be resumed ({error}).") from None
+        self._load_weights(state, state["adapters"])
+        vars(self.state).update(state["state"])
         torch.set_rng_state(state["rng"])
         if torch.cuda.is_available() and state["device_rng"]:
             torch.cuda.set_rng_state_all(state["device_rng"])
         return history
 
-    def go_back(self, folder: Path) -> None:
-        """Take the policy, critic and optimizer of a checkpoint; the run's place, history and luck stay.
+    def roll_back(self, folder: Path) -> None:
+        """Load policy, critic and optimizer of a checkpoint; counters, history and random states stay.
 
         Raises:
-            DataError: it is damaged.
+            DataError: The checkpoint is damaged.
         """
         state = _read(folder)
         weights = state["adapters"]
-        self._put(state, load_causal(folder / "model", "cpu")[0].state_dict() if weights is None else weights)
+        if weights is None:
+            weights = load_trainable_model(folder / "model", "cpu")[0].state_dict()
+        self._load_weights(state, weights)
 
-    def _put(self, state: dict[str, Any], weights: dict[str, torch.Tensor] | None) -> None:
+    def _load_weights(self, state: dict[str, Any], weights: dict[str, torch.Tensor] | None) -> None:
         if weights is not None:
-            put_state(self.descent.policy.causal, weights)
-            self.descent.version += 1
-        self.learner.load(state["learner"])
+            load_full_state_dict(self.optimizer.policy.model, weights)
+            self.optimizer.version += 1
+        self.learner.load_state_dict(state["learner"])
+
+
+def trained_weights(optimizer: PolicyOptimizer, *, always_filter: bool = False) -> dict[str, torch.Tensor]:
+    """Return the full weights of the policy, or of its adapters alone; a collective operation of all processes.
+
+    Args:
+        optimizer: Policy in training.
+        always_filter: Leave out frozen weights of a policy without adapters, too.
+    """
+    model = optimizer.policy.model
+    weights = full_state_dict(model)
+    if always_filter or peft_wrapper(model) is not None:
+        trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
+        weights = {name: weight for name, weight in weights.items() if name in trained}
+    return weights
 
 
 def _read(folder: Path) -> dict[str, Any]:
     try:
         state: dict[str, Any] = torch.load(folder / "trainer.pt", map_location="cpu", weights_only=True)
-        if missing := PARTS - set(state):
+        if missing := KEYS - set(state):
             raise ValueError(f"trainer.pt lacks {', '.join(sorted(missing))}")
-    except Exception as error:  # whatever a damaged archive raises
-        raise DataError(folder, f"is no checkpoint that can be resumed ({error}).") from None
+    except Exception as error:  # a damaged archive can raise anything
+        raise DataError(folder, f"is not a checkpoint that can be resumed ({error}).") from None
     return state

@@ -1,44 +1,43 @@
-"""Checkpoints that are whole or not there at all.
+"""Checkpoints of a run, each written as a whole or not at all.
 
     checkpoints/
-        update-000040/      one folder each; what is in it is up to who writes it
+        update-000040/      one folder per checkpoint
         update-000050/
-        index.json          which of them is the last, which the best, which the one to go back to
+        index.json          the last checkpoint, the best one, and the one to roll back to
 
-A checkpoint is written into a folder of another name, flushed to the disk, and renamed; then the index is
-replaced; then what the index no longer names is deleted. Whatever stops the process between two of these steps,
-the index names whole checkpoints. Where it is lost, the newest folder is the last checkpoint.
+A checkpoint is written to a folder of another name, flushed to the disk and renamed; then the index is replaced;
+then checkpoints that the index no longer names are deleted. A process killed between two of these steps leaves an
+index that names complete checkpoints. If the index is lost, the newest folder is the last checkpoint.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ...envs.errors import DataError
-
-_PART = ".part"
+from ...envs.files import replace_folder, write_atomic
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint could not be written; the ones before it are as they were."""
+    """A checkpoint could not be written; earlier checkpoints are unchanged."""
 
 
 @dataclass(frozen=True)
 class Index:
-    """Which checkpoints there are, by the number of updates before them.
+    """Checkpoints that are kept, by the number of updates before them.
 
     Attributes:
-        last: the newest; None before the first.
-        best: the one with the highest score; None where none was scored.
-        score: its score.
-        good: the one to go back to if the policy collapses; None where none has proved to be good.
-        good_score: its score; None where it was not scored.
-        candidate: one that has still to prove it, and its score.
+        last: Newest checkpoint; None before the first.
+        best: Checkpoint with the highest score; None if none has a score.
+        score: Score of `best`.
+        good: Checkpoint to roll back to if the policy collapses; None if none has passed its probation.
+        good_score: Score of `good`; None if it has none.
+        candidate: Checkpoint in probation.
+        candidate_score: Score of `candidate`; None if it has none.
     """
 
     last: int | None = None
@@ -51,7 +50,7 @@ class Index:
 
     @property
     def named(self) -> set[int]:
-        """The checkpoints that are kept."""
+        """Checkpoints to keep."""
         return {n for n in (self.last, self.best, self.good, self.candidate) if n is not None}
 
     def __post_init__(self) -> None:
@@ -59,17 +58,17 @@ class Index:
             if value is not None and not isinstance(value, (int, float) if name.endswith("score") else int):
                 raise TypeError(f"{name} is {value!r}")
 
-    def judged(self, update: int, score: float | None, sound: bool, probation: int) -> Index:
-        """With what a new checkpoint tells of which is good; see `Checkpoints.save`."""
+    def with_verdict(self, update: int, score: float | None, sound: bool, probation: int) -> Index:
+        """Return the index after a new checkpoint has been judged; see `Checkpoints.save`."""
         index = self if sound else replace(self, candidate=None, candidate_score=None)
         if not sound:
             return index
         if probation == 0:
             return replace(index, good=update, good_score=score)
         if index.candidate is not None and update - index.candidate >= probation:
-            proven = index.candidate_score
-            if index.good_score is None or (proven is not None and proven >= index.good_score):
-                index = replace(index, good=index.candidate, good_score=proven)
+            passed = index.candidate_score
+            if index.good_score is None or (passed is not None and passed >= index.good_score):
+                index = replace(index, good=index.candidate, good_score=passed)
             index = replace(index, candidate=None)
         if index.candidate is None:
             index = replace(index, candidate=update, candidate_score=score)
@@ -77,13 +76,13 @@ class Index:
 
 
 class Checkpoints:
-    """The checkpoints of a run: the last one, the best one and the one to go back to are kept.
+    """Checkpoints of a run: the last, the best, and the one to roll back to are kept.
 
     Args:
-        folder: where they lie; made when the first is written.
+        folder: Folder of the checkpoints; created with the first one.
 
     Raises:
-        DataError: the index cannot be read.
+        DataError: The index cannot be read.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -96,33 +95,34 @@ class Checkpoints:
             except (ValueError, TypeError) as error:
                 raise DataError(
                     path,
-                    f"is no index of checkpoints ({error}); restore it, or delete it: then the newest checkpoint "
-                    "in the folder is the last one.",
+                    f"is not an index of checkpoints ({error}); restore it, or delete it: then the newest "
+                    "checkpoint in the folder is the last one.",
                 ) from None
         else:
             numbers = [path.name.removeprefix("update-") for path in folder.glob("update-*")]
             self.index = Index(last=max((int(number) for number in numbers if number.isdigit()), default=None))
         for update in self.index.named:
             if not self.path(update).is_dir():
-                raise DataError(path, f"names {self.path(update).name}, which is not there.")
+                raise DataError(path, f"names {self.path(update).name}, which does not exist.")
 
     @property
     def last(self) -> Path | None:
-        """The newest checkpoint."""
+        """Newest checkpoint."""
         return None if self.index.last is None else self.path(self.index.last)
 
     @property
     def best(self) -> Path | None:
-        """The checkpoint with the highest score; of equal ones the earliest."""
+        """Checkpoint with the highest score; of equal ones the earliest."""
         return None if self.index.best is None else self.path(self.index.best)
 
     @property
     def sound(self) -> Path | None:
-        """The one to go back to, where the last shows signs of collapse."""
+        """Checkpoint to roll back to, if the last one shows signs of collapse; None otherwise."""
         collapsed = self.index.good is not None and self.index.candidate is None
         return self.path(self.index.good) if collapsed else None
 
     def path(self, update: int | None) -> Path:
+        """Return the folder of a checkpoint."""
         return self.folder / f"update-{update:06d}"
 
     def save(
@@ -134,88 +134,49 @@ class Checkpoints:
         sound: bool | None = None,
         probation: int = 0,
     ) -> Path:
-        """Write a checkpoint, unless there is one of this update.
+        """Write a checkpoint, unless the last or best one is of this update.
 
         Args:
-            update: updates before it.
-            write: fills an empty folder.
-            score: how good the policy is; the highest is kept beside the last.
-            sound: whether the policy shows no sign of collapse; None where nobody asks. A collapse shows late, so
-                a checkpoint is good, one to go back to, when the run is still sound some updates after it. Of
-                those that are, the one with the highest score is kept too (of equal ones the newest), or the
-                newest where none was scored.
-            probation: how many updates; 0 where the policy is good beyond doubt.
+            update: Updates before it.
+            write: Fills an empty folder.
+            score: Score of the policy; the checkpoint with the highest one is kept beside the last.
+            sound: False if the policy shows signs of collapse; None if nothing monitors it. Collapse shows late,
+                so a checkpoint becomes good, one to roll back to, once the run is still sound `probation` updates
+                after it. Of the good ones, the one with the highest score is kept (of equal ones the newest), or
+                the newest if none has a score.
+            probation: Updates until a checkpoint is good; 0 makes it good at once.
 
         Raises:
-            CheckpointError: it could not be written, and why.
+            CheckpointError: The checkpoint could not be written.
         """
         final = self.path(update)
         if final in (self.last, self.best):
             return final
-        part = final.with_name(final.name + _PART)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._clean()
-            part.mkdir()
-            write(part)
-            _flush(part)
-            if final.exists():
-                shutil.rmtree(final)  # of a run that was killed before the index named it
-            part.rename(final)
-            _sync(self.folder)
+            self._delete_unnamed()
+            with replace_folder(final) as part:
+                write(part)
             index = replace(self.index, last=update)
             if score is not None and (index.score is None or score > index.score):
                 index = replace(index, best=update, score=score)
             if sound is not None:
-                index = index.judged(update, score, sound, probation)
-            self._write_index(index)
-        except Exception as error:  # of the disk, or of whichever library writes
-            shutil.rmtree(part, ignore_errors=True)
+                index = index.with_verdict(update, score, sound, probation)
+            write_atomic(self.folder / "index.json", json.dumps(asdict(index)))
+        except Exception as error:  # of the disk, or of any library that writes
             reason = getattr(error, "strerror", None) or str(error).strip().partition("\n")[0]
-            kept = "there is no earlier one" if self.last is None else f"{self.last.name} is as it was"
+            kept = "there is no earlier one" if self.last is None else f"{self.last.name} is unchanged"
             raise CheckpointError(
                 f"{final}: the checkpoint could not be written ({reason}); {kept}. Free some space, or resume "
                 "with the run's folder on another disk."
             ) from error
         self.index = index
-        self._clean()
+        self._delete_unnamed()
         return final
 
-    def _write_index(self, index: Index) -> None:
-        part = self.folder / ("index.json" + _PART)
-        with part.open("w", encoding="utf-8") as file:
-            json.dump(asdict(index), file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self.folder / "index.json")
-        _sync(self.folder)
-
-    def _clean(self) -> None:
-        """Delete what the index does not name."""
+    def _delete_unnamed(self) -> None:
+        """Delete checkpoints that the index does not name."""
         named = {self.path(update).name for update in self.index.named}
         for path in self.folder.glob("update-*"):
             if path.name not in named:
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def _flush(folder: Path) -> None:
-    """Force everything in a folder to the disk."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("rb+") as file:
-                os.fsync(file.fileno())
-        else:
-            _sync(path)
-    _sync(folder)
-
-
-def _sync(folder: Path) -> None:
-    """Force a folder's list of names to the disk, where folders can be opened."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return  # Windows
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,180 +1,218 @@
-"""What `arboretum train` and `arboretum sft` can be told, and the run that it makes.
+"""Options of `arboretum train` and `arboretum sft`, and the configurations that they make.
 
-The help of each option is the docstring of the setting that it sets, so nothing is described twice.
+The help of an option is the docstring of the setting that it sets, so no setting is described twice.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from tyro.conf import AvoidSubcommands, UseAppendAction, arg
 
+from ...envs.errors import ConfigurationError
 from ..monitor import Monitor
-from .settings import Expert, Hardware, Lora, Validation
-
-T = TypeVar("T")
+from .settings import (
+    DialogueConfig,
+    EnvConfig,
+    ExpertConfig,
+    HardwareConfig,
+    LoraConfig,
+    SFTSettings,
+    ValidationConfig,
+)
 
 if TYPE_CHECKING:
-    from .run import Lesson, Run
+    from .run import SFTConfig, TrainingConfig
 
-
-def _unchecked(kind: type) -> type:
-    """Settings that tyro can make without checking them: it would wrap the complaint in one of its own."""
-    return type(kind.__name__, (kind,), {"__doc__": kind.__doc__, "__post_init__": lambda self: None})
-
-
-def _checked(kind: type[T], told: T) -> T:
-    """The settings themselves, from what was told.
-
-    Raises:
-        ConfigurationError: they cannot work.
-    """
-    return kind(**{setting.name: getattr(told, setting.name) for setting in fields(kind)})  # type: ignore[arg-type]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Options:
-    """What both commands are told.
+    """Options that both commands share.
 
     Attributes:
-        world: id of a world, such as TextSokoban-v0.
-        model: name or folder of the model to start from; "sapling" is the small one that comes with the package.
-        out: folder of the run; the trained model lands in its model/. By default runs/ and a name made of
-            algorithm, world and seed.
-        split: task split to learn from.
-        tasks: learn from the first so many tasks only.
-        seed: seed of tasks, luck and draws.
-        world_arg: a make-time option of the world, as key=value, such as size=8; may be given several times.
-        dialogue: how the world speaks to the model: think, no_think, react, tags, plain, or a plug-in's; by
-            default as the recipe says, else think.
-        dialogue_arg: a setting of the dialogue, as key=value, such as max_turns=5; may be given several times.
-        template: a shipped chat template, such as qwen3, instead of the tokenizer's own.
-        checkpoint_every: updates (steps of a warm start) between two checkpoints.
-        resume: go on from the run's last checkpoint.
-        hardware: how the model is held.
-        use_lora: train low-rank adapters instead of all weights; the settings under "lora" are theirs.
-        lora: the adapters.
+        env: Id of the environment, such as TextSokoban-v0. Required for a new run.
+        model: Initial model: a folder, a name on the Hugging Face hub, or "sapling", the small model that ships
+            with the package. Required for a new run.
+        out: Folder of the run; the trained model is written to its subfolder model/. None makes a name of
+            algorithm, environment and seed below runs/.
+        resume: Folder of a run to continue from its last checkpoint, with the settings stored there. Options given
+            beside it override stored ones, where a run in progress allows it.
+        split: Task split to train on.
+        tasks: Train on the first so many tasks of the split. None uses all of them.
+        seed: Seed of task order, episodes and optimizer batches.
+        env_arg: Make-time option of the environment, as key=value, such as size=8. Repeat the option for more.
+        dialogue: Name of the dialogue between environment and model; None follows the
+            recipe.
+        dialogue_arg: Setting of the dialogue, as key=value, such as max_turns=5. Repeat the option for more.
+        template: Name of a shipped chat template, such as qwen3. None uses the tokenizer's own.
+        checkpoint_every: Updates (optimizer steps of `arboretum sft`) between two checkpoints.
+        hardware: Device, precision, memory and sampling engine.
+        use_lora: Train low-rank adapters (LoRA) instead of all weights.
+        lora: Low-rank adapters.
     """
 
-    world: str
-    model: str
+    env: str | None = None
+    model: str | None = None
     out: Path | None = None
+    resume: Path | None = None
     split: str | None = "train"
     tasks: int | None = None
     seed: int = 0
-    world_arg: UseAppendAction[tuple[str, ...]] = ()
+    env_arg: UseAppendAction[tuple[str, ...]] = ()
     dialogue: str | None = None
     dialogue_arg: UseAppendAction[tuple[str, ...]] = ()
     template: str | None = None
     checkpoint_every: int = 10
-    resume: bool = False
+    hardware: Annotated[AvoidSubcommands[HardwareConfig], arg(name="")] = field(default_factory=HardwareConfig)
     use_lora: Annotated[bool, arg(name="lora")] = False
-    hardware: Annotated[Hardware, arg(name="", constructor=AvoidSubcommands[_unchecked(Hardware)])] = field(
-        default_factory=Hardware
-    )
-    lora: Annotated[Lora, arg(constructor=_unchecked(Lora))] = field(default_factory=Lora)
+    lora: LoraConfig = field(default_factory=LoraConfig)
 
-    def shared(self, algorithm: str) -> dict[str, Any]:
-        """The settings that a `Run` and a `Lesson` have in common.
+    def _shared_settings(self, algorithm: str, stored: TrainingConfig | SFTConfig | None) -> dict[str, Any]:
+        """Return the settings that both kinds of configuration have.
 
         Args:
-            algorithm: what the run's folder is named after, where none was given.
+            algorithm: First part of the default folder's name.
+            stored: Configuration of the run to resume; None for a new run.
 
         Raises:
-            ConfigurationError: what should be key=value is not.
+            ConfigurationError: A required option is missing, an option is not of the form key=value, or adapters
+                are configured without --lora.
         """
         from ...eval.agents import options_of
-        from .settings import Speech, World
 
-        hardware = _checked(Hardware, self.hardware)
-        return {
-            "world": World(self.world, options_of(self.world_arg, "--world-arg"), self.split, self.tasks),
-            "model": self.model,
-            "out": self.out or Path("runs") / f"{algorithm}-{self.world}-{self.seed}",
+        env, model = self.env, self.model
+        if stored is not None:
+            env, model = env or stored.env.id, model or stored.model
+        if env is None or model is None:
+            missing = "--env, such as TextSokoban-v0" if env is None else "--model, such as sapling"
+            raise ConfigurationError(f"pass {missing}; or continue a run with --resume and its folder.")
+        if self.resume is not None and self.out not in (None, self.resume):
+            raise ConfigurationError(f"--out {self.out} and --resume {self.resume} differ; pass only --resume.")
+        env_kwargs = options_of(self.env_arg, "--env-arg")
+        dialogue_settings = options_of(self.dialogue_arg, "--dialogue-arg")
+        settings: dict[str, Any] = {
+            "env": EnvConfig(env, env_kwargs, self.split, self.tasks),
+            "model": model,
+            "out": self.resume or self.out or Path("runs") / f"{algorithm}-{env}-{self.seed}",
             "seed": self.seed,
-            "speech": Speech(self.dialogue, options_of(self.dialogue_arg, "--dialogue-arg"), self.template),
+            "dialogue": DialogueConfig(self.dialogue, dialogue_settings, self.template),
+            "hardware": self._hardware(stored),
             "checkpoint_every": self.checkpoint_every,
-            "hardware": replace(hardware, lora=_checked(Lora, self.lora) if self.use_lora else None),
         }
+        if stored is not None:
+            defaults = type(self)()
+            settings["env"] = merge(stored.env, settings["env"], EnvConfig(env, split=defaults.split))
+            settings["dialogue"] = merge(stored.dialogue, settings["dialogue"], DialogueConfig())
+            for name in ("seed", "checkpoint_every"):
+                settings[name] = merge(getattr(stored, name), settings[name], getattr(defaults, name))
+        return settings
+
+    def _hardware(self, stored: TrainingConfig | SFTConfig | None) -> HardwareConfig:
+        has_lora = self.use_lora or (stored is not None and stored.hardware.lora is not None)
+        if self.lora != LoraConfig() and not has_lora:
+            raise ConfigurationError(
+                "options such as --lora.rank have no effect without --lora; add it, or remove them."
+            )
+        hardware = replace(self.hardware, lora=self.lora if self.use_lora else None)
+        return hardware if stored is None else merge(stored.hardware, hardware, HardwareConfig())
 
 
 @dataclass(frozen=True)
 class TrainOptions(Options):
-    """How the policy is trained, beyond the recipe.
+    """Options of `arboretum train`, beside the recipe.
 
     Attributes:
-        set: a setting of the recipe, as path=value, such as objective.clip_high=0.28 or sampler.rollouts=8; may be
-            given several times.
-        tracker: where Accelerate sends the metrics, beside metrics.jsonl, such as tensorboard or wandb; may be
-            given several times.
-        validation: how the policy is looked at during the run.
-        monitor: what counts as a collapse, and what follows.
+        set: Setting of the recipe, as path=value, such as objective.clip_high=0.28, sampler.rollouts=8 or
+            selector.name=uncertainty. Repeat the option for more.
+        tracker: Tracker of Accelerate that receives the metrics as well, such as tensorboard or wandb. Repeat the
+            option for more.
+        validation: Validation on held-out tasks during training.
+        monitor: Signs of collapse, and the response to them.
     """
 
     set: UseAppendAction[tuple[str, ...]] = ()
     tracker: UseAppendAction[tuple[str, ...]] = ()
-    validation: Annotated[Validation, arg(constructor=_unchecked(Validation))] = field(default_factory=Validation)
-    monitor: Annotated[Monitor, arg(constructor=_unchecked(Monitor))] = field(default_factory=Monitor)
+    validation: ValidationConfig = field(default_factory=ValidationConfig)
+    monitor: Monitor = field(default_factory=Monitor)
 
-    def run(self, recipe: str) -> Run:
-        """The run that was asked for.
+    def config(self, recipe: str | None, stored: TrainingConfig | None = None) -> TrainingConfig:
+        """Return the configuration of the run.
+
+        Args:
+            recipe: Name of the recipe; None with --resume.
+            stored: Configuration of the run to resume; None for a new run.
 
         Raises:
-            ConfigurationError: unknown recipe or setting, or one that cannot work.
+            ConfigurationError: An unknown recipe or setting, a required option is missing, or a value cannot work.
         """
         from ...eval.agents import options_of
-        from ..algorithms.recipes import recipe_named
-        from .run import Run
+        from ..algorithms.recipes import get_recipe, recipe_names
+        from .run import TrainingConfig
 
-        return Run(
-            recipe_named(recipe).changed(options_of(self.set, "--set")),
-            **self.shared(recipe),
-            validation=_checked(Validation, self.validation),
-            monitor=_checked(Monitor, self.monitor),
-            trackers=self.tracker,
+        if recipe is None and stored is None:
+            known = ", ".join(recipe_names())
+            raise ConfigurationError(f"name a recipe ({known}), or continue a run with --resume and its folder.")
+        if stored is not None and recipe in (None, stored.recipe.name):
+            algorithm = stored.recipe
+        else:
+            algorithm = get_recipe(str(recipe))
+        validation, monitor, trackers = self.validation, self.monitor, self.tracker
+        if stored is not None:
+            validation = merge(stored.validation, validation, ValidationConfig())
+            monitor = merge(stored.monitor, monitor, Monitor())
+            trackers = trackers or stored.trackers
+        return TrainingConfig(
+            algorithm.with_settings(options_of(self.set, "--set")),
+            **self._shared_settings(algorithm.name, stored),
+            validation=validation,
+            monitor=monitor,
+            trackers=trackers,
         )
 
 
 @dataclass(frozen=True)
-class LessonOptions(Options):
-    """How a model is warmed up.
+class SFTOptions(Options):
+    """Options of `arboretum sft`.
 
     Attributes:
-        episodes: expert episodes to learn from.
-        epochs: how often each is learnt from.
-        batch: episodes a step.
-        lr: the highest learning rate; it rises over the warm-up and falls to 0 along a cosine.
-        warmup: steps in which the learning rate rises.
-        weight_decay: of AdamW.
-        expert: how well the expert plays.
+        sft: Data and optimizer.
+        expert: Expert that demonstrates the episodes.
     """
 
     checkpoint_every: int = 100
-    episodes: int = 1024
-    epochs: int = 2
-    batch: int = 32
-    lr: float = 1e-5
-    warmup: int = 10
-    weight_decay: float = 0.0
-    expert: Annotated[Expert, arg(constructor=_unchecked(Expert))] = field(default_factory=Expert)
+    sft: Annotated[SFTSettings, arg(name="")] = field(default_factory=SFTSettings)
+    expert: ExpertConfig = field(default_factory=ExpertConfig)
 
-    def lesson(self) -> Lesson:
-        """The warm start that was asked for.
+    def config(self, stored: SFTConfig | None = None) -> SFTConfig:
+        """Return the configuration of the run.
+
+        Args:
+            stored: Configuration of the run to resume; None for a new run.
 
         Raises:
-            ConfigurationError: a setting that cannot work.
+            ConfigurationError: A required option is missing, or an option is not of the form key=value.
         """
-        from .run import Lesson
+        from .run import SFTConfig
 
-        return Lesson(
-            **self.shared("sft"),
-            expert=_checked(Expert, self.expert),
-            episodes=self.episodes,
-            epochs=self.epochs,
-            batch=self.batch,
-            lr=self.lr,
-            warmup=self.warmup,
-            weight_decay=self.weight_decay,
-        )
+        sft, expert = self.sft, self.expert
+        if stored is not None:
+            sft, expert = merge(stored.sft, sft, SFTSettings()), merge(stored.expert, expert, ExpertConfig())
+        return SFTConfig(**self._shared_settings("sft", stored), sft=sft, expert=expert)
+
+
+def merge(stored: T, given: T, default: T) -> T:
+    """Return `stored` with the settings that were given, which are those that differ from their default."""
+    if is_dataclass(stored) and type(stored) is type(given) is type(default):
+        values = {
+            part.name: merge(getattr(stored, part.name), getattr(given, part.name), getattr(default, part.name))
+            for part in fields(stored)
+        }
+        return replace(stored, **values)  # type: ignore[type-var]
+    if isinstance(stored, Mapping) and isinstance(given, Mapping):
+        return {**stored, **given}  # type: ignore[return-value]
+    return stored if given == default else given

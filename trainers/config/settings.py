@@ -1,4 +1,7 @@
-"""What a run needs to know beyond its algorithm, checked without torch."""
+"""Settings of a run beside its algorithm: environment, dialogue, hardware, validation, expert. Free of torch.
+
+Constructing settings never raises; `check` does, so that a command line can be parsed first and judged as a whole.
+"""
 
 from __future__ import annotations
 
@@ -10,69 +13,113 @@ from ...envs.checks import at_least, fraction, one_of, positive
 
 
 @dataclass(frozen=True)
-class Lora:
+class EnvConfig:
+    """Environment and tasks to train on.
+
+    Attributes:
+        id: Gymnasium id of the environment, such as TextSokoban-v0.
+        kwargs: Make-time options of the environment.
+        split: Task split to train on.
+        tasks: Train on the first so many tasks of the split. None uses all of them.
+    """
+
+    id: str
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    split: str | None = "train"
+    tasks: int | None = None
+
+    def check(self) -> None:
+        """Raise `ConfigurationError` for a value out of range."""
+        at_least("tasks", self.tasks, 1)
+
+
+@dataclass(frozen=True)
+class DialogueConfig:
+    """Dialogue between environment and model.
+
+    Attributes:
+        name: Name of the dialogue. None follows the recipe's sampler (`think` or `no_think`; `think` if it is
+            silent).
+        settings: Settings of the dialogue; they override those of the recipe's sampler.
+        template: Name of a shipped chat template. None uses the tokenizer's own.
+    """
+
+    name: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    template: str | None = None
+
+
+@dataclass(frozen=True)
+class LoraConfig:
     """Low-rank adapters (Hu et al., arXiv:2106.09685); the defaults are RAGEN's.
 
     Attributes:
-        rank: of the two factors.
-        alpha: adapters are scaled by alpha / rank.
-        targets: which layers are adapted, as peft names them; "all-linear" for every linear one but the head.
+        rank: Rank r of the LoRA matrices.
+        alpha: Scale of the adapters; their output is multiplied by alpha / rank.
+        targets: Layers to adapt, as peft names them; "all-linear" adapts every linear layer except the head.
     """
 
     rank: int = 64
     alpha: float = 64
     targets: str = "all-linear"
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raise `ConfigurationError` for a value out of range."""
         at_least("lora.rank", self.rank, 1)
         positive("lora.alpha", self.alpha)
 
 
 @dataclass(frozen=True)
-class Hardware:
-    """How a model is held and run while it learns.
+class HardwareConfig:
+    """Device, precision, memory and sampling engine.
 
     Attributes:
-        device: "cpu", or None for the best there is (with Accelerate's launcher: the process's own).
-        precision: of computations, in sampling and learning alike; weights and optimizer stay in float32.
-        gradient_checkpointing: compute activations twice instead of keeping them.
-        lora: train adapters instead of all weights.
-        micro_tokens: tokens run through the model at once when learning, padding included. Bounds memory; what is
-            learnt does not depend on it. None is 2048 on the CPU, whose caches hold no more, and 16384 elsewhere.
-        in_flight: episodes played, and replies sampled, at once.
-        engine: what samples: the model that learns itself ("transformers"), or vLLM in this process, which takes
-            over the weights after every update.
-        vllm_memory: share of the GPU's memory that vLLM may take.
+        device: Device to train on: "cpu", or None for the best available one (under Accelerate's launcher: the
+            process's own).
+        precision: Compute dtype of sampling and training; weights and optimizer state stay in float32.
+        gradient_checkpointing: Recompute activations in the backward pass instead of storing them, to save memory.
+        lora: Adapters to train instead of all weights; None trains all weights.
+        microbatch_tokens: Tokens of a micro-batch, padding included. Bounds the memory of an update and does not
+            change its result. None means 2048 on a CPU and 16384 elsewhere.
+        in_flight: Episodes to roll out at the same time, in each process.
+        engine: Sampling engine: "transformers" samples with the trained model itself; "vllm" samples with vLLM in
+            the same process and copies the weights to it after every update.
+        vllm_memory: Fraction of the GPU's memory for vLLM, from 0 to 1.
     """
 
     device: str | None = None
     precision: Literal["float32", "bfloat16"] = "float32"
     gradient_checkpointing: bool = False
-    lora: Lora | None = None
-    micro_tokens: int | None = None
+    lora: LoraConfig | None = None
+    microbatch_tokens: int | None = None
     in_flight: int = 64
     engine: Literal["transformers", "vllm"] = "transformers"
     vllm_memory: float = 0.3
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raise `ConfigurationError` for a value out of range."""
         one_of("engine", self.engine, ("transformers", "vllm"))
         fraction("vllm_memory", self.vllm_memory)
         one_of("device", self.device, (None, "cpu"))
         one_of("precision", self.precision, ("float32", "bfloat16"))
-        at_least("micro_tokens", self.micro_tokens, 1)
+        at_least("microbatch_tokens", self.microbatch_tokens, 1)
         at_least("in_flight", self.in_flight, 1)
+        if self.lora is not None:
+            self.lora.check()
 
 
 @dataclass(frozen=True)
-class Validation:
-    """How the policy is looked at during a run, on tasks that it never learns from.
+class ValidationConfig:
+    """Validation on held-out tasks during training.
 
     Attributes:
-        every: updates between two looks; 0 for none. The first is before the first update, the last at the end.
-        tasks: how many, the first distinct ones of the split.
-        split: where they come from.
-        temperature: of sampling; None for the training's own (where that is a line, its end), 0 is greedy.
-        repeats: plays of each task.
+        every: Updates between two validations; 0 turns validation off. The first validation precedes the first
+            update, the last one follows the last update.
+        tasks: Number of held-out tasks: the first distinct ones of the split.
+        split: Task split of the held-out tasks.
+        temperature: Sampling temperature of validation. None uses the training temperature (the final value of a
+            schedule); 0 is greedy.
+        repeats: Episodes per held-out task.
     """
 
     every: int = 10
@@ -81,7 +128,8 @@ class Validation:
     temperature: float | None = None
     repeats: int = 1
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raise `ConfigurationError` for a value out of range."""
         at_least("validation.every", self.every, 0)
         at_least("validation.tasks", self.tasks, 1)
         at_least("validation.repeats", self.repeats, 1)
@@ -89,51 +137,16 @@ class Validation:
 
 
 @dataclass(frozen=True)
-class World:
-    """Where the policy learns.
+class ExpertConfig:
+    """Expert that demonstrates episodes for supervised fine-tuning.
 
     Attributes:
-        id: Gymnasium id.
-        kwargs: make-time options of the world.
-        split: tasks to learn from.
-        tasks: only the first so many of them; None for all.
-    """
-
-    id: str
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    split: str | None = "train"
-    tasks: int | None = None
-
-    def __post_init__(self) -> None:
-        at_least("tasks", self.tasks, 1)
-
-
-@dataclass(frozen=True)
-class Speech:
-    """How the world speaks to the model.
-
-    Attributes:
-        dialogue: name of the dialogue; None for think or no_think as the recipe's sampler says, and think where it
-            does not say.
-        settings: its settings; they go over what a recipe's sampler sets.
-        template: a shipped chat template instead of the tokenizer's own.
-    """
-
-    dialogue: str | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    template: str | None = None
-
-
-@dataclass(frozen=True)
-class Expert:
-    """How well, and how, the expert plays.
-
-    Attributes:
-        noise: ε: the chance that an action is drawn at random from those admissible, instead of the expert's.
-        actions_per_turn: actions in one reply; None for as many as the dialogue allows. One is right in worlds
-            with chance: a plan holds only as long as chance does not interfere.
-        thoughts: what stands where the dialogue wants reasoning: the plan in words, or nothing.
-        keep: episodes to learn from.
+        noise: Probability ε that an action is drawn at random from the admissible ones instead of the expert's.
+        actions_per_turn: Actions in one reply. None fills the dialogue's limit. Use 1 in stochastic environments,
+            where a plan holds only until chance interferes.
+        thoughts: Text in the place of reasoning, where the dialogue has one: "plan" writes the plan in words,
+            "none" leaves it empty.
+        keep: Episodes to train on: "solved" ones only, or "all".
     """
 
     noise: float = 0.0
@@ -141,8 +154,38 @@ class Expert:
     thoughts: Literal["plan", "none"] = "plan"
     keep: Literal["solved", "all"] = "solved"
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raise `ConfigurationError` for a value out of range."""
         fraction("expert.noise", self.noise)
         at_least("expert.actions_per_turn", self.actions_per_turn, 1)
         one_of("expert.thoughts", self.thoughts, ("plan", "none"))
         one_of("expert.keep", self.keep, ("solved", "all"))
+
+
+@dataclass(frozen=True)
+class SFTSettings:
+    """Data and optimizer of supervised fine-tuning on expert episodes.
+
+    Attributes:
+        episodes: Expert episodes to train on.
+        epochs: Passes over the episodes.
+        batch: Episodes per optimizer step.
+        lr: Peak learning rate; it rises linearly over the warm-up and falls to 0 along a cosine.
+        warmup: Steps over which the learning rate rises.
+        weight_decay: Weight decay of AdamW.
+    """
+
+    episodes: int = 1024
+    epochs: int = 2
+    batch: int = 32
+    lr: float = 1e-5
+    warmup: int = 10
+    weight_decay: float = 0.0
+
+    def check(self) -> None:
+        """Raise `ConfigurationError` for a value out of range."""
+        for name in ("episodes", "epochs", "batch"):
+            at_least(name, getattr(self, name), 1)
+        for name in ("warmup", "weight_decay"):
+            at_least(name, getattr(self, name), 0)
+        positive("lr", self.lr)

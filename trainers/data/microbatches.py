@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ...envs.errors import ConfigurationError
 from .rollouts import Rollouts
-from .segments import BoolArray, FloatArray, IntArray, codes
+from .segments import BoolArray, FloatArray, IntArray, factorize
 
 Layout = Literal["padded", "packed"]
 
@@ -74,7 +74,7 @@ class MicroBatch:
         return np.concatenate([[0], np.cumsum(np.bincount(inside))]).astype(np.int32)
 
 
-def micro_batches(
+def make_microbatches(
     rollouts: Rollouts,
     episodes: IntArray | None,
     max_tokens: int,
@@ -113,10 +113,10 @@ def micro_batches(
     # Actions of a row stand together and in order, so the last one is the longest prefix that is needed.
     ends = np.cumsum(counts)
     lengths = rollouts.action_position[actions[ends - 1]]
-    groups = divide(lengths, max_tokens, layout=layout, multiple_of=multiple_of)
+    groups = split_by_tokens(lengths, max_tokens, layout=layout, multiple_of=multiple_of)
     starts = ends - counts
     return [
-        _laid_out(
+        _lay_out(
             [rollouts.rows[rows[i]][: lengths[i]] for i in group],
             [actions[starts[i] : ends[i]] for i in group],
             rollouts,
@@ -127,7 +127,7 @@ def micro_batches(
     ]
 
 
-def divide(
+def split_by_tokens(
     lengths: IntArray | Sequence[int], max_tokens: int, *, layout: Layout = "padded", multiple_of: int = 1
 ) -> list[list[int]]:
     """Divide sequences into sets whose cost is at most `max_tokens`.
@@ -181,15 +181,15 @@ def shares(costs: FloatArray | Sequence[float], ways: int) -> list[list[int]]:
         Item numbers of each worker, ascending; some are empty if there are fewer items than workers.
     """
     parts: list[list[int]] = [[] for _ in range(ways)]
-    totals = [0.0] * ways
+    sum_by_group = [0.0] * ways
     for i in sorted(range(len(costs)), key=lambda i: -costs[i]):
-        least = min(range(ways), key=lambda k: (totals[k], k))
+        least = min(range(ways), key=lambda k: (sum_by_group[k], k))
         parts[least].append(i)
-        totals[least] += costs[i]
+        sum_by_group[least] += costs[i]
     return [sorted(part) for part in parts]
 
 
-def _laid_out(
+def _lay_out(
     sequences: list[IntArray],
     actions: list[IntArray],
     rollouts: Rollouts,
@@ -212,9 +212,9 @@ def _laid_out(
         tokens.reshape(-1)[place] = sequence
         positions.reshape(-1)[place] = np.arange(length)
         segments.reshape(-1)[place] = number
-    flat = np.concatenate(actions)
+    flatten = np.concatenate(actions)
     number_of = np.repeat(np.arange(len(actions)), [len(part) for part in actions])
-    spots = rollouts.action_position[flat]
+    spots = rollouts.action_position[flatten]
     targets = np.concatenate(
         [rollouts.rows[row][rollouts.action_position[part]] for row, part in zip(rows, actions, strict=True)]
     )
@@ -224,7 +224,7 @@ def _laid_out(
         segments=segments,
         sources=offsets[number_of] + spots - 1,
         targets=targets,
-        actions=flat,
+        actions=flatten,
         rows=number_of,
-        turns=codes(rollouts.action_turn[flat].tolist()),
+        turns=factorize(rollouts.action_turn[flatten].tolist()),
     )

@@ -22,7 +22,7 @@ import numpy as np
 
 from ...agents.episode import Episode, Turn
 from ...envs.errors import ConfigurationError
-from .segments import BoolArray, FloatArray, IntArray, codes, totals
+from .segments import BoolArray, FloatArray, IntArray, factorize, sum_by_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +99,14 @@ class Rollouts:
     @property
     def turn_scores(self) -> FloatArray:
         """What each turn earned, [S]: the world's reward, the turn's penalty and those of its tokens."""
-        return self.turn_reward + self.turn_penalty + totals(self.action_penalty, self.action_turn, self.turns)
+        return (
+            self.turn_reward + self.turn_penalty + sum_by_group(self.action_penalty, self.action_turn, self.turns)
+        )
 
     def returns(self, *, penalties: bool) -> FloatArray:
         """The undiscounted return of each episode, [E], with or without what training takes off."""
         rewards = self.turn_scores if penalties else self.turn_reward
-        return totals(rewards, self.turn_episode, self.episodes)
+        return sum_by_group(rewards, self.turn_episode, self.episodes)
 
     @property
     def turn_ends(self) -> IntArray:
@@ -124,18 +126,18 @@ class Rollouts:
         """Place rewards [S] on the last sampled token of their turn, [N]."""
         ends = self.turn_ends
         paid = ends >= 0
-        return totals(turn_rewards[paid], ends[paid], self.actions)
+        return sum_by_group(turn_rewards[paid], ends[paid], self.actions)
 
     # ------------------------------------------------------------------ new rollouts from old
 
-    def penalised(self, penalties: FloatArray) -> Rollouts:
+    def add_episode_penalties(self, penalties: FloatArray) -> Rollouts:
         """With `penalties` [E], at most 0, added to the last turn of each episode."""
         total = self.turn_penalty.copy()
         last = np.flatnonzero(np.r_[self.turn_episode[1:] != self.turn_episode[:-1], True])
         total[last] += penalties[self.turn_episode[last]]
         return replace(self, turn_penalty=total)
 
-    def penalised_tokens(self, penalties: FloatArray) -> Rollouts:
+    def add_token_penalties(self, penalties: FloatArray) -> Rollouts:
         """With `penalties` [N] added to single tokens."""
         return replace(self, action_penalty=self.action_penalty + penalties)
 
@@ -148,7 +150,7 @@ class Rollouts:
         rows[self.action_row[actions]] = True
         new_episode, new_turn, new_row = (np.cumsum(mask) - 1 for mask in (kept, turns, rows))
         return Rollouts(
-            group=codes(self.group[kept].tolist()),
+            group=factorize(self.group[kept].tolist()),
             success=self.success[kept],
             truncated=self.truncated[kept],
             turn_episode=new_episode[self.turn_episode[turns]],
@@ -165,7 +167,7 @@ class Rollouts:
         )
 
     @staticmethod
-    def joined(parts: Sequence[Rollouts]) -> Rollouts:
+    def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
         """Several generation batches as one; groups of different parts stay apart."""
 
         def stack(name: str, counts: Sequence[int]) -> IntArray:
@@ -174,24 +176,24 @@ class Rollouts:
                 [getattr(part, name) + shift for part, shift in zip(parts, offsets, strict=False)]
             )
 
-        def flat(name: str) -> FloatArray:
+        def flatten(name: str) -> FloatArray:
             return np.concatenate([getattr(part, name) for part in parts])
 
         rows = [len(part.rows) for part in parts]
         return Rollouts(
             group=stack("group", [part.groups for part in parts]),
-            success=flat("success").astype(bool),
-            truncated=flat("truncated").astype(bool),
+            success=flatten("success").astype(bool),
+            truncated=flatten("truncated").astype(bool),
             turn_episode=stack("turn_episode", [part.episodes for part in parts]),
-            turn_reward=flat("turn_reward"),
-            turn_penalty=flat("turn_penalty"),
-            turn_invalid=flat("turn_invalid").astype(bool),
+            turn_reward=flatten("turn_reward"),
+            turn_penalty=flatten("turn_penalty"),
+            turn_invalid=flatten("turn_invalid").astype(bool),
             anchors=tuple(anchor for part in parts for anchor in part.anchors),
             action_turn=stack("action_turn", [part.turns for part in parts]),
             action_row=stack("action_row", rows),
-            action_position=flat("action_position").astype(np.int64),
-            logprobs=flat("logprobs"),
-            action_penalty=flat("action_penalty"),
+            action_position=flatten("action_position").astype(np.int64),
+            logprobs=flatten("logprobs"),
+            action_penalty=flatten("action_penalty"),
             rows=tuple(row for part in parts for row in part.rows),
         )
 
@@ -264,7 +266,7 @@ def from_episodes(
             f"the episodes of {episodes[0].agent} hold no sampled tokens; take an engine with a tokenizer."
         )
     return Rollouts(
-        group=codes(groups),
+        group=factorize(groups),
         success=np.array([episode.success for episode in episodes], dtype=bool),
         truncated=np.array([episode.truncated for episode in episodes], dtype=bool),
         turn_episode=np.array(turn_episode, dtype=np.int64),

@@ -17,7 +17,7 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 
-def codes(keys: Iterable[Hashable]) -> IntArray:
+def factorize(keys: Iterable[Hashable]) -> IntArray:
     """Number keys 0, 1, … in the order in which they first appear: equal keys, equal numbers."""
     seen: dict[Hashable, int] = {}
     return np.array([seen.setdefault(key, len(seen)) for key in keys], dtype=np.int64)
@@ -29,7 +29,7 @@ def equal(a: FloatArray, b: FloatArray) -> BoolArray:
     return near
 
 
-def totals(values: FloatArray, groups: IntArray, size: int = 0) -> FloatArray:
+def sum_by_group(values: FloatArray, groups: IntArray, size: int = 0) -> FloatArray:
     """The sum of `values` [N] in each of the `groups` [N] (numbered from 0), [at least `size`]."""
     sums: FloatArray = np.bincount(groups, weights=values, minlength=size).astype(np.float64)
     return sums
@@ -60,14 +60,14 @@ def group_statistics(values: FloatArray, groups: IntArray, size: int | None = No
     """
     n = size if size is not None else int(groups.max(initial=-1)) + 1
     count = np.bincount(groups, minlength=n)
-    mean = totals(values, groups, n) / np.maximum(count, 1)
+    mean = sum_by_group(values, groups, n) / np.maximum(count, 1)
     low, high = mean.copy(), mean.copy()
     np.minimum.at(low, groups, values)
     np.maximum.at(high, groups, values)
-    flat = equal(low, high)
-    mean = np.where(flat, low, mean)
-    squares = totals((values - mean[groups]) ** 2, groups, n)
-    std = np.where(flat, 0.0, np.sqrt(squares / np.maximum(count - 1, 1)))
+    flatten = equal(low, high)
+    mean = np.where(flatten, low, mean)
+    squares = sum_by_group((values - mean[groups]) ** 2, groups, n)
+    std = np.where(flatten, 0.0, np.sqrt(squares / np.maximum(count - 1, 1)))
     return GroupStatistics(count, mean, std)
 
 

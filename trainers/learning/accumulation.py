@@ -1,4 +1,4 @@
-"""Micro-batches run through the model, by one process or by several that share them."""
+"""Gradient accumulation: micro-batches of one optimizer step, in one process or divided among several."""
 
 from __future__ import annotations
 
@@ -8,53 +8,56 @@ import torch
 from torch import Tensor
 
 from ..algorithms.objectives.loss import Sums
-from ..data.microbatches import MicroBatch, micro_batches
+from ..data.microbatches import MicroBatch, make_microbatches
 from ..data.rollouts import Rollouts
 from ..data.segments import BoolArray
-from .optimizer import Descent
-from .policy import on_device
+from .optimizer import PolicyOptimizer
+from .policy import forward_inputs
 
 
-def shared_micros(
-    descent: Descent, rollouts: Rollouts, micro_tokens: int, keep: BoolArray | None = None
+def rank_microbatches(
+    optimizer: PolicyOptimizer, rollouts: Rollouts, max_tokens: int, keep: BoolArray | None = None
 ) -> Iterator[tuple[MicroBatch, bool]]:
-    """This process's micro-batches, as many as every other's; the second says whether one counts or only fills."""
-    world, rank = descent.world, descent.accelerator.process_index
-    micros = micro_batches(rollouts, None, micro_tokens, multiple_of=world, keep=keep)
-    real = len(micros)
-    micros += micros[:1] * (-real % world)
-    for number in range(rank, len(micros), world):
-        yield micros[number], number < real
+    """Yield this rank's micro-batches, padded to an equal count per rank; the flag is False for padding."""
+    world_size, rank = optimizer.world_size, optimizer.accelerator.process_index
+    microbatches = make_microbatches(rollouts, None, max_tokens, multiple_of=world_size, keep=keep)
+    count = len(microbatches)
+    microbatches += microbatches[:1] * (-count % world_size)
+    for number in range(rank, len(microbatches), world_size):
+        yield microbatches[number], number < count
 
 
-def run_micros(
-    descent: Descent,
-    micros: Sequence[tuple[MicroBatch, bool]],
+def accumulate_gradients(
+    optimizer: PolicyOptimizer,
+    microbatches: Sequence[tuple[MicroBatch, bool]],
     temperature: float,
     loss_of: Callable[[MicroBatch, Sequence[Tensor]], tuple[Tensor, Sums]],
     *,
     entropy_grad: bool = False,
-    learns: bool = True,
+    backward: bool = True,
 ) -> list[Sums]:
-    """Forward and backward over the micro-batches of one optimizer batch; the step is left to the caller.
+    """Run forward and backward over the micro-batches of one optimizer step; the caller takes the step.
 
     Args:
-        descent: the model.
-        micros: micro-batches, and whether each counts (fillers do not).
-        temperature: of the policy.
-        loss_of: the summand of the loss that a micro-batch bears, and what to log of it.
-        entropy_grad: whether the loss needs the gradient of entropies.
-        learns: whether to go backward; else what is logged is all that comes of it.
+        optimizer: Policy and optimizer.
+        microbatches: Micro-batches, each with a flag that is False for padding.
+        temperature: Temperature of the policy.
+        loss_of: Returns the summand of the loss that a micro-batch contributes, and metrics of it.
+        entropy_grad: True if the loss differentiates entropies.
+        backward: False computes metrics only.
+
+    Returns:
+        Metrics of every micro-batch that is not padding.
     """
     parts = []
-    for number, (micro, counts) in enumerate(micros, 1):
-        with descent.part(last=number == len(micros)) if learns else torch.no_grad():
-            inputs = on_device(micro, descent.accelerator.device)
-            with descent.autocast():  # FSDP does not bring its own
-                scores = descent.model(**inputs, temperature=temperature, entropy_grad=entropy_grad)
+    for number, (micro, counts) in enumerate(microbatches, 1):
+        with optimizer.accumulate(is_last=number == len(microbatches)) if backward else torch.no_grad():
+            inputs = forward_inputs(micro, optimizer.accelerator.device)
+            with optimizer.autocast():  # FSDP does not apply it by itself.
+                scores = optimizer.model(**inputs, temperature=temperature, entropy_grad=entropy_grad)
             loss, sums = loss_of(micro, scores)
-            if learns:
-                descent.backward(loss if counts else loss * 0.0)
+            if backward:
+                optimizer.backward(loss if counts else loss * 0.0)
         if counts:
             parts.append(sums)
     return parts

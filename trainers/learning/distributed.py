@@ -1,40 +1,57 @@
-"""How processes share the learning: alone, each with all weights (DDP), with pieces of them (FSDP), or with pieces
-of the optimizer (DeepSpeed ZeRO); decided by how the process was started, through Hugging Face Accelerate."""
+"""Distributed training through Hugging Face Accelerate: one process, DDP, FSDP 2 or DeepSpeed ZeRO 2.
+
+The launcher that started the process decides which of them it is.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ...envs.errors import ConfigurationError
+from ..algorithms.recipe import Critic, Optimization
+from .optimizer import PolicyOptimizer
+from .policy import Policy
+from .zero_optimizer import ZeroPolicyOptimizer
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 
-def make_accelerator(device: str | None, precision: str, trackers: tuple[str, ...] = (), folder: str = ".") -> Any:
-    """Hugging Face Accelerate's view of this process: alone, or one of many if its launcher started it.
+def make_accelerator(
+    device: str | None, precision: str, trackers: tuple[str, ...] = (), folder: str = "."
+) -> Accelerator:
+    """Return Hugging Face Accelerate's view of this process: the only one, or one of several under its launcher.
+
+    Args:
+        device: "cpu", or None for the best available device.
+        precision: "float32" or "bfloat16".
+        trackers: Names of Accelerate's trackers.
+        folder: Folder of the trackers' files.
 
     Raises:
-        ConfigurationError: it is set up in a way that this trainer cannot work in.
+        ConfigurationError: Accelerate is configured in a way that this trainer does not support.
     """
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState, PartialState
     from accelerate.utils import InitProcessGroupKwargs
 
     if PartialState._shared_state and PartialState().num_processes == 1:
-        # Settings of an earlier run in this process must not decide over this one.
+        # Accelerate keeps the settings of an earlier run in the same process.
         AcceleratorState._reset_state(reset_partial_state=True)
     on_cpu = device == "cpu" or not torch.accelerator.is_available()
-    with_zero, sharded = _asked("ACCELERATE_USE_DEEPSPEED"), _asked("ACCELERATE_USE_FSDP")
+    with_zero, sharded = _is_set("ACCELERATE_USE_DEEPSPEED"), _is_set("ACCELERATE_USE_FSDP")
     if sharded:
         _check_sharding()
     options: dict[str, Any] = {}
-    if with_zero and on_cpu:  # Accelerate's mode for CPUs would leave DeepSpeed out
+    if with_zero and on_cpu:  # Accelerate's CPU mode would disable DeepSpeed.
         options["kwargs_handlers"] = [InitProcessGroupKwargs(backend="gloo")]
     try:
         accelerator = Accelerator(
             cpu=on_cpu and not with_zero,
-            # DeepSpeed would put the weights themselves into 16 bits; see `_prepare_zero`.
+            # DeepSpeed would store the weights in 16 bits; see `_prepare_zero`.
             mixed_precision="bf16" if precision == "bfloat16" and not with_zero else "no",
             log_with=list(trackers) or None,
             project_dir=folder,
@@ -43,11 +60,11 @@ def make_accelerator(device: str | None, precision: str, trackers: tuple[str, ..
         if sharded and accelerator.num_processes > 1:
             _prepare_sharding(accelerator)
     except (ValueError, ImportError) as error:
-        raise ConfigurationError(f"Accelerate cannot be set up: {error}") from None
+        raise ConfigurationError(f"Accelerate cannot be configured: {error}") from None
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if accelerator.num_processes != launched:
         raise ConfigurationError(
-            f"{launched} processes were started, but Accelerate makes out {accelerator.num_processes}; start them "
+            f"{launched} processes were started, but Accelerate counts {accelerator.num_processes}; start them "
             "with `accelerate launch`."
         )
     kind = str(accelerator.distributed_type.value)
@@ -55,55 +72,64 @@ def make_accelerator(device: str | None, precision: str, trackers: tuple[str, ..
         _prepare_zero(accelerator, precision)
     elif kind not in ("NO", "MULTI_GPU", "MULTI_CPU", "FSDP"):
         raise ConfigurationError(
-            f"Accelerate is configured for {kind}; this trainer knows DDP, FSDP 2 and DeepSpeed ZeRO 2."
+            f"Accelerate is configured for {kind}; this trainer supports DDP, FSDP 2 and DeepSpeed ZeRO 2."
         )
     return accelerator
 
 
-def _asked(variable: str) -> bool:
-    """Whether Accelerate's launcher set this."""
+def _is_set(variable: str) -> bool:
+    """Return True if Accelerate's launcher set a variable to true."""
     return os.environ.get(variable, "false").lower() == "true"
 
 
 def _check_sharding() -> None:
     if os.environ.get("FSDP_VERSION", "1") != "2":
         raise ConfigurationError("Accelerate is configured for FSDP 1; set fsdp_version: 2 in its configuration.")
-    if _asked("FSDP_CPU_RAM_EFFICIENT_LOADING"):
+    if _is_set("FSDP_CPU_RAM_EFFICIENT_LOADING"):
         raise ConfigurationError(
-            "every process loads the model, since every one samples; set fsdp_cpu_ram_efficient_loading: false in "
-            "Accelerate's configuration."
+            "every process must load the model, because every process samples; set "
+            "fsdp_cpu_ram_efficient_loading: false in Accelerate's configuration."
         )
 
 
-def _prepare_sharding(accelerator: Any) -> None:
+def _prepare_sharding(accelerator: Accelerator) -> None:
     from accelerate.state import PartialState
     from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 
     state = accelerator.state
     if state.distributed_type == DistributedType.MULTI_CPU:
-        # Accelerate shards over GPUs only, torch over CPUs as well.
+        # Accelerate enables FSDP for GPUs only; torch shards over CPUs as well.
         state.fsdp_plugin = FullyShardedDataParallelPlugin()
         if accelerator.mixed_precision != "no":
             state.fsdp_plugin.set_mixed_precision(accelerator.mixed_precision)
         state.distributed_type = PartialState._shared_state["distributed_type"] = DistributedType.FSDP
 
 
-def _prepare_zero(accelerator: Any, precision: str) -> None:
-    """Leave to DeepSpeed what is spread, and to this trainer what is learnt: clipping, accumulation, precision."""
+def _prepare_zero(accelerator: Accelerator, precision: str) -> None:
+    """Leave sharding to DeepSpeed, and clipping, accumulation and precision to this trainer."""
     config = accelerator.state.deepspeed_plugin.deepspeed_config
     zero = config.get("zero_optimization", {})
     if not 0 < int(zero.get("stage", 0)) <= 2:
         raise ConfigurationError(
-            f"DeepSpeed is configured for ZeRO stage {zero.get('stage', 0)}; use zero_stage: 2, or FSDP to spread "
-            "the weights themselves."
+            f"DeepSpeed is configured for ZeRO stage {zero.get('stage', 0)}; use zero_stage: 2, or FSDP to shard "
+            "the weights."
         )
     if zero.get("offload_optimizer", {}).get("device", "none") not in (None, "none"):
         raise ConfigurationError(
-            "DeepSpeed is configured to offload the optimizer, which this trainer does not know; set "
+            "DeepSpeed is configured to offload the optimizer, which this trainer does not support; set "
             "offload_optimizer_device: none."
         )
-    config["train_micro_batch_size_per_gpu"] = 1  # it only ever enters DeepSpeed's own reports
+    config["train_micro_batch_size_per_gpu"] = 1  # Only DeepSpeed's own reports use it.
     config["gradient_accumulation_steps"] = 1
     config["gradient_clipping"] = 0.0
     if precision == "bfloat16":
         config["torch_autocast"] = {"enabled": True, "dtype": "bfloat16"}
+
+
+def make_optimizer(
+    accelerator: Accelerator, policy: Policy, optimization: Optimization, critic: Critic | None = None
+) -> PolicyOptimizer:
+    """Make the optimizer for the accelerator's kind of distributed training; see `PolicyOptimizer`."""
+    if str(accelerator.distributed_type.value) == "DEEPSPEED":
+        return ZeroPolicyOptimizer(accelerator, policy, optimization, critic)
+    return PolicyOptimizer(accelerator, policy, optimization, critic)

@@ -1,65 +1,80 @@
-"""From rollouts to a better policy: scores, credit, and the steps of one update."""
+"""One update of the policy: score tokens, assign credit, and take optimizer steps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...envs.seeding import stable_seed
+from ..algorithms.credit.base import Advantages
 from ..algorithms.objectives.aggregate import token_weights
 from ..algorithms.objectives.kl import kl_estimate
 from ..algorithms.objectives.loss import Sums, Tokens, metrics, policy_loss
-from ..algorithms.objectives.penalties import learnable
+from ..algorithms.objectives.penalties import tokens_in_loss
 from ..algorithms.objectives.value import value_losses
 from ..algorithms.recipe import Recipe
 from ..algorithms.schedules import adapted_kl
 from ..data.microbatches import MicroBatch, optimizer_batches
 from ..data.rollouts import Rollouts
 from ..data.segments import BoolArray, FloatArray
-from .accumulation import run_micros, shared_micros
-from .optimizer import Descent, Step
-from .policy import Reference, on_device
+from .accumulation import accumulate_gradients, rank_microbatches
+from .optimizer import PolicyOptimizer, Step
+from .policy import Reference, forward_inputs
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class _StepPlan(NamedTuple):
+    """One optimizer step of an update.
+
+    Attributes:
+        episodes: Number of episodes.
+        tokens: Mask of the tokens in the loss, [N].
+    """
+
+    episodes: int
+    tokens: BoolArray
 
 
 class Learner:
-    """Learns from rollouts as a recipe says.
+    """Updates the policy from rollouts, as a recipe defines it.
 
     Args:
-        recipe: the algorithm.
-        descent: the model and its optimizer.
-        reference: the policy to stay near, where the recipe asks for one.
-        micro_tokens: see `Hardware`.
-        seed: of the run.
-        own_samples: see below.
+        recipe: Algorithm.
+        optimizer: Policy and optimizer.
+        reference: Reference policy; None if the recipe needs none.
+        microbatch_tokens: See `HardwareConfig`.
+        seed: Seed of the run.
+        reuse_sampler_logprobs: True if this very model sampled the rollouts in the same precision. Then, unless
+            nucleus sampling is on, their log-probabilities are the policy's own and need no forward pass.
 
     Attributes:
-        own_samples: whether rollouts come from this very model in this precision, so that (but for nucleus
-            sampling) the log-probabilities that they bring are the policy's and need no pass of their own.
-        kl_coef: β now.
+        kl_coef: Current coefficient β of the KL term.
     """
 
     def __init__(
         self,
         recipe: Recipe,
-        descent: Descent,
+        optimizer: PolicyOptimizer,
         reference: Reference | None,
         *,
-        micro_tokens: int | None,
+        microbatch_tokens: int | None,
         seed: int,
-        own_samples: bool = False,
+        reuse_sampler_logprobs: bool = False,
     ) -> None:
         self.recipe = recipe
-        self.descent = descent
+        self.optimizer = optimizer
         self.reference = reference
         self.kl_coef = recipe.objective.kl.coef
-        self._micro_tokens = micro_tokens or descent.micro_tokens
-        self.own_samples = own_samples
+        self.reuse_sampler_logprobs = reuse_sampler_logprobs
+        self._microbatch_tokens = microbatch_tokens or optimizer.default_microbatch_tokens
         self._seed = seed
 
     # ------------------------------------------------------------------ scores
@@ -74,100 +89,80 @@ class Learner:
         use_critic: bool = False,
         use_policy: bool = True,
     ) -> tuple[FloatArray, FloatArray]:
-        """Log-probabilities and values of all sampled tokens, each [N]; zeros where they were not asked for.
+        """Return log-probabilities and values of all sampled tokens, each [N]; zeros if not requested.
 
         Args:
-            rollouts: what to score.
-            temperature: of the policy.
-            reference: by the reference policy instead.
-            use_critic: the critic's values.
-            use_policy: the log-probabilities.
+            rollouts: Rollouts to score.
+            temperature: Temperature of the policy.
+            reference: Score under the reference policy instead.
+            use_critic: Compute values.
+            use_policy: Compute log-probabilities.
         """
-        device = self.descent.accelerator.device
-        found = torch.zeros(2, rollouts.actions, dtype=torch.float64)
-        with self._scorer(reference) as scorer:
-            for micro, counts in shared_micros(self.descent, rollouts, self._micro_tokens):
-                with self.descent.autocast():
-                    scores = scorer(
-                        **on_device(micro, device),
+        device = self.optimizer.accelerator.device
+        scored = torch.zeros(2, rollouts.actions, dtype=torch.float64)
+        with self._scorer(reference) as model:
+            for micro, counts in rank_microbatches(self.optimizer, rollouts, self._microbatch_tokens):
+                with self.optimizer.autocast():
+                    logp, _, values = model(
+                        **forward_inputs(micro, device),
                         temperature=temperature,
                         use_critic=use_critic,
                         use_policy=use_policy,
                     )
-                if counts:
-                    if use_policy:
-                        found[0, micro.actions] = scores[0].double().cpu()
-                    if use_critic:
-                        found[1, micro.actions] = scores[2].double().cpu()
-        if self.descent.world > 1:
-            found = self.descent.accelerator.reduce(found.to(device), "sum").cpu()
-        return found[0].numpy(), found[1].numpy()
+                if counts and use_policy:
+                    scored[0, micro.actions] = logp.double().cpu()
+                if counts and use_critic:
+                    scored[1, micro.actions] = values.double().cpu()
+        if self.optimizer.world_size > 1:
+            scored = self.optimizer.accelerator.reduce(scored.to(device), "sum").cpu()
+        return scored[0].numpy(), scored[1].numpy()
 
-    def _scorer(self, reference: bool) -> Any:
+    def _scorer(self, reference: bool) -> AbstractContextManager[nn.Module]:
         if reference:
             assert self.reference is not None
-            return self.reference.scorer(self.descent.model)
-        return nullcontext(self.descent.model)
+            return self.reference.scorer(self.optimizer.model)
+        return nullcontext(self.optimizer.model)
 
     # ------------------------------------------------------------------ one update
 
     def update(
         self, rollouts: Rollouts, *, update: int, temperature: float, scale: float = 1.0
     ) -> dict[str, float]:
-        """Learn from rollouts, penalties for length included.
+        """Update the policy from selected rollouts, length penalties included.
 
         Args:
-            rollouts: what was selected.
-            update: the number of this update, from 0.
-            temperature: at which the rollouts were sampled.
-            scale: what advantages are multiplied by.
+            rollouts: Selected rollouts.
+            update: Number of this update, from 0.
+            temperature: Temperature at which the rollouts were sampled.
+            scale: Factor on the advantages.
 
         Returns:
-            Means over the tokens of all steps (see `loss.metrics`), gradient norms (largest and mean), the skipped
-            steps, learning rate and so on.
+            Means over the tokens of all steps (see `loss.metrics`), gradient norms, skipped steps, learning rate
+            and KL coefficient.
 
         Raises:
-            Diverged: see `Descent.step`.
+            Diverged: See `PolicyOptimizer.step`.
         """
         recipe, objective = self.recipe, self.recipe.objective
-        rate = self.descent.set_rates(update)
-        in_reward = objective.kl.coef > 0 and objective.kl.placement == "reward"
-        has_critic = recipe.critic is not None
-        plans = self._plans(rollouts, update)
-        old = values = ref = None
-        needs_old = in_reward or len(plans) > 1  # else the policy is still the one that sampled
-        # A correction for the sampler compares with the trainer's own numbers.
-        trusted = self.own_samples and recipe.sampler.top_p == 1.0 and objective.mismatch.cap is None
-        scores_old = needs_old and not trusted
-        if has_critic or scores_old:
-            old, values = self.score(rollouts, temperature, use_critic=has_critic, use_policy=scores_old)
-        if not scores_old:
-            old = rollouts.logprobs if needs_old else None
+        lr = self.optimizer.set_lr(update)
+        plans = self._plan_steps(rollouts, update)
+        old_logprobs, values = self._old_scores(rollouts, temperature, several_steps=len(plans) > 1)
+        ref_logprobs = self.score(rollouts, temperature, reference=True)[0] if recipe.needs_reference else None
         report: dict[str, float] = {}
-        if recipe.needs_reference:
-            ref, _ = self.score(rollouts, temperature, reference=True)
-        if in_reward:
-            assert old is not None and ref is not None
-            kl = kl_estimate(torch.as_tensor(old), torch.as_tensor(ref), objective.kl.estimator).numpy()
+        if objective.kl.coef > 0 and objective.kl.placement == "reward":
+            assert old_logprobs is not None and ref_logprobs is not None
+            kl = kl_estimate(
+                torch.as_tensor(old_logprobs), torch.as_tensor(ref_logprobs), objective.kl.estimator
+            ).numpy()
             report["kl"] = float(kl.mean())
-            rollouts = rollouts.penalised_tokens(-self.kl_coef * kl)
-        credit = recipe.credit.assign(rollouts, values if has_critic else None)
-        arrays: dict[str, FloatArray] = {"advantages": credit.advantages * scale}
-        if old is not rollouts.logprobs:
-            arrays["sampler_logp"] = rollouts.logprobs
-        for name, array in (
-            ("old_logp", old),
-            ("ref_logp", ref if objective.kl.placement == "loss" else None),
-            ("value_targets", credit.value_targets),
-            ("old_values", values if has_critic else None),
-        ):
-            if array is not None:
-                arrays[name] = array
-        parts, steps = self._steps(rollouts, arrays, plans, temperature)
-        report |= metrics(self._everyones(parts))
-        report |= self._of_steps(steps)
+            rollouts = rollouts.add_token_penalties(-self.kl_coef * kl)
+        credit = recipe.credit.assign(rollouts, values)
+        arrays = self._loss_inputs(rollouts, credit, scale, old_logprobs, ref_logprobs, values)
+        parts, steps = self._take_steps(rollouts, arrays, plans, temperature)
+        report |= metrics(self._gather_metrics(parts))
+        report |= self._step_metrics(steps)
         report["advantage_abs"] = float(np.abs(credit.advantages).mean()) if rollouts.actions else 0.0
-        report["lr"], report["kl_coef"] = rate, self.kl_coef
+        report["lr"], report["kl_coef"] = lr, self.kl_coef
         if objective.kl.target is not None and "kl" in report:
             self.kl_coef = adapted_kl(
                 self.kl_coef,
@@ -178,29 +173,67 @@ class Learner:
             )
         return report
 
-    def _plans(self, rollouts: Rollouts, update: int) -> list[tuple[int, BoolArray]]:
-        """For each step of the update how many episodes it has, and which tokens it learns from, [N].
-
-        Steps without any are left out.
-        """
-        keep = learnable(rollouts, self.recipe.overlong)
-        optimisation = self.recipe.optimisation
+    def _plan_steps(self, rollouts: Rollouts, update: int) -> list[_StepPlan]:
+        """Return the optimizer steps of the update, leaving out steps without a token in the loss."""
+        in_loss = tokens_in_loss(rollouts, self.recipe.overlong)
+        optimization = self.recipe.optimization
         plans = []
-        for number in range(optimisation.passes):
+        for number in range(optimization.passes):
             seed = stable_seed("pass", self._seed, update, number)
-            for episodes in optimizer_batches(rollouts, optimisation.episodes_per_step, seed=seed):
-                plans.append((len(episodes), keep & np.isin(rollouts.action_episode, episodes)))
-        return [(episodes, plan) for episodes, plan in plans if plan.any()]
+            for episodes in optimizer_batches(rollouts, optimization.episodes_per_step, seed=seed):
+                plans.append(_StepPlan(len(episodes), in_loss & np.isin(rollouts.action_episode, episodes)))
+        return [plan for plan in plans if plan.tokens.any()]
 
-    def _steps(
+    def _old_scores(
+        self, rollouts: Rollouts, temperature: float, *, several_steps: bool
+    ) -> tuple[FloatArray | None, FloatArray | None]:
+        """Return the old log-probabilities (None if nothing needs them) and the critic's values (None without)."""
+        objective, has_critic = self.recipe.objective, self.recipe.critic is not None
+        kl_in_reward = objective.kl.coef > 0 and objective.kl.placement == "reward"
+        # On the only step of an update the policy is still the one that sampled.
+        needs_old = kl_in_reward or several_steps
+        # A correction for the sampler compares with the trainer's own numbers, so these must be computed.
+        reuse = self.reuse_sampler_logprobs and self.recipe.sampler.top_p == 1.0 and objective.mismatch.cap is None
+        score_policy = needs_old and not reuse
+        logprobs = values = None
+        if has_critic or score_policy:
+            logprobs, values = self.score(rollouts, temperature, use_critic=has_critic, use_policy=score_policy)
+        if not score_policy:
+            logprobs = rollouts.logprobs if needs_old else None
+        return logprobs, values if has_critic else None
+
+    def _loss_inputs(
+        self,
+        rollouts: Rollouts,
+        credit: Advantages,
+        scale: float,
+        old_logprobs: FloatArray | None,
+        ref_logprobs: FloatArray | None,
+        values: FloatArray | None,
+    ) -> dict[str, FloatArray]:
+        """Return the arrays [N] that the loss reads, by name."""
+        arrays = {"advantages": credit.advantages * scale}
+        if old_logprobs is not rollouts.logprobs:
+            arrays["sampler_logp"] = rollouts.logprobs
+        kl_in_reward = self.recipe.objective.kl.coef > 0 and self.recipe.objective.kl.placement == "reward"
+        has_terms = any(term.needs_reference for term in self.recipe.objective.terms)
+        optional = {
+            "old_logp": old_logprobs,
+            "ref_logp": ref_logprobs if has_terms or not kl_in_reward else None,
+            "value_targets": credit.value_targets,
+            "old_values": values,
+        }
+        return arrays | {name: array for name, array in optional.items() if array is not None}
+
+    def _take_steps(
         self,
         rollouts: Rollouts,
         arrays: dict[str, FloatArray],
-        plans: Sequence[tuple[int, BoolArray]],
+        plans: Sequence[_StepPlan],
         temperature: float,
     ) -> tuple[list[Sums], list[Step]]:
         objective = self.recipe.objective
-        silent = self._silent(rollouts, arrays)
+        zero_gradient = self._zero_gradient_tokens(rollouts, arrays)
         parts: list[Sums] = []
         steps: list[Step] = []
         for number, (episodes, keep) in enumerate(plans):
@@ -212,85 +245,82 @@ class Learner:
                 count=episodes if objective.aggregation == "dr-grpo" else None,
                 keep=keep,
             )
-            own = {**arrays, "weights": weights, "value_weights": keep / keep.sum()}
-            if number == 0 and "old_logp" in own and "sampler_logp" not in own:
-                # The policy is still the one that sampled: here the two can be compared.
-                own["sampler_logp"] = own.pop("old_logp")
-            quiet = keep & silent
-            if (quiet == keep).all():
-                quiet = np.zeros_like(keep)  # a step has gradients, if of zeros
-            for tokens, learns in ((quiet, False), (keep & ~quiet, True)):
-                parts += run_micros(
-                    self.descent,
-                    list(shared_micros(self.descent, rollouts, self._micro_tokens, tokens)),
+            step_arrays = {**arrays, "weights": weights, "value_weights": keep / keep.sum()}
+            if number == 0 and "old_logp" in step_arrays and "sampler_logp" not in step_arrays:
+                # The policy is still the one that sampled, so the mismatch of the two can be measured here.
+                step_arrays["sampler_logp"] = step_arrays.pop("old_logp")
+            metrics_only = keep & zero_gradient
+            if (metrics_only == keep).all():
+                metrics_only = np.zeros_like(keep)  # An optimizer step needs gradients, even if all are zero.
+            for tokens, backward in ((metrics_only, False), (keep & ~metrics_only, True)):
+                parts += accumulate_gradients(
+                    self.optimizer,
+                    list(rank_microbatches(self.optimizer, rollouts, self._microbatch_tokens, tokens)),
                     temperature,
-                    partial(self._loss, own),
+                    partial(self._loss, step_arrays),
                     entropy_grad=self.recipe.needs_entropy,
-                    learns=learns,
+                    backward=backward,
                 )
-            steps.append(self.descent.step())
+            steps.append(self.optimizer.step())
         return parts, steps
 
-    def _silent(self, rollouts: Rollouts, arrays: dict[str, FloatArray]) -> BoolArray:
-        """Tokens of rows that have no gradient, [N]: no advantage in them, and nothing but advantages in the loss.
+    def _zero_gradient_tokens(self, rollouts: Rollouts, arrays: dict[str, FloatArray]) -> BoolArray:
+        """Return the mask of tokens in rows whose gradient is zero, [N].
 
-        They are looked at for the metrics only, which spares them the way back.
+        These are rows without advantage, if nothing but advantages is in the loss. Scored without a backward pass,
+        for metrics only.
         """
-        if self.recipe.needs_entropy or self.recipe.critic is not None or "ref_logp" in arrays:
+        recipe = self.recipe
+        if recipe.needs_entropy or recipe.critic is not None or "ref_logp" in arrays or recipe.objective.terms:
             return np.zeros(rollouts.actions, dtype=bool)
-        loud = np.bincount(rollouts.action_row, arrays["advantages"] != 0, minlength=len(rollouts.rows)) > 0
-        return ~loud[rollouts.action_row]
+        nonzero = np.bincount(rollouts.action_row, arrays["advantages"] != 0, minlength=len(rollouts.rows)) > 0
+        return ~nonzero[rollouts.action_row]
 
     def _loss(
         self, arrays: dict[str, FloatArray], micro: MicroBatch, scores: Sequence[Tensor]
     ) -> tuple[Tensor, Sums]:
+        """Return the loss of a micro-batch and its metrics."""
         logp, entropy, values = scores
         device = logp.device
-
-        def at(name: str) -> Tensor | None:
-            if name not in arrays:
-                return None
-            return torch.as_tensor(arrays[name][micro.actions], dtype=torch.float32, device=device)
-
-        advantages, weights = at("advantages"), at("weights")
-        assert advantages is not None and weights is not None
+        on_device = {
+            name: torch.as_tensor(array[micro.actions], dtype=torch.float32, device=device)
+            for name, array in arrays.items()
+        }
         tokens = Tokens(
             logp=logp,
-            advantages=advantages,
-            weights=weights,
+            advantages=on_device["advantages"],
+            weights=on_device["weights"],
             rows=torch.as_tensor(micro.rows, device=device),
             turns=torch.as_tensor(micro.turns, device=device),
-            old_logp=at("old_logp"),
-            ref_logp=at("ref_logp"),
-            sampler_logp=at("sampler_logp"),
+            old_logp=on_device.get("old_logp"),
+            ref_logp=on_device.get("ref_logp"),
+            sampler_logp=on_device.get("sampler_logp"),
             entropy=entropy,
         )
         loss, sums = policy_loss(self.recipe.objective, tokens, self.kl_coef)
         critic = self.recipe.critic
         if critic is not None:
-            targets, shares = at("value_targets"), at("value_weights")
-            assert targets is not None and shares is not None
-            errors = value_losses(values, targets, at("old_values"), critic.clip)
-            loss = loss + critic.coef * (errors * shares).sum()
+            errors = value_losses(values, on_device["value_targets"], on_device.get("old_values"), critic.clip)
+            loss = loss + critic.coef * (errors * on_device["value_weights"]).sum()
             sums["value_loss"] = float(errors.detach().sum())
             sums["value"] = float(values.detach().sum())
         return loss, sums
 
-    def _everyones(self, parts: list[Sums]) -> list[Sums]:
-        """The sums of all processes."""
-        if self.descent.world == 1:
+    def _gather_metrics(self, parts: list[Sums]) -> list[Sums]:
+        """Return the metrics of all processes."""
+        if self.optimizer.world_size == 1:
             return parts
         from accelerate.utils import gather_object
 
-        everyone: list[Sums] = gather_object(parts)
-        return everyone
+        gathered: list[Sums] = gather_object(parts)
+        return gathered
 
-    def _of_steps(self, steps: Sequence[Step]) -> dict[str, float]:
+    def _step_metrics(self, steps: Sequence[Step]) -> dict[str, float]:
         taken = [step for step in steps if not step.skipped]
         report = {
             "steps": float(len(steps)),
             "steps_skipped": float(len(steps) - len(taken)),
-            "steps_skipped_in_all": float(self.descent.skipped),
+            "steps_skipped_total": float(self.optimizer.skipped),
         }
         if taken:
             report["grad_norm"] = float(np.mean([step.grad_norm for step in taken]))
@@ -301,11 +331,11 @@ class Learner:
 
     # ------------------------------------------------------------------ checkpoints
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint holds of the learner, the policy's own weights excepted."""
-        return {"descent": self.descent.state(), "kl_coef": self.kl_coef}
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of optimizer, critic and KL coefficient; the policy's weights are saved apart."""
+        return {"optimizer": self.optimizer.state_dict(), "kl_coef": self.kl_coef}
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Continue from a `state`."""
-        self.descent.load(state["descent"])
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load a `state_dict`."""
+        self.optimizer.load_state_dict(state["optimizer"])
         self.kl_coef = state["kl_coef"]

@@ -1,4 +1,4 @@
-"""One optimizer over all that is learnt, which refuses to take a step that would spoil it."""
+"""Optimizer over policy and critic: clipping, learning rates, gradient accumulation, and skipped steps."""
 
 from __future__ import annotations
 
@@ -6,30 +6,39 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..algorithms.recipe import Critic, Optimisation
+from ..algorithms.recipe import Critic, Optimization
 from .policy import Policy
-from .sharding import optimizer_state, put_optimizer_state, put_state, whole, whole_state
+from .sharding import (
+    full_optimizer_state,
+    full_state_dict,
+    full_tensor,
+    load_full_optimizer_state,
+    load_full_state_dict,
+)
 
-PATIENCE = 3
-"""Steps in a row that may be skipped."""
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+MAX_SKIPPED_IN_A_ROW = 3
+"""Consecutive skipped steps after which training stops."""
 
 
 class Diverged(RuntimeError):
-    """Gradients were NaN or infinite too often in a row."""
+    """Too many consecutive steps had NaN or infinite gradients."""
 
 
 class Step(NamedTuple):
-    """What became of one step.
+    """Outcome of one optimizer step.
 
     Attributes:
-        grad_norm: of the policy, before clipping; may be NaN or infinite.
-        critic_grad_norm: of the critic; 0 without one.
-        skipped: whether the step was not taken.
+        grad_norm: Norm of the policy's gradient before clipping; may be NaN or infinite.
+        critic_grad_norm: Norm of the critic's gradient before clipping; 0 without a critic.
+        skipped: True if the step was skipped.
     """
 
     grad_norm: float
@@ -37,168 +46,170 @@ class Step(NamedTuple):
     skipped: bool
 
 
-def rate_factor(optimisation: Optimisation, update: int) -> float:
-    """What the learning rate is multiplied by in an update (the first is 0): linear warm-up, then the schedule."""
-    if update < optimisation.warmup:
-        return (update + 1) / optimisation.warmup
-    rest = max(optimisation.updates - optimisation.warmup, 1)
-    done = min((update - optimisation.warmup) / rest, 1.0)
-    if optimisation.schedule == "linear":
-        return 1.0 - done
-    if optimisation.schedule == "cosine":
-        return 0.5 * (1.0 + math.cos(math.pi * done))
+def lr_factor(optimization: Optimization, update: int) -> float:
+    """Return the factor on the learning rate in an update (the first is 0): linear warm-up, then the schedule."""
+    if update < optimization.warmup:
+        return (update + 1) / optimization.warmup
+    total = max(optimization.updates - optimization.warmup, 1)
+    progress = min((update - optimization.warmup) / total, 1.0)
+    if optimization.schedule == "linear":
+        return 1.0 - progress
+    if optimization.schedule == "cosine":
+        return 0.5 * (1.0 + math.cos(math.pi * progress))
     return 1.0
 
 
 @dataclass
-class Descent:
-    """AdamW over policy and critic, through Accelerate.
+class PolicyOptimizer:
+    """Optimizer over the policy and critic: AdamW, prepared by Accelerate.
 
     Args:
-        accelerator: of `make_accelerator`.
-        policy: what is learnt.
-        optimisation: how.
-        critic: settings of its critic, if it has one.
+        accelerator: Result of `make_accelerator`.
+        policy: Policy, with its critic if it has one.
+        optimization: Hyper-parameters of the policy's optimizer.
+        critic: Hyper-parameters of the critic; required if the policy has one.
 
     Attributes:
-        model: the policy as Accelerate wrapped it: what is to be called.
-        streak: steps skipped in a row by now.
-        skipped: steps skipped in all.
-        slowdown: what all learning rates are multiplied by, beside their schedule.
-        version: of the weights; it changes whenever they do.
+        model: The policy as Accelerate wrapped it; call this one.
+        skipped_in_a_row: Consecutive skipped steps up to now.
+        skipped: Skipped steps in the whole run.
+        lr_scale: Factor on all learning rates, on top of their schedule.
+        version: Version of the weights; changes whenever they do.
     """
 
-    accelerator: Any
+    accelerator: Accelerator
     policy: Policy
-    optimisation: Optimisation
+    optimization: Optimization
     critic: Critic | None = None
-    streak: int = 0
+    skipped_in_a_row: int = 0
     skipped: int = 0
-    slowdown: float = 1.0
+    lr_scale: float = 1.0
     version: int = 0
 
     def __post_init__(self) -> None:
-        parts = [[p for p in self.policy.causal.parameters() if p.requires_grad]]
-        rates = [self.optimisation.lr]
+        parameters = [[p for p in self.policy.model.parameters() if p.requires_grad]]
+        lrs = [self.optimization.lr]
         if self.policy.critic is not None:
             assert self.critic is not None
-            parts.append([p for p in self.policy.critic.parameters() if p.requires_grad])
-            rates.append(self.critic.lr)
-        groups = [{"params": part, "lr": rate, "base_lr": rate} for part, rate in zip(parts, rates, strict=True)]
-        optimizer = torch.optim.AdamW(
-            groups, betas=self.optimisation.betas, weight_decay=self.optimisation.weight_decay
+            parameters.append([p for p in self.policy.critic.parameters() if p.requires_grad])
+            lrs.append(self.critic.lr)
+        groups = [{"params": part, "lr": lr, "base_lr": lr} for part, lr in zip(parameters, lrs, strict=True)]
+        adamw = torch.optim.AdamW(
+            groups, betas=self.optimization.betas, weight_decay=self.optimization.weight_decay
         )
-        self.model, self.optimizer = self.accelerator.prepare(self.policy, optimizer)
+        self.model, self._prepared = self.accelerator.prepare(self.policy, adamw)
 
     @property
-    def world(self) -> int:
-        """Processes that learn together."""
+    def world_size(self) -> int:
+        """Number of training processes."""
         return int(self.accelerator.num_processes)
 
     @property
-    def micro_tokens(self) -> int:
-        """Tokens that are run through the model at once where a run does not say how many."""
+    def default_microbatch_tokens(self) -> int:
+        """Tokens of a micro-batch where the run does not set them: what a CPU's caches or a GPU's memory hold."""
         return 2048 if self.accelerator.device.type == "cpu" else 16384
 
     @property
-    def in_pieces(self) -> bool:
-        """Whether this process holds but a piece of each weight."""
+    def is_sharded(self) -> bool:
+        """True if this process holds only a shard of each parameter."""
         return bool(self.accelerator.is_fsdp2)
 
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Parameter groups of the optimizer: the policy's, then the critic's."""
+        groups: list[dict[str, Any]] = self._prepared.param_groups
+        return groups
+
+    @property
+    def torch_optimizer(self) -> Any:
+        """Optimizer inside Accelerate's wrapper: torch's, or DeepSpeed's."""
+        return self._prepared.optimizer
+
     def autocast(self) -> AbstractContextManager[Any]:
-        """Within it the models compute in the precision of the run."""
+        """Context in which models compute in the precision of the run."""
         context: AbstractContextManager[Any] = self.accelerator.autocast()
         return context
 
-    def set_rates(self, update: int) -> float:
-        """Set the learning rates of an update; returns the policy's."""
-        factor = rate_factor(self.optimisation, update) * self.slowdown
-        waits = self.critic is not None and update < self.critic.warmup
-        for number, group in enumerate(self.optimizer.param_groups):
-            group["lr"] = group["base_lr"] * (0.0 if waits and number == 0 else factor)
-        return float(self.optimizer.param_groups[0]["lr"])
+    def set_lr(self, update: int) -> float:
+        """Set the learning rates for an update, and return the policy's."""
+        factor = lr_factor(self.optimization, update) * self.lr_scale
+        critic_only = self.critic is not None and update < self.critic.warmup
+        for number, group in enumerate(self.param_groups):
+            group["lr"] = group["base_lr"] * (0.0 if critic_only and number == 0 else factor)
+        return float(self.param_groups[0]["lr"])
 
     @contextmanager
-    def part(self, last: bool) -> Iterator[None]:
-        """Around forward and backward of one micro-batch: whole gradients are exchanged with the last one only."""
-        waits = not last and self.world > 1 and not self.in_pieces
-        with self.accelerator.no_sync(self.model) if waits else nullcontext():
+    def accumulate(self, is_last: bool) -> Iterator[None]:
+        """Context for one micro-batch; gradients synchronize on the last only."""
+        defer = not is_last and self.world_size > 1 and not self.is_sharded
+        with self.accelerator.no_sync(self.model) if defer else nullcontext():
             yield
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradient of a summand of the loss (which Accelerate averages over processes)."""
-        self.accelerator.backward(loss * self.world)
+        """Accumulate the gradient of one summand of the loss, undoing Accelerate's mean over processes."""
+        self.accelerator.backward(loss * self.world_size)
 
     def step(self) -> Step:
-        """Clip the gradients (policy and critic each to the same norm) and take a step, unless one is not finite.
+        """Clip the gradients of policy and critic, each to the same norm, and step unless one is not finite.
 
         Raises:
-            Diverged: it was the third skipped step in a row.
+            Diverged: This was the third skipped step in a row.
         """
-        norms = self._clip(self.optimisation.max_grad_norm)
-        # These are norms of whole gradients, so that all processes come to the same conclusion.
+        norms = self._clip(self.optimization.max_grad_norm)
+        # These are norms of the full gradients, so all processes reach the same decision.
         finite = all(math.isfinite(norm) for norm in norms)
-        self._take(finite)
+        self._step_and_zero(finite)
         if finite:
-            self.streak = 0
+            self.skipped_in_a_row = 0
             self.version += 1
         else:
-            self.streak += 1
+            self.skipped_in_a_row += 1
             self.skipped += 1
-        if self.streak >= PATIENCE:
+        if self.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
             raise Diverged(
-                f"the gradient was NaN or infinite in {self.streak} steps in a row; none of them was taken. Lower "
-                "optimisation.lr, or look at the rewards of the last episodes."
+                f"the gradient was NaN or infinite in {self.skipped_in_a_row} steps in a row; none was taken. "
+                "Lower optimization.lr, or inspect the rewards of the last episodes."
             )
         return Step(norms[0], norms[1] if len(norms) > 1 else 0.0, not finite)
 
-    def _clip(self, limit: float) -> list[float]:
-        """Scale the gradients of each parameter group down to a norm; the norms before it."""
-        groups = self.optimizer.param_groups
-        return [float(whole(torch.nn.utils.clip_grad_norm_(group["params"], limit))) for group in groups]
+    def _clip(self, max_norm: float) -> list[float]:
+        """Clip the gradients of each parameter group to a norm, and return the norms before clipping."""
+        return [
+            float(full_tensor(torch.nn.utils.clip_grad_norm_(group["params"], max_norm)))
+            for group in self.param_groups
+        ]
 
-    def _take(self, finite: bool) -> None:
-        """Take the step if the gradients are finite, and forget them in any case."""
+    def _step_and_zero(self, finite: bool) -> None:
+        """Step if the gradients are finite, and zero them in any case."""
         if finite:
-            self.optimizer.step()
-        self.optimizer.zero_grad()
+            self._prepared.step()
+        self._prepared.zero_grad()
 
     # ------------------------------------------------------------------ checkpoints
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint holds of optimizer and critic, the same however many processes there are.
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of optimizer and critic, independent of the number of processes.
 
-        All processes must ask for it together.
+        A collective operation: all processes must call it together.
         """
         critic = self.policy.critic
         return {
             "optimizer": self._optimizer_state(),
-            "critic": None if critic is None else whole_state(critic),
-            "streak": self.streak,
+            "critic": None if critic is None else full_state_dict(critic),
+            "skipped_in_a_row": self.skipped_in_a_row,
             "skipped": self.skipped,
         }
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state`, once the policy itself has been loaded."""
-        self._put_optimizer_state(state["optimizer"])
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load a `state_dict`; the policy's own weights must have been loaded before."""
+        self._load_optimizer_state(state["optimizer"])
         if self.policy.critic is not None:
-            put_state(self.policy.critic, state["critic"])
-        self.streak, self.skipped = state["streak"], state["skipped"]
+            load_full_state_dict(self.policy.critic, state["critic"])
+        self.skipped_in_a_row, self.skipped = state["skipped_in_a_row"], state["skipped"]
         self.version += 1
 
     def _optimizer_state(self) -> dict[str, dict[str, Tensor]]:
-        return optimizer_state(self.policy, self.optimizer.optimizer)
+        return full_optimizer_state(self.policy, self.torch_optimizer)
 
-    def _put_optimizer_state(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        put_optimizer_state(self.policy, self.optimizer.optimizer, state)
-
-
-def make_descent(
-    accelerator: Any, policy: Policy, optimisation: Optimisation, critic: Critic | None = None
-) -> Descent:
-    """The descent that fits how the processes share the learning; see `Descent`."""
-    if str(accelerator.distributed_type.value) == "DEEPSPEED":
-        from .zero_optimizer import ZeroDescent
-
-        return ZeroDescent(accelerator, policy, optimisation, critic)
-    return Descent(accelerator, policy, optimisation, critic)
+    def _load_optimizer_state(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        load_full_optimizer_state(self.policy, self.torch_optimizer, state)

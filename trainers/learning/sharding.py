@@ -1,125 +1,132 @@
-"""What is learnt, whole, wherever its pieces lie.
+"""Full tensors of parameters that may be sharded over processes.
 
-Under FSDP every process holds a piece of each weight, a `DTensor`. To gather one is an act of all processes
-together, so all must ask for the same ones in the same order. Without FSDP a weight is its own whole.
+Under FSDP every process holds a shard of each parameter, a `DTensor`. Gathering one is a collective operation, so
+all processes must request the same parameters in the same order. Without FSDP a parameter is its own full tensor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ...envs.errors import ConfigurationError
 
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+    from transformers import PreTrainedModel
 
-def whole(tensor: Tensor) -> Tensor:
-    """A weight with all its pieces, without gradient; itself where it is not in pieces."""
-    kept = tensor.detach()
-    return kept.full_tensor() if hasattr(kept, "full_tensor") else kept
+
+def full_tensor(tensor: Tensor) -> Tensor:
+    """Return the unsharded, detached tensor; the tensor itself where it is not sharded."""
+    detached = tensor.detach()
+    return detached.full_tensor() if hasattr(detached, "full_tensor") else detached
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def put(place: Tensor, value: Tensor) -> None:
-    """Overwrite a weight, or this process's piece of it, with a whole value that all processes have."""
-    place.copy_(_pieces_like(place, value))
+def assign(target: Tensor, value: Tensor) -> None:
+    """Overwrite a parameter, or this process's shard of it, with a full tensor that every process has."""
+    target.copy_(_shard_like(target, value))
 
 
-def gathered(module: Any) -> None:
-    """Prepare to gather: a module that FSDP put together for its last forward pass goes back to its pieces."""
+def reshard(module: nn.Module) -> None:
+    """Reshard parameters that FSDP left unsharded after the last forward pass."""
     for part in module.modules():
         if hasattr(part, "reshard"):
             part.reshard()
 
 
-def whole_state(module: Any) -> dict[str, Tensor]:
-    """`module.state_dict()`, whole; weights with two names remain one tensor."""
-    gathered(module)
-    found: dict[int, Tensor] = {}
+def full_state_dict(module: nn.Module) -> dict[str, Tensor]:
+    """Return `module.state_dict()` with full tensors; tied weights remain one tensor."""
+    reshard(module)
+    gathered: dict[int, Tensor] = {}
     state = {}
     for name, tensor in module.state_dict(keep_vars=True).items():
-        if id(tensor) not in found:
-            found[id(tensor)] = whole(tensor)
-        state[name] = found[id(tensor)]
+        if id(tensor) not in gathered:
+            gathered[id(tensor)] = full_tensor(tensor)
+        state[name] = gathered[id(tensor)]
     return state
 
 
-def put_state(module: Any, state: Mapping[str, Tensor]) -> None:
-    """Overwrite weights by name; those that `state` does not name stay."""
-    gathered(module)
-    places = module.state_dict(keep_vars=True)
+def load_full_state_dict(module: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Overwrite parameters by name; parameters that `state` omits keep their values."""
+    reshard(module)
+    targets = module.state_dict(keep_vars=True)
     for name, value in state.items():
-        put(places[name], value)
+        assign(targets[name], value)
 
 
-def merged(causal: Any) -> Iterator[tuple[str, Tensor]]:
-    """The weights of a causal language model, whole, one by one, under their names in a checkpoint; low-rank
-    adapters are added to the weights that they adapt.
+def merged_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+    """Yield the full weights of a causal language model under their checkpoint names, LoRA adapters merged.
 
     Raises:
-        ConfigurationError: an adapter is of another kind than peft's of linear layers.
+        ConfigurationError: an adapter wraps something other than a linear layer.
     """
-    gathered(causal)
-    for name, weight in causal.named_parameters():
+    reshard(model)
+    for name, weight in model.named_parameters():
         if ".lora_" in name:
             continue
         path, found, leaf = name.rpartition(".base_layer.")
         if not found:
-            yield name, whole(weight)
+            yield name, full_tensor(weight)
         elif leaf != "weight":
-            yield f"{path}.{leaf}", whole(weight)
+            yield f"{path}.{leaf}", full_tensor(weight)
         else:
-            layer = causal.get_submodule(path)
-            yield f"{path}.{leaf}", whole(weight) + _adaptation(layer, path)
+            layer = model.get_submodule(path)
+            yield f"{path}.{leaf}", full_tensor(weight) + _adapter_delta(layer, path)
 
 
-def _adaptation(layer: Any, path: str) -> Tensor:
-    """What the adapters of a linear layer add to its weight."""
+def _adapter_delta(layer: Any, path: str) -> Tensor:
+    """Return the sum of `scale · B A` over the adapters of a linear layer, in the layout of its weight."""
     if not layer.lora_A:
-        raise ConfigurationError(f"lora.targets: {path} is no linear layer, and cannot be merged.")
-    change: Any = 0.0
+        raise ConfigurationError(f"lora.targets: {path} is not a linear layer, so its adapter cannot be merged.")
+    delta: Any = 0.0
     for adapter, scale in layer.scaling.items():
-        product = whole(layer.lora_B[adapter].weight) @ whole(layer.lora_A[adapter].weight)
-        change = change + scale * (product.T if layer.fan_in_fan_out else product)
-    return change
+        product = full_tensor(layer.lora_B[adapter].weight) @ full_tensor(layer.lora_A[adapter].weight)
+        delta = delta + scale * (product.T if layer.fan_in_fan_out else product)
+    return delta
 
 
-# ---------------------------------------------------------------------- the optimizer
+# ---------------------------------------------------------------------- optimizer state
 
 
-def optimizer_state(model: Any, optimizer: Any) -> dict[str, dict[str, Tensor]]:
-    """What a torch optimizer knows of each parameter, whole, by the parameter's name.
+def full_optimizer_state(model: nn.Module, optimizer: Optimizer) -> dict[str, dict[str, Tensor]]:
+    """Return the optimizer state of every parameter, unsharded, by parameter name.
 
-    Without settings such as the learning rate, and without a word of processes: any number of them can load it.
+    Hyper-parameters such as the learning rate are left out, and nothing depends on the number of processes, so any
+    number of them can load the result.
     """
-    gathered(model)
+    reshard(model)
     return {
-        name: {key: whole(value).cpu() for key, value in optimizer.state[parameter].items()}
+        name: {key: full_tensor(value).cpu() for key, value in optimizer.state[parameter].items()}
         for name, parameter in model.named_parameters()
         if parameter in optimizer.state
     }
 
 
-def put_optimizer_state(model: Any, optimizer: Any, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-    """Continue from an `optimizer_state`."""
-    gathered(model)
+def load_full_optimizer_state(
+    model: nn.Module, optimizer: Optimizer, state: Mapping[str, Mapping[str, Tensor]]
+) -> None:
+    """Load a `full_optimizer_state`."""
+    reshard(model)
     optimizer.state.clear()
     for name, parameter in model.named_parameters():
         if name in state:
             optimizer.state[parameter] = {
-                key: _pieces_like(parameter, value) if value.shape == parameter.shape else value.clone()
+                key: _shard_like(parameter, value) if value.shape == parameter.shape else value.clone()
                 for key, value in state[name].items()
             }
 
 
-def _pieces_like(place: Tensor, value: Tensor) -> Tensor:
-    """A copy of a value that lies where, and in pieces as, another tensor of its shape does."""
-    value = value.to(place.device, copy=True)
-    if not hasattr(place, "full_tensor"):
+def _shard_like(target: Any, value: Tensor) -> Tensor:
+    """Copy a full tensor to the device of `target`, sharded as `target` is."""
+    value = value.to(target.device, copy=True)
+    if not hasattr(target, "full_tensor"):
         return value
     from torch.distributed.tensor import distribute_tensor
 
-    # Every process cuts its piece out of a whole that it has, so there is nothing to send.
-    return distribute_tensor(value, place.device_mesh, place.placements, src_data_rank=None)
+    # Every process cuts its shard from its own full copy, so nothing is sent.
+    return distribute_tensor(value, target.device_mesh, target.placements, src_data_rank=None)

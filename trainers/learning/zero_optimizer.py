@@ -1,8 +1,8 @@
-"""The descent under DeepSpeed ZeRO, stages 1 and 2: whole weights everywhere, gradients and optimizer in pieces.
+"""Optimizer under DeepSpeed ZeRO, stages 1 and 2: full weights everywhere, sharded gradients and optimizer state.
 
-DeepSpeed lays the parameters of a group behind each other, cuts the row into one piece a process, and gives the
-optimizer that piece as if it were a parameter. Clipping is done here, since policy and critic each have a norm of
-their own, on the averaged gradients of the piece; the step itself is DeepSpeed's.
+DeepSpeed concatenates the parameters of a group, cuts the result into one shard per process, and passes that shard
+to the optimizer as if it were a parameter. Clipping happens here, on the averaged gradients of the shard, since
+policy and critic have separate norms; the step is DeepSpeed's.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .optimizer import Descent
+from .optimizer import PolicyOptimizer
 
 
-class ZeroDescent(Descent):
-    """See `Descent`."""
+class ZeroPolicyOptimizer(PolicyOptimizer):
+    """`PolicyOptimizer` whose gradients and optimizer state DeepSpeed ZeRO shards."""
 
     @property
     def _zero(self) -> Any:
-        """DeepSpeed's optimizer around torch's."""
-        return self.optimizer.optimizer
+        """DeepSpeed's optimizer, which wraps torch's."""
+        return self.torch_optimizer
 
     def autocast(self) -> AbstractContextManager[Any]:
         if not self.accelerator.state.deepspeed_plugin.deepspeed_config.get("torch_autocast"):
@@ -32,74 +32,77 @@ class ZeroDescent(Descent):
         return context
 
     @contextmanager
-    def part(self, last: bool) -> Iterator[None]:
-        self.model.set_gradient_accumulation_boundary(is_boundary=last)
+    def accumulate(self, is_last: bool) -> Iterator[None]:
+        self.model.set_gradient_accumulation_boundary(is_boundary=is_last)
         yield
 
     def backward(self, loss: Tensor) -> None:
-        self.model.backward(loss * self.world)
+        self.model.backward(loss * self.world_size)
 
-    def _clip(self, limit: float) -> list[float]:
+    def _clip(self, max_norm: float) -> list[float]:
         norms = []
-        for number in range(len(self.optimizer.param_groups)):
+        for number in range(len(self.param_groups)):
             gradients = self._zero.averaged_gradients[number]
             squares = torch.zeros((), dtype=torch.float64, device=self.accelerator.device)
             for gradient in gradients:
                 squares += gradient.double().square().sum()
             norm = float(self.accelerator.reduce(squares, "sum").sqrt())
             for gradient in gradients:
-                gradient.mul_(min(1.0, limit / (norm + 1e-6)))
+                gradient.mul_(min(1.0, max_norm / (norm + 1e-6)))
             norms.append(norm)
         return norms
 
-    def _take(self, finite: bool) -> None:
+    def _step_and_zero(self, finite: bool) -> None:
         self.model.step()
-        if self._zero.overflow == finite:  # it skips steps by itself, on the same evidence
+        if self._zero.overflow == finite:  # DeepSpeed skips steps by itself, by the same rule.
             raise RuntimeError("DeepSpeed and the trainer disagree on whether the gradients are finite.")
 
     # ------------------------------------------------------------------ checkpoints
 
     def _optimizer_state(self) -> dict[str, dict[str, Tensor]]:
         state: dict[str, dict[str, Tensor]] = {}
-        for group, piece in enumerate(self._zero.single_partition_of_fp32_groups):
-            for key, value in self._zero.optimizer.state.get(piece, {}).items():
-                for name, parameter in self._of_group(group):
+        for group, shard in enumerate(self._zero.single_partition_of_fp32_groups):
+            for key, value in self._zero.optimizer.state.get(shard, {}).items():
+                for name, parameter in self._group_parameters(group):
                     known = state.setdefault(name, {})
-                    if value.shape != piece.shape:
+                    if value.shape != shard.shape:
                         known[key] = value.detach().cpu()
                         continue
-                    whole = torch.zeros(parameter.numel(), dtype=value.dtype, device=value.device)
-                    for there, here in self._places(parameter, value, whole):
+                    full = torch.zeros(parameter.numel(), dtype=value.dtype, device=value.device)
+                    for there, here in self._overlap(parameter, value, full):
                         here.copy_(there)
-                    known[key] = self.accelerator.reduce(whole, "sum").view_as(parameter).cpu()
+                    known[key] = self.accelerator.reduce(full, "sum").view_as(parameter).cpu()
         return state
 
-    def _put_optimizer_state(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        for group, piece in enumerate(self._zero.single_partition_of_fp32_groups):
-            own = self._zero.optimizer.state[piece]
-            for name, parameter in self._of_group(group):
+    def _load_optimizer_state(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        for group, shard in enumerate(self._zero.single_partition_of_fp32_groups):
+            own = self._zero.optimizer.state[shard]
+            for name, parameter in self._group_parameters(group):
                 for key, value in state.get(name, {}).items():
                     if value.shape != parameter.shape:
                         own[key] = value.clone()
                         continue
-                    place = own.setdefault(key, torch.zeros_like(piece))
-                    for there, here in self._places(parameter, place, value.flatten()):
+                    place = own.setdefault(key, torch.zeros_like(shard))
+                    for there, here in self._overlap(parameter, place, value.flatten()):
                         there.copy_(here)
 
     @staticmethod
-    def _places(parameter: Any, piece: Tensor, flat: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """The part of a parameter that this process's piece holds, if any: in the piece, and in the whole."""
+    def _overlap(parameter: Any, shard: Tensor, full: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return views of the part of a parameter in this process's shard: in the shard, and in the full tensor.
+
+        The list is empty if the shard holds no part of the parameter.
+        """
         mapping = parameter._hp_mapping
         if mapping is None:
             return []
         there, here = mapping.hp_fragment_address, mapping.lp_fragment_address
-        return [(piece.narrow(0, there.start, there.numel), flat.narrow(0, here.start, here.numel))]
+        return [(shard.narrow(0, there.start, there.numel), full.narrow(0, here.start, here.numel))]
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        super().load(state)
-        self._zero.refresh_fp32_params()  # pieces are copies of weights, and the critic's have changed
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._zero.refresh_fp32_params()  # Shards are copies of weights, and the critic's have changed.
 
-    def _of_group(self, group: int) -> list[tuple[str, Tensor]]:
-        """Names and parameters of a group, in the order in which they were laid out."""
+    def _group_parameters(self, group: int) -> list[tuple[str, Tensor]]:
+        """Return names and parameters of a group, in DeepSpeed's order."""
         names = {id(parameter): name for name, parameter in self.policy.named_parameters()}
         return [(names[id(parameter)], parameter) for parameter in self._zero.bit16_groups[group]]

@@ -1,27 +1,28 @@
-"""What a training run notes: where it stands, and what each update was like."""
+"""Metrics of a training run: of its rollouts, and the file that records them."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from ...envs.files import write_atomic
 from ..data.rollouts import Rollouts
 from ..data.segments import group_statistics
 from ..monitor import Alarm
 
 
 @dataclass
-class Record:
-    """One update, or the look before the first.
+class UpdateRecord:
+    """Record of one update, or of the validation before the first.
 
     Attributes:
-        metrics: by name; what the names mean is told by `measured`, `Learner.update` and `loss.metrics`.
-        alarms: what the monitor saw for the first time.
-        notes: what else a person should read.
+        metrics: Metrics by name; see `rollout_metrics`, `Learner.update` and `loss.metrics`.
+        alarms: Signs of collapse that appeared with this update.
+        notes: Further messages for the user.
     """
 
     metrics: dict[str, float]
@@ -29,31 +30,33 @@ class Record:
     notes: list[str] = field(default_factory=list)
 
 
-@dataclass
-class Position:
-    """Where a run stands.
+class MetricsFile:
+    """File `metrics.jsonl` of a run, one record a line.
 
-    Attributes:
-        update: updates made.
-        batch: generation batches played.
-        task: tasks drawn.
-        rollbacks: how often the policy went back to an earlier checkpoint. The other numbers never do: what is
-            undone was played all the same.
+    Args:
+        path: The file; created by `restart`.
     """
 
-    update: int = 0
-    batch: int = 0
-    task: int = 0
-    rollbacks: int = 0
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def restart(self, history: Sequence[Mapping[str, float]]) -> None:
+        """Replace the contents by the records of a checkpoint: later ones will be made again."""
+        write_atomic(self._path, "".join(json.dumps(record) + "\n" for record in history))
+
+    def append(self, record: Mapping[str, float]) -> None:
+        """Append a record."""
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
 
 
-def measured(rollouts: Rollouts) -> dict[str, float]:
-    """What the episodes of an update were like, before anything was selected.
+def rollout_metrics(rollouts: Rollouts) -> dict[str, float]:
+    """Return statistics of the episodes of an update, before selection.
 
     `success`, `return` (undiscounted, without penalties), `group_return_std` (mean over groups), `silent_groups`
-    (fraction of groups whose returns are all equal), `valid_turns` (fraction of turns that kept to the format and
-    held only actions that the world took), `truncated`, `turns` an episode, `reply_tokens` a turn, `penalty` an
-    episode, `episodes`, `tokens` sampled.
+    (fraction of groups whose returns are all equal), `valid_turns` (fraction of turns in the required format with
+    only legal actions), `truncated` (fraction of episodes), `turns` per episode, `reply_tokens` per turn,
+    `penalty` per episode, `episodes`, and `sampled_tokens`.
     """
     returns = rollouts.returns(penalties=False)
     statistics = group_statistics(returns, rollouts.group, rollouts.groups)
@@ -71,18 +74,3 @@ def measured(rollouts: Rollouts) -> dict[str, float]:
         "episodes": float(rollouts.episodes),
         "sampled_tokens": float(rollouts.actions),
     }
-
-
-def json_lines(path: Path) -> list[Any]:
-    """The records of a file, one a line: none without the file, and a line that is half written is left out."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return []
-    found = []
-    for line in lines:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found

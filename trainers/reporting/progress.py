@@ -15,7 +15,7 @@ from rich.text import Text
 from .terminal_plot import Series, plot, running_mean
 
 if TYPE_CHECKING:
-    from .metrics import Record
+    from .metrics import UpdateRecord
 
 _Format = Callable[[float], str]
 
@@ -53,7 +53,7 @@ class View:
     top: float | None = None
 
 
-TRAINING = View(
+TRAINING_VIEW = View(
     {
         "validation/success": ("held", _percent),
         "success": ("success", _percent),
@@ -72,7 +72,7 @@ TRAINING = View(
     _percent,
     1.0,
 )
-LESSON = View(
+SFT_VIEW = View(
     {
         "loss": ("loss", _number),
         "held_out/loss": ("held out", _number),
@@ -128,7 +128,7 @@ class Progress:
     """Of the table, at most."""
 
     def __init__(
-        self, console: Console, title: str, total: int, *, view: View = TRAINING, quiet: bool = False
+        self, console: Console, title: str, total: int, *, view: View = TRAINING_VIEW, quiet: bool = False
     ) -> None:
         self._console = console
         self._title = title
@@ -151,7 +151,7 @@ class Progress:
         elif len(self._records) > 1:
             self._console.print(curve(self._records, self._view, self._total, min(self._console.width, 80), 15))
 
-    def add(self, record: Record) -> None:
+    def add(self, record: UpdateRecord) -> None:
         """Show an update and what there is to say of it."""
         if self._quiet:
             return

@@ -16,8 +16,9 @@ from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import write_atomic
 from ...eval.report import cell, pages
 from ...eval.statistics import Interval
+from ..checkpoints.run_folder import SETTINGS_FILE
 from ..checkpoints.store import Checkpoints
-from ..config.run import FILE, flat, plain
+from ..config.serialize import flatten, to_plain
 from ..monitor import ROLLED_BACK, Monitor
 from .charts import HEIGHT, LEFT, RIGHT, TOP, WIDTH, drawn
 from .samples import read_samples
@@ -28,7 +29,7 @@ History = list[dict[str, float]]
 def is_training_run(folder: Path) -> bool:
     """Whether a folder holds a run of `arboretum train`."""
     try:
-        return "recipe" in json.loads((folder / FILE).read_text(encoding="utf-8"))
+        return "recipe" in json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError):
         return False
 
@@ -49,20 +50,20 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
     """
     if not is_training_run(folder):
         raise ConfigurationError(f"{folder}: holds no training run.")
-    settings = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    settings = json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
     history = _history(folder / "metrics.jsonl")
     try:
         marks = _marks(history, Monitor(**settings["monitor"]))
     except (TypeError, KeyError) as error:
-        raise DataError(folder / FILE, f"is of another version of Arboretum ({error}).") from None
+        raise DataError(folder / SETTINGS_FILE, f"is of another version of Arboretum ({error}).") from None
     best = Checkpoints(folder / "checkpoints").index.best
-    total = settings["recipe"]["optimisation"]["updates"]
+    total = settings["recipe"]["optimization"]["updates"]
     page = pages(PackageLoader(__package__, "templates")).get_template("training.html")
     target = path or folder / "report.html"
     text = page.render(
         recipe=settings["recipe"]["name"],
         about=settings["recipe"]["about"],
-        world=settings["world"]["id"],
+        env=settings["env"]["id"],
         model=settings["model"],
         seed=settings["seed"],
         done=int(history[-1]["update"]) if history else 0,
@@ -71,7 +72,7 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
         charts=drawn(history, marks) if history else [],
         frame={"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT, "top": TOP},
         alarms=[text for _, text in marks],
-        skipped=int(max((record.get("steps_skipped_in_all", 0) for record in history), default=0)),
+        skipped=int(max((record.get("steps_skipped_total", 0) for record in history), default=0)),
         changed=_changed(settings["recipe"]),
         settings=_written(settings),
         cells=_cells(folder),
@@ -132,7 +133,7 @@ def _written(settings: Any) -> dict[str, str]:
     """Settings by their path, as a person would write them."""
     return {
         name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        for name, value in flat(settings).items()
+        for name, value in flatten(settings).items()
     }
 
 
@@ -142,7 +143,7 @@ def _changed(recipe: dict[str, Any]) -> list[dict[str, str]]:
 
     if recipe["name"] not in RECIPES:
         return []
-    published, own = _written(json.loads(json.dumps(plain(RECIPES[recipe["name"]])))), _written(recipe)
+    published, own = _written(json.loads(json.dumps(to_plain(RECIPES[recipe["name"]])))), _written(recipe)
     return [
         {"name": name, "value": value, "published": published.get(name, "–")}
         for name, value in own.items()

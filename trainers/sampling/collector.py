@@ -1,63 +1,83 @@
-"""The episodes that one update learns from: tasks drawn, played in groups, and selected."""
+"""Rollouts of one update: tasks drawn, episodes sampled in groups, and groups selected."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from ..algorithms.selectors import Dynamic
-from ..config.run import Run
+from ..config.resolve import make_entry
+from ..config.run import TrainingConfig
 from ..data.rollouts import Rollouts, from_episodes
-from ..reporting.metrics import Position
+from ..state import TrainerState
 from .rollout_plan import plan_chains
-from .sampler import Sampler, Unplayable, drawn_tasks, entry_of
+from .sampler import AllEpisodesFailed, RolloutSampler
+from .tasks import draw_tasks
 
 
-class Gathering:
-    """Plays generation batches until the recipe's selector has what it wants.
+class Collection(NamedTuple):
+    """Rollouts of one update.
 
-    Args:
-        run: the settings.
-        sampler: plays.
-        position: where the run stands; batches and tasks are counted on in it.
+    Attributes:
+        batches: Generation batches, in order.
+        failed: Episodes that ended with an error and are left out.
+        kept: Groups to train on, each (generation batch, group).
+        scale: Factor on the advantages.
     """
 
-    def __init__(self, run: Run, sampler: Sampler, position: Position) -> None:
-        self._run = run
+    batches: list[Rollouts]
+    failed: int
+    kept: Sequence[tuple[int, int]]
+    scale: float
+
+
+class Collector:
+    """Rolls out generation batches until the recipe's selector has enough groups.
+
+    Args:
+        config: Configuration of the run.
+        sampler: Sampler of episodes.
+        state: Counters of the run; batches and tasks are counted in it.
+    """
+
+    def __init__(self, config: TrainingConfig, sampler: RolloutSampler, state: TrainerState) -> None:
+        self._config = config
         self.sampler = sampler
-        self.position = position
-        self.entry = entry_of(run.world, run.world.split)
+        self.state = state
+        self.entry = make_entry(config.env, config.env.split)
         self.env = self.entry.make()
 
-    def gather(self, temperature: float) -> tuple[list[Rollouts], int, Sequence[tuple[int, int]], float]:
-        """Generation batches, episodes that broke off, the groups to learn from, and what scales advantages."""
-        selector = self._run.recipe.selector
-        if not isinstance(selector, Dynamic):
-            rollouts, failed = self.batch(temperature)
-            groups, scale = selector.select(rollouts)
-            return [rollouts], failed, [(0, group) for group in groups], scale
-        refill = selector.refill(self._run.recipe.sampler.prompts)
+    def collect(self, temperature: float) -> Collection:
+        """Roll out the episodes of one update.
+
+        Raises:
+            AllEpisodesFailed: Every episode of a generation batch ended with an error.
+            NotEnoughGroups: See `Refill.batch`.
+        """
+        recipe = self._config.recipe
+        refill = recipe.selector.refill(recipe.sampler.prompts)
         batches: list[Rollouts] = []
         failed, scale = 0, 1.0
         while refill.wants_more:
-            rollouts, lost = self.batch(temperature)
-            selection = selector.select(rollouts)
-            refill = refill.add([(len(batches), group) for group in selection.groups])
+            rollouts, errors = self.roll_out(temperature)
+            groups, scale = recipe.selector.select(rollouts)
+            refill = refill.add([(len(batches), group) for group in groups])
             batches.append(rollouts)
-            failed += lost
-        return batches, failed, refill.batch(), scale
+            failed += errors
+        return Collection(batches, failed, refill.batch(), scale)
 
-    def draw(self, count: int) -> list[str]:
-        return drawn_tasks(self.env.tasks, self.position.task, count, self._run.seed, self._run.world.tasks)
+    def roll_out(self, temperature: float) -> tuple[Rollouts, int]:
+        """Return one generation batch, and the number of its episodes that failed.
 
-    def batch(self, temperature: float) -> tuple[Rollouts, int]:
-        """One generation batch, and how many of its episodes broke off."""
-        recipe = self._run.recipe
-        tasks = self.draw(recipe.sampler.prompts)
-        plan = plan_chains(tasks, recipe.sampler.rollouts, batch=self.position.batch, seed=self._run.seed)
-        episodes = self.sampler.play(self.entry, plan.jobs, temperature, keep_states=recipe.anchor == "state")
-        whole, keys = plan.arrange(episodes)
-        if not whole:
-            raise Unplayable(episodes)
-        self.position.task += len(tasks)
-        self.position.batch += 1
-        return from_episodes(whole, keys, anchor=recipe.anchor), len(episodes) - len(whole)
+        Raises:
+            AllEpisodesFailed: All of them did.
+        """
+        config, recipe = self._config, self._config.recipe
+        tasks = draw_tasks(self.env.tasks, self.state.task, recipe.sampler.prompts, config.seed, config.env.tasks)
+        plan = plan_chains(tasks, recipe.sampler.rollouts, batch=self.state.batch, seed=config.seed)
+        episodes = self.sampler.roll_out(self.entry, plan.jobs, temperature, keep_states=recipe.anchor == "state")
+        complete, keys = plan.arrange(episodes)
+        if not complete:
+            raise AllEpisodesFailed(episodes)
+        self.state.task += len(tasks)
+        self.state.batch += 1
+        return from_episodes(complete, keys, anchor=recipe.anchor), len(episodes) - len(complete)

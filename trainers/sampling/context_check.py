@@ -1,4 +1,4 @@
-"""Whether prompts and replies fit a model, told from its tokenizer and configuration before weights are read."""
+"""Check that prompts and replies fit the context window before loading weights."""
 
 from __future__ import annotations
 
@@ -7,32 +7,51 @@ from pathlib import Path
 from ...agents.engines.base import Message
 from ...agents.engines.local.load import load_context, load_tokenizer
 from ...agents.tokens.chat import ChatTokens
-from ..algorithms.recipe import check_context
-from ..config.run import Run
-from .sampler import dialogue_of, drawn_tasks, entry_of
+from ...envs.errors import ConfigurationError
+from ..config.resolve import make_entry, resolve_dialogue
+from ..config.run import TrainingConfig
+from .tasks import draw_tasks
 
-TASKS = 16
-"""First prompts that are looked at."""
+SAMPLED_PROMPTS = 16
+"""First prompts of the run whose lengths are checked."""
 
 
-def check_room(source: str | Path, run: Run) -> None:
-    """Raise unless the first prompts of a run and a reply fit into the model's context.
+def check_prompts_fit(source: str | Path, config: TrainingConfig) -> None:
+    """Raise unless the first prompts of a run, and a reply to each, fit into the model's context window.
 
     Args:
-        source: the model, a folder or a name on the Hugging Face hub.
-        run: the settings.
+        source: Folder of the model, or its name on the Hugging Face hub.
+        config: Configuration of the run.
 
     Raises:
-        ConfigurationError: they do not fit; or the model's tokenizer or configuration cannot be had, or its chat
-            template cannot be used.
+        ConfigurationError: They do not fit, or the model's tokenizer, configuration or chat template cannot be
+            used.
     """
     tokenizer, context = load_tokenizer(source), load_context(source)
-    chat = ChatTokens(tokenizer, run.speech.template)
-    dialogue = dialogue_of(run.speech, run.recipe.sampler)
-    env = entry_of(run.world, run.world.split).make()
+    chat = ChatTokens(tokenizer, config.dialogue.template)
+    dialogue = resolve_dialogue(config.dialogue, config.recipe.sampler)
+    env = make_entry(config.env, config.env.split).make()
     lengths = []
-    for task in drawn_tasks(env.tasks, 0, TASKS, run.seed, run.world.tasks):
+    for task in draw_tasks(env.tasks, 0, SAMPLED_PROMPTS, config.seed, config.env.tasks):
         observation, _ = env.reset(seed=0, options={"task": task})
         opening = [Message("system", dialogue.system(env)), Message("user", dialogue.user(observation, []))]
         lengths.append(len(chat.opening(opening, dialogue.prefill)))
-    check_context(context, max(lengths), run.recipe.sampler.reply_tokens)
+    check_context(context, max(lengths), config.recipe.sampler.reply_tokens)
+
+
+def check_context(context: int | None, prompt_tokens: int, reply_tokens: int) -> None:
+    """Raise unless a prompt and a reply fit into the model's context window.
+
+    Args:
+        context: Context window of the model in tokens; None if unlimited.
+        prompt_tokens: Length of the longest prompt.
+        reply_tokens: Maximum length of a reply.
+
+    Raises:
+        ConfigurationError: They do not fit.
+    """
+    if context is not None and prompt_tokens + reply_tokens > context:
+        raise ConfigurationError(
+            f"a prompt of {prompt_tokens} tokens and a reply of up to {reply_tokens} do not fit into the model's "
+            f"context of {context}; lower sampler.reply_tokens, shorten the prompt, or choose another model."
+        )

@@ -1,4 +1,4 @@
-"""Engines that sample with the policy as it is now, though it is being learnt."""
+"""Engines that sample with the weights of the policy in training."""
 
 from __future__ import annotations
 
@@ -12,113 +12,113 @@ import torch
 from ...agents.engines.base import Engine
 from ...agents.engines.transformers import TransformersEngine
 from ...envs.errors import ConfigurationError
-from ..config.settings import Hardware
-from ..learning.sharding import gathered, merged, whole
+from ..config.settings import HardwareConfig
+from ..learning.optimizer import PolicyOptimizer
+from ..learning.sharding import full_tensor, merged_weights, reshard
 
 if TYPE_CHECKING:
-    from ..learning.optimizer import Descent
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 @dataclass
-class Live:
-    """An engine and how it keeps up with the weights.
+class PolicyEngine:
+    """Engine that samples with the current policy.
 
     Attributes:
-        engine: samples; reports log-probabilities of the distributions that tokens were drawn from.
-        take: makes it sample with the weights as they are now; an act of all processes together.
-        version: changes whenever the weights do; None where `take` costs nothing.
-        precision: within it replies are sampled.
+        engine: Engine; reports log-probabilities under the distributions that tokens were sampled from.
+        load_weights: Makes the engine use the current weights; a collective operation of all processes.
+        version: Returns the version of the weights; None if `load_weights` costs nothing and always runs.
+        precision: Returns the context in which the engine samples.
     """
 
     engine: Engine
-    take: Callable[[], None]
+    load_weights: Callable[[], None]
     version: Callable[[], int] | None = None
     precision: Callable[[], AbstractContextManager[Any]] = nullcontext
-    _taken: int | None = field(default=None, init=False)
+    _loaded: int | None = field(default=None, init=False)
 
     def refresh(self) -> None:
-        """Sample with the weights as they are now."""
-        now = None if self.version is None else self.version()
-        if now is None or now != self._taken:
-            self.take()
-        self._taken = now
+        """Load the weights into the engine if they have changed since the last call."""
+        version = None if self.version is None else self.version()
+        if version is None or version != self._loaded:
+            self.load_weights()
+        self._loaded = version
 
 
-def shared(
-    causal: Any,
-    tokenizer: Any,
+def model_engine(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     in_flight: int,
     precision: Callable[[], AbstractContextManager[Any]] = nullcontext,
-) -> Live:
-    """Samples with the very model that learns, which every process holds whole.
+) -> PolicyEngine:
+    """Return an engine that samples with the trained model itself, for models that are not sharded.
 
     Args:
-        causal: the model; used in place.
-        tokenizer: its tokenizer.
-        in_flight: replies sampled at once.
-        precision: see `Live`.
+        model: Model; shared with the trainer, not copied.
+        tokenizer: Tokenizer of the model.
+        in_flight: Replies to sample at the same time.
+        precision: See `PolicyEngine`.
     """
-    engine = TransformersEngine(causal, tokenizer, max_batch=in_flight, logprobs_as_drawn=True, name="policy")
-    return Live(engine, engine.invalidate, None, precision)
+    engine = TransformersEngine(model, tokenizer, max_batch=in_flight, logprobs_as_drawn=True, name="policy")
+    return PolicyEngine(engine, engine.invalidate, None, precision)
 
 
-def live_engine(hardware: Hardware, descent: Descent, tokenizer: Any, load: Callable[[], Any], model: str) -> Live:
-    """The engine of a run.
+def make_policy_engine(
+    hardware: HardwareConfig,
+    optimizer: PolicyOptimizer,
+    tokenizer: PreTrainedTokenizerBase,
+    load_copy: Callable[[], PreTrainedModel],
+    source: str,
+) -> PolicyEngine:
+    """Return the sampling engine of a run.
 
     Args:
-        hardware: which, and in what precision.
-        descent: what learns.
-        tokenizer: of the model.
-        load: loads the model once more, for where the one that learns lies in pieces.
-        model: where vLLM finds it.
+        hardware: Kind of engine and precision.
+        optimizer: Policy in training.
+        tokenizer: Tokenizer of the model.
+        load_copy: Loads the model once more; called if the one in training is sharded.
+        source: Folder or name of the model, which vLLM loads.
 
     Raises:
-        ConfigurationError: the engine cannot be had.
+        ConfigurationError: The engine cannot be used.
     """
-    causal = descent.policy.causal
     if hardware.engine == "vllm":
-        return _served(hardware, descent, model)
-    if not descent.in_pieces:
-        return shared(causal, tokenizer, hardware.in_flight, descent.autocast)
-    copy = load().requires_grad_(False)
-    places = dict(copy.named_parameters())
-    live = shared(copy, tokenizer, hardware.in_flight, descent.autocast)
-    forget = live.take
+        return _vllm_engine(hardware, optimizer, source)
+    model = optimizer.policy.model
+    if not optimizer.is_sharded:
+        return model_engine(model, tokenizer, hardware.in_flight, optimizer.autocast)
+    copy = load_copy().requires_grad_(False)
+    targets = dict(copy.named_parameters())
+    engine = model_engine(copy, tokenizer, hardware.in_flight, optimizer.autocast)
+    invalidate = engine.load_weights
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
-    def take() -> None:
-        gathered(descent.policy)
-        for name, weight in causal.named_parameters():
-            places[name].copy_(whole(weight))
-        forget()
+    def load_weights() -> None:
+        reshard(optimizer.policy)
+        for name, weight in model.named_parameters():
+            targets[name].copy_(full_tensor(weight))
+        invalidate()
 
-    live.take, live.version = take, lambda: descent.version
-    return live
+    engine.load_weights, engine.version = load_weights, lambda: optimizer.version
+    return engine
 
 
-def _served(hardware: Hardware, descent: Descent, model: str) -> Live:
+def _vllm_engine(hardware: HardwareConfig, optimizer: PolicyOptimizer, source: str) -> PolicyEngine:
     from ...agents.engines.vllm import VLLMEngine
 
-    if descent.world > 1:
+    if optimizer.world_size > 1:
         raise ConfigurationError(
-            "the vLLM engine lives in the one process that learns; with several, set engine = transformers."
+            "engine = vllm works with one training process; with several, set engine = transformers."
         )
     options: dict[str, Any] = {
         "dtype": hardware.precision,
         "logprobs_mode": "processed_logprobs",
         "max_num_seqs": hardware.in_flight,
     }
-    if descent.accelerator.device.type == "cuda":
+    if optimizer.accelerator.device.type == "cuda":
         options["gpu_memory_utilization"] = hardware.vllm_memory
     else:
-        options["enforce_eager"] = True  # compiling takes a minute on a CPU
-    engine = VLLMEngine(model, **options)
-    causal = descent.policy.causal
-
-    def take() -> None:
-        engine.update_weights(merged(causal))
-
-    return Live(engine, take, lambda: descent.version)
-
-
-__all__ = ["Live", "live_engine", "shared"]
+        options["enforce_eager"] = True  # Compilation takes a minute on a CPU.
+    engine = VLLMEngine(source, **options)
+    model = optimizer.policy.model
+    return PolicyEngine(engine, lambda: engine.update_weights(merged_weights(model)), lambda: optimizer.version)

@@ -1,4 +1,4 @@
-"""Which episodes one update rolls out, and which of them belong together."""
+"""Episodes that one update rolls out, and the groups that they form."""
 
 from __future__ import annotations
 
@@ -11,55 +11,55 @@ from ...envs.errors import ConfigurationError
 from ...envs.seeding import stable_seed
 
 GroupKey = tuple[int, int]
-"""(generation batch, prompt instance in it): used once in a training run."""
+"""Generation batch and prompt within it: unique in a training run."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """The jobs of one generation batch.
+class RolloutPlan:
+    """Jobs of one generation batch.
 
     Attributes:
-        jobs: what to play, the rollouts of a prompt side by side.
-        keys: the group of each job. A task that was drawn twice makes two groups.
+        jobs: Episodes to roll out; those of one prompt are adjacent.
+        keys: Group of each job. A task that was drawn twice forms two groups.
     """
 
     jobs: tuple[Job, ...]
     keys: tuple[GroupKey, ...]
 
     def arrange(self, episodes: Iterable[Episode]) -> tuple[list[Episode], list[Hashable]]:
-        """Played episodes in the order of the jobs, with their group keys; those that broke off are left out.
+        """Return episodes in the order of the jobs, with their group keys, leaving out those that failed.
 
-        `play` yields episodes as they end; what is learnt must not depend on that order.
+        `play` yields episodes as they end; the order restores reproducibility.
 
         Raises:
-            ConfigurationError: an episode that is not of this plan, or is given twice.
+            ConfigurationError: An episode does not belong to this plan, or occurs twice.
         """
         places = {job.seed: i for i, job in enumerate(self.jobs)}
-        played: dict[int, Episode] = {}
+        by_place: dict[int, Episode] = {}
         for episode in episodes:
             place = places.get(episode.seed)
-            if place is None or self.jobs[place].task not in (None, episode.task) or place in played:
+            if place is None or self.jobs[place].task not in (None, episode.task) or place in by_place:
                 raise ConfigurationError(
-                    f"the episode of task {episode.task!r} (seed {episode.seed}) was not asked for by this plan."
+                    f"the episode of task {episode.task!r} (seed {episode.seed}) does not belong to this plan."
                 )
-            played[place] = episode
-        whole = [place for place in sorted(played) if played[place].error is None]
-        return [played[place] for place in whole], [self.keys[place] for place in whole]
+            by_place[place] = episode
+        complete = [place for place in sorted(by_place) if by_place[place].error is None]
+        return [by_place[place] for place in complete], [self.keys[place] for place in complete]
 
 
-def plan_chains(tasks: Sequence[str], rollouts: int, *, batch: int, seed: int) -> Plan:
-    """P prompts × N independent rollouts.
+def plan_chains(tasks: Sequence[str], rollouts: int, *, batch: int, seed: int) -> RolloutPlan:
+    """Plan P prompts × N independent episodes.
 
     Args:
-        tasks: the P tasks of this generation batch; repetitions are separate prompts.
-        rollouts: N, episodes from each start.
-        batch: running number of the generation batch in the training run; makes group keys and luck fresh.
-        seed: of the training run.
+        tasks: Tasks of the P prompts; a repeated task is a separate prompt.
+        rollouts: Episodes N per prompt.
+        batch: Number of the generation batch in the run, from 0; part of group keys and seeds.
+        seed: Seed of the run.
     """
     jobs, keys = [], []
     for prompt, task in enumerate(tasks):
         for rollout in range(rollouts):
-            # 53 bits survive a round trip through JSON, and do not collide in any run's lifetime.
+            # 53 bits survive a round trip through JSON and do not collide within a run.
             jobs.append(Job(task, stable_seed("rollout", seed, batch, prompt, rollout) >> 11))
             keys.append((batch, prompt))
-    return Plan(tuple(jobs), tuple(keys))
+    return RolloutPlan(tuple(jobs), tuple(keys))

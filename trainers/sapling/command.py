@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ...envs.errors import ConfigurationError
-from ..train import need_torch
+from ..train import require_torch
 
 
 def grow(out: Path, number: int = 0, *, console: Console) -> int:
@@ -25,20 +25,20 @@ def grow(out: Path, number: int = 0, *, console: Console) -> int:
     Raises:
         ConfigurationError: torch is missing, or the folder holds something else.
     """
-    need_torch()
+    require_torch()
     if out.exists() and not (out / "model.safetensors").exists():
         raise ConfigurationError(f"{out}: is there already and holds no model; choose another --out.")
     import torch
 
-    from .grow import Growing, Growth
+    from .grow import SaplingConfig, SaplingTrainer
 
     torch.set_num_threads(1)  # so that the numbers do not depend on the machine's cores
-    growing = Growing(Growth(out, seed=number))
-    size = sum(weight.numel() for weight in growing.causal.parameters())
+    growing = SaplingTrainer(SaplingConfig(out, seed=number))
+    size = sum(weight.numel() for weight in growing.model.parameters())
     console.print(f"A model of {size / 1e6:.2f} million parameters; {growing.steps} steps.", highlight=False)
     begun = time.monotonic()
     try:
-        for look in growing.go():
+        for look in growing.run():
             shown = ", ".join(f"{name} {look[name]:.0%}" for name in look if name not in ("step", "loss"))
             minutes = (time.monotonic() - begun) / 60
             console.print(

@@ -2,7 +2,7 @@
 
 It is stopped while it still errs, so that there is something left to learn by practice.
 
-    for look in Growing(Growth(out=Path("runs/seed"))).go():
+    for look in Growing(Growth(out=Path("runs/seed"))).run():
         print(look)
 """
 
@@ -18,27 +18,28 @@ import torch
 from ...agents.episode import Episode
 from ...envs.checks import at_least, fraction, positive
 from ...envs.seeding import stable_seed
-from ..algorithms.recipe import Chains, Optimisation
-from ..config.settings import Expert, Speech, Validation, World
+from ..algorithms.recipe import Optimization
+from ..algorithms.samplers import Chains
+from ..config.resolve import make_entry
+from ..config.settings import DialogueConfig, EnvConfig, ExpertConfig, ValidationConfig
 from ..data.microbatches import optimizer_batches
 from ..data.rollouts import Rollouts, from_episodes
-from ..learning.accumulation import run_micros, shared_micros
-from ..learning.distributed import make_accelerator
-from ..learning.optimizer import make_descent
+from ..learning.accumulation import accumulate_gradients, rank_microbatches
+from ..learning.distributed import make_accelerator, make_optimizer
 from ..learning.policy import Policy
-from ..sampling.demonstrations import expert_episodes
-from ..sampling.policy_engine import shared
-from ..sampling.sampler import Sampler, entry_of
-from ..sft import imitation
+from ..sampling.demonstrations import collect_demonstrations
+from ..sampling.policy_engine import model_engine
+from ..sampling.sampler import RolloutSampler
+from ..sft import imitation_loss
 from .tokenizer import make_tokenizer
 
-LAKE = World("TextFrozenLake-v0", {"observation_format": "grid", "p_frozen": 0.8, "success_rate": 1.0})
+LAKE = EnvConfig("TextFrozenLake-v0", {"observation_format": "grid", "p_frozen": 0.8, "success_rate": 1.0})
 """RAGEN's lakes with as many holes as in its first paper, on ice that does not slip: a plan can be made."""
-SOKOBAN = World("TextSokoban-v0")
-GOAL_ONLY = World("TextSokoban-v0", {"reward_mode": "sparse"})
+SOKOBAN = EnvConfig("TextSokoban-v0")
+GOAL_ONLY = EnvConfig("TextSokoban-v0", {"reward_mode": "sparse"})
 """Sokoban that pays for solved levels only, as it is practised. With a cost for every move the deviation of a
 group that fails as a whole is that of the moves wasted, and what divides by it (GRPO) teaches to give up early."""
-SPEECH = Speech("no_think")
+SPEECH = DialogueConfig("no_think")
 """RAGEN's protocol without thoughts: up to five actions a reply, five replies, ten actions. What a model of this
 size can think in words is no more than the actions themselves."""
 CONTEXT = 1024
@@ -51,7 +52,7 @@ class Stage:
     """A part of the seed's schooling.
 
     Attributes:
-        lake, sokoban: expert episodes of each world, none seen twice.
+        lake, sokoban: expert episodes of each env, none seen twice.
         noise: chance that an action of the expert's is a random one instead; then failures are learnt from too,
             and Sokoban is the one that pays for solved levels only.
         lr: the highest learning rate; it rises over the first steps and falls to 0 along a cosine.
@@ -80,7 +81,7 @@ STAGES = (Stage(32768, 98304), Stage(98304, 98304), Stage(8192, 8192, noise=0.25
 
 
 @dataclass(frozen=True)
-class Growth:
+class SaplingConfig:
     """What decides the seed model; the defaults are those of the shipped one.
 
     Attributes:
@@ -105,7 +106,7 @@ class Growth:
             at_least(name, getattr(self, name), 1)
 
 
-def fresh_model(tokenizer: Any, growth: Growth) -> Any:
+def fresh_model(tokenizer: Any, growth: SaplingConfig) -> Any:
     """A Qwen2 model with random weights; of a width of 96 and four layers it has 0.44 million."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -127,7 +128,7 @@ def fresh_model(tokenizer: Any, growth: Growth) -> Any:
         return Qwen2ForCausalLM(config)
 
 
-class Growing:
+class SaplingTrainer:
     """A seed model under way.
 
     Args:
@@ -137,22 +138,24 @@ class Growing:
         steps: optimizer steps in all.
     """
 
-    def __init__(self, growth: Growth) -> None:
+    def __init__(self, growth: SaplingConfig) -> None:
         self.growth = growth
         self.tokenizer = make_tokenizer(CONTEXT)
-        self.causal = fresh_model(self.tokenizer, growth)
+        self.model = fresh_model(self.tokenizer, growth)
         accelerator = make_accelerator("cpu", "float32")
-        live = shared(self.causal, self.tokenizer, 128)
-        self.sampler = Sampler(live, SPEECH, Chains(reply_tokens=32), in_flight=128, accelerator=accelerator)
+        live = model_engine(self.model, self.tokenizer, 128)
+        self.sampler = RolloutSampler(
+            live, SPEECH, Chains(reply_tokens=32), in_flight=128, accelerator=accelerator
+        )
         self._accelerator = accelerator
-        self._policy = Policy(self.causal)
+        self._policy = Policy(self.model)
         self.steps = sum(stage.steps(growth.batch) for stage in growth.stages)
 
-    def go(self) -> Iterator[dict[str, float]]:
+    def run(self) -> Iterator[dict[str, float]]:
         """Learn, and look a few times on the way.
 
         Yields:
-            `step`, `loss` a token since the last look, and the held-out success in each world, sampled (`lake`,
+            `step`, `loss` a token since the last look, and the held-out success in each env, sampled (`lake`,
             `sokoban`) and greedy (`lake/greedy`, `sokoban/greedy`).
 
         Raises:
@@ -166,10 +169,10 @@ class Growing:
 
     def _stage(self, number: int, stage: Stage) -> Iterator[dict[str, float]]:
         steps = stage.steps(self.growth.batch)
-        descent = make_descent(
+        optimizer = make_optimizer(
             self._accelerator,
             self._policy,
-            Optimisation(updates=steps, lr=stage.lr, schedule="cosine", warmup=min(WARMUP, steps - 1)),
+            Optimization(updates=steps, lr=stage.lr, schedule="cosine", warmup=min(WARMUP, steps - 1)),
         )
         step, losses = 0, []
         every = max(1, stage.lots // self.growth.looks)
@@ -178,11 +181,11 @@ class Growing:
             luck = stable_seed("lot", self.growth.seed, first + lot)
             rollouts = self._lot(stage, luck)
             for episodes in optimizer_batches(rollouts, self.growth.batch, seed=luck):
-                descent.set_rates(step)
+                optimizer.set_lr(step)
                 part = rollouts.select(episodes)
-                micros = list(shared_micros(descent, part, 1024))
-                sums = run_micros(descent, micros, 1.0, imitation(part))
-                descent.step()
+                microbatches = list(rank_microbatches(optimizer, part, 1024))
+                sums = accumulate_gradients(optimizer, microbatches, 1.0, imitation_loss(part))
+                optimizer.step()
                 losses.append(sum(found["loss"] for found in sums))
                 step += 1
             if (lot + 1) % every == 0 or lot + 1 == stage.lots:
@@ -191,10 +194,10 @@ class Growing:
 
     def _lot(self, stage: Stage, luck: int) -> Rollouts:
         found: list[Episode] = []
-        expert = Expert(noise=stage.noise, keep="all" if stage.noise else "solved")
-        for world, count in ((LAKE, stage.lake), (GOAL_ONLY if stage.noise else SOKOBAN, stage.sokoban)):
-            found += expert_episodes(
-                entry_of(world, world.split),
+        expert = ExpertConfig(noise=stage.noise, keep="all" if stage.noise else "solved")
+        for env, count in ((LAKE, stage.lake), (GOAL_ONLY if stage.noise else SOKOBAN, stage.sokoban)):
+            found += collect_demonstrations(
+                make_entry(env, env.split),
                 count // stage.lots,
                 tokenizer=self.tokenizer,
                 context=CONTEXT,
@@ -207,15 +210,15 @@ class Growing:
     def look(self, tasks: int = 200) -> Mapping[str, float]:
         """Held-out success in both worlds, sampled and greedy."""
         found = {}
-        for name, world in (("lake", LAKE), ("sokoban", SOKOBAN)):
+        for name, env in (("lake", LAKE), ("sokoban", SOKOBAN)):
             for kind, temperature in (("", 1.0), ("/greedy", 0.0)):
-                validation = Validation(tasks=tasks, temperature=temperature)
-                found[name + kind] = self.sampler.validate(world, validation, 1.0, 0).success.value
+                validation = ValidationConfig(tasks=tasks, temperature=temperature)
+                found[name + kind] = self.sampler.validate(env, validation, 1.0, 0).success.value
         return found
 
     def export(self) -> Path:
         """Write a plain Hugging Face folder, in bfloat16."""
-        from ..sft import export_whole
+        from ..checkpoints.export import export_model
 
-        export_whole(self.causal.to(torch.bfloat16), self.tokenizer, self.growth.out)
+        export_model(self.model.to(torch.bfloat16), self.tokenizer, self.growth.out)
         return self.growth.out

@@ -1,16 +1,16 @@
-"""What a study compares. A study is a small YAML file.
+"""Studies: recipes compared in several environments from one initial model. A study is a small YAML file.
 
     name: ragen-mini
     description: one line
-    model: seed
+    model: sapling
     dialogue: no_think
-    worlds:
+    envs:
       - name: FrozenLake
         id: TextFrozenLake-v0
         kwargs: {observation_format: grid}
     settings: {sampler.prompts: 32}          # of every recipe, by path
     recipes:
-      grpo: {}                               # and of one
+      grpo: {}                               # of this recipe only
       ppo: {critic.lr: 1.0e-3}
     seeds: 3
     tasks: 256
@@ -24,15 +24,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+import msgspec
 import yaml
 
 from ...assets import asset
 from ...envs.checks import at_least
 from ...envs.errors import ConfigurationError, DataError, unknown_name
 from ..algorithms.recipe import Recipe
-from ..algorithms.recipes import recipe_named
-from ..config.run import Run
-from ..config.settings import Hardware, Speech, Validation, World
+from ..algorithms.recipes import get_recipe
+from ..config.run import TrainingConfig
+from ..config.settings import DialogueConfig, EnvConfig, HardwareConfig, ValidationConfig
 
 
 @dataclass(frozen=True)
@@ -40,94 +41,100 @@ class Trial:
     """One training run of a study.
 
     Attributes:
-        world, recipe: names in the study.
-        seed: of the run.
+        env, recipe: Names of environment and recipe in the study.
+        seed: Seed of the run.
     """
 
-    world: str
+    env: str
     recipe: str
     seed: int
 
     @property
     def name(self) -> str:
-        """For people."""
-        return f"{self.recipe} on {self.world}, seed {self.seed}"
+        """Name of the trial in messages."""
+        return f"{self.recipe} on {self.env}, seed {self.seed}"
 
     @property
     def folder(self) -> str:
-        """Where it lies, below the study's folder."""
-        return f"{self.world.lower().replace(' ', '-')}/{self.recipe}-{self.seed}"
+        """Folder of the trial below the study's folder."""
+        return f"{self.env.lower().replace(' ', '-')}/{self.recipe}-{self.seed}"
 
 
 @dataclass(frozen=True)
 class Study:
-    """A comparison of recipes that start from one model.
+    """Comparison of recipes that start from one model.
 
     Attributes:
-        name, description: for people.
-        model: the warm start.
-        worlds: by name.
-        recipes: by name in `recipes.RECIPES`, with its settings by path.
-        settings: of every recipe; those of a recipe go over them.
-        dialogue: how the worlds speak.
-        seeds: runs of each recipe in each world, with the seeds 0, 1, …
-        tasks: held-out tasks (split "test") that every policy is measured on, and the warm start too.
-        repeats: plays of each task when sampled from. Greedy play is measured once a task.
-        watch: updates between two looks at held-out tasks of the split "valid", for the curve; 0 for none.
+        name: Name of the study.
+        description: One line that describes it.
+        model: Initial model of every trial, the warm start.
+        envs: Environments by name.
+        recipes: Settings by path that are specific to a recipe, by the recipe's name.
+        settings: Settings by path of every recipe; those of `recipes` override them.
+        dialogue: Name of the dialogue between environments and model.
+        seeds: Runs of each recipe in each environment, with the seeds 0, 1, …
+        tasks: Held-out tasks (split "test") on which every policy and the warm start are evaluated.
+        repeats: Episodes per held-out task when sampled; greedy decoding is evaluated once per task.
+        validation_every: Updates between two validations (split "valid") for the curve; 0 for none.
     """
 
     name: str
     description: str
     model: str
-    worlds: Mapping[str, World]
+    envs: Mapping[str, EnvConfig]
     recipes: Mapping[str, Mapping[str, object]]
     settings: Mapping[str, object] = field(default_factory=dict)
     dialogue: str = "no_think"
     seeds: int = 3
     tasks: int = 256
     repeats: int = 2
-    watch: int = 10
+    validation_every: int = 10
 
     def __post_init__(self) -> None:
-        for name, bound in (("seeds", 1), ("tasks", 2), ("repeats", 1), ("watch", 0)):
+        for name, bound in (("seeds", 1), ("tasks", 2), ("repeats", 1), ("validation_every", 0)):
             at_least(name, getattr(self, name), bound)
 
     @property
-    def speech(self) -> Speech:
-        """How the worlds speak."""
-        return Speech(self.dialogue)
+    def dialogue_config(self) -> DialogueConfig:
+        """Dialogue between environments and model."""
+        return DialogueConfig(self.dialogue)
+
+    @property
+    def first_recipe(self) -> Recipe:
+        """Recipe listed first; its sampler sets the budgets of the warm start and the reference agents."""
+        return self.recipe(next(iter(self.recipes)))
 
     def recipe(self, name: str) -> Recipe:
-        """A recipe with the study's settings.
+        """Return a recipe with the study's settings.
 
         Raises:
-            ConfigurationError: it cannot work.
+            ConfigurationError: Unknown recipe or setting, or a combination that cannot work.
         """
-        return recipe_named(name).changed({**self.settings, **self.recipes[name]})
+        return get_recipe(name).with_settings({**self.settings, **self.recipes[name]})
 
     def trials(self) -> Iterator[Trial]:
-        """All runs, seed by seed, so that a study that is stopped early has something of everything."""
+        """Yield all trials, seed by seed, so that a study stopped early has results of every kind."""
         for seed in range(self.seeds):
             for recipe in self.recipes:
-                for world in self.worlds:
-                    yield Trial(world, recipe, seed)
+                for env in self.envs:
+                    yield Trial(env, recipe, seed)
 
-    def run(self, trial: Trial, out: Path) -> Run:
-        """A trial as a training run.
+    def config(self, trial: Trial, out: Path) -> TrainingConfig:
+        """Return the training configuration of a trial.
 
         Args:
-            trial: which.
-            out: the study's folder.
+            trial: Trial of this study.
+            out: Folder of the study.
         """
-        return Run(
+        return TrainingConfig(
             self.recipe(trial.recipe),
-            self.worlds[trial.world],
+            self.envs[trial.env],
             self.model,
             out / trial.folder,
             trial.seed,
-            self.speech,
-            Hardware(device="cpu", in_flight=128),
-            Validation(every=self.watch, tasks=100),
+            self.dialogue_config,
+            HardwareConfig(device="cpu", in_flight=128),
+            ValidationConfig(every=self.validation_every, tasks=100),
             checkpoint_every=1000,
         )
 
@@ -135,24 +142,48 @@ class Study:
         """Raise if a trial cannot work, before anything is loaded.
 
         Raises:
-            ConfigurationError: which, and why.
+            ConfigurationError: See `TrainingConfig.check`.
         """
         for trial in self.trials():
             if trial.seed == 0:
-                self.run(trial, Path()).check()
+                self.config(trial, Path()).check()
+
+
+class _EnvItem(msgspec.Struct, forbid_unknown_fields=True):
+    """Item of `envs` in a study's file."""
+
+    name: str
+    id: str
+    kwargs: dict[str, object] = {}
+
+
+class _StudyFile(msgspec.Struct, forbid_unknown_fields=True):
+    """Shape of a study's file; the keys are those of `Study`."""
+
+    name: str
+    model: str
+    envs: list[_EnvItem]
+    recipes: dict[str, dict[str, object] | None]
+    description: str = ""
+    settings: dict[str, object] = {}
+    dialogue: str = "no_think"
+    seeds: int = 3
+    tasks: int = 256
+    repeats: int = 2
+    validation_every: int = 10
 
 
 def study_names() -> list[str]:
-    """The shipped studies."""
+    """Return the names of the shipped studies."""
     return sorted(path.stem for path in asset("studies").glob("*.yaml"))
 
 
 def load_study(name: str) -> Study:
-    """A shipped study by name, or any study by the path of its file.
+    """Return a shipped study by name, or any study by the path of its file.
 
     Raises:
-        ConfigurationError: no such study.
-        DataError: a file that does not describe one.
+        ConfigurationError: No such study.
+        DataError: The file does not describe a study.
     """
     if name in study_names():
         return parse_study(asset(f"studies/{name}.yaml").read_text(encoding="utf-8"), f"{name}.yaml")
@@ -168,33 +199,36 @@ def load_study(name: str) -> Study:
 
 
 def parse_study(text: str, where: str) -> Study:
-    """Read a study from YAML.
+    """Return the study that YAML text describes.
+
+    Args:
+        text: YAML.
+        where: Name of the file, for messages.
 
     Raises:
-        DataError: with what was expected.
+        DataError: The text does not describe a study.
     """
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise DataError(where, f"is not YAML ({getattr(error, 'problem', error)}).") from None
     if not isinstance(data, dict):
-        raise DataError(where, "expected a mapping with name, model, worlds and recipes.")
-    known = {setting.name for setting in fields(Study)}
+        raise DataError(where, "expected a mapping with name, model, envs and recipes.")
+    known = [key.name for key in fields(Study)]
     for key in data:
         if key not in known:
-            raise DataError(where, str(unknown_name("key", key, sorted(known))))
-    for key in ("name", "model", "worlds", "recipes"):
+            raise DataError(where, str(unknown_name("key", key, known)))
+    for key in ("name", "model", "envs", "recipes"):
         if not data.get(key):
             raise DataError(where, f"`{key}` is missing.")
     try:
-        worlds = {item["name"]: World(item["id"], item.get("kwargs") or {}) for item in data.pop("worlds")}
-        recipes = {name: dict(settings or {}) for name, settings in data.pop("recipes").items()}
-        study = Study(worlds=worlds, recipes=recipes, **{"description": "", **data})
-        for name in recipes:
+        parsed = msgspec.convert(data, _StudyFile)
+        settings = msgspec.structs.asdict(parsed)
+        settings["envs"] = {item.name: EnvConfig(item.id, item.kwargs) for item in parsed.envs}
+        settings["recipes"] = {name: dict(own or {}) for name, own in parsed.recipes.items()}
+        study = Study(**settings)
+        for name in study.recipes:
             study.recipe(name)
-    except (KeyError, TypeError, AttributeError, ConfigurationError) as error:
+    except (msgspec.ValidationError, ConfigurationError) as error:
         raise DataError(where, f"does not describe a study ({error}).") from None
     return study
-
-
-__all__ = ["Study", "Trial", "load_study", "parse_study", "study_names"]

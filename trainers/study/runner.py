@@ -23,14 +23,13 @@ from rich.text import Text
 
 from ...envs.checks import at_least
 from ...envs.errors import ConfigurationError, DataError
-from ...envs.files import write_atomic
-from ..config.run import plain
-from ..reporting.metrics import json_lines
+from ...envs.files import read_jsonl, write_atomic
+from ..config.serialize import to_plain
 from ..reporting.terminal_plot import Series, plot, running_mean
 from .definition import Study
 from .table import drawn, markdown, rows
-from .trials import RESULT, Outcomes, fulfil, referenced, warm_start
-from .worker import aside
+from .trials import RESULT, Outcomes, evaluate_references, evaluate_warm_start, run_trial, warm_start_path
+from .worker import init_worker
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 FILE = "study.json"
@@ -52,21 +51,21 @@ def run_study(study: Study, out: Path, *, workers: int = 2, console: Console) ->
     Raises:
         ConfigurationError: it cannot work, or the folder holds another study.
     """
-    from ..train import need_torch
+    from ..train import require_torch
 
     at_least("workers", workers, 1)
     study.check()
-    need_torch()
+    require_torch()
     _claim(study, out)
     console.print(f"{study.name}: {escape(study.description)}", highlight=False)
-    references = {name: referenced(study, world) for name, world in study.worlds.items()}
+    references = {name: evaluate_references(study, env) for name, env in study.envs.items()}
     missing = [trial for trial in study.trials() if not (out / trial.folder / RESULT).exists()]
     jobs = [
-        _Job(f"warm start on {world}", (warm_start, study, world, out))
-        for world in study.worlds
-        if not (out / f"warm-start-{world}.json").exists()
+        _Job(f"warm start on {env}", (evaluate_warm_start, study, env, out))
+        for env in study.envs
+        if not warm_start_path(out, env).exists()
     ]
-    jobs += [_Job(trial.name, (fulfil, study, trial, out)) for trial in missing]
+    jobs += [_Job(trial.name, (run_trial, study, trial, out)) for trial in missing]
     failures: list[str] = []
     status = OK
     if jobs:
@@ -83,7 +82,7 @@ def run_study(study: Study, out: Path, *, workers: int = 2, console: Console) ->
 
 
 def _claim(study: Study, out: Path) -> None:
-    path, mine = out / FILE, plain(study)
+    path, mine = out / FILE, to_plain(study)
     try:
         out.mkdir(parents=True, exist_ok=True)
         there = json.loads(path.read_text(encoding="utf-8")) if path.exists() else mine
@@ -105,7 +104,7 @@ def _conclude(study: Study, out: Path, references: Mapping[str, Mapping[str, Out
     write_atomic(out / "table.md", markdown(study, found))
     console.print(drawn(study, found))
     console.print(
-        f"Table: {out / 'table.md'}; report of each run: {out}/<world>/<recipe>-<seed>/report.html",
+        f"Table: {out / 'table.md'}; report of each run: {out}/<env>/<recipe>-<seed>/report.html",
         soft_wrap=True,
         highlight=False,
         markup=False,
@@ -125,7 +124,10 @@ def _work(study: Study, out: Path, jobs: Sequence[_Job], workers: int, console: 
     """Do all jobs; the reasons of those that failed."""
     failures: list[str] = []
     pool = ProcessPoolExecutor(
-        min(workers, len(jobs)), mp_context=get_context("spawn"), initializer=aside, initargs=(out / "log.txt",)
+        min(workers, len(jobs)),
+        mp_context=get_context("spawn"),
+        initializer=init_worker,
+        initargs=(out / "log.txt",),
     )
     with _one_thread(), pool:
         futures: dict[Future[None], _Job] = {pool.submit(*job.call): job for job in jobs}  # type: ignore[arg-type]
@@ -215,14 +217,14 @@ class _View:
         shown = [t for t in trials if t.name in running]
         if not shown:  # between two trials, and at the end: the last that ran
             begun = [t for t in trials if (self._out / t.folder / "metrics.jsonl").exists()]
-            shown = begun[-len(self._study.worlds) :]
+            shown = begun[-len(self._study.envs) :]
         series, end = [], 1
         for trial, style in zip(shown, STYLES, strict=False):
-            history = json_lines(self._out / trial.folder / "metrics.jsonl")
-            end = max(end, self._study.recipe(trial.recipe).optimisation.updates)
+            history = read_jsonl(self._out / trial.folder / "metrics.jsonl", damaged="skip")
+            end = max(end, self._study.recipe(trial.recipe).optimization.updates)
             points = [(m["update"], m["success"]) for m in history if "success" in m]
             held = [(m["update"], m["validation/success"]) for m in history if "validation/success" in m]
-            name = trial.world if len(self._study.recipes) == 1 else f"{trial.recipe} on {trial.world}"
+            name = trial.env if len(self._study.recipes) == 1 else f"{trial.recipe} on {trial.env}"
             series.append(Series(name, running_mean(points, 5), style))
             series.append(Series("held out" if trial is shown[-1] else "", held, f"bold {style}", "marks"))
         width = min(self._console.width, 100)

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ...eval.statistics import Interval, Paired, paired, rate
 from .definition import Study, Trial
-from .trials import RESULT, Outcomes, result_of
+from .trials import RESULT, Outcomes, read_result, warm_start_path
 
 WARM = "warm start"
 
@@ -21,7 +21,7 @@ class Row:
     """One line of the table.
 
     Attributes:
-        world, who: what was played by whom.
+        env, who: what was played by whom.
         runs: training runs that were measured; 0 for who never learnt.
         sampled, greedy: success on the held-out tasks, over all runs; greedy only of models.
         lowest, highest: sampled success of the worst and the best run.
@@ -29,7 +29,7 @@ class Row:
         gain_greedy: the same for greedy play.
     """
 
-    world: str
+    env: str
     who: str
     runs: int
     sampled: Interval
@@ -46,7 +46,7 @@ class Row:
 
     def to_dict(self) -> dict[str, object]:
         """As plain data."""
-        data: dict[str, object] = {"world": self.world, "who": self.who, "runs": self.runs}
+        data: dict[str, object] = {"env": self.env, "who": self.who, "runs": self.runs}
         data["sampled"] = self.sampled._asdict()
         if self.greedy is not None:
             data["greedy"] = self.greedy._asdict()
@@ -64,39 +64,39 @@ def rows(study: Study, out: Path, references: Mapping[str, Mapping[str, Outcomes
     Args:
         study: what was asked for.
         out: its folder.
-        references: world -> player -> outcomes, of who never learnt.
+        references: env -> player -> outcomes, of who never learnt.
 
     Raises:
         DataError: a result cannot be read.
     """
     found: list[Row] = []
-    for world in study.worlds:
+    for env in study.envs:
         for who in ("random", "expert"):
-            if who in references.get(world, {}):
-                found.append(Row(world, who, 0, _rate([references[world][who]], "sampled")))
-        warm = result_of(out / f"warm-start-{world}.json")
+            if who in references.get(env, {}):
+                found.append(Row(env, who, 0, _rate([references[env][who]], "sampled")))
+        warm = read_result(warm_start_path(out, env))
         if warm is None:
             continue
         before: Outcomes = warm["outcomes"]
-        found.append(Row(world, WARM, 0, _rate([before], "sampled"), _rate([before], "greedy")))
+        found.append(Row(env, WARM, 0, _rate([before], "sampled"), _rate([before], "greedy")))
         for recipe in study.recipes:
-            runs = list(_runs(study, world, recipe, out))
+            runs = list(_runs(study, env, recipe, out))
             if runs:
-                found.append(_row(world, recipe, runs, before))
+                found.append(_row(env, recipe, runs, before))
     return found
 
 
-def _runs(study: Study, world: str, recipe: str, out: Path) -> Iterator[Outcomes]:
+def _runs(study: Study, env: str, recipe: str, out: Path) -> Iterator[Outcomes]:
     for seed in range(study.seeds):
-        result = result_of(out / Trial(world, recipe, seed).folder / RESULT)
+        result = read_result(out / Trial(env, recipe, seed).folder / RESULT)
         if result is not None:
             yield result["outcomes"]
 
 
-def _row(world: str, recipe: str, runs: Sequence[Outcomes], before: Outcomes) -> Row:
+def _row(env: str, recipe: str, runs: Sequence[Outcomes], before: Outcomes) -> Row:
     each = [_rate([run], "sampled").value for run in runs]
     return Row(
-        world,
+        env,
         recipe,
         len(runs),
         _rate(runs, "sampled"),
@@ -128,7 +128,7 @@ HEADS = ("player", "runs", "sampled", "from–to", "gain", "greedy", "gain")
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """A line as text, the world apart; rates in percent with their 95 % intervals, gains in points."""
+    """A line as text, the env apart; rates in percent with their 95 % intervals, gains in points."""
     spread = "" if row.lowest is None or row.highest is None else f"{row.lowest:.0%}–{row.highest:.0%}"
     return (
         row.who,
@@ -155,20 +155,20 @@ def _points(gain: Paired | None) -> str:
 def drawn(study: Study, found: Sequence[Row]) -> Table:
     """The table for a terminal of 80 columns."""
     table = Table(
-        title=f"{study.name}: success on {study.tasks} held-out tasks a world",
+        title=f"{study.name}: success on {study.tasks} held-out tasks a env",
         caption="95 % intervals in brackets; gains over the warm start in points, * significant at 5 %",
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
     for name in HEADS:
         table.add_column(name, justify="left" if name == "player" else "right", no_wrap=True)
-    world = None
+    env = None
     for row in found:
-        if row.world != world:
-            if world is not None:
+        if row.env != env:
+            if env is not None:
                 table.add_section()
-            table.add_row(row.world, style="bold")
-        world = row.world
+            table.add_row(row.env, style="bold")
+        env = row.env
         style = "green" if row.better else "dim" if row.runs == 0 and row.who != WARM else ""
         who, *rest = cells(row)
         table.add_row(f"  {who}", *rest, style=style)
@@ -179,12 +179,12 @@ def markdown(study: Study, found: Sequence[Row]) -> str:
     """The table for documents."""
     often = "once" if study.repeats == 1 else f"{study.repeats} times"
     lines = [
-        f"Success on {study.tasks} held-out tasks a world, each played {often} when sampled from and once when"
+        f"Success on {study.tasks} held-out tasks a env, each played {often} when sampled from and once when"
         " greedy; 95 % intervals in brackets. Gains over the warm start in points, paired by task; * is"
         " significant at 5 %.",
         "",
-        "| world | " + " | ".join(HEADS) + " |",
+        "| env | " + " | ".join(HEADS) + " |",
         "|" + "---|" * (1 + len(HEADS)),
     ]
-    lines += [f"| {row.world} | " + " | ".join(cells(row)) + " |" for row in found]
+    lines += [f"| {row.env} | " + " | ".join(cells(row)) + " |" for row in found]
     return "\n".join(lines) + "\n"

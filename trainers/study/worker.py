@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 
-def aside(log: Path) -> None:
+def init_worker(log: Path) -> None:
     """Send what libraries say to a file, where it tears no picture, and leave Ctrl-C to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with log.open("ab", buffering=0) as file:

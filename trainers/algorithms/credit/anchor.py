@@ -21,7 +21,7 @@ import numpy as np
 from ....envs.checks import at_least, fraction, one_of
 from ....envs.errors import ConfigurationError
 from ...data.rollouts import Rollouts
-from ...data.segments import BoolArray, FloatArray, IntArray, codes, discounted_sums, totals
+from ...data.segments import BoolArray, FloatArray, IntArray, discounted_sums, factorize, sum_by_group
 from .base import Advantages, Credit
 from .group import Scale, Singleton, group_advantages
 
@@ -55,7 +55,7 @@ def anchor_groups(groups: IntArray, anchors: Sequence[Hashable], *, similarity: 
         The set of each turn, shape [S].
     """
     if similarity is None:
-        return codes(zip(groups.tolist(), anchors, strict=True))
+        return factorize(zip(groups.tolist(), anchors, strict=True))
     sets: dict[int, list[tuple[str, int]]] = {}
     matches: dict[tuple[int, str], int] = {}
     numbers = np.empty(len(groups), dtype=np.int64)
@@ -116,11 +116,11 @@ def anchor_advantages(
             step return and the episode score of that turn alone and is not discounted back to earlier turns;
             an episode enters the pool with the score of its first turn.
     """
-    numbers = codes(episodes.tolist())
+    numbers = factorize(episodes.tolist())
     order = np.argsort(numbers, kind="stable")
     returns = np.empty(len(rewards))
     returns[order] = discounted_sums(rewards[order], numbers[order], gamma)
-    scores = totals(rewards, numbers)[numbers]
+    scores = sum_by_group(rewards, numbers)[numbers]
     if own_penalties is not None:
         returns = returns + own_penalties
         scores = scores + own_penalties

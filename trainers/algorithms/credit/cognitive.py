@@ -50,7 +50,7 @@ def sampled_kl(logp_i: FloatArray, logp_j: FloatArray, estimator: Literal["k1", 
     return float((np.exp(d) - 1.0 - d).mean())
 
 
-def merged(
+def merged_weights(
     divergences: FloatArray,
     histories: Sequence[Hashable],
     *,
@@ -77,7 +77,7 @@ def merged(
     else:
         raise unknown_name("symmetrisation", symmetrise, ("max", "mean", "forward"))
     n = len(histories)
-    joined = [
+    concatenate = [
         (i, j) for i, j in combinations(range(n), 2) if histories[i] == histories[j] and both[i, j] < threshold
     ]
     parent = list(range(n))
@@ -88,7 +88,7 @@ def merged(
             i = parent[i]
         return i
 
-    for i, j in joined:
+    for i, j in concatenate:
         parent[max(find(i), find(j))] = min(find(i), find(j))
     sets: dict[int, list[int]] = {}
     for i in range(n):
@@ -159,7 +159,7 @@ def q_values(paths: Sequence[Path], rewards: FloatArray, gamma: float = 1.0) -> 
     Returns:
         Q of every node, the root's first.
     """
-    totals = dict.fromkeys(visits(paths), 0.0)
+    sum_by_group = dict.fromkeys(visits(paths), 0.0)
     values: dict[Hashable, float] = {}
     counts = visits(paths)
     full = [[ROOT, *path] for path in paths]
@@ -168,9 +168,9 @@ def q_values(paths: Sequence[Path], rewards: FloatArray, gamma: float = 1.0) -> 
         for path, reward in zip(full, rewards.tolist(), strict=True):
             if depth < len(path):
                 ends = depth == len(path) - 1
-                totals[path[depth]] += reward if ends else gamma * values[path[depth + 1]]
+                sum_by_group[path[depth]] += reward if ends else gamma * values[path[depth + 1]]
                 layer.append(path[depth])
-        values |= {node: totals[node] / counts[node] for node in layer}
+        values |= {node: sum_by_group[node] / counts[node] for node in layer}
     return {node: values[node] for node in counts if node in values}
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from ....envs.checks import fraction
 from ....envs.errors import ConfigurationError
 from ...data.rollouts import Rollouts
-from ...data.segments import BoolArray, FloatArray, IntArray, discounted_sums, next_in_segment, totals
+from ...data.segments import BoolArray, FloatArray, IntArray, discounted_sums, next_in_segment, sum_by_group
 from .base import Advantages, Credit
 
 
@@ -164,4 +164,4 @@ def _carried(rollouts: Rollouts, scores: FloatArray) -> FloatArray:
     """Scores [S] of turns in which nothing was sampled, moved to the turn before that bears them."""
     ends = rollouts.turn_ends
     paid = ends >= 0
-    return totals(scores[paid], rollouts.action_turn[ends[paid]], rollouts.turns)
+    return sum_by_group(scores[paid], rollouts.action_turn[ends[paid]], rollouts.turns)

@@ -8,10 +8,10 @@ between steps.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable
 from typing import Literal, TypeVar
 
-from ...data.segments import FloatArray, IntArray, codes
+from ...data.segments import FloatArray, IntArray, factorize
 from .group import Singleton, group_advantages
 
 Estimator = Literal["total", "inter", "intra", "cascaded"]
@@ -41,7 +41,7 @@ def tree_advantages(
     Returns:
         Advantages, shape [E].
     """
-    of_tree = codes(zip(prompts.tolist(), trees.tolist(), strict=True))
+    of_tree = factorize(zip(prompts.tolist(), trees.tolist(), strict=True))
     inter = group_advantages(scores, prompts, eps=eps, singleton=singleton)
     if estimator == "inter":
         return inter
@@ -49,35 +49,3 @@ def tree_advantages(
         return group_advantages(inter, of_tree, eps=eps, singleton=singleton)
     intra = group_advantages(scores, of_tree, eps=eps, singleton=singleton)
     return intra if estimator == "intra" else inter + intra
-
-
-def expandable(children: Mapping[Node, Sequence[Node]], root: Node, leaves: Sequence[Node]) -> list[Node]:
-    """The nodes that a new branch may start from: the root and every descendant at which no episode ended.
-
-    Args:
-        children: of each node.
-        root: of the tree.
-        leaves: nodes at which an episode ended.
-
-    Returns:
-        Nodes, parents before children; each is as likely as any other, and may be drawn more than once.
-    """
-    ended = set(leaves)
-    found = [root]
-    waiting = list(reversed(children.get(root, ())))
-    while waiting:
-        node = waiting.pop()
-        if node not in ended:
-            found.append(node)
-            waiting += reversed(children.get(node, ()))
-    return found
-
-
-def leaves_per_prompt(trees: int, expansions: int, rounds: int) -> int:
-    """M (L·N + 1) episodes from M trees, N expansions a round, L rounds."""
-    return trees * (rounds * expansions + 1)
-
-
-def expected_budget(trees: int, expansions: int, rounds: int) -> float:
-    """Expected cost of a prompt in whole episodes, M + M·L·N / 2: a branch starts half way on average."""
-    return trees + trees * rounds * expansions / 2

@@ -97,6 +97,9 @@ def policy_loss(objective: Objective, tokens: Tokens, kl_coef: float | None = No
     if objective.entropy_coef:
         assert tokens.entropy is not None, "an entropy bonus needs entropies"
         losses = losses - objective.entropy_coef * tokens.entropy
+    for term in objective.terms:
+        seen[term.name] = added = term.losses(tokens)
+        losses = losses + added
     with torch.no_grad():
         change = log_ratios(logp, old_logp)
         seen["approx_kl"] = torch.exp(change) - 1.0 - change
@@ -125,16 +128,16 @@ def metrics(parts: Iterable[Sums]) -> dict[str, float]:
     difference of log-probabilities), `mismatch_abs_max`, `mismatch_ratio` (trainer over sampler, 1 where they
     agree), `mismatch_ratio_max`, `mismatch_weight` (what the loss was multiplied by).
     """
-    totals: Sums = {}
+    sum_by_group: Sums = {}
     tokens: Sums = {}
     for part in parts:
         for name, value in part.items():
             tokens[name] = tokens.get(name, 0.0) + part.get("tokens", 0.0)
             if name.endswith("_max"):
-                totals[name] = max(totals.get(name, value), value)
+                sum_by_group[name] = max(sum_by_group.get(name, value), value)
             else:
-                totals[name] = totals.get(name, 0.0) + value
+                sum_by_group[name] = sum_by_group.get(name, 0.0) + value
     return {
         name: value if name == "tokens" or name.endswith("_max") else value / max(tokens[name], 1.0)
-        for name, value in totals.items()
+        for name, value in sum_by_group.items()
     }

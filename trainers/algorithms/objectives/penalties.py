@@ -32,24 +32,24 @@ def soft_overlong(
     return np.maximum(line, -1.0) if floor else line
 
 
-def shaped(rollouts: Rollouts, overlong: Overlong) -> Rollouts:
+def apply_overlong_penalty(rollouts: Rollouts, overlong: Overlong) -> Rollouts:
     """The rollouts with the overlong penalty on each episode's last turn."""
     if overlong.coef == 0.0:
         return rollouts
     if overlong.max_tokens is None:
         raise ConfigurationError("the overlong penalty needs an episode's limit: set overlong.max_tokens.")
     penalties = soft_overlong(rollouts.episode_lengths, overlong.max_tokens, overlong.cache, floor=overlong.floor)
-    return rollouts.penalised(overlong.coef * penalties)
+    return rollouts.add_episode_penalties(overlong.coef * penalties)
 
 
-def learnable(rollouts: Rollouts, overlong: Overlong) -> BoolArray:
+def tokens_in_loss(rollouts: Rollouts, overlong: Overlong) -> BoolArray:
     """Which sampled tokens enter the loss, [N]: with `drop_truncated` not those of episodes that a limit cut."""
     if not overlong.drop_truncated:
         return np.ones(rollouts.actions, dtype=bool)
     return ~rollouts.truncated[rollouts.action_episode]
 
 
-def limited(overlong: Overlong, limit: int | None) -> Overlong:
+def resolve_overlong(overlong: Overlong, limit: int | None) -> Overlong:
     """With the run's own limit where the recipe names none; a soft zone too long for it shrinks to its last fifth,
     the share that it has in the paper."""
     if overlong.coef == 0 or overlong.max_tokens is not None or limit is None:

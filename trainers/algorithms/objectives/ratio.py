@@ -61,5 +61,5 @@ def segment_means(values: Tensor, segments: Tensor) -> Tensor:
 def segment_sums(values: Tensor, segments: Tensor) -> Tensor:
     """The sum of each value's segment, at every place of it. Shapes [N]; segments are small integers ≥ 0."""
     size = int(segments.max()) + 1 if segments.numel() else 0
-    totals = torch.zeros(size, dtype=values.dtype, device=values.device).index_add(0, segments, values)
-    return totals[segments]
+    sum_by_group = torch.zeros(size, dtype=values.dtype, device=values.device).index_add(0, segments, values)
+    return sum_by_group[segments]

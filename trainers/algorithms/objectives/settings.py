@@ -7,6 +7,7 @@ from typing import Literal
 
 from ....envs.checks import at_least, one_of
 from ....envs.errors import ConfigurationError
+from .term import Term
 
 Ratio = Literal["token", "sequence", "sequence-token", "turn"]
 Aggregation = Literal[
@@ -99,6 +100,7 @@ class Objective:
         entropy_coef: the loss falls by this times the policy's mean entropy.
         kl: distance to a reference policy.
         mismatch: correction for the sampler's own probabilities.
+        terms: Further terms of the loss, such as a plug-in's.
     """
 
     ratio: Ratio = "token"
@@ -111,6 +113,7 @@ class Objective:
     entropy_coef: float = 0.0
     kl: Kl = Kl()
     mismatch: Mismatch = Mismatch()
+    terms: tuple[Term, ...] = ()
 
     def __post_init__(self) -> None:
         one_of("objective.ratio", self.ratio, RATIOS)

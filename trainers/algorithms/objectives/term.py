@@ -1,0 +1,34 @@
+"""Additional terms of the policy's loss."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .loss import Tokens
+
+
+@dataclass(frozen=True)
+class Term(ABC):
+    """Term that the objective adds to the loss of every token, beside the clipped surrogate.
+
+    Class attributes:
+        name: Name of the term, in `objective.terms` and in the metrics.
+        needs_reference: True if `losses` reads `Tokens.ref_logp`.
+        needs_entropy: True if `losses` differentiates `Tokens.entropy`.
+    """
+
+    name: ClassVar[str]
+    needs_reference: ClassVar[bool] = False
+    needs_entropy: ClassVar[bool] = False
+
+    @abstractmethod
+    def losses(self, tokens: Tokens) -> Tensor:
+        """Return the term at every token, its coefficient included, shape [n].
+
+        The tokens' weights (the aggregation of the objective) are applied by the caller.
+        """

@@ -1,0 +1,130 @@
+"""Folder of a run: its settings in `run.json`, and the right to write into it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ...envs.errors import ConfigurationError, DataError
+from ...envs.files import write_atomic
+from ..config.run import SFTConfig, TrainingConfig
+from ..config.serialize import from_plain, to_plain
+from .store import Checkpoints
+
+SETTINGS_FILE = "run.json"
+MODEL_FOLDER = "model"
+"""Name of the trained model within the folder of its run."""
+
+_FIXED = {
+    TrainingConfig: ("recipe", "env", "model", "seed", "dialogue", "validation", "hardware"),
+    SFTConfig: ("env", "model", "seed", "dialogue", "hardware", "expert", "sft"),
+}
+"""Settings that must not change when a run is resumed; see `_fixed_part` for the exceptions below them."""
+
+
+def claim_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> None:
+    """Write the settings of a run into its folder, unless the folder holds another run.
+
+    Args:
+        config: Configuration of the run.
+        resume: Continue the run in the folder, which must have been started with the same settings.
+
+    Raises:
+        ConfigurationError: The folder holds another run, or this one and `resume` is False.
+        DataError: The settings in the folder cannot be read.
+    """
+    folder, settings = config.out, to_plain(config)
+    stored = read_run_settings(folder)
+    has_checkpoints = Checkpoints(folder / "checkpoints").last is not None
+    if has_checkpoints or (folder / MODEL_FOLDER).exists():
+        if stored is None and not has_checkpoints:
+            raise ConfigurationError(f"{folder}: holds a model that belongs to no run; choose another --out.")
+        if stored is not None and ("recipe" in stored) != ("recipe" in settings):
+            raise ConfigurationError(f"{folder}: holds another kind of run; choose another --out.")
+        if not resume:
+            raise ConfigurationError(
+                f"{folder}: holds a run; continue it with --resume {folder}, or choose another --out."
+            )
+        for name in _FIXED[type(config)]:
+            # Without stored settings those of the caller are taken; see `read_run_settings`.
+            before = _fixed_part(name, (stored or settings).get(name))
+            now = _fixed_part(name, settings[name])
+            if before != now:
+                raise ConfigurationError(
+                    f"{folder}: was started with another {name} ({_difference(before, now)}); resume it with the "
+                    "same one, or choose another --out."
+                )
+    if stored == settings:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / SETTINGS_FILE, json.dumps(settings, indent=2) + "\n")
+    except OSError as error:
+        raise ConfigurationError(f"{folder}: cannot be written to ({error.strerror}).") from None
+
+
+def read_run_settings(folder: Path) -> dict[str, Any] | None:
+    """Return the settings of the run in a folder as plain data; None if the folder holds none.
+
+    Raises:
+        DataError: They cannot be read.
+    """
+    path = folder / SETTINGS_FILE
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        settings = str(error)
+    if not isinstance(settings, dict):
+        raise DataError(
+            path,
+            f"does not hold the settings of a run ({settings}). Choose another --out; or delete the file and pass "
+            "--resume with all settings of the run, which continues it from its last checkpoint.",
+        )
+    return settings
+
+
+def read_config(folder: Path, kind: type[TrainingConfig] | type[SFTConfig]) -> Any:
+    """Return the configuration of the run in a folder; `out` is the folder, wherever it was moved to.
+
+    Raises:
+        ConfigurationError: The folder holds no run of this kind, or one of another version of Arboretum.
+        DataError: Its settings cannot be read.
+    """
+    settings = read_run_settings(folder)
+    command = "train" if kind is TrainingConfig else "sft"
+    if settings is None:
+        raise ConfigurationError(
+            f"{folder}: holds no {SETTINGS_FILE}, so there is no run to resume; pass the folder of a run, or all "
+            f"settings of the run beside --resume."
+        )
+    if ("recipe" in settings) != (kind is TrainingConfig):
+        raise ConfigurationError(f"{folder}: holds a run of another kind, not of `arboretum {command}`.")
+    try:
+        return from_plain(kind, {**settings, "out": str(folder)})
+    except ConfigurationError as error:
+        raise DataError(
+            folder / SETTINGS_FILE, f"was written by another version of Arboretum ({error})."
+        ) from None
+
+
+def _fixed_part(name: str, value: Any) -> Any:
+    """Return the part of a setting that must not change: a run may be prolonged and moved to other hardware."""
+    if name == "hardware" and isinstance(value, dict):
+        return {"lora": value.get("lora")}
+    if name == "recipe" and isinstance(value, dict):
+        optimization = value.get("optimization")
+        if isinstance(optimization, dict):
+            return {**value, "optimization": {k: v for k, v in optimization.items() if k != "updates"}}
+    return value
+
+
+def _difference(before: Any, now: Any, path: str = "") -> str:
+    """Return the first difference of two plain settings in words."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in {**before, **now}:
+            if before.get(key) != now.get(key):
+                return _difference(before.get(key), now.get(key), f"{path}.{key}" if path else key)
+    return f"{path or 'it'} was {before!r} and is {now!r}"

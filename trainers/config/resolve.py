@@ -1,0 +1,45 @@
+"""Objects that settings refer to: the dialogue, the suite entry, and the longest episode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...agents.dialogue import Dialogue, make_dialogue
+from ...envs.core import TextEnv
+from ...eval.suite import Entry
+from ..algorithms.samplers import Sampler
+from .settings import DialogueConfig, EnvConfig
+
+
+def resolve_dialogue(config: DialogueConfig, sampler: Sampler) -> Dialogue:
+    """Return the dialogue of a run; the dialogue's own settings override those of the recipe's sampler.
+
+    Raises:
+        ConfigurationError: Unknown dialogue or setting, or a value out of range.
+    """
+    name = config.name or ("no_think" if sampler.think is False else "think")
+    from_recipe = {
+        option: getattr(sampler, option)
+        for option in ("max_turns", "max_actions_per_turn", "max_actions", "format_penalty")
+        if getattr(sampler, option) is not None
+    }
+    return make_dialogue(name, {**from_recipe, **config.settings})
+
+
+def make_entry(env: EnvConfig, split: str | None, tasks: int | None = None, repeats: int = 1) -> Entry:
+    """Return the suite entry of an environment, as evaluation uses it."""
+    return Entry(env.id, env.id, env.kwargs, split, tasks, repeats=repeats)
+
+
+def max_episode_tokens(dialogue: Dialogue, sampler: Sampler, env: TextEnv[Any], context: int | None) -> int | None:
+    """Return an upper bound on the sampled tokens of an episode, or None if nothing bounds them.
+
+    Args:
+        dialogue: Dialogue, which may limit turns.
+        sampler: Sampler of the recipe, which limits the tokens of a reply.
+        env: Environment, which may limit steps.
+        context: Context window of the model in tokens; None if unlimited.
+    """
+    turns = min((n for n in (dialogue.max_turns, env.max_steps) if n is not None), default=None)
+    bounds = [None if turns is None else turns * sampler.reply_tokens, context]
+    return min((bound for bound in bounds if bound is not None), default=None)
