@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import arboretum  # noqa: F401
 from arboretum.envs import ConfigurationError
-from arboretum.envs.blocksworld.generation import FAMILIES, canonical, generate
+from arboretum.envs.blocksworld.generation import FAMILIES, canonical_form, generate
 from arboretum.envs.blocksworld.solver import optimal_plan
 
 
@@ -185,7 +185,7 @@ def test_splits_share_no_task_up_to_renaming(family, blocks):
     # 1600 training tasks (RAGEN: 200 iterations of 8), 512 validation and test tasks
     sizes = {"train": 1600, "valid": 512, "test": 512}
     found = {
-        split: {repr(canonical(generate(family, blocks, f"{split}/{i}"))) for i in range(size)}
+        split: {repr(canonical_form(generate(family, blocks, f"{split}/{i}"))) for i in range(size)}
         for split, size in sizes.items()
     }
     assert all(found.values())

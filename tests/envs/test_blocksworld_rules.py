@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import arboretum  # noqa: F401
-from arboretum.envs.blocksworld.generation import LETTERS, canonical, random_arrangement
-from arboretum.envs.blocksworld.notation import COLOURS, Unreadable, Vocabulary
+from arboretum.envs.blocksworld.generation import LETTERS, canonical_form, random_arrangement
+from arboretum.envs.blocksworld.notation import COLORS, Unreadable, Vocabulary
 from arboretum.envs.blocksworld.rules import Goal, Problem, facts
 
 Atom = tuple[str, ...]
@@ -129,7 +129,7 @@ def test_every_canonical_wording_is_read_back(blocks, notation, rng):
         text = Vocabulary(names, notation).action(action)
         assert Vocabulary(names, notation).read(text) == action
         if notation == "english":
-            assert all(COLOURS[n] in text if n < 12 else f" {names[n]} " in text for n in action[1:] if n >= 0)
+            assert all(COLORS[n] in text if n < 12 else f" {names[n]} " in text for n in action[1:] if n >= 0)
 
 
 def test_longer_names_stay_as_they_are():
@@ -151,10 +151,10 @@ def test_identity_survives_renaming_and_tells_problems_apart(blocks, rng):
     renamed = Problem(
         problem.names, tuple(moved), Goal(on=tuple(sorted((new[b], new[s]) for b, s in problem.goal.on)))
     )
-    assert canonical(problem) == canonical(renamed)
+    assert canonical_form(problem) == canonical_form(renamed)
     if problem.goal.on:
         fewer = problem._replace(goal=Goal(on=problem.goal.on[1:]))
-        assert canonical(problem) != canonical(fewer)
+        assert canonical_form(problem) != canonical_form(fewer)
 
 
 def test_identity_counts_problems_up_to_renaming():
@@ -167,7 +167,7 @@ def test_identity_counts_problems_up_to_renaming():
     keys = set()
     for init, final in product(arrangements, repeat=2):
         goal = tuple((b, s) for b, s in enumerate(final) if s >= 0)
-        keys.add(canonical(Problem(("a", "b", "c"), init, Goal(on=goal))))
+        keys.add(canonical_form(Problem(("a", "b", "c"), init, Goal(on=goal))))
         images = []
         for new in permutations(range(3)):
             moved = sorted((new[b], new[s] if s >= 0 else s) for b, s in enumerate(init))
