@@ -20,8 +20,6 @@ PICK_UP = "pick-up"
 PUT_DOWN = "put-down"
 STACK = "stack"
 UNSTACK = "unstack"
-ARITY = {PICK_UP: 1, PUT_DOWN: 1, STACK: 2, UNSTACK: 2}
-"""Number of blocks that each operator takes."""
 
 
 class Action(NamedTuple):

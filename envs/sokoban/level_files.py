@@ -26,7 +26,7 @@ SYMBOLS = {
     "@": STANDARD.player,
     "+": STANDARD.player_on_target,
 }
-"""From the symbols of the common Sokoban level format (Boxoban uses all but `*` and `+`) to the standard ones."""
+"""Mapping from the symbols of the common Sokoban level format (Boxoban uses all but `*` and `+`) to ours."""
 
 _TO_STANDARD = str.maketrans(SYMBOLS)
 _BOARD_BYTES = 10 * 11  # ten rows with their newlines
