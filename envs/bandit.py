@@ -55,17 +55,26 @@ class Choice(NamedTuple):
 class Bandit(TextEnv[Choice]):
     """## Description
     A bandit with two arms, each named after a profession. The low-risk arm always pays `low_reward`; the high-risk
-    arm pays 1.0 with probability 0.25 and 0.0 otherwise. Only the names distinguish the arms: the high-risk
-    arm has the name of the riskier profession, or of the safer one with `reverse=True` (`TextBanditRev-v0`).
+    arm pays 1.0 with probability 0.25 and 0.0 otherwise, which is more on average. Only the names distinguish the
+    arms: the high-risk arm has the name of the riskier profession, or of the safer one with `reverse=True`
+    (`TextBanditRev-v0`).
+
+    ## Observations
+    The observation names the arms, and after the choice the payment. The first observation of `reset(seed=0)` is
+
+    ```
+    The arms are Pharmacist and Musician. Which one do you choose?
+    ```
 
     ## Actions
-    The name of an arm, in upper or lower case.
+    An action is the name of an arm, in upper or lower case.
 
     ## Rewards
-    The payment of the chosen arm. The episode is a success if the high-risk arm was chosen, whatever it paid.
+    The reward is the payment of the chosen arm. The episode is a success if the high-risk arm was chosen, whatever
+    it paid.
 
     ## Episode end
-    After one valid choice.
+    The episode terminates after one valid choice, and truncates after `max_steps` steps.
 
     ## Arguments
     * `split`: "train" (12 pairs of names) or "test" (8 other pairs). Each pair gives two tasks, one for each order

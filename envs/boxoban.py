@@ -28,10 +28,10 @@ class Boxoban(BoardEnv):
     files, levels of the same size are generated.
 
     ## Observations, actions, rewards
-    As in `TextSokoban-v0`.
+    These are the same as in [`TextSokoban-v0`](sokoban.md).
 
     ## Episode end
-    When every box is on a target (success), or after `max_steps` steps.
+    The episode terminates when every box is on a target (success), and truncates after `max_steps` steps.
 
     ## Arguments
     * `split`: with files, a folder ("medium/valid", "unfiltered/test", "hard"), the parent of several folders
@@ -41,10 +41,10 @@ class Boxoban(BoardEnv):
     * `generated=False`: generate levels even if there are files.
     * `max_steps=400`: step limit. The longest optimal solution among the first 1000 levels of `medium/valid`,
       `unfiltered/test` and `hard` has 152 moves.
-    * `vocabulary`, `observation_format`: as in `TextSokoban-v0`.
+    * `vocabulary`, `observation_format`: symbols and format of the observations, as in `TextSokoban-v0`.
 
     ## Source
-    Guez, Mirza, Gregor et al., "An investigation of model-free planning" (2018), and its level files.
+    The levels were published with Guez, Mirza, Gregor et al., "An investigation of model-free planning" (2018).
     """
 
     def __init__(

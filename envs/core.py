@@ -76,21 +76,47 @@ class Snapshot(NamedTuple):
 class TextEnv(gym.Env[str, str], Generic[StateT]):
     """Gymnasium environment whose observations and actions are strings.
 
-    Arguments that all environments share:
-        split: Task split to draw from ("train", "valid", "test", or names of the environment's own). None uses
-            the tasks of all splits.
-        max_steps: Number of steps after which an unfinished episode is truncated. None removes the limit. The
-            step count is part of a snapshot, so the limit holds along every branch of a tree.
-        reward_mode: "dense" for the published rewards; "sparse" for 1.0 at a successful end and 0.0 otherwise.
-        admissible: Include `admissible_actions` in every `info`.
-        render_mode: None, or "ansi" for a `render()` that returns the current observation.
+    ## Arguments
+    Every environment has these arguments:
 
-    `reset(seed=n)` draws a task and seeds the episode's random generator from n. `reset(seed=n, options={"task":
-    t})` opens task t (a name, or an index into `tasks`) and uses n for the random generator only. The members of a
-    group share t and differ in n.
+    * `split`: task split to draw from ("train", "valid", "test", or names of the environment's own). None uses the
+      tasks of all splits.
+    * `max_steps`: number of steps after which an unfinished episode is truncated. None removes the limit. The step
+      count is part of a snapshot, so the limit holds along every branch of a tree.
+    * `reward_mode="dense"`: "dense" for the published rewards; "sparse" for 1.0 at a successful end and 0.0
+      otherwise.
+    * `admissible=False`: include `admissible_actions` in every `info`.
+    * `render_mode=None`: "ansi" for a `render()` that returns the current observation.
 
-    Every `info` contains `task` (str) and the booleans `success`, `valid` and `changed` (see `Outcome`).
+    ## Reset and step
+    `reset(seed=n)` draws a task and seeds the episode's random generator from n.
 
+    `reset(seed=n, options={"task": t})` opens task t (a name, or an index into `tasks`) and uses n for the random
+    generator only. The members of a group share t and differ in n.
+
+    `step(action)` never raises on a string. An invalid action returns a refusal as observation and leaves the
+    state unchanged.
+
+    ## `info`
+    Every `info` contains
+
+    * `task`: name of the open task;
+    * `success`: True if the task is solved;
+    * `valid`: True if the last action was understood and legal;
+    * `changed`: True if the last action changed the state;
+    * `admissible_actions`, with `admissible=True`: the valid actions, or None if they cannot be listed.
+
+    ## Additional methods
+    On `env.unwrapped`:
+
+    * `tasks`: task names of the chosen split.
+    * `instructions`: description of the environment and its actions, for an agent to read once.
+    * `admissible_actions()`: the valid actions in the current state, or None if they cannot be listed.
+    * `snapshot()` and `restore(snapshot)`: the complete episode as a small picklable value.
+    * `state_key()`: hashable identity of the current state.
+    * `expert_actions()`: a plan from the current state to success, or None.
+
+    ## Subclasses
     A subclass calls `super().__init__`, sets `tasks`, and defines `instructions`, `_open`, `_observe`, `_apply`,
     `state_key`, `admissible_actions` and `expert_actions`. The shortest example is `envs/bandit.py`.
     """

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gymnasium.envs.registration import load_env_creator, registry
 
+from .core import TextEnv
 from .registry import EnvSpec
 
 _NOTE = "<!-- Generated from the class docstring by `make docs`. -->"
@@ -32,7 +33,9 @@ def pages(specs: Iterable[EnvSpec]) -> Iterator[tuple[str, str]]:
         name = f"{class_specs[0].module}.md"
         yield name, f"{_NOTE}\n# {cls}\n\n{_TABLE_HEAD}{rows}\n\n{text}\n"
         index_rows += [f"| [`{spec.id}`]({name}) | {spec.summary} |" for spec in class_specs]
-    yield "README.md", f"{_NOTE}\n# Environments\n\n{_TABLE_HEAD}" + "\n".join(index_rows) + "\n"
+    index = _TABLE_HEAD + "\n".join(index_rows)
+    interface = inspect.getdoc(TextEnv) or ""
+    yield "README.md", f"{_NOTE}\n# Environments\n\n{index}\n\n# Common interface: `TextEnv`\n\n{interface}\n"
 
 
 def write_pages(folder: Path, specs: Iterable[EnvSpec]) -> list[Path]:

@@ -47,11 +47,17 @@ class Blocksworld(TextEnv[Position]):
     line failed).
 
     ## Observations
-    All facts that hold, and the goal, in the chosen notation.
+    The observation lists all facts that hold, and the goal, in the chosen notation. The first observation of
+    `reset(seed=0)` with `blocks=3` and `notation="pddl"` is
+
+    ```
+    (:init (clear a) (clear b) (handempty) (on a c) (ontable b) (ontable c))
+    (:goal (and (on c b)))
+    ```
 
     ## Rewards
-    1.0 when the goal is reached, otherwise 0.0, like PlanBench's scores. `reward_mode="sparse"` gives the same
-    rewards.
+    The reward is 1.0 when the goal is reached and 0.0 otherwise, like PlanBench's scores. `reward_mode="sparse"`
+    gives the same rewards.
 
     ## Episode end
     The episode terminates at the goal (success). In step mode it truncates after `max_steps` actions; in plan mode

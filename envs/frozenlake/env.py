@@ -54,15 +54,28 @@ class FrozenLake(TextEnv[int]):
     Gymnasium's `FrozenLake-v1`.
 
     ## Actions
-    Left, Down, Right and Up, in upper or lower case. All four are always valid.
+    The actions are Left, Down, Right and Up, in upper or lower case. All four are always valid.
 
     ## Observations
     `observation_format="grid"` shows the board, one line per row. Its symbols are `P` the agent, `_` ice (the
     start included), `O` a hole, `G` the goal, `X` the agent in a hole and `√` the agent on the goal. "coord" shows
-    the coordinates (row, column), counted from 0, of start, goal, agent and holes. "grid_coord" shows both.
+    the coordinates (row, column), counted from 0, of start, goal, agent and holes. "grid_coord" shows both. The
+    first observation of `reset(seed=0)` is
+
+    ```
+    Board: 4 rows, 4 columns; positions are (row, column), counted from 0
+    Start: (0, 0)
+    Goal: (2, 1)
+    Player: (0, 0)
+    Holes: (3, 1), (3, 3)
+    P___
+    ____
+    _G__
+    _O_O
+    ```
 
     ## Rewards
-    1.0 on the goal, otherwise 0.0. `reward_mode="sparse"` gives the same rewards.
+    The reward is 1.0 on the goal and 0.0 elsewhere. `reward_mode="sparse"` gives the same rewards.
 
     ## Episode end
     The episode terminates on the goal (success) or in a hole, and truncates after `max_steps` steps.

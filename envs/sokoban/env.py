@@ -217,15 +217,37 @@ class Sokoban(BoardEnv):
     player and inner walls. "grid_coord" shows the coordinates without the walls, followed by the board. Each line
     of coordinates lists the cells that show one symbol; "Targets" are therefore the targets with nothing on them.
 
+    The first observation of `reset(seed=0)` with "grid" is
+
+    ```
+    ######
+    #____#
+    #__XP#
+    #_O###
+    ######
+    ######
+    ```
+
+    | cell | "standard" vocabulary | "new" vocabulary |
+    |---|---|---|
+    | wall | `#` | `W` |
+    | floor | `_` | `.` |
+    | target | `O` | `G` |
+    | box on a target | `√` | `C` |
+    | box | `X` | `B` |
+    | player | `P` | `A` |
+    | player on a target | `S` | `@` |
+
     ## Actions
-    Up, Down, Left and Right, in upper or lower case. All four are always valid; a blocked move changes nothing.
+    The actions are Up, Down, Left and Right, in upper or lower case. All four are always valid; a blocked move
+    changes nothing. A push moves one box by one cell, if the cell beyond it is free.
 
     ## Rewards
-    -0.1 for every move, +1 for a box pushed onto a target, -1 for a box pushed off a target, and +10 when all
-    boxes are on targets. A level with one box, solved in n moves, pays 11 - 0.1 n.
+    A move gives -0.1, a box pushed onto a target +1, a box pushed off a target -1, and the solution of the level
+    +10. A level with one box, solved in n moves, pays 11 - 0.1 n in total.
 
     ## Episode end
-    The episode terminates when every box is on a target (success) and truncates after `max_steps` steps.
+    The episode terminates when every box is on a target (success), and truncates after `max_steps` steps.
 
     ## Arguments
     * `split`: "train", "valid" or "test". None uses the levels of all three.
