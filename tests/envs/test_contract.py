@@ -273,16 +273,16 @@ def test_snapshot_of_another_environment_is_rejected(id: str) -> None:
 def test_step_limit_is_part_of_a_snapshot(id: str) -> None:
     env = make(id, max_steps=3)
     env.reset(seed=0)
-    env.step("no world knows this action")
+    env.step("no environment has this action")
     snapshot = env.snapshot()
     for _ in range(2):
         env.restore(snapshot)
-        assert env.step("no world knows this action")[3] is False
-        *_, terminated, truncated, info = env.step("no world knows this action")
+        assert env.step("no environment has this action")[3] is False
+        *_, terminated, truncated, info = env.step("no environment has this action")
         assert truncated and not terminated and not info["success"]
     endless = make(id, max_steps=None)
     endless.reset(seed=0)
-    assert not any(endless.step("no world knows this action")[3] for _ in range(300))
+    assert not any(endless.step("no environment has this action")[3] for _ in range(300))
 
 
 # ---------------------------------------------------------------------- actions

@@ -238,15 +238,19 @@ def test_expert_and_random_actions_succeed_at_the_computed_rates(preset, limit):
 
 def test_documented_success_rates_hold():
     """Values of the docstring's table and, within sampling error, of RAGEN's validation maps (0.949 and 0.483)."""
-    for preset, optimum, probabilities, ragen in (
+    for preset, expected_optimal, expected_random, ragen_optimal in (
         ((4, 0.9, 0.8), 0.956, 0.249, 0.949),
         ((4, 0.8, 1 / 3), 0.499, 0.216, 0.483),
     ):
         size, p_frozen, rate = preset
         maps = [generated_lake(size, p_frozen, "random", f"test/{i}").desc for i in range(400)]
-        best = np.array([optimal_success(desc, rate, 10) for desc in maps])
+        optimal = np.array([optimal_success(desc, rate, 10) for desc in maps])
         uniform = np.array([random_success(desc, 10) for desc in maps])
-        for sample, value in ((best, optimum), (uniform, probabilities), (best, ragen)):
+        for sample, value in (
+            (optimal, expected_optimal),
+            (uniform, expected_random),
+            (optimal, ragen_optimal),
+        ):
             assert abs(sample.mean() - value) < 4 * sample.std() / 20 + 0.001
 
 
@@ -260,7 +264,7 @@ def test_expert_plan_depends_on_remaining_steps():
     assert terminated and info["success"] and env.expert_actions() is None
     short = make(map=["SFF", "FHF", "FFG"], success_rate=1.0, max_steps=3)
     short.reset(seed=0)
-    assert short.expert_actions() is None  # too far
+    assert short.expert_actions() is None  # the goal is four steps away
     # With two remaining steps, the risky path is the only one.
     risky = ["SFG", "FHH", "FFF"]
     env = make(map=risky, success_rate=0.8, max_steps=2)

@@ -60,7 +60,7 @@ def test_snapshot_is_small_and_continues_identically_in_another_env():
 
 
 def test_environments_are_independent_of_each_other_and_of_global_generators():
-    def play(env, other=None):
+    def play_two_episodes(env, other=None):
         texts = []
         for seed in (1, 2):
             texts.append(env.reset(seed=seed)[0])
@@ -73,10 +73,10 @@ def test_environments_are_independent_of_each_other_and_of_global_generators():
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002  (the global generator must not be used)
     before = random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
-    alone = play(gym.make("TextSokobanHard-v0"))
+    alone = play_two_episodes(gym.make("TextSokobanHard-v0"))
     other = gym.make("TextSokobanHard-v0")
     other.reset(seed=99)
-    assert play(gym.make("TextSokobanHard-v0"), other) == alone
+    assert play_two_episodes(gym.make("TextSokobanHard-v0"), other) == alone
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # noqa: NPY002
 
 

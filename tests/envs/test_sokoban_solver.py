@@ -60,7 +60,7 @@ class Board:
                     (queue.append if price else queue.appendleft)((cost + price, next_state))
         return None
 
-    def play(self, plan):
+    def replay(self, plan):
         """Return (solved, pushes) after a plan in which every action must move the player."""
         state, pushes = (self.player, self.boxes), 0
         for action in plan:
@@ -97,9 +97,9 @@ def test_plans_are_optimal_and_unsolvable_boards_have_none(text):
     if fewest is None:
         assert plan is None and solve(masks, "pushes") is None
         return
-    assert plan is not None and len(plan) == fewest and board.play(plan)[0]
+    assert plan is not None and len(plan) == fewest and board.replay(plan)[0]
     by_pushes = solve(masks, "pushes")
-    assert by_pushes is not None and board.play(by_pushes) == (True, board.fewest(of_pushes=True))
+    assert by_pushes is not None and board.replay(by_pushes) == (True, board.fewest(of_pushes=True))
 
 
 @pytest.mark.parametrize("spec", [Spec(6, 1, 3, 9), Spec(7, 2, 10, 19), Spec(8, 2, 20, 40)])
@@ -187,8 +187,8 @@ def test_plans_of_published_levels_solve_them(path):
     levels = list(parse_levels(path.read_text(), path).values())
     for text in levels[:: max(1, len(levels) // 12)]:
         plan = solve(Masks.of(text, STANDARD))
-        assert plan is not None and Board(text).play(plan)[0]
+        assert plan is not None and Board(text).replay(plan)[0]
         by_pushes = solve(Masks.of(text, STANDARD), "pushes")
         assert by_pushes is not None and len(by_pushes) >= len(plan)
-        assert Board(text).play(by_pushes)[0]
-        assert Board(text).play(by_pushes)[1] <= Board(text).play(plan)[1]
+        assert Board(text).replay(by_pushes)[0]
+        assert Board(text).replay(by_pushes)[1] <= Board(text).replay(plan)[1]
