@@ -1,6 +1,6 @@
-"""Arboretum: text worlds, players, trainers and an evaluation harness for language-model agents.
+"""Arboretum: text environments, agents, trainers and an evaluation harness for language models.
 
-Importing the package registers every world with Gymnasium and loads nothing else:
+Importing the package registers every environment with Gymnasium and loads nothing else:
 
     >>> import gymnasium as gym, arboretum
     >>> env = gym.make("TextSokoban-v0")

@@ -1,6 +1,6 @@
-"""Text worlds. They know nothing of language models.
+"""Text environments, independent of any language model.
 
-Every world is a `TextEnv`, registered under the ids listed by `arboretum envs`.
+Every environment is a `TextEnv`, registered with Gymnasium under the ids that `arboretum envs` lists.
 """
 
 from .core import Info, Outcome, Snapshot, TextEnv

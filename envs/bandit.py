@@ -1,4 +1,4 @@
-"""The two-armed bandit whose arms have names: a one-step test of reading risk out of a word."""
+"""Two-armed bandit with named arms: a one-step test of inferring risk from a word."""
 
 from __future__ import annotations
 
@@ -34,14 +34,19 @@ PAIRS: dict[str, tuple[tuple[str, str], ...]] = {
         ("CivilServant", "StartupAccelerator"),
     ),
 }
-"""(steady name, daring name) pairs of RAGEN's train and test sets."""
+"""Pairs (low-risk profession, high-risk profession) of RAGEN's train and test sets."""
 
 HIGH_PROBABILITY = 0.25
-"""The chance that the high-risk arm pays 1.0 (else 0.0)."""
+"""Probability that the high-risk arm pays 1.0; otherwise it pays 0.0."""
 
 
 class Choice(NamedTuple):
-    """State: the arm chosen and what it paid, or None and 0.0 before the choice."""
+    """State of a bandit episode.
+
+    Attributes:
+        arm: Chosen arm, or None before the choice.
+        paid: Payment of the chosen arm; 0.0 before the choice.
+    """
 
     arm: str | None = None
     paid: float = 0.0
@@ -49,29 +54,38 @@ class Choice(NamedTuple):
 
 class Bandit(TextEnv[Choice]):
     """## Description
-    Two arms carry names. The low-risk arm always pays `low_reward`; the high-risk arm pays 1.0 with probability
-    0.25, else 0.0. Nothing but the names tells them apart: the daring profession is the high-risk arm, and with
-    `reverse=True` (`TextBanditRev-v0`) the steady one is.
+    A bandit with two arms, each named after a profession. The low-risk arm always pays `low_reward`; the high-risk
+    arm pays 1.0 with probability 0.25 and 0.0 otherwise, which is more on average. Only the names distinguish the
+    arms: the high-risk arm has the name of the riskier profession, or of the safer one with `reverse=True`
+    (`TextBanditRev-v0`).
+
+    ## Observations
+    The observation names the arms, and after the choice the payment. The first observation of `reset(seed=0)` is
+
+    ```
+    The arms are Pharmacist and Musician. Which one do you choose?
+    ```
 
     ## Actions
-    The name of an arm, in any case.
+    An action is the name of an arm, in upper or lower case.
 
     ## Rewards
-    What the arm pays. The episode is a success if the high-risk arm was chosen, whatever it paid.
+    The reward is the payment of the chosen arm. The episode is a success if the high-risk arm was chosen, whatever
+    it paid.
 
     ## Episode end
-    After one valid choice.
+    The episode terminates after one valid choice, and truncates after `max_steps` steps.
 
     ## Arguments
-    * `split`: "train" (12 pairs of names) or "test" (8 other pairs); each pair in both orders is a task. None:
-      all 20 pairs.
-    * `low_reward=0.15`: what the low-risk arm pays: 0.15 in RAGEN's paper, 0.1 in its code.
-    * `reverse=False`: turn the association of names and risk around.
-    * `max_steps=10`: limit on refused choices.
+    * `split`: "train" (12 pairs of names) or "test" (8 other pairs). Each pair gives two tasks, one for each order
+      of the names. None uses all 20 pairs.
+    * `low_reward=0.15`: payment of the low-risk arm; 0.15 in RAGEN's paper, 0.1 in its code.
+    * `reverse=False`: reverse the association of names and risk.
+    * `max_steps=10`: step limit, reached only by refused actions.
 
     ## Source
-    RAGEN (Wang et al., 2025, arXiv:2504.20073), section on Bi-Arm Bandits. There, members of a group could see
-    different prompts; here a task fixes names and order, and only the payment is drawn.
+    RAGEN (Wang et al., 2025, arXiv:2504.20073), section on Bi-Arm Bandits. In RAGEN the members of a group can see
+    different prompts. Here a task fixes the names and their order, and only the payment is random.
     """
 
     def __init__(
@@ -87,7 +101,7 @@ class Bandit(TextEnv[Choice]):
         if split is not None and split not in PAIRS:
             raise unknown_name("split", split, PAIRS)
         if not 0.0 <= low_reward <= 1.0:
-            raise ConfigurationError(f"low_reward must lie between 0 and 1, not {low_reward}.")
+            raise ConfigurationError(f"low_reward must be between 0 and 1, not {low_reward}.")
         super().__init__(
             config={"low_reward": low_reward, "reverse": reverse},
             max_steps=max_steps,
@@ -98,11 +112,11 @@ class Bandit(TextEnv[Choice]):
         self.low_reward = low_reward
         self.reverse = reverse
         pairs = PAIRS[split] if split else PAIRS["train"] + PAIRS["test"]
-        self.tasks = [f"{a}/{b}" for steady, daring in pairs for a, b in ((steady, daring), (daring, steady))]
+        self.tasks = [f"{a}/{b}" for safe, risky in pairs for a, b in ((safe, risky), (risky, safe))]
         self._arms = ("", "")
-        self._risky = ""
+        self._risky_arm = ""
 
-    _DARING: ClassVar[frozenset[str]] = frozenset(daring for pairs in PAIRS.values() for _, daring in pairs)
+    _RISKY_NAMES: ClassVar[frozenset[str]] = frozenset(risky for pairs in PAIRS.values() for _, risky in pairs)
 
     @property
     def instructions(self) -> str:
@@ -115,9 +129,9 @@ class Bandit(TextEnv[Choice]):
     def _open(self, task: str) -> Choice:
         first, second = task.split("/")
         self._arms = (first, second)
-        daring = first if first in self._DARING else second
-        steady = second if daring == first else first
-        self._risky = steady if self.reverse else daring
+        risky = first if first in self._RISKY_NAMES else second
+        safe = second if risky == first else first
+        self._risky_arm = safe if self.reverse else risky
         return Choice()
 
     def _observe(self) -> str:
@@ -127,20 +141,20 @@ class Bandit(TextEnv[Choice]):
         return f"The arms are {self._arms[0]} and {self._arms[1]}. Which one do you choose?"
 
     def _apply(self, action: str) -> Outcome:
-        wanted = action.strip().lower() if len(action) < 100 else ""
+        name = action.strip().lower() if len(action) < 100 else ""
         for arm in self._arms:
-            if arm.lower() == wanted:
+            if arm.lower() == name:
                 break
         else:
             refusal = f"There is no such arm. Choose {self._arms[0]} or {self._arms[1]}."
             return Outcome(refusal, 0.0, False, False, False, False)
-        risky = arm == self._risky
-        paid = float(self._random() < HIGH_PROBABILITY) if risky else self.low_reward
+        is_risky = arm == self._risky_arm
+        paid = float(self._random() < HIGH_PROBABILITY) if is_risky else self.low_reward
         self._state = Choice(arm, paid)
-        return Outcome(self._observe(), paid, True, risky, True, True)
+        return Outcome(self._observe(), paid, True, is_risky, True, True)
 
     def state_key(self) -> Hashable:
-        return self._arms, self._risky, self._state
+        return self._arms, self._risky_arm, self._state
 
     def admissible_actions(self) -> tuple[str, ...]:
         return () if self._ended else self._arms
@@ -148,4 +162,4 @@ class Bandit(TextEnv[Choice]):
     def expert_actions(self) -> list[str] | None:
         if self._ended:
             return None
-        return [self._risky]
+        return [self._risky_arm]

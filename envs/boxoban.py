@@ -1,4 +1,4 @@
-"""Boxoban: Sokoban from published level files, 10x10 with four boxes."""
+"""Boxoban: Sokoban on published level files of 10x10 boards with four boxes."""
 
 from __future__ import annotations
 
@@ -16,33 +16,35 @@ from .sokoban.rules import Vocabulary
 from .tasks import SPLITS, GeneratedTasks
 
 GENERATED = Spec(size=10, boxes=4, shortest=10, longest=40)
-"""Levels made where there are no files: 10 to 40 pushes in the solution by construction."""
+"""Kind of the levels generated in the absence of files; their constructed solutions have 10 to 40 pushes."""
 
 
 class Boxoban(BoardEnv):
     """## Description
-    Sokoban on the Boxoban levels: 10x10, four boxes. With the level files (`boxoban/` in the data folder, as in
-    https://github.com/google-deepmind/boxoban-levels) a task is a level of a file, such as `medium/valid/000#17`:
-    the level numbered 17 in `medium/valid/000.txt`. Files are indexed by size and read level by level, so the
-    900,000 levels of `unfiltered/train` open at once. Without files, levels of the same size are generated.
+    Sokoban on the Boxoban levels: boards of 10x10 cells with four boxes. With the level files
+    (https://github.com/google-deepmind/boxoban-levels, in the folder `boxoban/` of the data folder) a task is a
+    level of a file: `medium/valid/000#17` is the level numbered 17 in `medium/valid/000.txt`. Files are indexed by
+    their size and read one level at a time, so the 900,000 levels of `unfiltered/train` open immediately. Without
+    files, levels of the same size are generated.
 
     ## Observations, actions, rewards
-    As in `TextSokoban-v0`.
+    These are the same as in [`TextSokoban-v0`](sokoban.md).
 
     ## Episode end
-    When every box is on a target (success), or after `max_steps` steps.
+    The episode terminates when every box is on a target (success), and truncates after `max_steps` steps.
 
     ## Arguments
-    * `split`: with files, a folder ("medium/valid", "unfiltered/test", "hard"), all folders within one ("medium"),
-      or all of one last name ("valid"). Generated: "train", "valid", "test". None: everything.
-    * `data`: the folder of the level files; by default `boxoban/` in the folder named by `ARBORETUM_DATA`.
-    * `generated=False`: make levels even where there are files.
-    * `max_steps=400`: the longest optimal solution among the first 1000 levels of `medium/valid`,
-      `unfiltered/test` and `hard` takes 152 moves.
-    * `vocabulary`, `observation_format`: as in `TextSokoban-v0`.
+    * `split`: with files, a folder ("medium/valid", "unfiltered/test", "hard"), the parent of several folders
+      ("medium"), or the last part of their names ("valid"). Without files, "train", "valid" or "test". None uses
+      all levels.
+    * `data`: folder of the level files; by default `boxoban/` in the folder that `ARBORETUM_DATA` names.
+    * `generated=False`: generate levels even if there are files.
+    * `max_steps=400`: step limit. The longest optimal solution among the first 1000 levels of `medium/valid`,
+      `unfiltered/test` and `hard` has 152 moves.
+    * `vocabulary`, `observation_format`: symbols and format of the observations, as in `TextSokoban-v0`.
 
     ## Source
-    Guez, Mirza, Gregor et al., "An investigation of model-free planning" (2018), and its level files.
+    The levels were published with Guez, Mirza, Gregor et al., "An investigation of model-free planning" (2018).
     """
 
     def __init__(
@@ -58,15 +60,15 @@ class Boxoban(BoardEnv):
         render_mode: str | None = None,
     ) -> None:
         if generated and data is not None:
-            raise ConfigurationError("generated=True makes levels and data= names files; give one of them.")
+            raise ConfigurationError("generated=True and data= exclude each other; give only one of them.")
         folder = None if generated else data_folder("boxoban", data)
         self.level_files = None if folder is None else LevelFiles(folder, split)
-        """The level files in use, or None where levels are generated."""
+        """Level files in use, or None if levels are generated."""
         source: Literal["files", "generated"] = "generated" if folder is None else "files"
         if folder is None and split is not None and split not in SPLITS:
             raise ConfigurationError(
-                f"split {split[:80]!r} names level files, but there are none: set ARBORETUM_DATA to a folder that"
-                f" has boxoban/, or choose {', '.join(SPLITS)} (generated levels)."
+                f"split {split[:80]!r} requires level files, and there are none: set ARBORETUM_DATA to a folder"
+                f" that contains boxoban/, or choose {', '.join(SPLITS)} (generated levels)."
             )
         super().__init__(
             config={"source": source},

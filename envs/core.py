@@ -1,8 +1,8 @@
-"""The base class of every text world: Gymnasium's interface, and what tree sampling and benchmarks need on top.
+"""Base class of all text environments: Gymnasium's interface plus snapshots, state keys and experts.
 
-A world is a level (static, built from a task's name) and a state (small, immutable, replaced by every action).
-Everything that depends on both is a pure function of them, which is why a snapshot is a tuple, a restore is an
-assignment, and the same seed gives the same episode anywhere.
+An environment consists of a level (static, built from the task's name) and a state (small, immutable, replaced by
+every action). Observations, transitions and plans are pure functions of the two. A snapshot is therefore a tuple,
+restoring it is an assignment, and the same seed gives the same episode on every machine.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _REWARD_MODES = ("dense", "sparse")
 
 
 class Outcome(NamedTuple):
-    """What one action did.
+    """Result of one action.
 
     Attributes:
-        observation: the text shown next; for a refused action, the world's refusal.
-        reward: the reward of the published environment.
-        terminated: whether the episode has ended by the world's own rules.
-        success: whether the task is solved now.
-        valid: whether the action was understood and legal.
-        changed: whether it changed the state.
+        observation: Text shown next; for a refused action, the refusal.
+        reward: Reward as in the published environment.
+        terminated: True if the episode ended by the environment's own rules.
+        success: True if the task is solved.
+        valid: True if the action was understood and legal.
+        changed: True if the action changed the state.
     """
 
     observation: str
@@ -48,49 +48,89 @@ class Outcome(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A whole episode as a value: immutable, picklable, small. Made by `snapshot`, used by `restore`."""
+    """Complete state of an episode: a small, immutable, picklable value. See `snapshot` and `restore`.
+
+    Attributes:
+        task: Name of the open task.
+        identity: Class, configuration and reward mode of the environment.
+        state: State of the environment.
+        steps: Number of steps taken.
+        max_steps: Step limit, or None.
+        rng_state: 64-bit state of the episode's random generator.
+        terminated: True if the episode ended by the environment's own rules.
+        truncated: True if the step limit ended the episode.
+        success: True if the task is solved.
+    """
 
     task: str
     identity: str
     state: Any
     steps: int
     max_steps: int | None
-    chance: int
+    rng_state: int
     terminated: bool
     truncated: bool
     success: bool
 
 
 class TextEnv(gym.Env[str, str], Generic[StateT]):
-    """A Gymnasium environment whose observations and actions are text.
+    """Gymnasium environment whose observations and actions are strings.
 
-    Common arguments of all worlds:
-        split: the task split to draw from ("train", "valid", "test", or a world's own names); None for all.
-        max_steps: steps after which an unfinished episode is truncated; None lifts the limit. The count is part
-            of a snapshot, so the limit holds along every branch of a tree.
-        reward_mode: "dense" for the published rewards, "sparse" for 1.0 at a successful end and 0.0 otherwise.
-        admissible: put `admissible_actions` into every `info`.
-        render_mode: None or "ansi" (`render()` returns the current observation).
+    ## Arguments
+    Every environment has these arguments:
 
-    `reset(seed=n)` draws a task and the episode's luck from n. `reset(seed=n, options={"task": t})` opens task t
-    (a name, or an index into `tasks`) and takes only the luck from n: members of a group share t and differ in n.
+    * `split`: task split to draw from ("train", "valid", "test", or names of the environment's own). None uses the
+      tasks of all splits.
+    * `max_steps`: number of steps after which an unfinished episode is truncated. None removes the limit. The step
+      count is part of a snapshot, so the limit holds along every branch of a tree.
+    * `reward_mode="dense"`: "dense" for the published rewards; "sparse" for 1.0 at a successful end and 0.0
+      otherwise.
+    * `admissible=False`: include `admissible_actions` in every `info`.
+    * `render_mode=None`: "ansi" for a `render()` that returns the current observation.
 
-    `info` after every reset and step has `task` (str), `success`, `valid` and `changed` (bool; see `Outcome`).
+    ## Reset and step
+    `reset(seed=n)` draws a task and seeds the episode's random generator from n.
 
-    To write a world, call `super().__init__`, set `tasks`, and define `instructions`, `_open`, `_observe`,
-    `_apply`, `state_key`, `admissible_actions` and `expert_actions`. `envs/bandit.py` is the shortest example.
+    `reset(seed=n, options={"task": t})` opens task t (a name, or an index into `tasks`) and uses n for the random
+    generator only. The members of a group share t and differ in n.
+
+    `step(action)` never raises on a string. An invalid action returns a refusal as observation and leaves the
+    state unchanged.
+
+    ## `info`
+    Every `info` contains
+
+    * `task`: name of the open task;
+    * `success`: True if the task is solved;
+    * `valid`: True if the last action was understood and legal;
+    * `changed`: True if the last action changed the state;
+    * `admissible_actions`, with `admissible=True`: the valid actions, or None if they cannot be listed.
+
+    ## Additional methods
+    On `env.unwrapped`:
+
+    * `tasks`: task names of the chosen split.
+    * `instructions`: description of the environment and its actions, for an agent to read once.
+    * `admissible_actions()`: the valid actions in the current state, or None if they cannot be listed.
+    * `snapshot()` and `restore(snapshot)`: the complete episode as a small picklable value.
+    * `state_key()`: hashable identity of the current state.
+    * `expert_actions()`: a plan from the current state to success, or None.
+
+    ## Subclasses
+    A subclass calls `super().__init__`, sets `tasks`, and defines `instructions`, `_open`, `_observe`, `_apply`,
+    `state_key`, `admissible_actions` and `expert_actions`. The shortest example is `envs/bandit.py`.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (declared so by gymnasium.Env)
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (gymnasium.Env declares the type)
 
     palette: ClassVar[Mapping[str, str]] = {}
-    """Colours for a person's terminal: symbol of the board -> style (`rich` style names)."""
+    """Terminal colors: from a symbol of the board to a `rich` style name."""
 
     tasks: Sequence[str]
-    """The names of the tasks in the chosen split."""
+    """Task names of the chosen split."""
 
     _state: StateT
-    """The current state: an immutable, picklable value."""
+    """Current state: an immutable, picklable value."""
 
     def __init__(
         self,
@@ -105,9 +145,18 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
     ) -> None:
         """
         Args:
-            config: whatever decides levels and rules; a snapshot is refused by a world of another config.
-            max_observation: the longest observation in characters, a bound for shared memory.
-            max_action: the longest action in the action space; longer ones are still refused politely.
+            config: Settings that determine levels and rules. `restore` rejects snapshots of another config.
+            max_steps: Step limit, or None; see the class.
+            reward_mode: "dense" or "sparse"; see the class.
+            admissible: Include `admissible_actions` in every `info`.
+            render_mode: None or "ansi".
+            max_observation: Maximum length of an observation in characters; bounds the shared memory of
+                asynchronous vector environments.
+            max_action: Maximum length of a string in the action space. `step` refuses a longer action like any
+                other invalid one.
+
+        Raises:
+            ConfigurationError: A value is invalid.
         """
         if max_steps is not None and (not isinstance(max_steps, int) or max_steps < 1):
             raise ConfigurationError(f"max_steps must be a positive integer or None, not {max_steps!r}.")
@@ -121,110 +170,117 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
         self.reward_mode: RewardMode = reward_mode
         self.admissible = admissible
         self.render_mode = render_mode
-        self._adds_info = admissible or type(self)._details is not TextEnv._details
+        self._has_extra_info = admissible or type(self)._details is not TextEnv._details
         self._identity = f"{type(self).__name__}{sorted(config.items())} {reward_mode}"
         self._task: str | None = None
         self._steps = 0
-        self._chance = 0
+        self._rng_state = 0
         self._terminated = self._truncated = self._success = False
 
-    # ------------------------------------------------------------------ what a world defines
+    # ------------------------------------------------------------------ defined by subclasses
 
     @property
     @abstractmethod
     def instructions(self) -> str:
-        """What the world is and which actions it takes, as an agent should be told once."""
+        """Description of the environment and its actions, for an agent to read once before it acts."""
 
     @abstractmethod
     def _open(self, task: str) -> StateT:
-        """Make `task`'s level the current one and return its initial state (no chance involved)."""
+        """Make the level of `task` current and return its initial state, without drawing random numbers."""
 
     @abstractmethod
     def _observe(self) -> str:
-        """The text of the current state, as shown after `reset`."""
+        """Return the observation of the current state, as shown after `reset`."""
 
     @abstractmethod
     def _apply(self, action: str) -> Outcome:
-        """Replace `self._state` by its successor under `action`. Never raises on any string."""
+        """Replace `self._state` by its successor under `action`. No string raises an exception."""
 
     @abstractmethod
     def state_key(self) -> Hashable:
-        """An identity of the underlying state: equal exactly when the distribution of futures is the same.
+        """Return a hashable identity of the current state.
 
-        The step budget and the random generator do not count. Used for anchor-state grouping, cycle detection
-        and tree merging.
+        Two keys are equal exactly when the distribution of futures is the same; the step budget and the random
+        generator are excluded. The key serves anchor-state grouping, cycle detection and tree merging.
         """
 
     @abstractmethod
     def admissible_actions(self) -> tuple[str, ...] | None:
-        """The valid actions in the current state (none after the end), or None where they cannot be listed."""
+        """Return the valid actions of the current state: empty after the end, None if they cannot be listed."""
 
     @abstractmethod
     def expert_actions(self) -> list[str] | None:
-        """A plan from the current state to success, or None where there is none.
+        """Return a plan from the current state to success, or None if there is none.
 
-        In a world with chance the plan's first action is the optimal one; ask again after every step.
+        In a stochastic environment only the plan's first action is certain to be optimal: call this method again
+        after every step.
         """
 
     def random_action(self, rng: random.Random) -> str:
-        """An action drawn uniformly from the admissible ones; worlds that cannot list theirs define their own."""
+        """Return a uniformly random admissible action, or the empty string after the end.
+
+        Environments that cannot list their actions override this method.
+        """
         actions = self.admissible_actions()
         if actions is None:
-            raise TypeError(f"{type(self).__name__} lists no actions and defines no random_action.")
+            raise TypeError(f"{type(self).__name__} cannot list its actions; it must override random_action().")
         return rng.choice(actions) if actions else ""
 
     def _details(self) -> Mapping[str, Any] | None:
-        """What a world adds to `info` on reset and step."""
+        """Return additional entries of `info`, or None."""
         return None
 
     # ------------------------------------------------------------------ Gymnasium's interface
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:
-        """Open a task.
+        """Open a task and start an episode.
 
         Args:
-            seed: decides the task (unless named) and the episode's luck.
-            options: `{"task": name or index}`; nothing else.
+            seed: Seed of the episode's random generator, and of the draw of a task if `options` names none.
+            options: None or `{"task": name or index}`.
 
         Returns:
-            The first observation and `info`.
+            The first observation, and `info`.
 
         Raises:
-            ConfigurationError: unknown option or task.
+            ConfigurationError: The option or the task is unknown.
         """
         super().reset(seed=seed)
-        # Raw 64-bit outputs of PCG64 are stable across NumPy versions; `integers()` is not promised to be.
-        raw = self.np_random.bit_generator.random_raw
-        chance, pick = int(raw()), int(raw())
+        # NumPy guarantees the raw 64-bit outputs of PCG64 across versions, but not the results of `integers()`.
+        random_raw = self.np_random.bit_generator.random_raw
+        rng_state, task_draw = int(random_raw()), int(random_raw())
         task = self._named_task(options) if options else None
         if task is None:
-            task = self.tasks[pick * len(self.tasks) >> 64]
+            task = self.tasks[task_draw * len(self.tasks) >> 64]
         if task != self._task:
-            self._task = None  # stays so if the level cannot be opened
+            self._task = None  # and remains None if the level cannot be opened
         self._state = self._open(task)
         self._task = task
         self._steps = 0
-        self._chance = chance
+        self._rng_state = rng_state
         self._terminated = self._truncated = self._success = False
         info = self._info(valid=True, changed=False)
         return self._observe(), info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
-        """Take one action. A bad one is refused in words: `info["valid"]` is False and nothing changes.
+        """Apply one action.
+
+        An invalid action does not raise: the observation is a refusal, `info["valid"]` is False, and the state
+        does not change.
 
         Returns:
-            Observation, reward, terminated, truncated, info. After the end of an episode: the last observation
-            again, reward 0, the same flags, and `valid` False.
+            Observation, reward, terminated, truncated and info. After the end of an episode, every step returns
+            the last observation, reward 0, the same flags and `valid` False.
 
         Raises:
-            gymnasium.error.ResetNeeded: before the first `reset`.
+            gymnasium.error.ResetNeeded: `reset` was not called before.
         """
         if self._task is None:
-            raise ResetNeeded("call reset() before step().")
+            raise ResetNeeded("Call reset() before step().")
         if self._terminated or self._truncated:
             return self._observe(), 0.0, self._terminated, self._truncated, self._info(False, False)
         if not isinstance(action, str):
-            action = ""  # refused, like every other thing that is no action
+            action = ""  # refused like any other invalid action
         observation, reward, terminated, success, valid, changed = self._apply(action)
         steps = self._steps = self._steps + 1
         truncated = not terminated and self.max_steps is not None and steps >= self.max_steps
@@ -234,36 +290,36 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
         if self.reward_mode == "sparse":
             reward = 1.0 if success and terminated else 0.0
         info: Info = {"task": self._task, "success": success, "valid": valid, "changed": changed}
-        if self._adds_info:
-            self._complete(info)
+        if self._has_extra_info:
+            self._add_extra_info(info)
         return observation, reward, terminated, truncated, info
 
     def render(self) -> str | None:
-        """The current observation, in render mode "ansi"."""
+        """Return the current observation in render mode "ansi", and None otherwise."""
         if self.render_mode is None:
             return None
         if self._task is None:
-            raise ResetNeeded("call reset() before render().")
+            raise ResetNeeded("Call reset() before render().")
         return self._observe()
 
     # ------------------------------------------------------------------ Arboretum's additions
 
     @property
     def task(self) -> str:
-        """The name of the open task."""
+        """Name of the open task."""
         if self._task is None:
-            raise ResetNeeded("no task is open; call reset() first.")
+            raise ResetNeeded("No task is open; call reset() first.")
         return self._task
 
     @property
     def steps(self) -> int:
-        """Steps taken in this episode."""
+        """Number of steps taken in this episode."""
         return self._steps
 
     def snapshot(self) -> Snapshot:
-        """The whole episode as a small immutable value, its random generator and step count included.
+        """Return the episode as a small immutable value, its random generator and step count included.
 
-        Gymnasium's `np_random`, which draws the *next* task on an unseeded reset, is not part of an episode.
+        Gymnasium's `np_random`, which draws the task of the *next* unseeded reset, is not part of the episode.
         """
         return Snapshot(
             self.task,  # raises before the first reset
@@ -271,21 +327,24 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
             self._state,
             self._steps,
             self.max_steps,
-            self._chance,
+            self._rng_state,
             self._terminated,
             self._truncated,
             self._success,
         )
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Continue from a snapshot, of this environment or of an equal one in any process.
+        """Continue from a snapshot of this environment, or of an equally configured one in any process.
 
         Raises:
-            ConfigurationError: the snapshot is of another world or of another configuration.
+            ConfigurationError: The snapshot belongs to another environment or another configuration.
         """
-        task, identity, state, steps, max_steps, chance, terminated, truncated, success = snapshot
+        task, identity, state, steps, max_steps, rng_state, terminated, truncated, success = snapshot
         if identity != self._identity:
-            raise ConfigurationError(f"this snapshot is of {identity}, not of {self._identity}.")
+            raise ConfigurationError(
+                f"the snapshot belongs to {identity}, not to {self._identity}; restore it in an environment with"
+                " the same configuration."
+            )
         if task != self._task:
             self._task = None
             self._open(task)
@@ -293,30 +352,30 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
         self._state = state
         self._steps = steps
         self.max_steps = max_steps
-        self._chance = chance
+        self._rng_state = rng_state
         self._terminated = terminated
         self._truncated = truncated
         self._success = success
 
-    # ------------------------------------------------------------------ for worlds
+    # ------------------------------------------------------------------ for subclasses
 
     @property
     def _ended(self) -> bool:
         return self._terminated or self._truncated
 
     def _random(self) -> float:
-        """A uniform float in [0, 1) of the episode's own generator."""
-        self._chance, value = split_mix(self._chance)
+        """Draw a uniform float in [0, 1) from the episode's random generator."""
+        self._rng_state, value = split_mix(self._rng_state)
         return value
 
     def _info(self, valid: bool, changed: bool) -> Info:
         info: Info = {"task": self._task, "success": self._success, "valid": valid, "changed": changed}
-        if self._adds_info:
-            self._complete(info)
+        if self._has_extra_info:
+            self._add_extra_info(info)
         return info
 
-    def _complete(self, info: Info) -> None:
-        """Add what the configuration asks for and the world's own details."""
+    def _add_extra_info(self, info: Info) -> None:
+        """Add the optional entries of `info`."""
         if self.admissible:
             info["admissible_actions"] = self.admissible_actions()
         details = self._details()
@@ -324,6 +383,7 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
             info.update(details)
 
     def _named_task(self, options: Mapping[str, Any]) -> str | None:
+        """Return the task that `options` names, or None if it names none."""
         if not isinstance(options, Mapping):
             raise ConfigurationError(f'options must be a mapping such as {{"task": 0}}, not {options!r}.')
         for key in options:
@@ -337,7 +397,7 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
                 raise unknown_name("task", task, self.tasks[:1000])
             return task
         if isinstance(task, bool) or not hasattr(task, "__index__"):
-            raise ConfigurationError(f"a task is given by its name or its index, not by {task!r}.")
+            raise ConfigurationError(f"the task must be a name or an index, not {task!r}.")
         index = operator.index(task)
         if not 0 <= index < len(self.tasks):
             raise ConfigurationError(f"task index {index} is outside 0 … {len(self.tasks) - 1} of this split.")

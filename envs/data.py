@@ -1,7 +1,7 @@
-"""Where real benchmark data lies, and where things worked out from it are kept.
+"""Locations of benchmark data and of caches derived from it.
 
-`data=` at make-time names a world's folder (or the folder that holds it); otherwise the environment variable
-`ARBORETUM_DATA` names a folder with one subfolder a world. What is parsed from it may be cached under
+An environment's `data=` argument gives its data folder, or the parent of that folder. Without it, the environment
+variable `ARBORETUM_DATA` gives a folder with one subfolder per environment. Parsed data may be cached under
 `ARBORETUM_CACHE` (default: `~/.cache/arboretum`).
 """
 
@@ -16,31 +16,36 @@ from .errors import DataError
 
 
 def data_folder(env: str, data: str | Path | None = None) -> Path | None:
-    """The folder of a world's real data, or None where there is none and the world makes its own.
+    """Return the data folder of an environment.
 
     Args:
-        world: the subfolder's name, such as "boxoban".
-        data: an explicit folder: the world's own, or one that has it as a subfolder.
+        env: Name of the subfolder, such as "boxoban".
+        data: Data folder of the environment, or its parent. None uses `ARBORETUM_DATA`.
+
+    Returns:
+        The folder, or None if no data is configured and the environment generates its own.
 
     Raises:
-        DataError: `data` or `ARBORETUM_DATA` names something that is not a folder.
+        DataError: `data` or `ARBORETUM_DATA` is not a folder.
     """
     if data is not None:
         folder = Path(data).expanduser()
         if not folder.is_dir():
-            raise DataError(folder, "not a folder; give data= the folder that holds this world's files.")
+            raise DataError(
+                folder, "is not a folder; set data= to the folder that holds this environment's files."
+            )
         return folder / env if (folder / env).is_dir() else folder
     root = os.environ.get("ARBORETUM_DATA")
     if not root:
         return None
     folder = Path(root).expanduser()
     if not folder.is_dir():
-        raise DataError(folder, "not a folder; ARBORETUM_DATA must name one that exists, or be unset.")
+        raise DataError(folder, "is not a folder; set ARBORETUM_DATA to an existing folder, or unset it.")
     return folder / env if (folder / env).is_dir() else None
 
 
 def cache_folder() -> Path:
-    """The folder for caches; created on first use."""
+    """Return the cache folder, creating it if needed."""
     base = os.environ.get("ARBORETUM_CACHE")
     if base:
         folder = Path(base).expanduser()
@@ -51,10 +56,10 @@ def cache_folder() -> Path:
 
 
 def archive_members(path: Path) -> Iterator[tuple[str, bytes]]:
-    """The regular files of a tar archive, `(name, content)` in the archive's order, nothing unpacked to disk.
+    """Yield the name and content of each regular file of a tar archive, in archive order, without unpacking it.
 
     Raises:
-        DataError: the archive is truncated or not a tar archive.
+        DataError: The archive is damaged, truncated or not a tar archive.
     """
     try:
         with tarfile.open(path) as archive:
@@ -63,19 +68,19 @@ def archive_members(path: Path) -> Iterator[tuple[str, bytes]]:
                     file = archive.extractfile(member)
                     assert file is not None
                     yield member.name, file.read()
-            # A garbled header looks like the end. What follows the real end is zeros, and reading it to the last
-            # byte lets the compression's own checksum speak.
+            # tarfile takes a damaged header for the end of the archive. After the real end there are only zeros;
+            # reading them to the last byte also makes the decompressor verify its checksum.
             stream = archive.fileobj
             assert stream is not None
             while rest := stream.read(1 << 20):
                 if rest.strip(b"\0"):
-                    raise DataError(path, "is damaged: members follow a garbled header; fetch it again.")
+                    raise DataError(path, "is damaged: members follow an unreadable header; fetch it again.")
     except (tarfile.TarError, EOFError, OSError) as error:
         reason = " ".join(str(error).split())
         raise DataError(path, f"cannot be read as a tar archive ({reason}); fetch it again.") from error
     except DataError:
         raise
-    except Exception as error:  # lzma and zlib raise their own types for truncated streams
+    except Exception as error:  # lzma and zlib raise exception types of their own for truncated streams
         if type(error).__module__ in ("lzma", "_lzma", "zlib"):
             raise DataError(path, f"is truncated or damaged ({error}); fetch it again.") from error
         raise

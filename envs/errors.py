@@ -1,4 +1,4 @@
-"""Errors a user can cause, each one sentence: what is wrong, where, and how to mend it."""
+"""Errors that a user can cause and fix. Each message is one sentence: what is wrong, where, and how to fix it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 
 
 class ConfigurationError(ValueError):
-    """A setting that cannot work: an unknown name, an impossible value, a missing folder."""
+    """Invalid setting: an unknown name, an impossible value or a missing folder."""
 
 
 class DataError(ConfigurationError):
-    """A data file that is missing, truncated or malformed.
+    """Data file that is missing, truncated or malformed.
 
     Args:
-        path: the file (or `archive:member`) at fault.
-        problem: what was found and what was expected.
-        line: 1-based line number, where the file has lines.
+        path: Path of the file, or `archive:member`.
+        problem: Description of the fault: what was found, what was expected, or how to fix it.
+        line: Line number, counted from 1. None if the fault belongs to no line.
     """
 
     def __init__(self, path: str | Path, problem: str, line: int | None = None) -> None:
@@ -32,12 +32,12 @@ class DataError(ConfigurationError):
 
 
 def unknown_name(kind: str, name: object, choices: Iterable[str]) -> ConfigurationError:
-    """An error for a name that is not among `choices`, offering the nearest ones.
+    """Return an error for a name that is not among `choices`; its message suggests the nearest names.
 
     Args:
-        kind: what the name stands for, such as "environment" or "task".
-        name: what was given.
-        choices: the valid names; only the first few are listed when none is near.
+        kind: Kind of thing that the name denotes, such as "environment" or "task".
+        name: Unknown name.
+        choices: Valid names. If none is near, the message lists the first eight.
     """
     names = list(choices)
     text = str(name)

@@ -1,4 +1,4 @@
-"""Files and folders that are written as a whole or not at all, and JSON lines."""
+"""Atomic writes of files and folders, and a tolerant reader of JSON lines."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any, Literal
 from .errors import DataError
 
 PART = ".part"
-"""Ending of what is still being written. A killed process may leave such a file or folder; it is never read."""
+"""Suffix of files and folders that are still being written. A killed process may leave one; it is never read."""
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Write a file so that readers and crashes see the old content or the new content, never a mixture.
+    """Write a file atomically: a reader, or a crash, finds either the old content or the new content.
 
     Args:
         path: File to create or replace; its folder must exist.
@@ -27,7 +27,7 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     Raises:
         OSError: The file cannot be written; the old content is unchanged.
     """
-    part = _part_of(path)
+    part = _part_path(path)
     data = content.encode("utf-8") if isinstance(content, str) else content
     try:
         with part.open("xb") as file:
@@ -43,27 +43,27 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def replace_folder(folder: Path, *, overwrite: bool = True) -> Iterator[Path]:
-    """Context that yields an empty folder to fill, and puts it in the place of `folder` at the end.
+    """Yield an empty folder to fill, and move it to `folder` when the block ends.
 
     If the block raises, `folder` stays as it was. A process killed between the two renames at the end leaves
     the old and the new content under names that end in `PART`, and no `folder`.
 
     Args:
         folder: Folder to create or replace; parents are created.
-        overwrite: Replace an existing folder. If False, an existing folder wins and the new one is deleted, as in
-            a cache that several processes fill at once.
+        overwrite: Replace an existing folder. If False, an existing folder is kept and the new one is deleted,
+            which suits a cache that several processes fill at the same time.
 
     Raises:
         OSError: The folder cannot be written.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    part = _part_of(folder)
+    part = _part_path(folder)
     part.mkdir()
     try:
         yield part
         _sync_tree(part)
         if overwrite and folder.exists():
-            old = _part_of(folder)
+            old = _part_path(folder)
             folder.rename(old)
             try:
                 part.rename(folder)
@@ -83,16 +83,19 @@ def replace_folder(folder: Path, *, overwrite: bool = True) -> Iterator[Path]:
 
 
 def read_jsonl(path: Path, *, damaged: Literal["raise", "skip"] = "raise") -> list[Any]:
-    """Return the records of a JSON-lines file, one a line; an empty list if the file does not exist.
+    """Return the records of a JSON-lines file, one per line.
 
-    A last line without its line end, as a killed process leaves it, is skipped if it is not valid JSON.
+    A last line that has no newline and is not valid JSON, as a killed process leaves it, is skipped.
 
     Args:
         path: File to read.
-        damaged: Raise `DataError` for any other line that is not valid JSON, or skip it.
+        damaged: Treatment of any other line that is not valid JSON: "raise" a `DataError` or "skip" the line.
+
+    Returns:
+        Records in file order; an empty list if the file does not exist.
 
     Raises:
-        DataError: A line is not valid JSON.
+        DataError: A line is not valid JSON and `damaged` is "raise".
     """
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -113,7 +116,8 @@ def read_jsonl(path: Path, *, damaged: Literal["raise", "skip"] = "raise") -> li
     return records
 
 
-def _part_of(path: Path) -> Path:
+def _part_path(path: Path) -> Path:
+    """Return a fresh sibling path to write to before renaming."""
     return path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{PART}")
 
 
@@ -133,7 +137,7 @@ def _sync_folder(folder: Path) -> None:
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:
-        return  # Windows cannot.
+        return  # Windows cannot open folders.
     try:
         os.fsync(handle)
     finally:

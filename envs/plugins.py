@@ -1,13 +1,13 @@
-"""Parts from other packages: worlds, agents, engines and dialogues, by entry point or by path.
+"""Plug-ins: environments, agents, engines and dialogues of other packages, by entry point or by path.
 
-An installed package adds a part by an entry point of the group `arboretum.plugins`:
+An installed package registers a plug-in with an entry point of the group `arboretum.plugins`:
 
     [project.entry-points."arboretum.plugins"]
     my_agent = "my_package.agents:MyAgent"
     "MyEnv-v0" = "my_package.envs:SPEC"
 
-where the object is a subclass of `Agent`, `Engine` or `Dialogue`, or an `EnvSpec`. On the command line any such
-object can also be named by its path, `my_package.agents:MyAgent`, without being installed.
+The object is a subclass of `Agent`, `Engine` or `Dialogue`, or an `EnvSpec`. On the command line, the path of a
+class, such as `my_package.agents:MyAgent`, names it without an entry point.
 """
 
 from __future__ import annotations
@@ -26,13 +26,17 @@ T = TypeVar("T")
 
 
 def plugin_class(kind: type[T], name: str) -> type[T] | None:
-    """The subclass of `kind` that a plug-in offers under `name`, or that the path `module:attr` names.
+    """Return the subclass of `kind` that a path or an installed plug-in provides.
+
+    Args:
+        kind: Base class of the plug-in.
+        name: Path `module:attribute`, or the name of an entry point.
 
     Returns:
-        None where `name` is neither a path nor the name of an installed plug-in of this kind.
+        The class, or None if `name` is neither a path nor an installed plug-in of this kind.
 
     Raises:
-        ConfigurationError: the path, or the plug-in, cannot be imported or is of another kind.
+        ConfigurationError: The path or the plug-in cannot be imported, or the path names another kind of object.
     """
     if ":" in name:
         found = _load(name)
@@ -69,14 +73,15 @@ def plugin_object(kind: type[T], name: str) -> T | None:
 
 
 def plugin_objects(kind: type[T]) -> list[T]:
-    """All instances of `kind` that installed plug-ins offer, in the order of their names."""
+    """Return all instances of `kind` that installed plug-ins provide, sorted by entry-point name."""
     points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
     return [found for point in points if isinstance(found := _load(point.value), kind)]
 
 
 def _load(path: str) -> object:
+    """Import the object at `module:attribute`."""
     module, _, attribute = path.partition(":")
-    if os.getcwd() not in sys.path:  # as `python -m` does, so that a file beside the user is found
+    if os.getcwd() not in sys.path:  # as `python -m` does, so that modules in the working directory are found
         sys.path.insert(0, os.getcwd())
     try:
         found: object = import_module(module)

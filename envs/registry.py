@@ -1,4 +1,4 @@
-"""The table of worlds, and their registration with Gymnasium."""
+"""Table of the environments, and their registration with Gymnasium."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from .plugins import plugin_class, plugin_objects
 
 
 class EnvSpec(NamedTuple):
-    """One registered world.
+    """Registered environment.
 
     Attributes:
         id: Gymnasium id.
-        module: module of this room that defines it (a plug-in's: any module); imported when the world is made.
-        cls: class in that module.
-        summary: one line for `arboretum envs`.
-        kwargs: what distinguishes it from the class's defaults.
+        module: Module that defines the environment, imported when the environment is made: relative to this
+            package in `ENVS`, absolute in a plug-in.
+        cls: Name of the class in that module.
+        summary: One-line description for `arboretum envs`.
+        kwargs: Constructor arguments that differ from the defaults of the class.
     """
 
     id: str
@@ -33,12 +34,14 @@ class EnvSpec(NamedTuple):
 
 
 ENVS: tuple[EnvSpec, ...] = (
-    EnvSpec("TextBandit-v0", "bandit", "Bandit", "two named arms, one choice; risky names pay more on average"),
+    EnvSpec(
+        "TextBandit-v0", "bandit", "Bandit", "one choice between two named arms; risky names pay more on average"
+    ),
     EnvSpec(
         "TextBanditRev-v0",
         "bandit",
         "Bandit",
-        "the bandit with names and risk turned around",
+        "the same arms with the roles of the names reversed",
         {"reverse": True},
     ),
     EnvSpec("TextSokoban-v0", "sokoban", "Sokoban", "push the box onto the target; 6x6, one box"),
@@ -54,69 +57,69 @@ ENVS: tuple[EnvSpec, ...] = (
         "TextSokobanEasy-v0",
         "sokoban",
         "Sokoban",
-        "7x7, one box, 3 to 9 moves at best; 20 steps",
+        "7x7, one box; optimal solutions of 3 to 9 moves; 20 steps",
         {"difficulty": "easy"},
     ),
     EnvSpec(
         "TextSokobanMedium-v0",
         "sokoban",
         "Sokoban",
-        "7x7, two boxes, 10 to 19 moves at best; 40 steps",
+        "7x7, two boxes; optimal solutions of 10 to 19 moves; 40 steps",
         {"difficulty": "medium"},
     ),
     EnvSpec(
         "TextSokobanHard-v0",
         "sokoban",
         "Sokoban",
-        "8x8, two boxes, 20 to 40 moves at best; 60 steps",
+        "8x8, two boxes; optimal solutions of 20 to 40 moves; 60 steps",
         {"difficulty": "hard"},
     ),
     EnvSpec(
-        "TextBoxoban-v0", "boxoban", "Boxoban", "10x10, four boxes: the Boxoban level files, or levels like them"
+        "TextBoxoban-v0", "boxoban", "Boxoban", "10x10, four boxes: the Boxoban level files, or generated levels"
     ),
     EnvSpec("TextFrozenLake-v0", "frozenlake", "FrozenLake", "cross slippery ice without falling into a hole"),
     EnvSpec("TextBlocksworld-v0", "blocksworld", "Blocksworld", "stack and unstack blocks; PlanBench instances"),
-    EnvSpec("TextALFWorld-v0", "alfworld", "ALFWorld", "household tasks: the ALFWorld games, or generated homes"),
+    EnvSpec(
+        "TextALFWorld-v0", "alfworld", "ALFWorld", "household tasks: the ALFWorld games, or generated households"
+    ),
     EnvSpec("TextWebShop-v0", "webshop", "WebShop", "buy what an instruction asks for in a web shop"),
     EnvSpec("TextSearchQA-v0", "searchqa", "SearchQA", "answer questions by searching a corpus"),
 )
 
 
 def register_envs() -> None:
-    """Register every world of the table with Gymnasium; none is imported until it is made."""
+    """Register every environment of `ENVS` with Gymnasium, without importing its module."""
     for spec in ENVS:
         _register(spec.id, f"{__package__}.{spec.module}:{spec.cls}", spec.kwargs)
 
 
 def _register(id: str, entry_point: str, kwargs: Mapping[str, Any]) -> None:
-    """Register without Gymnasium's passive checker and order wrapper.
+    """Register an environment without Gymnasium's passive checker and order-enforcing wrapper.
 
-    The registry-wide tests run Gymnasium's full checker on every id, and `TextEnv` enforces reset-before-step
-    itself, so a step costs no wrapper.
+    Both wrappers would slow down every step. The contract tests run Gymnasium's full checker on every id instead,
+    and `TextEnv` itself requires a reset before the first step.
     """
     gym.register(id, entry_point=entry_point, kwargs=dict(kwargs), order_enforce=False, disable_env_checker=True)
 
 
 def all_envs() -> list[EnvSpec]:
-    """The table's worlds and those of installed plug-ins, which are registered by this call.
-
-    A plug-in's `module` is an absolute one.
-    """
-    found = plugin_objects(EnvSpec)
-    for spec in found:
+    """Return the specs of `ENVS` and of installed plug-ins, after registering the latter with Gymnasium."""
+    plugin_specs = plugin_objects(EnvSpec)
+    for spec in plugin_specs:
         if spec.id not in gym.registry:
             _register(spec.id, f"{spec.module}:{spec.cls}", spec.kwargs)
-    return [*ENVS, *found]
+    return [*ENVS, *plugin_specs]
 
 
 def make_env(id: str, **kwargs: Any) -> TextEnv[Any]:
-    """`gym.make(id, **kwargs)`, unwrapped, with errors a person can act on.
+    """Make an environment like `gym.make(id, **kwargs).unwrapped`, with errors that name the fix.
 
     Args:
-        id: a registered id, the id of an installed plug-in's world, or the path `module:Class` of any world.
+        id: Registered id, id of an installed plug-in, or path `module:Class` of a subclass of `TextEnv`.
+        kwargs: Constructor arguments of the environment.
 
     Raises:
-        ConfigurationError: unknown world or option, or a value that the world refuses.
+        ConfigurationError: The id or an option is unknown, or a value is invalid.
     """
     if ":" in id:
         path, id = id, f"{_env_class(id).__name__}-v0"
@@ -139,11 +142,11 @@ def make_env(id: str, **kwargs: Any) -> TextEnv[Any]:
         given = ", ".join(f"{name}={value!r}" for name, value in kwargs.items())
         raise ConfigurationError(f"{id} cannot be made with {given}: {error}.") from error
     if not isinstance(env, TextEnv):
-        raise ConfigurationError(f"{id} is not a text world; Arboretum plays environments derived from TextEnv.")
+        raise ConfigurationError(f"{id} is not a text environment; use one whose class derives from TextEnv.")
     return env
 
 
 def _env_class(path: str) -> type[TextEnv[Any]]:
-    found = plugin_class(TextEnv, path)  # type: ignore[type-abstract]
-    assert found is not None  # a path is found or refused
-    return found
+    env_class = plugin_class(TextEnv, path)  # type: ignore[type-abstract]
+    assert env_class is not None  # plugin_class returns None for entry-point names only
+    return env_class

@@ -1,8 +1,8 @@
-"""A string space for real text: any Unicode, membership in constant time.
+"""String space for arbitrary Unicode text, with a membership test in constant time.
 
-`gymnasium.spaces.Text` looks at every character of every string and needs its alphabet listed. Worlds that
-speak English, show `√` or quote a product page need neither, so `AnyText` checks type and length only, and
-moves through Gymnasium's shared memory (asynchronous vector environments) as UTF-32 in one copy.
+`gymnasium.spaces.Text` requires an explicit alphabet and checks every character of every string. Observations here
+may contain any character, such as `√` or text from a product page, so `AnyText` checks only type and length. In
+the shared memory of asynchronous vector environments, a string is stored as UTF-32 and written in one copy.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _PRINTABLE = string.ascii_letters + string.digits + string.punctuation + " "
 
 
 class AnyText(Text):
-    """Strings of any characters, up to `max_length` characters (the empty string included).
+    """Space of all strings of at most `max_length` characters, the empty string included.
 
-    `sample()` draws printable ASCII of at most 64 characters.
+    `sample()` draws at most 64 characters of printable ASCII.
     """
 
     def __init__(self, max_length: int, *, seed: int | np.random.Generator | None = None) -> None:
@@ -53,10 +53,11 @@ class AnyText(Text):
 
 
 class _SharedTexts(Sequence[str]):
-    """The strings that stand in shared memory now.
+    """Live view of the strings in shared memory.
 
-    `AsyncVectorEnv` asks for its observations once, before the first reset, and hands out a deep copy of them
-    after every step. That suits arrays; strings, which cannot change, have to be read when they are looked at.
+    `AsyncVectorEnv` reads its observations from shared memory once, before the first reset, and returns a deep
+    copy of that object after every step. An array shows the current content of its buffer, but a `str` would keep
+    the old one, so this sequence decodes each string on access, and its deep copy is a tuple of the current ones.
     """
 
     def __init__(self, rows: np.ndarray[Any, np.dtype[np.int32]]) -> None:
@@ -79,7 +80,7 @@ class _SharedTexts(Sequence[str]):
         return tuple(self)
 
 
-# Shared memory of `n` strings is an int32 array of n rows: the length, then the code points.
+# The shared memory of n strings is an int32 array with n rows: the length, then the code points.
 
 
 @create_shared_memory.register(AnyText)

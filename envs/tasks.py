@@ -1,9 +1,9 @@
-"""Task sequences and splits of worlds that make their own levels.
+"""Task names and splits of environments that generate their levels.
 
-A generated world has effectively endless tasks, named `<split>/<index>`. Splits are disjoint *by construction*:
-every level has an identity (what must not leak from training to test), the identity's hash says which split it
-belongs to, and a split's generator passes over levels of the others. No list of levels is kept anywhere, and
-any process that knows a task's name can rebuild it.
+A generated environment has an effectively endless sequence of tasks, named `<split>/<index>`. Splits are disjoint
+*by construction*: every level has an identity (the part of it that must not leak from training to test), a hash of
+the identity assigns the level to a split, and a generator rejects levels of other splits. No list of levels is
+stored; any process can rebuild a level from its task's name.
 """
 
 from __future__ import annotations
@@ -16,28 +16,29 @@ from .seeding import stable_seed
 
 SPLITS = ("train", "valid", "test")
 ANY = "any"
-"""The prefix of task names when no split is asked for: levels of all splits together."""
+"""Prefix of task names when no split is chosen: levels of all splits together."""
 
 
 def split_of(identity: Hashable) -> str:
-    """The split that a level belongs to: 60 % of identities are train, 20 % valid, 20 % test."""
+    """Return the split of a level: 60 % of identities are in train, 20 % in valid and 20 % in test."""
     tenth = stable_seed("split", identity) % 10
     return "train" if tenth < 6 else "valid" if tenth < 8 else "test"
 
 
 def belongs(identity: Hashable, split: str) -> bool:
-    """Whether a level of this identity may appear in `split` (every level may appear in `any`)."""
+    """Return True if a level with this identity may appear in `split`; every level may appear in `ANY`."""
     return split == ANY or split_of(identity) == split
 
 
 class GeneratedTasks(Sequence[str]):
-    """The names `<split>/0`, `<split>/1`, … of a generated world.
+    """Sequence of the task names `<split>/0`, `<split>/1`, … of a generated environment.
 
     Args:
-        split: "train", "valid", "test", or None for levels of all three.
+        split: "train", "valid" or "test". None for levels of all three, named `any/0`, `any/1`, ….
     """
 
     LENGTH = 2**31
+    """Number of tasks in a split."""
 
     def __init__(self, split: str | None) -> None:
         if split is not None and split not in SPLITS:
@@ -59,26 +60,28 @@ class GeneratedTasks(Sequence[str]):
         return f"{self.split}/{index % self.LENGTH}"
 
     def __contains__(self, task: object) -> bool:
-        """Whether the task can be opened: without a split, the tasks of all splits can, by their own names."""
+        """Return True if the task can be opened. Without a split, tasks of every split can, by their own names."""
         if not isinstance(task, str):
             return False
         split, _, number = task.rpartition("/")
-        return (split == self.split or (self.split == ANY and split in SPLITS)) and _index(number) is not None
+        return (split == self.split or (self.split == ANY and split in SPLITS)) and _parse_index(
+            number
+        ) is not None
 
     def index(self, task: str, start: int = 0, stop: int | None = None) -> int:
         split, _, number = task.rpartition("/")
-        index = _index(number)
+        index = _parse_index(number)
         if split != self.split or index is None:
             raise ConfigurationError(
                 f"unknown task {task[:80]!r}; tasks of this split are named {self.split}/0, {self.split}/1, …"
             )
         if not start <= index < (self.LENGTH if stop is None else stop):
-            raise ValueError(f"{task} is not in that range")
+            raise ValueError(f"{task} is not between the given start and stop.")
         return index
 
 
-def _index(number: str) -> int | None:
-    """The index that a task's name ends in, written in the one way in which we write it."""
+def _parse_index(number: str) -> int | None:
+    """Return the index at the end of a task's name, or None if it is out of range or not canonical."""
     if not (number.isascii() and number.isdecimal() and len(number) <= 10 and str(int(number)) == number):
         return None
     return int(number) if int(number) < GeneratedTasks.LENGTH else None

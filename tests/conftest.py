@@ -1,4 +1,4 @@
-"""What all tests share: where real data lies, and a cache of their own."""
+"""Fixtures that all tests share: benchmark data, recordings, an isolated cache and a browser."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-# How long an example takes says little on a busy machine. Where CI is set, Hypothesis's own profile lies below
-# this one: the same examples every time, so that a verdict does not hang on luck.
+# Deadlines are unreliable on a busy machine. Where CI is set, this profile inherits from Hypothesis's CI profile,
+# which uses the same examples in every run.
 settings.register_profile("patient", settings.default, deadline=None)
 settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Tests never read or write the user's cache."""
+def isolated_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Use a temporary cache folder, so that tests neither read nor write the user's."""
     os.environ["ARBORETUM_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="session")
 def data() -> Path:
-    """The folder of real benchmark data; the test skips where there is none."""
+    """Folder of benchmark data, from `ARBORETUM_DATA`. Tests that need it are skipped if it is not set."""
     root = os.environ.get("ARBORETUM_DATA")
     if not root:
         pytest.skip("needs real benchmark data: set ARBORETUM_DATA to the folder that holds it")
@@ -34,7 +34,7 @@ def data() -> Path:
 
 @pytest.fixture(scope="session")
 def golden(data: Path) -> Path:
-    """The folder of recordings of the original systems, beside the data; the test skips where there is none."""
+    """Folder of recordings of the original systems, beside the data. Tests that need it are skipped without it."""
     folder = data.parent / "golden"
     if not folder.is_dir():
         pytest.skip(f"needs the recordings of the original systems in {folder}")
@@ -43,7 +43,7 @@ def golden(data: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Chromium without a window; the test skips where there is none."""
+    """Headless Chromium. Tests that need it are skipped if it is not installed."""
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
         pytest.skip("needs chromium and chromedriver on the path")

@@ -1,4 +1,4 @@
-"""The page on plug-ins, run as it stands: by path, and as an installed package."""
+"""The examples of docs/plugins.md, executed unchanged: by path, and as an installed package."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = Path(arboretum.__file__).parent / "docs" / "plugins.md"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder like site-packages that holds the page's module and its distribution's metadata."""
+    """Folder like site-packages with the module of the page and the metadata of its distribution."""
     folder = tmp_path_factory.mktemp("site")
     text = PAGE.read_text(encoding="utf-8")
     (folder / "my_parts.py").write_text("\n\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)))
@@ -31,7 +31,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def arboretum_command(*arguments: str, cwd: Path, site: Path | None) -> str:
+def run_arboretum(*arguments: str, cwd: Path, site: Path | None) -> str:
     env = {**os.environ, "COLUMNS": "80"}
     if site is not None:
         env["PYTHONPATH"] = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -42,22 +42,20 @@ def arboretum_command(*arguments: str, cwd: Path, site: Path | None) -> str:
     return done.stdout
 
 
-def rate(table: str, agent: str) -> float:
+def success_rate(table: str, agent: str) -> float:
     (line,) = [line for line in table.splitlines() if re.search(rf"\s{re.escape(agent)}\s", line)]
     return float(re.findall(r"\d+\.\d", line)[0])
 
 
-def test_the_world_is_listed_and_played(installed: Path, tmp_path: Path) -> None:
-    assert re.search(r"Countdown-v0\s+count down to zero", arboretum_command("envs", cwd=tmp_path, site=installed))
-    shown = arboretum_command(
-        "play", "Countdown-v0", "--agent", "expert", "--seed", "1", cwd=tmp_path, site=installed
-    )
+def test_plugin_environment_is_listed_and_played_by_name_and_by_path(installed: Path, tmp_path: Path) -> None:
+    assert re.search(r"Countdown-v0\s+count down to zero", run_arboretum("envs", cwd=tmp_path, site=installed))
+    shown = run_arboretum("play", "Countdown-v0", "--agent", "expert", "--seed", "1", cwd=tmp_path, site=installed)
     assert "The number is 0." in shown and "solved in" in shown
-    by_path = arboretum_command("play", "my_parts:Countdown", "--agent", "expert", cwd=installed, site=None)
+    by_path = run_arboretum("play", "my_parts:Countdown", "--agent", "expert", cwd=installed, site=None)
     assert "The number is 0." in by_path
 
 
-def test_the_world_keeps_gymnasiums_contract(installed: Path) -> None:
+def test_plugin_environment_passes_gymnasium_env_checker(installed: Path) -> None:
     code = (
         "import gymnasium, arboretum; from arboretum.envs.registry import make_env;"
         "from gymnasium.utils.env_checker import check_env; check_env(make_env('Countdown-v0'))"
@@ -66,15 +64,15 @@ def test_the_world_keeps_gymnasiums_contract(installed: Path) -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, env=env)
 
 
-def test_the_agent_plays_by_name_and_by_path(installed: Path, tmp_path: Path) -> None:
+def test_plugin_agent_is_evaluated_by_name_and_by_path(installed: Path, tmp_path: Path) -> None:
     suite = str(installed / "my_suite.yaml")
-    table = arboretum_command("eval", suite, "--agent", "stubborn", cwd=tmp_path, site=installed)
-    assert rate(table, "stubborn") == 100.0  # by ones, the number always comes down to zero
+    table = run_arboretum("eval", suite, "--agent", "stubborn", cwd=tmp_path, site=installed)
+    assert success_rate(table, "stubborn") == 100.0  # subtracting one always reaches zero
     by_path = ["eval", suite, "--agent", "my_parts:Stubborn", "--out", str(tmp_path / "path"), "--workers", "2"]
-    assert rate(arboretum_command(*by_path, cwd=installed, site=installed), "stubborn") == 100.0
+    assert success_rate(run_arboretum(*by_path, cwd=installed, site=installed), "stubborn") == 100.0
 
 
-def test_engine_and_dialogue_play_together(installed: Path, tmp_path: Path) -> None:
+def test_plugin_engine_and_dialogue_are_evaluated_together(installed: Path, tmp_path: Path) -> None:
     command = ["eval", str(installed / "my_suite.yaml"), "--agent", "direct", "--dialogue", "terse"]
-    table = arboretum_command(*command, "--engine", "echo", "--model", "echo", cwd=tmp_path, site=installed)
-    assert rate(table, "direct:echo") == 100.0
+    table = run_arboretum(*command, "--engine", "echo", "--model", "echo", cwd=tmp_path, site=installed)
+    assert success_rate(table, "direct:echo") == 100.0

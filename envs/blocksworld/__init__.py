@@ -1,4 +1,4 @@
-"""Blocksworld: a hand, a table and blocks to pile up; PlanBench's instances and generated ones."""
+"""Blocksworld: a hand stacks and unstacks blocks on a table; PlanBench instances and generated tasks."""
 
 from .env import Blocksworld
 

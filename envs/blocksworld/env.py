@@ -1,4 +1,4 @@
-"""The blocksworld as a text environment."""
+"""Blocksworld as a text environment."""
 
 from __future__ import annotations
 
@@ -11,59 +11,68 @@ from typing import Any, Literal
 from ..core import Outcome, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
 from ..tasks import SPLITS, GeneratedTasks
-from .generation import FAMILIES, MOST_BLOCKS, generate
+from .generation import FAMILIES, MAX_BLOCKS, generate
 from .instances import PLANBENCH, Instances, load_instances
 from .level import Level, Position
 from .notation import NOTATIONS
-from .plans import judge
+from .plans import score_plan
 from .rules import Problem
 
 MODES = ("step", "plan")
-_LONGEST_PLAN = 32_768
+_MAX_PLAN_LENGTH = 32_768
 
 
 class Blocksworld(TextEnv[Position]):
     """## Description
-    A hand moves one block at a time, between piles on a table. The task is to make the goal's statements true:
-    "the red block is on top of the blue block". The four operators are those of PDDL's `blocksworld-4ops`.
+    A hand moves one block at a time between towers on a table. The task is to reach a goal such as "the red block
+    is on top of the blue block". The four operators are those of the PDDL domain `blocksworld-4ops`.
 
     ## Actions
-    | `notation="english"` | `notation="pddl"` | needs |
+    | `notation="english"` | `notation="pddl"` | preconditions |
     |---|---|---|
-    | pick up the red block | (pick-up a) | empty hand; a clear and on the table |
-    | put down the red block | (put-down a) | a in the hand |
-    | stack the red block on top of the blue block | (stack a b) | a in the hand; b clear |
-    | unstack the red block from on top of the blue block | (unstack a b) | empty hand; a on b; a clear |
+    | pick up the red block | (pick-up a) | empty hand; a is clear and on the table |
+    | put down the red block | (put-down a) | a is in the hand |
+    | stack the red block on top of the blue block | (stack a b) | a is in the hand; b is clear |
+    | unstack the red block from on top of the blue block | (unstack a b) | empty hand; a is clear and on b |
 
-    Both notations are understood in either mode; case, blanks and articles do not matter. The first twelve letters
-    are red, blue, orange, yellow, white, magenta, black, cyan, green, violet, silver and gold in English; later
-    letters, and blocks with longer names, name themselves. An action whose needs are not met is refused with the
-    first of them that fails.
+    Both notations are accepted under either setting; case, white space and articles do not matter. In English the
+    blocks a to l are called red, blue, orange, yellow, white, magenta, black, cyan, green, violet, silver and
+    gold; later letters and longer names are used unchanged. The refusal of an illegal action names the first
+    precondition that does not hold.
 
-    With `mode="plan"` one action is a whole plan, one line an action, optionally between [PLAN] and [PLAN END].
-    It is applied as a whole or, if a line cannot be read or done, not at all; then the observation says which line
-    failed and why. `info` has `lenient_success`, the verdict by PlanBench's reading (which skips lines
-    that it cannot read), and `failed_line` (counted from 1; 0 where no line failed).
+    With `mode="plan"` an action is a complete plan with one line per action, optionally between the lines [PLAN]
+    and [PLAN END]. A plan is applied as a whole. If a line cannot be parsed or executed, no line is applied, and
+    the observation names the line and the reason. `info` then also contains `lenient_success`, the result of
+    PlanBench's lenient parser (which skips lines that it cannot parse), and `failed_line` (counted from 1; 0 if no
+    line failed).
 
-    ## Observation
-    All that holds now, and the goal, in the notation.
+    ## Observations
+    The observation lists all facts that hold, and the goal, in the chosen notation. The first observation of
+    `reset(seed=0)` with `blocks=3` and `notation="pddl"` is
+
+    ```
+    (:init (clear a) (clear b) (handempty) (on a c) (ontable b) (ontable c))
+    (:goal (and (on c b)))
+    ```
 
     ## Rewards
-    1.0 when the goal is reached, otherwise 0.0 (PlanBench scores plans right or wrong). Sparse is the same.
+    The reward is 1.0 when the goal is reached and 0.0 otherwise, like PlanBench's scores. `reward_mode="sparse"`
+    gives the same rewards.
 
     ## Episode end
-    Terminates at the goal. Step mode truncates after `max_steps` actions. Plan mode terminates with the plan
-    numbered `max_steps`, right or wrong.
+    The episode terminates at the goal (success). In step mode it truncates after `max_steps` actions; in plan mode
+    it terminates after `max_steps` plans.
 
     ## Arguments
-    * `split`: "train", "valid" or "test" of generated tasks; None for generated tasks of all three, with or
-      without data. "planbench" for all instances in the data folder; "planbench/<folder>" for those below a
-      folder, such as "planbench/blocksworld/generated_basic" (PlanBench's `blocksworld`; 4 and 5 blocks),
+    * `split`: "train", "valid" or "test" for generated tasks; None for generated tasks of all three. "planbench"
+      for all instances in the data folder; "planbench/<folder>" for the instances below a folder, such as
+      "planbench/blocksworld/generated_basic" (PlanBench's `blocksworld`; 4 and 5 blocks),
       "planbench/blocksworld/generated_basic_3" (3 blocks) and "planbench/blocksworld_hard" (6 to 15 blocks).
-    * `family="mixed"`: from one random arrangement to another, of which the goal names who is on whom, as
-      PlanBench draws its tasks; "stack": the same from all blocks on the table; "unstack": from a random
-      arrangement to all blocks on the table. Arrangements are uniformly random.
-    * `blocks=5`: how many, 3 to 26. The grades by optimal plan length (mean and range over 1,000 test tasks):
+    * `family="mixed"`: kind of generated tasks. "mixed" starts at a random arrangement; the goal is every "on"
+      fact of another one, as in PlanBench's generator. "stack" is the same with all blocks initially on the table.
+      "unstack" starts at a random arrangement; the goal is to have all blocks on the table. Arrangements are
+      uniformly random.
+    * `blocks=5`: number of blocks, 3 to 26. Optimal plan lengths (mean and range over 1,000 test tasks):
 
       | blocks | mixed | stack | unstack |
       |---|---|---|---|
@@ -75,21 +84,23 @@ class Blocksworld(TextEnv[Position]):
       | 10 | 23.8 (8–36) | 13.9 (6–18) | 14.0 (6–18) |
       | 15 | 37.5 (22–52) | 22.6 (14–28) | 22.6 (14–28) |
 
-    * `notation="english"`: or "pddl".
-    * `mode="step"`: or "plan".
-    * `max_steps="auto"`: in step mode 8 (n - 1) for n blocks, twice the longest optimal plan that n blocks can
-      need (each block but one moved twice); in plan mode 1. A greater number in plan mode allows as many
-      plans, each from the initial situation, with what was wrong as feedback (PlanBench's back-prompting: 15).
-    * `data`: PlanBench's folder, instead of `blocksworld/` below `ARBORETUM_DATA`: `.pddl` files at any depth, or
-      tar archives of them.
+    * `notation="english"`: "english" or "pddl", the language of observations and refusals.
+    * `mode="step"`: "step" (one action per step) or "plan" (one plan per step).
+    * `max_steps="auto"`: step limit. In step mode "auto" is 8 (n - 1) for n blocks, twice the length of the
+      longest optimal plan that n blocks can need (all blocks but one move twice). In plan mode "auto" is 1; a
+      larger number allows as many plans, each applied to the initial arrangement, with the reason of the last
+      failure as feedback (PlanBench's back-prompting uses 15).
+    * `data`: folder of PlanBench's instances, `.pddl` files at any depth or tar archives of them; by default
+      `blocksworld/` in the folder that `ARBORETUM_DATA` names.
 
-    Splits share no task: mixed tasks are told apart up to renaming of the blocks, stack and unstack tasks (which,
-    up to renaming, are a few lists of tower heights) with the blocks' names. Small sizes have few tasks: the mixed
-    test split has 7 of three blocks, 50 of four, some 400 of five and thousands from six on.
+    Splits share no task. Mixed tasks count as the same if they differ only by a renaming of the blocks; for stack
+    and unstack tasks, which up to renaming are only a few lists of tower heights, the names count. Small numbers
+    of blocks give few tasks: the mixed test split has 7 tasks of three blocks, 50 of four, about 400 of five, and
+    thousands of six or more.
 
     ## Source
-    PlanBench (Valmeekam et al., NeurIPS 2023 Datasets and Benchmarks, arXiv:2206.10498). Plans by the
-    `expert` are optimal; see `solver.py`.
+    PlanBench (Valmeekam et al., NeurIPS 2023 Datasets and Benchmarks, arXiv:2206.10498). The plans of
+    `expert_actions` are optimal; see `solver.py`.
     """
 
     def __init__(
@@ -112,25 +123,25 @@ class Blocksworld(TextEnv[Position]):
         ):
             if value not in choices:
                 raise unknown_name(kind, value, choices)
-        if isinstance(blocks, bool) or not isinstance(blocks, int) or not 3 <= blocks <= MOST_BLOCKS:
-            raise ConfigurationError(f"blocks must be an integer from 3 to {MOST_BLOCKS}, not {blocks!r}.")
-        recorded = split is not None and (split == PLANBENCH or split.startswith(f"{PLANBENCH}/"))
-        if split is not None and not recorded and split not in SPLITS:
+        if isinstance(blocks, bool) or not isinstance(blocks, int) or not 3 <= blocks <= MAX_BLOCKS:
+            raise ConfigurationError(f"blocks must be an integer from 3 to {MAX_BLOCKS}, not {blocks!r}.")
+        uses_planbench = split is not None and (split == PLANBENCH or split.startswith(f"{PLANBENCH}/"))
+        if split is not None and not uses_planbench and split not in SPLITS:
             raise unknown_name("split", split, (*SPLITS, PLANBENCH))
         self._adaptive = max_steps == "auto" and mode == "step"
-        source: dict[str, object] = {"planbench": True} if recorded else {"family": family, "blocks": blocks}
+        source: dict[str, object] = {"planbench": True} if uses_planbench else {"family": family, "blocks": blocks}
         super().__init__(
             config={"notation": notation, "mode": mode, **source},
             max_steps=None if self._adaptive else 1 if max_steps == "auto" else max_steps,
             reward_mode=reward_mode,
             admissible=admissible,
             render_mode=render_mode,
-            max_observation=65_536 if recorded else 8192,
-            max_action=_LONGEST_PLAN if mode == "plan" else 4096,
+            max_observation=65_536 if uses_planbench else 8192,
+            max_action=_MAX_PLAN_LENGTH if mode == "plan" else 4096,
         )
         self.family, self.blocks, self.notation, self.mode = family, blocks, notation, mode
         self._instances: Instances | None = None
-        if recorded:
+        if uses_planbench:
             assert split is not None
             self._instances = load_instances(data)
             self.tasks = self._instances.split(split)
@@ -139,7 +150,7 @@ class Blocksworld(TextEnv[Position]):
 
     @property
     def problem(self) -> Problem:
-        """The open task as data: names, initial arrangement, goal."""
+        """Problem of the open task: names, initial arrangement and goal."""
         self.task  # noqa: B018  (raises before the first reset)
         return self._level.problem
 
@@ -175,7 +186,7 @@ class Blocksworld(TextEnv[Position]):
 
     def _open(self, task: str) -> Position:
         if self._instances is not None:
-            level = _recorded_level(self._instances, task, self.notation)
+            level = _planbench_level(self._instances, task, self.notation)
         else:
             level = _generated_level(self.family, self.blocks, task, self.notation)
         self._level = level
@@ -185,9 +196,9 @@ class Blocksworld(TextEnv[Position]):
 
     def _observe(self) -> str:
         blocks, verdict = self._state
-        return self._level.scene(blocks).text if verdict is None else self._reported(verdict.report)
+        return self._level.scene(blocks).text if verdict is None else self._with_report(verdict.report)
 
-    def _reported(self, report: str) -> str:
+    def _with_report(self, report: str) -> str:
         return f"{report}\n{self._level.scene(self._state.blocks).text}"
 
     def _apply(self, action: str) -> Outcome:
@@ -204,12 +215,12 @@ class Blocksworld(TextEnv[Position]):
     def _apply_plan(self, reply: str) -> Outcome:
         level = self._level
         start = self._state.blocks
-        verdict = judge(reply, start, level.problem.goal, level.vocabulary, _LONGEST_PLAN)
+        verdict = score_plan(reply, start, level.problem.goal, level.vocabulary, _MAX_PLAN_LENGTH)
         last = self.max_steps is not None and self._steps + 1 >= self.max_steps
         ends = verdict.success or last
         self._state = Position(verdict.arrangement if ends else start, verdict)
         changed = self._state.blocks != start
-        observation = self._reported(verdict.report)
+        observation = self._with_report(verdict.report)
         return Outcome(observation, float(verdict.success), ends, verdict.success, verdict.legal, changed)
 
     def _details(self) -> Mapping[str, Any] | None:
@@ -221,7 +232,8 @@ class Blocksworld(TextEnv[Position]):
         return {"lenient_success": verdict.lenient_success, "failed_line": verdict.failed_line}
 
     def state_key(self) -> Hashable:
-        return self._level.key, self._state.blocks, self._terminated  # a failed last plan ends the episode too
+        # A failed last plan terminates the episode without reaching the goal, so the flag is part of the key.
+        return self._level.key, self._state.blocks, self._terminated
 
     def admissible_actions(self) -> tuple[str, ...] | None:
         if self._ended:
@@ -229,11 +241,14 @@ class Blocksworld(TextEnv[Position]):
         return self._level.legal(self._state.blocks) if self.mode == "step" else None
 
     def random_action(self, rng: random.Random) -> str:
-        """In plan mode: random legal actions up to the goal or step mode's limit, so that chance is the same."""
+        """Return a random legal action; in plan mode a random plan with the success rate of random steps.
+
+        A random plan consists of random legal actions up to the goal or up to the step limit of step mode.
+        """
         if self.mode == "step" or self._ended:
             return super().random_action(rng)
         blocks = self._state.blocks
-        return "\n".join(self._level.stroll(blocks, rng, _step_limit(self._level.problem)))
+        return "\n".join(self._level.random_walk(blocks, rng, _step_limit(self._level.problem)))
 
     def expert_actions(self) -> list[str] | None:
         if self._ended:
@@ -252,7 +267,7 @@ def _generated_level(family: str, blocks: int, task: str, notation: str) -> Leve
 
 
 @lru_cache(maxsize=256)
-def _recorded_level(instances: Instances, task: str, notation: str) -> Level:
+def _planbench_level(instances: Instances, task: str, notation: str) -> Level:
     if task not in instances:
         raise unknown_name("task", task, list(instances.files)[:1000])
     return Level(instances.problem(task), notation)

@@ -1,4 +1,4 @@
-"""Generated blocksworld tasks: random arrangements, three families, and identities that keep splits apart."""
+"""Generator of blocksworld tasks: random arrangements, three families, and identities that separate the splits."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from .rules import TABLE, Arrangement, Goal, Problem, reached
 
 FAMILIES = ("mixed", "stack", "unstack")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-MOST_BLOCKS = len(LETTERS)
-_ATTEMPTS = 1000
+MAX_BLOCKS = len(LETTERS)
+_MAX_DRAWS = 1000
 
 
 def generate(family: str, blocks: int, task: str) -> Problem:
-    """The problem of a generated task, the same everywhere.
+    """Generate the problem of a task, the same in every process.
 
     Args:
-        family: one of `FAMILIES`.
-        blocks: number of blocks, 3 … `MOST_BLOCKS`.
-        task: `<split>/<index>`, a name of `GeneratedTasks`.
+        family: One of `FAMILIES`.
+        blocks: Number of blocks, 3 to `MAX_BLOCKS`.
+        task: Task name `<split>/<index>`, as in `GeneratedTasks`.
 
     Raises:
-        ConfigurationError: the split has no task of this family and size (too few exist to share them out).
+        ConfigurationError: So few tasks of this family and size exist that none belongs to the split.
     """
     split = task.rpartition("/")[0]
     rng = random.Random(stable_seed("blocksworld", family, blocks, task))
-    for _ in range(_ATTEMPTS):
-        problem = _draw(family, blocks, rng)
+    for _ in range(_MAX_DRAWS):
+        problem = _draw_problem(family, blocks, rng)
         if reached(problem.goal, problem.init):
             continue
         if split == ANY or belongs(identity(family, problem), split):
@@ -40,7 +40,7 @@ def generate(family: str, blocks: int, task: str) -> Problem:
     raise ConfigurationError(f"split {split!r} has no {family} task of {blocks} blocks; use more blocks.")
 
 
-def _draw(family: str, blocks: int, rng: random.Random) -> Problem:
+def _draw_problem(family: str, blocks: int, rng: random.Random) -> Problem:
     flat = (TABLE,) * blocks
     init = flat if family == "stack" else random_arrangement(blocks, rng)
     if family == "unstack":
@@ -52,10 +52,10 @@ def _draw(family: str, blocks: int, rng: random.Random) -> Problem:
 
 
 def random_arrangement(blocks: int, rng: random.Random) -> Arrangement:
-    """A uniformly random arrangement with an empty hand.
+    """Draw an arrangement with an empty hand, uniformly at random.
 
-    n labelled blocks stand in k towers in n!/k! · C(n-1, k-1) ways: draw k by this weight, then an order of the
-    blocks and the places at which it is cut into towers.
+    n labeled blocks form k towers in n!/k! · C(n-1, k-1) ways. The function draws k with this weight, then an
+    order of the blocks and the positions at which the order is cut into towers.
     """
     weights = _tower_weights(blocks)
     pick = rng.randrange(sum(weights))
@@ -81,22 +81,23 @@ def _tower_weights(blocks: int) -> tuple[int, ...]:
 
 
 def identity(family: str, problem: Problem) -> Hashable:
-    """What must not occur in two splits.
+    """Return the part of a problem that no two splits may share.
 
-    For "mixed" tasks it is the problem up to renaming of blocks. Stack and unstack tasks are, up to renaming, no
-    more than lists of tower heights (two of them for three blocks), so there the blocks' names count.
+    For "mixed" it is the problem up to renaming of the blocks. Up to renaming, "stack" and "unstack" problems are
+    only lists of tower heights (two of them for three blocks), so their identity includes the names.
     """
     if family == "mixed":
-        return family, canonical(problem)
+        return family, canonical_form(problem)
     return family, problem.init, problem.goal
 
 
-def canonical(problem: Problem) -> Hashable:
-    """A value that two problems share exactly if renaming blocks turns one into the other.
+def canonical_form(problem: Problem) -> Hashable:
+    """Return a value that two problems share exactly if a renaming of the blocks maps one to the other.
 
-    Being on a block, now or in the goal, links each block to at most one below and one above. Walking these
-    links from any start visits a connected part in a fixed order, so the least description over its starts
-    identifies the part, and the sorted parts identify the problem.
+    The "on" facts of the initial arrangement and those of the goal each link a block to at most one below it and
+    one above it. A traversal of these links visits a connected component in an order that depends only on its
+    start, so the least description over all starts identifies the component, and the sorted descriptions identify
+    the problem.
     """
     init, goal = problem.init, problem.goal
     blocks = range(len(init))
@@ -109,11 +110,11 @@ def canonical(problem: Problem) -> Hashable:
     ]
     table, clear = set(goal.table), set(goal.clear)
 
-    def walk(start: int) -> tuple[Hashable, list[int]]:
+    def traverse(start: int) -> tuple[Hashable, list[int]]:
         numbers = {start: 0}
         order = [start]
         description: list[tuple[int, ...]] = []
-        for block in order:  # grows while it is walked
+        for block in order:  # grows during the iteration
             row = [min(init[block], 0), int(block in table), int(block in clear)]
             for link in links:
                 other = link.get(block, -1)
@@ -124,10 +125,12 @@ def canonical(problem: Problem) -> Hashable:
             description.append(tuple(row))
         return tuple(description), order
 
-    parts = []
+    components = []
     unseen = set(blocks)
     while unseen:
-        first, members = walk(min(unseen))
+        first, members = traverse(min(unseen))
         unseen.difference_update(members)
-        parts.append(min(repr(walk(member)[0]) for member in members) if len(members) > 1 else repr(first))
-    return goal.hand_empty, tuple(sorted(parts))
+        components.append(
+            min(repr(traverse(member)[0]) for member in members) if len(members) > 1 else repr(first)
+        )
+    return goal.hand_empty, tuple(sorted(components))

@@ -1,4 +1,4 @@
-"""PlanBench's instances: PDDL problem files in a folder, or in the archive as it was published."""
+"""PlanBench's instances: PDDL problem files in a folder or in a tar archive."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ _SUFFIX = ".pddl"
 
 
 class Instances:
-    """The problem files of one data folder.
+    """Problem files of one data folder.
 
-    A task's name is the file's path below the folder (or inside the archive) without its suffix, such as
+    The name of a task is the path of its file below the folder (or inside the archive) without the suffix, such as
     `blocksworld/generated_basic/instance-2`.
 
     Args:
-        folder: holds `.pddl` files at any depth, or else tar archives of them.
+        folder: Folder of `.pddl` files at any depth. If there are none, its tar archives are read.
+
+    Raises:
+        DataError: There are no problem files, or an archive is damaged.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -36,15 +39,15 @@ class Instances:
                     if name.endswith(_SUFFIX):
                         files[name.removeprefix("./").removesuffix(_SUFFIX)] = (f"{archive}:{name}", content)
         names = [name for name in files if "domain" not in Path(name).name]
-        self._files = {name: files[name] for name in sorted(names, key=_natural)}
+        self._files = {name: files[name] for name in sorted(names, key=_natural_order)}
         if not self._files:
-            raise DataError(folder, "holds no PDDL problem files, unpacked or in a tar archive.")
+            raise DataError(folder, "contains no PDDL problem files, unpacked or in a tar archive.")
 
     def split(self, name: str) -> tuple[str, ...]:
-        """The task names of `planbench` (all) or `planbench/<folder>` (those below a folder).
+        """Return the task names of the split `planbench` (all) or `planbench/<folder>` (those below a folder).
 
         Raises:
-            ConfigurationError: there is no such folder.
+            ConfigurationError: The folder does not exist.
         """
         prefix = name.removeprefix(PLANBENCH).removeprefix("/").rstrip("/")
         tasks = tuple(task for task in self._files if not prefix or task.startswith(f"{prefix}/"))
@@ -53,7 +56,7 @@ class Instances:
         return tasks
 
     def splits(self) -> list[str]:
-        """The names that `split` knows."""
+        """Return the names of all splits."""
         folders = {parent.as_posix() for task in self._files for parent in Path(task).parents} - {"."}
         return [PLANBENCH, *(f"{PLANBENCH}/{folder}" for folder in sorted(folders))]
 
@@ -61,52 +64,56 @@ class Instances:
         """Read one instance.
 
         Raises:
-            DataError: the file cannot be read or is not a sound problem.
+            DataError: The file cannot be read or is not a consistent problem.
         """
-        found = self._files[task]
-        if isinstance(found, Path):
+        source = self._files[task]
+        if isinstance(source, Path):
             try:
-                where, content = str(found), found.read_bytes()
+                path, content = str(source), source.read_bytes()
             except OSError as error:
-                raise DataError(found, f"cannot be read ({error.strerror}).") from error
+                raise DataError(source, f"cannot be read ({error.strerror}).") from error
         else:
-            where, content = found
+            path, content = source
         try:
             text = content.decode()
         except UnicodeDecodeError as error:
             line = content.count(b"\n", 0, error.start) + 1
-            raise DataError(where, "expected UTF-8 text.", line) from error
-        return read_problem(text, where)
+            raise DataError(path, "expected UTF-8 text.", line) from error
+        return read_problem(text, path)
 
     def __contains__(self, task: object) -> bool:
         return task in self._files
 
     @property
     def files(self) -> Mapping[str, object]:
-        """Task names and where their text comes from."""
+        """Mapping from task names to their files: a path, or an archive member's name and content."""
         return self._files
 
 
 def load_instances(data: str | Path | None) -> Instances:
-    """The instances of `data`, or of `ARBORETUM_DATA`; read once per process.
+    """Return the instances of `data` or of `ARBORETUM_DATA`, which are indexed once per process.
+
+    Args:
+        data: Folder of the instances, or its parent. None uses `ARBORETUM_DATA`.
 
     Raises:
-        ConfigurationError: there is no data folder.
-        DataError: it holds no instances, or a broken archive.
+        ConfigurationError: No data folder is configured.
+        DataError: The folder contains no instances, or a damaged archive.
     """
     folder = data_folder("blocksworld", data)
     if folder is None:
         raise ConfigurationError(
-            "split 'planbench' needs PlanBench's PDDL files: give their folder as data=, or set ARBORETUM_DATA to"
+            "split 'planbench' needs PlanBench's PDDL files; set data= to their folder, or set ARBORETUM_DATA to"
             " a folder with a subfolder blocksworld/."
         )
-    return _loaded(folder.resolve())
+    return _load_folder(folder.resolve())
 
 
 @lru_cache(maxsize=8)
-def _loaded(folder: Path) -> Instances:
+def _load_folder(folder: Path) -> Instances:
     return Instances(folder)
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
+def _natural_order(name: str) -> list[tuple[int, str]]:
+    """Return a sort key that orders numbers within names by value."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

@@ -1,4 +1,4 @@
-"""One opened task: its problem, its wording, and what has been worked out about its arrangements so far."""
+"""Level of a task: its problem and notation, with caches of transitions and plans."""
 
 from __future__ import annotations
 
@@ -11,18 +11,30 @@ from .plans import Verdict
 from .rules import Arrangement, Problem, legal_actions, reached, successor, unmet
 from .solver import optimal_plan
 
-_MOST_SCENES = 1000
+_MAX_SCENES = 1000
 
 
 class Position(NamedTuple):
-    """State: the arrangement, and in plan mode what became of the last plan."""
+    """State of an episode.
+
+    Attributes:
+        blocks: Arrangement of the blocks.
+        verdict: In plan mode, the result of the last plan; None before the first and in step mode.
+    """
 
     blocks: Arrangement
     verdict: Verdict | None = None
 
 
 class Scene:
-    """What is known of one arrangement: its text, whether it solves the task, and where actions lead."""
+    """Observation, solved flag and cached transitions of one arrangement.
+
+    Attributes:
+        text: Observation.
+        solved: True if the arrangement satisfies the goal.
+        moves: Cached result (next position and outcome) of each action taken so far in canonical wording.
+        legal: Legal actions in canonical wording; None until they are needed.
+    """
 
     __slots__ = ("legal", "moves", "solved", "text")
 
@@ -34,9 +46,13 @@ class Scene:
 
 
 class Level:
-    """A problem in a notation. Shared by all environments on the task; everything here depends on nothing else.
+    """Problem in a notation, shared by all environments that open the task.
 
-    Scenes and plans are kept as they are met, up to a bound, so that repeated visits cost one look-up.
+    Scenes and plans are cached up to a bound, so that repeated visits cost one dictionary access.
+
+    Args:
+        problem: Problem of the task.
+        notation: "english" or "pddl".
     """
 
     def __init__(self, problem: Problem, notation: str) -> None:
@@ -49,10 +65,10 @@ class Level:
         self._plans: dict[Arrangement, tuple[str, ...]] = {}
 
     def scene(self, blocks: Arrangement) -> Scene:
-        """The scene of an arrangement."""
+        """Return the scene of an arrangement."""
         scene = self._scenes.get(blocks)
         if scene is None:
-            if len(self._scenes) >= _MOST_SCENES:
+            if len(self._scenes) >= _MAX_SCENES:
                 self._scenes.clear()
             solved = reached(self.problem.goal, blocks)
             text = f"{self.vocabulary.situation(blocks)}\n{self._goal_text}"
@@ -62,7 +78,7 @@ class Level:
         return scene
 
     def act(self, scene: Scene, position: Position, text: str) -> tuple[Position, Outcome]:
-        """What an action does, given as text in either notation."""
+        """Return the next position and the outcome of an action, given as text in either notation."""
         action = self.vocabulary.read(text)
         if isinstance(action, Unreadable):
             return position, Outcome(action[0].upper() + action[1:], 0.0, False, False, False, False)
@@ -72,25 +88,25 @@ class Level:
         after = Position(successor(action, position.blocks))
         next_scene = self.scene(after.blocks)
         solved = next_scene.solved
-        done = after, Outcome(next_scene.text, float(solved), solved, solved, True, True)
-        if text in self.vocabulary.canonical:  # other wordings are endless and are not kept
-            scene.moves[text] = done
-        return done
+        result = after, Outcome(next_scene.text, float(solved), solved, solved, True, True)
+        if text in self.vocabulary.canonical:  # the number of other wordings is unbounded
+            scene.moves[text] = result
+        return result
 
     def legal(self, blocks: Arrangement) -> tuple[str, ...]:
-        """The legal actions in the canonical wording."""
+        """Return the legal actions of an arrangement in canonical wording."""
         scene = self.scene(blocks)
         if scene.legal is None:
             scene.legal = tuple([self.vocabulary.action(action) for action in legal_actions(blocks)])
         return scene.legal
 
     def plan(self, blocks: Arrangement) -> tuple[str, ...]:
-        """A shortest plan; an arrangement on a plan found before gets the rest of that plan."""
+        """Return a shortest plan from an arrangement: the rest of a cached plan if the arrangement is on one."""
         plan = self._plans.get(blocks)
         if plan is None:
             actions = optimal_plan(blocks, self.problem.goal)
-            assert actions is not None, "readers and generators make no contradictory goal"
-            if len(self._plans) >= _MOST_SCENES:
+            assert actions is not None, "unreachable: the reader and the generator reject contradictory goals"
+            if len(self._plans) >= _MAX_SCENES:
                 self._plans.clear()
             plan = tuple(self.vocabulary.action(action) for action in actions)
             for place, action in enumerate(actions):
@@ -98,11 +114,11 @@ class Level:
                 blocks = successor(action, blocks)
         return plan
 
-    def stroll(self, blocks: Arrangement, rng: random.Random, most: int) -> list[str]:
-        """Uniformly random legal actions, until the goal is reached or `most` are taken."""
+    def random_walk(self, blocks: Arrangement, rng: random.Random, max_actions: int) -> list[str]:
+        """Return uniformly random legal actions up to the goal, `max_actions` at most."""
         actions: list[str] = []
         position = Position(blocks)
-        while len(actions) < most and not self.scene(position.blocks).solved:
+        while len(actions) < max_actions and not self.scene(position.blocks).solved:
             actions.append(rng.choice(self.legal(position.blocks)))
             position, _ = self.act(self.scene(position.blocks), position, actions[-1])
         return actions

@@ -1,4 +1,4 @@
-"""Blocksworld in words: plain English and PDDL-like forms, written and read."""
+"""Blocksworld in two notations, English and PDDL: writing facts and actions, and parsing actions."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .rules import HAND, PICK_UP, PUT_DOWN, STACK, TABLE, UNSTACK, Action, Arran
 
 NOTATIONS = ("english", "pddl")
 
-COLOURS = (
+COLORS = (
     "red", "blue", "orange", "yellow", "white", "magenta", "black", "cyan", "green", "violet", "silver", "gold"
 )  # fmt: skip
-"""PlanBench's names of the blocks a, b, c, … l; later letters name themselves."""
+"""PlanBench's names of the blocks a to l; later letters are used unchanged."""
 
-_LONGEST = 200
+_MAX_LENGTH = 200
 _BLOCK = r"(?!a block)(?:the )?(?:block )?([a-z][a-z0-9_-]*)(?: block)?"
 _FORMS = tuple(
     (verb, re.compile(pattern, re.ASCII))
@@ -28,29 +28,29 @@ _FORMS = tuple(
         (UNSTACK, r"unstack ([a-z][a-z0-9_-]*) ([a-z][a-z0-9_-]*)"),
     )
 )
-_LIST_MARK = re.compile(r"(?:\d{1,4}[.)]|[-*]) ")
+_LIST_MARKER = re.compile(r"(?:\d{1,4}[.)]|[-*]) ")
 _VERB = re.compile(r"unstack|stack|pick[-_ ]?up|put[-_ ]?down")
 _WORD = re.compile(r"[a-z0-9_-]+")
 
 
 class Unreadable(str):
-    """Why a line is no action."""
+    """Reason why a line is not an action."""
 
 
 class Vocabulary:
-    """The blocks' names, and how facts and actions are written and read with them.
+    """Names of the blocks, with a writer of facts and actions and a parser of actions.
 
     Args:
-        names: the blocks' PDDL names. Where all are single letters, English calls the first twelve of the
-            alphabet by PlanBench's colours.
-        notation: "english" or "pddl", the form in which things are written. Both are read.
+        names: PDDL names of the blocks. If all are single letters, the first twelve of the alphabet have
+            PlanBench's color names in English.
+        notation: "english" or "pddl", the notation of the writer. The parser accepts both.
     """
 
     def __init__(self, names: Sequence[str], notation: str) -> None:
         self.notation = notation
         self.names = tuple(names)
-        coloured = all(len(name) == 1 for name in names)
-        self.words = tuple(_colour(name) if coloured else name for name in names)
+        uses_colors = all(len(name) == 1 for name in names)
+        self.words = tuple(_color(name) if uses_colors else name for name in names)
         self._numbers = {word: number for number, word in enumerate(self.words)}
         self._numbers |= {name: number for number, name in enumerate(self.names)}
         blocks = range(len(self.names))
@@ -61,16 +61,16 @@ class Vocabulary:
         self._table = [self.fact(Fact("ontable", block)) for block in blocks]
         self._actions: dict[Action, str] = {}
         self.canonical: dict[str, Action] = {}
-        """Canonical wordings written so far and what they mean."""
+        """Mapping from the canonical wordings written so far to their actions."""
 
     # ------------------------------------------------------------------ writing
 
     def fact(self, fact: Fact) -> str:
-        """An atom, as in "the red block is on the table" or "(ontable a)"."""
+        """Return an atom in words, such as "the red block is on the table" or "(ontable a)"."""
         return self._english(fact, "") if self.notation == "english" else self._pddl(fact)
 
     def situation(self, state: Arrangement) -> str:
-        """All that holds: clear blocks, the hand, what is on what, what is on the table."""
+        """Return all atoms that hold in an arrangement, in words."""
         covered = set(state)
         texts = [text for block, text in enumerate(self._clear) if block not in covered and state[block] != HAND]
         hand = self._hand_empty
@@ -86,24 +86,24 @@ class Vocabulary:
         texts += (hand, *on, *table)
         if self.notation == "pddl":
             return f"(:init {' '.join(texts)})"
-        return f"Now {_listed(texts)}."
+        return f"Now {_join(texts)}."
 
     def goal(self, goal: Goal) -> str:
-        """What must hold at the end."""
+        """Return the atoms of a goal, in words."""
         texts = [self.fact(fact) for fact in goal.facts()]
         if self.notation == "pddl":
             return f"(:goal (and {' '.join(texts)}))"
-        return f"Goal: {_listed(texts)}."
+        return f"Goal: {_join(texts)}."
 
     def action(self, action: Action) -> str:
-        """An action in the canonical wording of the notation."""
+        """Return an action in the canonical wording of the notation."""
         text = self._actions.get(action)
         if text is None:
-            text = self._actions[action] = self._wording(action)
+            text = self._actions[action] = self._write_action(action)
             self.canonical[text] = action
         return text
 
-    def _wording(self, action: Action) -> str:
+    def _write_action(self, action: Action) -> str:
         verb, block, other = action
         if self.notation == "pddl":
             return f"({' '.join([verb, *(self.names[number] for number in (block, other) if number >= 0)])})"
@@ -116,7 +116,7 @@ class Vocabulary:
         return f"unstack {self._the(block)} from on top of {self._the(other)}"
 
     def refusal(self, action: Action, unmet: Fact) -> str:
-        """That an action is not possible, and the precondition that does not hold."""
+        """Return the refusal of an action, which names the unmet precondition."""
         if self.notation == "pddl":
             return f"{self.action(action)} is not possible: {self._pddl(unmet)} does not hold."
         return f"You cannot {self.action(action)}: {self._english(unmet, 'not ')}."
@@ -138,27 +138,30 @@ class Vocabulary:
     def _pddl(self, fact: Fact) -> str:
         return f"({' '.join([fact.predicate, *(self.names[block] for block in fact[1:] if block >= 0)])})"
 
-    # ------------------------------------------------------------------ reading
+    # ------------------------------------------------------------------ parsing
 
     def read(self, line: str) -> Action | Unreadable:
-        """The action that a line means, in either notation.
+        """Parse an action in either notation.
 
-        Case, blanks, the article, a list mark ("2." or "-"), emphasis and a final full stop do not matter;
-        everything else must be there and nothing else may be.
+        The parser ignores case, white space, articles, a list marker ("2." or "-"), emphasis and a final period.
+        It is strict about everything else.
+
+        Returns:
+            The action, or the reason why the line is not one.
         """
-        known = self.canonical.get(line)
-        if known is not None:
-            return known
-        if len(line) > _LONGEST:
-            return Unreadable(f"an action has at most {_LONGEST} characters, this has {len(line)}.")
+        action = self.canonical.get(line)
+        if action is not None:
+            return action
+        if len(line) > _MAX_LENGTH:
+            return Unreadable(f"an action has at most {_MAX_LENGTH} characters, this has {len(line)}.")
         text = line.strip().replace("\t", " ").lower()
         if not text:
-            return Unreadable(f"an empty line is no action. {self._forms()}")
+            return Unreadable(f"an empty line is no action. {self._examples()}")
         if not (text.isascii() and text.isprintable()):
-            return Unreadable(f"an action is written in plain printable letters. {self._forms()}")
+            return Unreadable(f"an action is written in plain printable letters. {self._examples()}")
         text = " ".join(text.replace("**", "").replace("`", "").split())
-        mark = _LIST_MARK.match(text)
-        text = (text[mark.end() :] if mark else text).removesuffix(".").rstrip()
+        marker = _LIST_MARKER.match(text)
+        text = (text[marker.end() :] if marker else text).removesuffix(".").rstrip()
         if text.startswith("(") and text.endswith(")"):
             text = text[1:-1].strip()
         for verb, form in _FORMS:
@@ -169,15 +172,18 @@ class Vocabulary:
             for name in match.groups():
                 number = self._numbers.get(name)
                 if number is None:
-                    return Unreadable(f"there is no block {name!r}; the blocks are {', '.join(self._shown())}.")
+                    return Unreadable(
+                        f"there is no block {name!r}; the blocks are {', '.join(self._block_names())}."
+                    )
                 blocks.append(number)
             return Action(verb, *blocks)
-        return Unreadable(f"{line.strip()[:80]!r} is not an action. {self._forms()}")
+        return Unreadable(f"{line.strip()[:80]!r} is not an action. {self._examples()}")
 
-    def skim(self, line: str) -> Action | None:
-        """The action in a line by PlanBench's lenient reading, or None for a line that it skips.
+    def read_leniently(self, line: str) -> Action | None:
+        """Parse an action by PlanBench's lenient rules, or return None for a line that they skip.
 
-        An action word and as many block names as it takes, in order of appearance, whatever stands around them.
+        A line is an action if it contains an operator and as many block names as the operator takes, in order of
+        appearance, among any other words.
         """
         text = line.lower()
         verb = _VERB.search(text)
@@ -192,10 +198,10 @@ class Vocabulary:
             return None
         return Action(name, *blocks)
 
-    def _shown(self) -> tuple[str, ...]:
+    def _block_names(self) -> tuple[str, ...]:
         return self.words if self.notation == "english" else self.names
 
-    def _forms(self) -> str:
+    def _examples(self) -> str:
         first, second = (0, 1) if len(self.names) > 1 else (0, 0)
         examples = (
             Action(PICK_UP, first),
@@ -208,14 +214,15 @@ class Vocabulary:
 
 @lru_cache(maxsize=64)
 def vocabulary(names: tuple[str, ...], notation: str) -> Vocabulary:
-    """The vocabulary of these names, shared by all tasks that use them."""
+    """Return the vocabulary of these names and notation, shared by all tasks that use them."""
     return Vocabulary(names, notation)
 
 
-def _colour(letter: str) -> str:
-    place = ord(letter) - ord("a")
-    return COLOURS[place] if place < len(COLOURS) else letter
+def _color(letter: str) -> str:
+    index = ord(letter) - ord("a")
+    return COLORS[index] if index < len(COLORS) else letter
 
 
-def _listed(texts: Sequence[str]) -> str:
+def _join(texts: Sequence[str]) -> str:
+    """Join texts with commas and a final "and"."""
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"

@@ -1,4 +1,4 @@
-"""A strict reader of PDDL problem files of the four-operator blocksworld (PlanBench's format)."""
+"""Strict parser of PDDL problem files of the four-operator blocksworld (PlanBench's format)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .rules import HAND, TABLE, Arrangement, Fact, Goal, Problem, facts, reached
 from .solver import contradiction
 
 ARGUMENTS = {"clear": 1, "handempty": 0, "holding": 1, "on": 2, "ontable": 1}
-"""The domain's predicates and how many blocks each takes."""
+"""Predicates of the domain and their numbers of arguments."""
 
 _SECTIONS = (":domain", ":requirements", ":objects", ":init", ":goal")
 _TOKEN = re.compile(r";[^\n]*|[()]|[^\s();]+")
@@ -29,22 +29,23 @@ class _List(NamedTuple):
 
 
 def read_problem(text: str, path: str) -> Problem:
-    """A problem from the text of a PDDL file.
+    """Parse the text of a PDDL problem file.
 
     Args:
-        text: the file's content.
-        path: the file's name, for messages.
+        text: Content of the file.
+        path: Path of the file, for error messages.
 
     Raises:
-        DataError: the text is not a complete problem of this domain, or describes an impossible situation.
+        DataError: The text is not a complete problem of this domain, or it is inconsistent.
     """
-    return _Reader(path).problem(text)
+    return _Parser(path).problem(text)
 
 
-class _Reader:
+class _Parser:
     def __init__(self, path: str) -> None:
         self.path = path
         self.numbers: dict[str, int] = {}
+        """From the name of a block to its number."""
 
     def problem(self, text: str) -> Problem:
         define = self._parse(text)
@@ -53,26 +54,28 @@ class _Reader:
         parts = define.items[1:]
         head = parts[0] if parts else None
         if not isinstance(head, _List) or not head.items or not _is_word(head.items[0], "problem"):
-            raise self._error(define.line, "expected (problem NAME) after define; is this a domain file?")
+            raise self._error(define.line, "expected (problem NAME) after define; this may be a domain file.")
         sections = self._sections(parts[1:])
         for name in (":objects", ":init", ":goal"):
             if name not in sections:
-                raise self._error(define.line, f"expected a ({name} …) section; there is none.")
+                raise self._error(define.line, f"expected a ({name} …) section, found none.")
         names = self._objects(sections[":objects"])
         init = self._init(sections[":init"], names)
         goal = self._goal(sections[":goal"], names)
         if reached(goal, init):
-            raise self._error(sections[":goal"].line, "the goal already holds in :init; expected one to work for.")
+            raise self._error(
+                sections[":goal"].line, "the goal already holds in :init; expected a goal that does not."
+            )
         return Problem(names, init, goal)
 
     # ------------------------------------------------------------------ parentheses
 
     def _parse(self, text: str) -> _List:
         stack: list[_List] = []
-        whole: _List | None = None
+        root: _List | None = None
         line = 1
         for line, token in _tokens(text):
-            if whole is not None:
+            if root is not None:
                 raise self._error(line, f"expected the end of the file, found {token[:40]!r}.")
             if token == "(":
                 stack.append(_List([], line))
@@ -85,13 +88,13 @@ class _Reader:
                 if stack:
                     stack[-1].items.append(closed)
                 else:
-                    whole = closed
+                    root = closed
         if stack:
             opened = f"the parenthesis opened in line {stack[-1].line}"
             raise self._error(line, f"expected a closing parenthesis; the file ends inside {opened} (truncated?).")
-        if whole is None:
+        if root is None:
             raise self._error(1, "expected (define (problem …) …), found an empty file.")
-        return whole
+        return root
 
     def _sections(self, parts: Sequence[_Word | _List]) -> dict[str, _List]:
         sections: dict[str, _List] = {}
@@ -112,7 +115,7 @@ class _Reader:
         for item in section.items[1:]:
             if isinstance(item, _List):
                 raise self._error(item.line, "expected a block's name, found a parenthesis.")
-            if typed:  # "a b - block": the type tells nothing here
+            if typed:  # "a b - block": the domain has only one type
                 typed = False
             elif item.text == "-":
                 typed = True
@@ -147,7 +150,7 @@ class _Reader:
 
     def _init(self, section: _List, names: tuple[str, ...]) -> Arrangement:
         support: dict[int, int] = {}
-        under: dict[int, int] = {}
+        occupant: dict[int, int] = {}
         given: dict[Fact, int] = {}
         for item in section.items[1:]:
             fact = self._atom(item)
@@ -158,10 +161,10 @@ class _Reader:
             place = other if predicate == "on" else TABLE if predicate == "ontable" else HAND
             if support.setdefault(block, place) != place:
                 raise self._error(item.line, f"block {names[block]} is in two places at once.")
-            if place != TABLE and under.setdefault(place, block) != block:
-                rival = names[under[place]]
+            if place != TABLE and occupant.setdefault(place, block) != block:
+                other_name = names[occupant[place]]
                 where = "in the hand" if place == HAND else f"on block {names[place]}"
-                raise self._error(item.line, f"blocks {rival} and {names[block]} are both {where}.")
+                raise self._error(item.line, f"blocks {other_name} and {names[block]} are both {where}.")
         for block, name in enumerate(names):
             if block not in support:
                 raise self._error(section.line, f"expected (on {name} …), (ontable {name}) or (holding {name}).")
@@ -170,17 +173,19 @@ class _Reader:
             while step >= 0:
                 step, height = support[step], height + 1
                 if height > len(names):
-                    raise self._error(section.line, f"block {name} stands in a circle of blocks on each other.")
+                    raise self._error(section.line, f"block {name} is in a cycle of blocks on each other.")
             if step == HAND and support[block] != HAND:
-                raise self._error(section.line, f"block {name} stands on a block that is in the hand.")
+                raise self._error(section.line, f"block {name} is above a block that is in the hand.")
         state = tuple(support[block] for block in range(len(names)))
-        true = facts(state)
+        implied = facts(state)
         for fact, line in given.items():
-            if fact not in true:
-                raise self._error(line, f"{_written(fact, names)} contradicts the other atoms of :init.")
-        for fact in true:
+            if fact not in implied:
+                raise self._error(line, f"{_atom_text(fact, names)} contradicts the other atoms of :init.")
+        for fact in implied:
             if fact not in given:
-                raise self._error(section.line, f"expected {_written(fact, names)}, which the other atoms imply.")
+                raise self._error(
+                    section.line, f"expected {_atom_text(fact, names)}, which the other atoms imply."
+                )
         return state
 
     def _goal(self, section: _List, names: tuple[str, ...]) -> Goal:
@@ -224,5 +229,5 @@ def _tokens(text: str) -> Iterator[tuple[int, str]]:
             yield line, token
 
 
-def _written(fact: Fact, names: Sequence[str]) -> str:
+def _atom_text(fact: Fact, names: Sequence[str]) -> str:
     return f"({' '.join([fact.predicate, *(names[b] for b in fact[1:] if b >= 0)])})"

@@ -1,4 +1,4 @@
-"""Scoring a whole plan given in one reply: strictly, and by PlanBench's lenient reading beside it."""
+"""Scoring of a complete plan in one reply, strictly and by PlanBench's lenient parser."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _END = re.compile(r"\s*\[plan end\]\s*", re.IGNORECASE)
 
 
 class Verdict(NamedTuple):
-    """What became of a plan.
+    """Result of a plan.
 
     Attributes:
-        report: what happened, in words.
-        arrangement: where a legal plan leads; where a failed one started.
-        legal: every line was read and could be done.
-        success: legal, and the goal holds at the end.
-        lenient_success: the same where lines that cannot be read are skipped, as PlanBench does.
-        failed_line: the first line that failed, counted from 1 in the whole reply; 0 where there is none.
+        report: Description of the result, shown in the observation.
+        arrangement: Arrangement after a legal plan; the initial one for a plan that fails.
+        legal: True if every line could be parsed and executed.
+        success: True if the plan is legal and the goal holds at its end.
+        lenient_success: The same by PlanBench's parser, which skips lines that it cannot parse.
+        failed_line: First line that failed, counted from 1 in the complete reply; 0 if none failed.
     """
 
     report: str
@@ -34,20 +34,23 @@ class Verdict(NamedTuple):
     failed_line: int
 
 
-def judge(reply: str, start: Arrangement, goal: Goal, vocabulary: Vocabulary, longest: int) -> Verdict:
-    """Score a reply that holds one action a line, optionally between [PLAN] and [PLAN END].
+def score_plan(reply: str, start: Arrangement, goal: Goal, vocabulary: Vocabulary, max_length: int) -> Verdict:
+    """Score a reply with one action per line, optionally between the lines [PLAN] and [PLAN END].
 
     Args:
-        reply: the plan. Blank lines, and lines outside the markers, do not count.
-        longest: a longer reply (in characters) fails unread.
+        reply: Reply with the plan. Blank lines, and lines outside the markers, are ignored.
+        start: Initial arrangement.
+        goal: Goal of the task.
+        vocabulary: Vocabulary that parses the lines and words the report.
+        max_length: Maximum length of a reply in characters; a longer one fails without being parsed.
     """
-    if len(reply) > longest:
-        report = f"The plan fails: a reply has at most {longest} characters, this has {len(reply)}."
+    if len(reply) > max_length:
+        report = f"The plan fails: a reply has at most {max_length} characters, this has {len(reply)}."
         return Verdict(report, start, False, False, False, 0)
     lines = plan_lines(reply)
     before_cost = takewhile(lambda line: "[cost]" not in line.lower(), (line for _, line in lines))
-    skimmed = (action for line in before_cost if (action := vocabulary.skim(line)) is not None)
-    lenient = _leads_to(goal, start, skimmed)
+    lenient_actions = (action for line in before_cost if (action := vocabulary.read_leniently(line)) is not None)
+    lenient = _reaches_goal(goal, start, lenient_actions)
 
     def failure(number: int, problem: str) -> Verdict:
         where = f" in line {number}" if number else ""
@@ -74,7 +77,7 @@ def judge(reply: str, start: Arrangement, goal: Goal, vocabulary: Vocabulary, lo
 
 
 def plan_lines(reply: str) -> list[tuple[int, str]]:
-    """The lines of the plan with their numbers in the reply."""
+    """Return the lines of the plan with their line numbers in the reply."""
     lines = list(enumerate(reply.split("\n"), start=1))
     begin = next((place for place, (_, line) in enumerate(lines) if _BEGIN.fullmatch(line)), None)
     if begin is not None:
@@ -83,7 +86,8 @@ def plan_lines(reply: str) -> list[tuple[int, str]]:
     return [(number, line) for number, line in lines[:end] if line.strip()]
 
 
-def _leads_to(goal: Goal, state: Arrangement, actions: Iterable[Action]) -> bool:
+def _reaches_goal(goal: Goal, state: Arrangement, actions: Iterable[Action]) -> bool:
+    """Return True if every action is legal in turn and the goal holds after the last."""
     for action in actions:
         if unmet(action, state) is not None:
             return False

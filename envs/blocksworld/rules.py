@@ -1,7 +1,7 @@
-"""The four-operator blocksworld as pure functions on tuples of integers.
+"""Four-operator blocksworld as pure functions on tuples of integers.
 
-Blocks are numbered 0 … n-1. An arrangement says for each block what it rests on, so it is small, hashable and
-has exactly one form for every situation.
+Blocks are numbered from 0. An arrangement maps each block to its support: it is small, hashable and unique for
+every situation.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 Arrangement = tuple[int, ...]
-"""What each block rests on: another block's number, `TABLE`, or `HAND`."""
+"""Support of each block: the number of another block, `TABLE` or `HAND`."""
 
 TABLE = -1
 HAND = -2
@@ -20,12 +20,10 @@ PICK_UP = "pick-up"
 PUT_DOWN = "put-down"
 STACK = "stack"
 UNSTACK = "unstack"
-ARITY = {PICK_UP: 1, PUT_DOWN: 1, STACK: 2, UNSTACK: 2}
-"""How many blocks each operator names."""
 
 
 class Action(NamedTuple):
-    """One operator with its blocks; `other` is `NOTHING` for pick-up and put-down."""
+    """Operator applied to blocks; `other` is `NOTHING` for pick-up and put-down."""
 
     verb: str
     block: int
@@ -33,7 +31,7 @@ class Action(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """One atom: `predicate` is "clear", "handempty", "holding", "on" or "ontable"."""
+    """Atom; `predicate` is "clear", "handempty", "holding", "on" or "ontable"."""
 
     predicate: str
     block: int = NOTHING
@@ -41,13 +39,13 @@ class Fact(NamedTuple):
 
 
 class Goal(NamedTuple):
-    """A conjunction of atoms that must hold at the end.
+    """Conjunction of atoms to reach.
 
     Attributes:
-        on: pairs (block, the block it must rest on), sorted.
-        table: blocks that must stand on the table, sorted.
-        clear: blocks that must be clear (nothing on them, and not held), sorted.
-        hand_empty: whether the hand must be empty.
+        on: Pairs (block, block that must support it), sorted.
+        table: Blocks that must be on the table, sorted.
+        clear: Blocks that must be clear (neither covered nor held), sorted.
+        hand_empty: True if the hand must be empty.
     """
 
     on: tuple[tuple[int, int], ...] = ()
@@ -56,7 +54,7 @@ class Goal(NamedTuple):
     hand_empty: bool = False
 
     def facts(self) -> tuple[Fact, ...]:
-        """The atoms, ordered by predicate and blocks."""
+        """Return the atoms, ordered by predicate and blocks."""
         return (
             *(Fact("clear", block) for block in self.clear),
             *((Fact("handempty"),) if self.hand_empty else ()),
@@ -66,7 +64,7 @@ class Goal(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A task: the blocks' names (as in PDDL), the initial arrangement and the goal."""
+    """Planning problem: PDDL names of the blocks, initial arrangement and goal."""
 
     names: tuple[str, ...]
     init: Arrangement
@@ -74,12 +72,12 @@ class Problem(NamedTuple):
 
 
 def held(state: Arrangement) -> int:
-    """The block in the hand, or `NOTHING`."""
+    """Return the block in the hand, or `NOTHING`."""
     return state.index(HAND) if HAND in state else NOTHING
 
 
 def facts(state: Arrangement) -> list[Fact]:
-    """All atoms that hold, ordered by predicate and blocks."""
+    """Return all atoms that hold, ordered by predicate and blocks."""
     covered = set(state)
     blocks = range(len(state))
     holding = held(state)
@@ -92,7 +90,7 @@ def facts(state: Arrangement) -> list[Fact]:
 
 
 def holds(fact: Fact, state: Arrangement) -> bool:
-    """Whether an atom holds."""
+    """Return True if an atom holds."""
     predicate, block, other = fact
     if predicate == "on":
         return state[block] == other
@@ -106,7 +104,7 @@ def holds(fact: Fact, state: Arrangement) -> bool:
 
 
 def reached(goal: Goal, state: Arrangement) -> bool:
-    """Whether every atom of the goal holds."""
+    """Return True if every atom of the goal holds."""
     on, table, clear, hand_empty = goal
     for block, other in on:
         if state[block] != other:
@@ -121,7 +119,7 @@ def reached(goal: Goal, state: Arrangement) -> bool:
 
 
 def preconditions(action: Action) -> tuple[Fact, ...]:
-    """What must hold for an action, in the order in which a refusal names them."""
+    """Return the preconditions of an action, in the order in which they are checked."""
     verb, block, other = action
     if verb == PICK_UP:
         return Fact("handempty"), Fact("ontable", block), Fact("clear", block)
@@ -133,19 +131,19 @@ def preconditions(action: Action) -> tuple[Fact, ...]:
 
 
 def unmet(action: Action, state: Arrangement) -> Fact | None:
-    """The first precondition that does not hold, or None where the action is legal."""
+    """Return the first precondition that does not hold, or None if the action is legal."""
     return next((fact for fact in preconditions(action) if not holds(fact, state)), None)
 
 
 def successor(action: Action, state: Arrangement) -> Arrangement:
-    """The arrangement after a legal action."""
+    """Return the arrangement after a legal action."""
     verb, block, other = action
     support = TABLE if verb == PUT_DOWN else other if verb == STACK else HAND
     return (*state[:block], support, *state[block + 1 :])
 
 
 def legal_actions(state: Arrangement) -> Iterator[Action]:
-    """Every legal action, ordered by blocks; there is always one."""
+    """Yield every legal action, ordered by blocks; there is always at least one."""
     holding = held(state)
     covered = set(state)
     if holding != NOTHING:

@@ -1,22 +1,23 @@
-"""Optimal plans by a minimum set of detours, not by search through states.
+"""Optimal plans from a minimum set of detours, without a search through states.
 
-Write M for the blocks that must move: those whose support is not the one their goal asks for, those in the way of
-a block that the goal wants placed there or wants clear, and everything above a block of M. Some shortest plan
-moves only blocks of M, each straight to its goal support (for good) or, once, to the table before that: take any
-shortest plan, drop the moves of other blocks, and send every move that is not a block's last onto its goal support
-to the table; no precondition is lost and no move is added. A shortest plan is therefore settled by the set D of
-blocks that make the detour over the table, and its length is 2 (|M| + |D|).
+Let M be the set of blocks that must move: blocks whose support is not their goal support, blocks in the way of a
+block that the goal places there or wants clear, and every block above one in M. Some shortest plan moves only
+blocks of M, each of them once, to its goal support, or twice, first to the table. Proof: take any shortest plan,
+remove the moves of other blocks, and redirect to the table every move that is not a block's last move onto its
+goal support; no precondition is violated and no move is added. A shortest plan is therefore determined by the set
+D of blocks that make the detour over the table, and its length is 2 (|M| + |D|).
 
-D must break every circular wait. Let a block leave (L) and arrive (A), these being one event unless it is in D:
+D must break every cycle of ordering constraints. Each block has a departure and an arrival, which are the same
+event unless the block is in D:
 
-* a block leaves before the block under it does, and before anything else arrives there;
+* a block departs before the block under it departs, and before another block arrives on that block;
 * a block arrives after its goal support has arrived.
 
-A circle of waits can be cut only at a block that it enters by the arrival and leaves by the departure, so each
-circle asks D for one of a few blocks; deepening over |D| and branching on the blocks of one uncut circle is exact.
-This is the hitting-set view of Slaney and Thiébaux, "Blocks World revisited" (Artificial Intelligence 125, 2001),
-extended here to goals that leave some supports open. The work grows exponentially only in |D|: PlanBench's 15
-blocks take about a millisecond, towers of 30 about ten.
+A cycle can be broken only at a block that it enters by the arrival and leaves by the departure, so each cycle
+requires one of a few blocks in D. Iterative deepening over |D|, with branching over the blocks of one unbroken
+cycle, is exact. This is the hitting-set formulation of Slaney and Thiébaux, "Blocks World revisited" (Artificial
+Intelligence 125, 2001), extended here to goals that leave some supports open. The work is exponential only in |D|:
+PlanBench's problems of 15 blocks take about one millisecond, towers of 30 blocks about ten.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ from itertools import count
 from .rules import NOTHING, PICK_UP, PUT_DOWN, STACK, TABLE, UNSTACK, Action, Arrangement, Goal, held, reached
 from .rules import successor as successor_of
 
-_LEAVE, _ARRIVE = 0, 1
-_Event = tuple[int, int]  # (block, _LEAVE or _ARRIVE)
-_Edge = tuple[_Event, _Event]  # the first happens before the second
+_DEPART, _ARRIVE = 0, 1
+_Event = tuple[int, int]  # (block, _DEPART or _ARRIVE)
+_Edge = tuple[_Event, _Event]  # the first event happens before the second
 
 
 def optimal_plan(state: Arrangement, goal: Goal) -> list[Action] | None:
-    """A shortest sequence of actions to the goal from any arrangement, a block in the hand included.
+    """Return a shortest plan.
 
     Args:
-        state: where to start.
-        goal: atoms to reach.
+        state: Initial arrangement; a block may be in the hand.
+        goal: Atoms to reach.
 
     Returns:
-        The plan (empty where the goal already holds), or None where the goal contradicts itself.
+        The plan (empty if the goal already holds), or None if the goal is contradictory.
     """
     if contradiction(goal) is not None:
         return None
@@ -49,7 +50,7 @@ def optimal_plan(state: Arrangement, goal: Goal) -> list[Action] | None:
     block = held(state)
     if block == NOTHING:
         return _from_empty_hand(state, goal)
-    # The held block's next place is its goal support, if that is clear, or the table; never anywhere else.
+    # A shortest plan puts the held block on its goal support, if that is clear, or on the table.
     best: list[Action] | None = None
     supports = dict(goal.on)
     for drop in (Action(PUT_DOWN, block), Action(STACK, block, supports.get(block, NOTHING))):
@@ -63,7 +64,12 @@ def optimal_plan(state: Arrangement, goal: Goal) -> list[Action] | None:
 
 
 def contradiction(goal: Goal, names: Sequence[str] | None = None) -> str | None:
-    """Why no arrangement can satisfy a goal, in a few words with the blocks' names, or None where one can."""
+    """Return the reason why no arrangement can satisfy a goal, or None if one can.
+
+    Args:
+        goal: Goal to check.
+        names: Names of the blocks for the reason; None uses their numbers.
+    """
     below: dict[int, int] = {}
     above: dict[int, int] = {}
 
@@ -87,44 +93,45 @@ def contradiction(goal: Goal, names: Sequence[str] | None = None) -> str | None:
         while other != block and other in below:
             other = below[other]
             if other == below[block]:
-                break  # a circle further down, reported for its own members
+                break  # a cycle further down, which is reported for its own members
         if other == block:
             return f"{name(block)} cannot be above itself"
     return None
 
 
 def _from_empty_hand(state: Arrangement, goal: Goal) -> list[Action]:
-    wanted = dict(goal.on)  # goal support, blocks only
+    """Return a shortest plan from an arrangement with an empty hand in which the goal does not hold."""
+    goal_support = dict(goal.on)  # from a block to its goal support, if that is a block
     above = {support: block for block, support in enumerate(state) if support >= 0}
     moving = _must_move(state, goal, above)
-    waits = _Waits(state, wanted, above, moving)
-    detours = waits.fewest_detours()
+    graph = _OrderingGraph(state, goal_support, above, moving)
+    detours = graph.minimum_detours()
     last = _may_stay_in_hand(goal, above, moving)
     plan: list[Action] = []
-    for block, event in waits.order(detours, last):
-        support, target = state[block], wanted.get(block, NOTHING)
-        if event == _LEAVE:
-            plan.append(_grasp(block, support))
+    for block, event in graph.topological_order(detours, last):
+        support, target = state[block], goal_support.get(block, NOTHING)
+        if event == _DEPART:
+            plan.append(_take(block, support))
             if block != last:
                 plan.append(Action(PUT_DOWN, block))
         else:
-            plan.append(_grasp(block, TABLE if block in detours else support))
+            plan.append(_take(block, TABLE if block in detours else support))
             plan.append(Action(STACK, block, target))
     return plan
 
 
-def _grasp(block: int, support: int) -> Action:
+def _take(block: int, support: int) -> Action:
     return Action(PICK_UP, block) if support == TABLE else Action(UNSTACK, block, support)
 
 
 def _must_move(state: Arrangement, goal: Goal, above: dict[int, int]) -> set[int]:
-    """The blocks that every plan moves."""
-    bad = [block for block, support in goal.on if state[block] != support]
-    bad += [block for block in goal.table if state[block] != TABLE]
-    bad += [above[support] for block, support in goal.on if above.get(support, block) != block]
-    bad += [above[block] for block in goal.clear if block in above]
+    """Return the blocks that every plan moves."""
+    misplaced = [block for block, support in goal.on if state[block] != support]
+    misplaced += [block for block in goal.table if state[block] != TABLE]
+    misplaced += [above[support] for block, support in goal.on if above.get(support, block) != block]
+    misplaced += [above[block] for block in goal.clear if block in above]
     moving: set[int] = set()
-    for start in bad:
+    for start in misplaced:
         block: int | None = start
         while block is not None and block not in moving:
             moving.add(block)
@@ -133,10 +140,10 @@ def _must_move(state: Arrangement, goal: Goal, above: dict[int, int]) -> set[int
 
 
 def _may_stay_in_hand(goal: Goal, above: dict[int, int], moving: set[int]) -> int:
-    """A block with which a plan may end in hand, saving the put-down, or `NOTHING`.
+    """Return a block that may stay in the hand at the end of a plan, which saves its put-down, or `NOTHING`.
 
-    Only lifting the last obstacle off a block that must be clear can complete a goal with a block in hand; the
-    goal must not mention that block nor the hand, and nothing may wait for its arrival.
+    Only the removal of the last obstacle from a block that must be clear can complete a goal with a block in the
+    hand. The goal must mention neither that block nor the hand, so that no other event depends on its arrival.
     """
     if goal.hand_empty:
         return NOTHING
@@ -148,97 +155,100 @@ def _may_stay_in_hand(goal: Goal, above: dict[int, int], moving: set[int]) -> in
     return NOTHING
 
 
-class _Waits:
-    """The graph of what must happen before what, for the blocks that must move."""
+class _OrderingGraph:
+    """Graph of the ordering constraints between departures and arrivals of the blocks that must move."""
 
     def __init__(
-        self, state: Arrangement, wanted: dict[int, int], above: dict[int, int], moving: set[int]
+        self, state: Arrangement, goal_support: dict[int, int], above: dict[int, int], moving: set[int]
     ) -> None:
         self.blocks = sorted(moving)
-        # A block whose goal support is open or the table leaves for the table and is done: it has no arrival.
-        self.arriving = {block for block in moving if block in wanted}
+        # A block without a goal support (none, or the table) only departs, to the table.
+        self.arrivals = {block for block in moving if block in goal_support}
         self.after: dict[_Event, list[_Event]] = {}
         for block in self.blocks:
             support = state[block]
             if support in moving:
-                self._wait((block, _LEAVE), (support, _LEAVE))
-        for block in sorted(self.arriving):
-            target = wanted[block]
+                self._add_edge((block, _DEPART), (support, _DEPART))
+        for block in sorted(self.arrivals):
+            target = goal_support[block]
             obstacle = above.get(target, block)
             if obstacle != block:
-                self._wait((obstacle, _LEAVE), (block, _ARRIVE))
+                self._add_edge((obstacle, _DEPART), (block, _ARRIVE))
             if target in moving:
-                self._wait((target, _ARRIVE if target in self.arriving else _LEAVE), (block, _ARRIVE))
+                self._add_edge((target, _ARRIVE if target in self.arrivals else _DEPART), (block, _ARRIVE))
 
-    def _wait(self, first: _Event, then: _Event) -> None:
+    def _add_edge(self, first: _Event, then: _Event) -> None:
         self.after.setdefault(first, []).append(then)
 
     def _nodes(self, block: int, detours: frozenset[int]) -> tuple[_Event, ...]:
-        """The nodes a block has: one for both events (named by the last), or two with a detour."""
-        if block not in self.arriving:
-            return ((block, _LEAVE),)
-        return ((block, _LEAVE), (block, _ARRIVE)) if block in detours else ((block, _ARRIVE),)
+        """Return the nodes of a block: one for both events (identified by the last), or two with a detour."""
+        if block not in self.arrivals:
+            return ((block, _DEPART),)
+        return ((block, _DEPART), (block, _ARRIVE)) if block in detours else ((block, _ARRIVE),)
 
     def _node(self, event: _Event, detours: frozenset[int]) -> _Event:
+        """Return the node of an event."""
         block, _ = event
-        return event if block in detours or block not in self.arriving else (block, _ARRIVE)
+        return event if block in detours or block not in self.arrivals else (block, _ARRIVE)
 
     def _edges(self, node: _Event, detours: frozenset[int]) -> Iterator[_Edge]:
+        """Yield the edges that leave a node."""
         block, event = node
-        merged = block in self.arriving and block not in detours
-        for first in ((block, _LEAVE), (block, _ARRIVE)) if merged else (node,):
+        merged = block in self.arrivals and block not in detours
+        for first in ((block, _DEPART), (block, _ARRIVE)) if merged else (node,):
             for then in self.after.get(first, ()):
                 yield first, then
-        if block in detours and event == _LEAVE:
+        if block in detours and event == _DEPART:
             yield node, (block, _ARRIVE)
 
-    def fewest_detours(self) -> frozenset[int]:
-        """A smallest set of blocks whose detours leave no circular wait."""
+    def minimum_detours(self) -> frozenset[int]:
+        """Return a smallest set of blocks whose detours break every cycle."""
         for size in count():
             found = self._search(frozenset(), size, set())
             if found is not None:
                 return found
-        raise AssertionError("unreachable: when every block detours there is no circle")
+        raise AssertionError("unreachable: there is no cycle if every block makes a detour")
 
-    def _search(self, detours: frozenset[int], left: int, seen: set[frozenset[int]]) -> frozenset[int] | None:
+    def _search(self, detours: frozenset[int], budget: int, seen: set[frozenset[int]]) -> frozenset[int] | None:
+        """Return `detours` extended by at most `budget` blocks so that no cycle is left, or None."""
         if detours in seen:
             return None
         seen.add(detours)
-        circle = self._circle(detours)
-        if circle is None:
+        cycle = self._find_cycle(detours)
+        if cycle is None:
             return detours
-        if left < self._disjoint_circles(detours, circle):
+        if budget < self._count_disjoint_cycles(detours, cycle):
             return None
-        for block in self._cuts(circle):
-            found = self._search(detours | {block}, left - 1, seen)
+        for block in self._cuts(cycle):
+            found = self._search(detours | {block}, budget - 1, seen)
             if found is not None:
                 return found
         return None
 
-    def _disjoint_circles(self, detours: frozenset[int], circle: list[_Edge]) -> int:
-        """A lower bound on further detours: circles with no cut in common, counted greedily."""
+    def _count_disjoint_cycles(self, detours: frozenset[int], cycle: list[_Edge]) -> int:
+        """Return a lower bound on further detours: a greedy count of cycles that share no breaking block."""
         number = 0
-        found: list[_Edge] | None = circle
+        found: list[_Edge] | None = cycle
         while found is not None:
             number += 1
             detours = detours | set(self._cuts(found))
-            found = self._circle(detours)
+            found = self._find_cycle(detours)
         return number
 
     @staticmethod
-    def _cuts(circle: list[_Edge]) -> list[int]:
-        """The blocks at which a detour cuts a circle: entered by the arrival, left by the departure."""
+    def _cuts(cycle: list[_Edge]) -> list[int]:
+        """Return the blocks whose detour breaks a cycle: entered by the arrival and left by the departure."""
         return [
             entered[0]
-            for (_, entered), (left, _) in zip(circle, [*circle[1:], circle[0]], strict=True)
-            if entered[1] == _ARRIVE and left[1] == _LEAVE
+            for (_, entered), (left, _) in zip(cycle, [*cycle[1:], cycle[0]], strict=True)
+            if entered[1] == _ARRIVE and left[1] == _DEPART
         ]
 
-    def _circle(self, detours: frozenset[int]) -> list[_Edge] | None:
-        """A circular wait as a list of edges, or None."""
-        done: set[_Event] = set()
+    def _find_cycle(self, detours: frozenset[int]) -> list[_Edge] | None:
+        """Return a cycle as a list of edges, or None if there is none. Depth-first search without recursion."""
+        explored: set[_Event] = set()
         for root in (node for block in self.blocks for node in self._nodes(block, detours)):
-            if root in done:
+            if root in explored:
                 continue
             path, place = [root], {root: 0}
             edges: list[_Edge] = []
@@ -248,7 +258,7 @@ class _Waits:
                     node = self._node(edge[1], detours)
                     if node in place:
                         return [*edges[place[node] :], edge]
-                    if node not in done:
+                    if node not in explored:
                         place[node] = len(path)
                         path.append(node)
                         edges.append(edge)
@@ -258,29 +268,29 @@ class _Waits:
                     branches.pop()
                     finished = path.pop()
                     del place[finished]
-                    done.add(finished)
+                    explored.add(finished)
                     if edges:
                         edges.pop()
         return None
 
-    def order(self, detours: frozenset[int], last: int) -> list[_Event]:
-        """The events in an order that respects every wait, with the departure of `last` at the end."""
+    def topological_order(self, detours: frozenset[int], last: int) -> list[_Event]:
+        """Return the events in topological order, with the departure of `last` (unless `NOTHING`) at the end."""
         nodes = [node for block in self.blocks for node in self._nodes(block, detours)]
-        waiting = dict.fromkeys(nodes, 0)
+        indegree = dict.fromkeys(nodes, 0)
         for node in nodes:
             for _, then in self._edges(node, detours):
-                waiting[self._node(then, detours)] += 1
-        ready = [node for node in nodes if not waiting[node]]
+                indegree[self._node(then, detours)] += 1
+        ready = [node for node in nodes if not indegree[node]]
         ordered: list[_Event] = []
         while ready:
             node = ready.pop(0)
             ordered.append(node)
             for _, event in self._edges(node, detours):
                 then = self._node(event, detours)
-                waiting[then] -= 1
-                if not waiting[then]:
+                indegree[then] -= 1
+                if not indegree[then]:
                     ready.append(then)
         if last != NOTHING:
-            ordered.remove((last, _LEAVE))
-            ordered.append((last, _LEAVE))
+            ordered.remove((last, _DEPART))
+            ordered.append((last, _DEPART))
         return ordered

@@ -1,4 +1,4 @@
-"""FrozenLake: slippery ice with holes, on Gymnasium's dynamics."""
+"""FrozenLake: slippery ice with holes, with the dynamics of Gymnasium's `FrozenLake-v1`."""
 
 from .env import FrozenLake
 from .values import optimal_success, random_success

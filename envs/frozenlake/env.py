@@ -9,18 +9,27 @@ from typing import NamedTuple
 from ..core import Outcome, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
 from ..tasks import GeneratedTasks
-from .lake import ACTIONS, ANYWHERE, CORNERS, Lake, Map, checked_map, generated_lake
+from .lake import ACTIONS, ANYWHERE, CORNERS, Lake, Map, generated_lake, validate_map
 from .values import Policy
 
 FORMATS = ("grid", "grid_coord", "coord")
 _MAP_TASK = "map"
 
 LEGEND = {"P": "you", "_": "ice", "O": "a hole", "G": "the goal", "X": "you in a hole", "√": "you on the goal"}
-"""The board's symbols."""
+"""Symbols of the board and their meanings."""
 
 
 class Preset(NamedTuple):
-    """The settings of a published experiment."""
+    """Settings of a published experiment.
+
+    Attributes:
+        size: Rows and columns of a random map.
+        p_frozen: Probability that a cell of a random map is ice.
+        success_rate: Probability that a step goes in the chosen direction.
+        start_goal: Placement of start and goal, "corners" or "random".
+        observation_format: "grid", "grid_coord" or "coord".
+        map: The experiment's only map, or None for random maps.
+    """
 
     size: int
     p_frozen: float
@@ -40,42 +49,60 @@ PRESETS = {
 class FrozenLake(TextEnv[int]):
     """## Description
     Cross a frozen lake from the start to the goal without falling into a hole. The ice is slippery: a step goes in
-    the chosen direction with probability `success_rate`, and otherwise to the left or right of it, each with half
-    of the rest. A step off the board stays where it is. These are the dynamics of Gymnasium's `FrozenLake-v1`.
+    the chosen direction with probability `success_rate`, and in each of the two perpendicular directions with half
+    of the remaining probability. A step off the board leaves the agent in its cell. These are the dynamics of
+    Gymnasium's `FrozenLake-v1`.
 
     ## Actions
-    Left, Down, Right, Up, in any case.
+    The actions are Left, Down, Right and Up, in upper or lower case. All four are always valid.
 
-    ## Observation
-    The board, one line a row: `P` you, `_` ice (the start too), `O` a hole, `G` the goal, `X` you in a hole, `√`
-    you on the goal; the coordinates of start, goal, you and the holes (row, column, from zero); or both.
+    ## Observations
+    `observation_format="grid"` shows the board, one line per row. Its symbols are `P` the agent, `_` ice (the
+    start included), `O` a hole, `G` the goal, `X` the agent in a hole and `√` the agent on the goal. "coord" shows
+    the coordinates (row, column), counted from 0, of start, goal, agent and holes. "grid_coord" shows both. The
+    first observation of `reset(seed=0)` is
+
+    ```
+    Board: 4 rows, 4 columns; positions are (row, column), counted from 0
+    Start: (0, 0)
+    Goal: (2, 1)
+    Player: (0, 0)
+    Holes: (3, 1), (3, 3)
+    P___
+    ____
+    _G__
+    _O_O
+    ```
 
     ## Rewards
-    1.0 on the goal, otherwise 0.0. Sparse is the same.
+    The reward is 1.0 on the goal and 0.0 elsewhere. `reward_mode="sparse"` gives the same rewards.
 
     ## Episode end
-    On the goal (success) or in a hole. Truncates after `max_steps`.
+    The episode terminates on the goal (success) or in a hole, and truncates after `max_steps` steps.
 
     ## Arguments
-    * `preset="ragen"`: what the published experiments set, and what the arguments below override.
+    * `preset="ragen"`: settings of a published experiment. The arguments below override single settings.
 
       | preset | size | p_frozen | success_rate | start and goal | observation |
       |---|---|---|---|---|---|
-      | ragen (current code) | 4 | 0.9 | 0.8 | random, distinct | grid_coord |
-      | ragen-v1 (code of the first paper) | 4 | 0.8 | 1/3 | random, distinct | grid |
-      | gymnasium | its one 4x4 map | | 1/3 | corners | grid |
+      | ragen (RAGEN's current code) | 4 | 0.9 | 0.8 | random, distinct | grid_coord |
+      | ragen-v1 (code of RAGEN's first paper) | 4 | 0.8 | 1/3 | random, distinct | grid |
+      | gymnasium | Gymnasium's 4x4 map | | 1/3 | corners | grid |
 
-    * `size`: rows and columns, from 2. `p_frozen`: probability that a cell other than start and goal is ice; maps
-      without a way across are drawn again. `start_goal`: "corners" or "random".
-    * `success_rate`: 1.0 is ice that never slips.
-    * `map`: rows of S, F, H and G as in Gymnasium's `desc`; then the only task is "map" and there are no splits.
+    * `size`: number of rows and of columns, 2 to 32.
+    * `p_frozen`: probability that a cell other than start and goal is ice. Maps without a path from start to goal
+      are drawn again.
+    * `start_goal`: "corners" (start at the top left, goal at the bottom right) or "random" (two distinct
+      cells).
+    * `success_rate`: probability that a step goes in the chosen direction. With 1.0 the ice is not slippery.
+    * `map`: rows of S, F, H and G, as in Gymnasium's `desc`. The only task is then "map", and there are no splits.
     * `observation_format`: "grid", "grid_coord" or "coord".
-    * `split`: "train", "valid" or "test" (no map occurs in two of them), or None for maps of all three.
-    * `max_steps=100`, as in Gymnasium; RAGEN allows 10.
+    * `split`: "train", "valid" or "test", which share no map. None uses the maps of all three.
+    * `max_steps=100`: step limit; 100 as in Gymnasium. RAGEN uses 10.
 
-    ## What can be reached
-    Success rates of optimal play and of random play, exact for each map (`optimal_success`, `random_success`);
-    mean and standard error over 4,096 test maps:
+    ## Attainable success rates
+    Success rates of the optimal and of the uniformly random policy. Each is exact for a map (`optimal_success`,
+    `random_success`); the table has mean and standard error over 4,096 test maps.
 
     | preset | optimal, 10 steps | optimal, 100 steps | random, 10 steps | random, 100 steps |
     |---|---|---|---|---|
@@ -84,8 +111,8 @@ class FrozenLake(TextEnv[int]):
     | gymnasium (one map) | 0.041 | 0.744 | 0.005 | 0.014 |
 
     ## Source
-    Gymnasium's `FrozenLake-v1` (Towers et al., arXiv:2407.17032); settings and symbols of RAGEN (Wang et al.,
-    2025, arXiv:2504.20073).
+    The dynamics are those of Gymnasium's `FrozenLake-v1` (Towers et al., arXiv:2407.17032); settings and symbols
+    are those of RAGEN (Wang et al., 2025, arXiv:2504.20073).
     """
 
     def __init__(
@@ -106,14 +133,14 @@ class FrozenLake(TextEnv[int]):
         if preset not in PRESETS:
             raise unknown_name("preset", preset, PRESETS)
         published = PRESETS[preset]
-        drawn = {"size": size, "p_frozen": p_frozen, "start_goal": start_goal}
-        given = [name for name, value in drawn.items() if value is not None]
-        desc = checked_map(map) if map is not None else None if given else published.map
+        random_map_options = {"size": size, "p_frozen": p_frozen, "start_goal": start_goal}
+        given = [name for name, value in random_map_options.items() if value is not None]
+        desc = validate_map(map) if map is not None else None if given else published.map
         if desc is not None:
             if given:
-                raise ConfigurationError(f"{given[0]} is for random maps; leave it out when map= is given.")
+                raise ConfigurationError(f"{given[0]} applies to random maps only; omit it when map= is given.")
             if split is not None:
-                raise ConfigurationError(f"a single map has no splits; leave out split={split!r}.")
+                raise ConfigurationError(f"a single map has no splits; omit split={split!r}.")
         self.size = published.size if size is None else size
         self.p_frozen = published.p_frozen if p_frozen is None else p_frozen
         self.success_rate = published.success_rate if success_rate is None else success_rate
@@ -123,7 +150,7 @@ class FrozenLake(TextEnv[int]):
             raise ConfigurationError(f"size must be an integer from 2 to 32, not {self.size!r}.")
         for name, rate in (("p_frozen", self.p_frozen), ("success_rate", self.success_rate)):
             if not isinstance(rate, (int, float)) or not 0.0 <= rate <= 1.0:
-                raise ConfigurationError(f"{name} must lie between 0 and 1, not {rate!r}.")
+                raise ConfigurationError(f"{name} must be between 0 and 1, not {rate!r}.")
         if self.start_goal not in (CORNERS, ANYWHERE):
             raise unknown_name("start_goal", self.start_goal, (CORNERS, ANYWHERE))
         if self.observation_format not in FORMATS:
@@ -148,7 +175,7 @@ class FrozenLake(TextEnv[int]):
 
     @property
     def map(self) -> Map:
-        """The open task's map, rows of S, F, H and G."""
+        """Map of the open task, as rows of S, F, H and G."""
         self.task  # noqa: B018  (raises before the first reset)
         return self._lake.desc
 
@@ -174,17 +201,17 @@ class FrozenLake(TextEnv[int]):
         if self._map is not None:
             if task != _MAP_TASK:
                 raise unknown_name("task", task, (_MAP_TASK,))
-            lake = _given_lake(self._map)
+            lake = _lake_from_map(self._map)
         else:
             lake = generated_lake(self.size, self.p_frozen, self.start_goal, task)
         self._lake = lake
         self._moves = lake.moves
-        self._arrivals = _arrivals(lake, self.observation_format)
+        self._outcome_table = _outcome_table(lake, self.observation_format)
         return lake.start
 
     def _observe(self) -> str:
         cell = self._state
-        return (self._arrivals[cell] or self._arrive(cell))[1].observation
+        return (self._outcome_table[cell] or self._make_outcomes(cell))[1].observation
 
     def _apply(self, action: str) -> Outcome:
         direction = _DIRECTIONS.get(action)
@@ -201,44 +228,46 @@ class FrozenLake(TextEnv[int]):
                 direction = (direction + 1) & 3
         cell = self._state
         self._state = after = self._moves[cell][direction]
-        return (self._arrivals[after] or self._arrive(after))[after != cell]
+        return (self._outcome_table[after] or self._make_outcomes(after))[after != cell]
 
-    def _arrive(self, cell: int) -> tuple[Outcome, Outcome]:
+    def _make_outcomes(self, cell: int) -> tuple[Outcome, Outcome]:
         text = render(self._lake, cell, self.observation_format)
         won, ends = cell == self._lake.goal, self._lake.terminal[cell]
         stay, arrive = (Outcome(text, float(won), ends, won, True, changed) for changed in (False, True))
-        self._arrivals[cell] = stay, arrive
+        self._outcome_table[cell] = stay, arrive
         return stay, arrive
 
     def state_key(self) -> Hashable:
         lake = self._lake
-        start = None if self.observation_format == "grid" else lake.start  # a board alone does not show it
+        # The board alone does not show the start, so it does not distinguish states in the "grid" format.
+        start = None if self.observation_format == "grid" else lake.start
         return lake.columns, lake.holes, start, lake.goal, len(self._moves), self._state
 
     def admissible_actions(self) -> tuple[str, ...]:
         return () if self._ended else ACTIONS
 
     def expert_actions(self) -> list[str] | None:
-        """The best action now, then the policy's along the intended outcomes until the goal or a repetition.
+        """Return the optimal actions along the path on which no step slips.
 
-        Best for the steps that are left: by chance of reaching the goal, then by expected time. None where the
-        goal cannot be reached in the steps left.
+        Each action maximizes the probability of reaching the goal within the remaining steps, then minimizes the
+        expected time. The plan ends at the goal, at a cell that it visits a second time, or at the step limit.
+        It is None after the end, and if the goal cannot be reached within the remaining steps.
         """
         if self._ended:
             return None
         policy = _policy(self._lake, self.success_rate)
-        left = None if self.max_steps is None else self.max_steps - self._steps
+        remaining = None if self.max_steps is None else self.max_steps - self._steps
         cell = self._state
-        if policy.value(cell, left) == 0.0:
+        if policy.value(cell, remaining) == 0.0:
             return None
         plan: list[str] = []
         seen: set[int] = set()
-        while cell not in seen and not self._lake.terminal[cell] and (left is None or left > 0):
+        while cell not in seen and not self._lake.terminal[cell] and (remaining is None or remaining > 0):
             seen.add(cell)
-            action = policy.action(cell, left)
+            action = policy.action(cell, remaining)
             plan.append(ACTIONS[action])
             cell = self._moves[cell][action]
-            left = None if left is None else left - 1
+            remaining = None if remaining is None else remaining - 1
         return plan
 
 
@@ -246,7 +275,7 @@ _DIRECTIONS = {name: number for number, name in enumerate(ACTIONS)}
 
 
 @lru_cache(maxsize=64)
-def _given_lake(desc: Map) -> Lake:
+def _lake_from_map(desc: Map) -> Lake:
     return Lake(desc)
 
 
@@ -256,17 +285,17 @@ def _policy(lake: Lake, success_rate: float) -> Policy:
 
 
 @lru_cache(maxsize=1024)
-def _arrivals(lake: Lake, observation_format: str) -> list[tuple[Outcome, Outcome] | None]:
-    """For every cell, once met, the outcomes of arriving there from itself and from elsewhere.
+def _outcome_table(lake: Lake, observation_format: str) -> list[tuple[Outcome, Outcome] | None]:
+    """Return a table, filled on demand, from each cell to the outcomes of staying there and of arriving there.
 
-    Shared by all environments on the lake in this format, which is what the entries depend on.
+    All environments with the same lake and observation format share a table.
     """
-    del observation_format
+    del observation_format  # part of the cache key only
     return [None] * len(lake.moves)
 
 
 def render(lake: Lake, cell: int, observation_format: str) -> str:
-    """The text of a lake with the player on a cell."""
+    """Return the observation of a lake with the agent on `cell`."""
     if observation_format == "grid":
         return _grid(lake, cell)
     if observation_format == "coord":
@@ -282,17 +311,17 @@ def _grid(lake: Lake, cell: int) -> str:
 
 
 def _coordinates(lake: Lake, cell: int) -> str:
-    def at(place: int) -> str:
-        row, column = divmod(place, lake.columns)
+    def position(cell: int) -> str:
+        row, column = divmod(cell, lake.columns)
         return f"({row}, {column})"
 
     player = "Player on goal" if cell == lake.goal else "Player in hole" if lake.terminal[cell] else "Player"
     lines = [
         f"Board: {lake.rows} rows, {lake.columns} columns; positions are (row, column), counted from 0",
-        f"Start: {at(lake.start)}",
-        f"Goal: {at(lake.goal)}",
-        f"{player}: {at(cell)}",
+        f"Start: {position(lake.start)}",
+        f"Goal: {position(lake.goal)}",
+        f"{player}: {position(cell)}",
     ]
     if lake.holes:
-        lines.append(f"Holes: {', '.join(at(hole) for hole in lake.holes)}")
+        lines.append(f"Holes: {', '.join(position(hole) for hole in lake.holes)}")
     return "\n".join(lines)

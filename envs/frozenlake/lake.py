@@ -1,4 +1,4 @@
-"""Lakes: maps, their transitions by Gymnasium's rules, and random maps with a way across."""
+"""Maps of frozen lakes, their transitions by Gymnasium's rules, and a generator of solvable maps."""
 
 from __future__ import annotations
 
@@ -14,26 +14,28 @@ Map = tuple[str, ...]
 """Rows of `S` (start), `F` (frozen), `H` (hole) and `G` (goal), as in Gymnasium's `desc`."""
 
 ACTIONS = ("Left", "Down", "Right", "Up")
-"""In Gymnasium's order: action a slips to (a - 1) mod 4 or (a + 1) mod 4."""
+"""Actions in Gymnasium's order: action a slips to (a - 1) mod 4 or (a + 1) mod 4."""
 
 CORNERS = "corners"
 ANYWHERE = "random"
-_STEPS = ((0, -1), (1, 0), (0, 1), (-1, 0))
-_ATTEMPTS = 100
-_SPLIT_ATTEMPTS = 1000
+_DIRECTIONS = ((0, -1), (1, 0), (0, 1), (-1, 0))
+_MAX_DRAWS = 100
+_MAX_SPLIT_DRAWS = 1000
 
 
 class Lake:
-    """A map with its transitions.
+    """Map with its transitions. Cells are numbered row by row.
 
     Attributes:
-        desc: the map.
-        rows, columns: its size.
-        start, goal: cell numbers, counted row by row.
-        holes: cell numbers.
-        terminal: for each cell, whether the episode ends there.
-        moves: `moves[cell][action]` is the cell that the step leads to if the ice does not interfere; at the edge
-            the same cell, and from a terminal cell always that cell.
+        desc: Map.
+        rows: Number of rows.
+        columns: Number of columns.
+        start: Start cell.
+        goal: Goal cell.
+        holes: Cells with holes.
+        terminal: For each cell, True if the episode ends there.
+        moves: `moves[cell][action]` is the next cell if the step does not slip: the same cell at the edge of the
+            board and in a terminal cell.
     """
 
     def __init__(self, desc: Map) -> None:
@@ -47,13 +49,19 @@ class Lake:
             [
                 (cell,) * 4 if ends else around
                 for cell, (ends, around) in enumerate(
-                    zip(self.terminal, _neighbours(self.rows, self.columns), strict=True)
+                    zip(self.terminal, _neighbors(self.rows, self.columns), strict=True)
                 )
             ]
         )
 
     def outcomes(self, cell: int, action: int, success_rate: float) -> dict[int, float]:
-        """The distribution of the next cell: next cell to probability."""
+        """Return the distribution of the next cell, as a mapping from cell to probability.
+
+        Args:
+            cell: Current cell.
+            action: Index into `ACTIONS`.
+            success_rate: Probability of the chosen direction.
+        """
         if self.terminal[cell]:
             return {cell: 1.0}
         side = (1.0 - success_rate) / 2.0
@@ -66,47 +74,47 @@ class Lake:
 
 
 @lru_cache(maxsize=64)
-def _neighbours(rows: int, columns: int) -> tuple[tuple[int, ...], ...]:
-    """For every cell where each action leads, staying on the board."""
+def _neighbors(rows: int, columns: int) -> tuple[tuple[int, ...], ...]:
+    """Return for every cell the cell that each action leads to, which is the same cell for steps off the board."""
 
     def after(cell: int, down: int, right: int) -> int:
         row = min(max(cell // columns + down, 0), rows - 1)
         column = min(max(cell % columns + right, 0), columns - 1)
         return row * columns + column
 
-    return tuple(tuple(after(cell, *step) for step in _STEPS) for cell in range(rows * columns))
+    return tuple(tuple(after(cell, *step) for step in _DIRECTIONS) for cell in range(rows * columns))
 
 
-def checked_map(desc: Sequence[str]) -> Map:
-    """A map given by hand, as tuple.
+def validate_map(desc: Sequence[str]) -> Map:
+    """Return a user's map as a tuple after validating it.
 
     Raises:
-        ConfigurationError: it is not a rectangle of S, F, H and G with one start, one goal and a way between.
+        ConfigurationError: The map is not a rectangle of S, F, H and G with one start, one goal and a path.
     """
     if isinstance(desc, str) or not all(isinstance(row, str) for row in desc):
         raise ConfigurationError("map must be a list of rows such as ['SFF', 'FHF', 'FFG'].")
     rows = tuple(desc)
     if not rows or not rows[0]:
-        raise ConfigurationError("map has no cells; give rows such as ['SFF', 'FHF', 'FFG'].")
+        raise ConfigurationError("map has no cells; expected rows such as ['SFF', 'FHF', 'FFG'].")
     for number, row in enumerate(rows, start=1):
         if len(row) != len(rows[0]):
-            raise ConfigurationError(f"map row {number} has {len(row)} cells, row 1 has {len(rows[0])}.")
-        strange = sorted(set(row) - set("SFHG"))
-        if strange:
-            raise ConfigurationError(f"map row {number} has {strange[0]!r}; cells are S, F, H and G.")
+            raise ConfigurationError(f"map row {number} has {len(row)} cells, but row 1 has {len(rows[0])}.")
+        unknown = sorted(set(row) - set("SFHG"))
+        if unknown:
+            raise ConfigurationError(f"map row {number} has {unknown[0]!r}; expected S, F, H or G.")
     for letter, meaning in (("S", "start"), ("G", "goal")):
         count = "".join(rows).count(letter)
         if count != 1:
-            raise ConfigurationError(f"map needs exactly one {meaning} ({letter}), this has {count}.")
+            raise ConfigurationError(f"map must have exactly one {meaning} ({letter}), not {count}.")
     if not has_path(rows):
-        raise ConfigurationError("map has no way from start to goal around its holes.")
+        raise ConfigurationError("map has no path from start to goal around its holes; remove some holes.")
     return rows
 
 
 def has_path(desc: Map) -> bool:
-    """Whether the goal can be reached without a hole, on ice that does not interfere."""
+    """Return True if a path without holes connects start and goal."""
     width = len(desc[0]) + 1
-    # One row of holes above and below and one cell at the end of each row save all tests for the edge.
+    # Holes above, below and at the end of each row make tests for the edge unnecessary.
     cells = list("H" * width + "".join(f"{row}H" for row in desc) + "H" * width)
     frontier = [cells.index("S")]
     while frontier:
@@ -121,20 +129,20 @@ def has_path(desc: Map) -> bool:
 
 @lru_cache(maxsize=1024)
 def generated_lake(size: int, p_frozen: float, start_goal: str, task: str) -> Lake:
-    """The lake of a generated task, the same everywhere; members of a group share it.
+    """Return the lake of a generated task, the same in every process; cached, so that members of a group share it.
 
     Args:
-        size: rows and columns.
-        p_frozen: probability that a cell other than start and goal is frozen.
-        start_goal: "corners" (top left, bottom right) or "random" (two distinct cells).
-        task: `<split>/<index>`.
+        size: Number of rows and of columns.
+        p_frozen: Probability that a cell other than start and goal is frozen.
+        start_goal: "corners" (top left and bottom right) or "random" (two distinct cells).
+        task: Task name `<split>/<index>`.
 
     Raises:
-        ConfigurationError: the split has no map of this kind (too few exist to share them out).
+        ConfigurationError: So few maps of this kind exist that none belongs to the split.
     """
     split = task.rpartition("/")[0]
     rng = random.Random(stable_seed("frozenlake", size, p_frozen, start_goal, task))
-    for _ in range(_SPLIT_ATTEMPTS):
+    for _ in range(_MAX_SPLIT_DRAWS):
         desc = random_map(size, p_frozen, start_goal, rng)
         if belongs(desc, split):
             return Lake(desc)
@@ -145,20 +153,20 @@ def generated_lake(size: int, p_frozen: float, start_goal: str, task: str) -> La
 
 
 def random_map(size: int, p_frozen: float, start_goal: str, rng: random.Random) -> Map:
-    """A random map, drawn again (start and goal included) until there is a way across.
+    """Draw maps, start and goal included, until one has a path from start to goal.
 
-    Where holes are so many that 100 draws have none, a random shortest way is frozen in the last one.
+    If none of 100 draws has a path, a random shortest path is frozen in the last one.
     """
     cells: list[str] = []
     start = goal = 0
-    for _ in range(_ATTEMPTS):
+    for _ in range(_MAX_DRAWS):
         start, goal = (0, size * size - 1) if start_goal == CORNERS else rng.sample(range(size * size), 2)
         cells = ["F" if rng.random() < p_frozen else "H" for _ in range(size * size)]
         cells[start], cells[goal] = "S", "G"
         desc = _rows(cells, size)
         if has_path(desc):
             return desc
-    for cell in _random_way(start, goal, size, rng):
+    for cell in _random_path(start, goal, size, rng):
         cells[cell] = "F"
     cells[start], cells[goal] = "S", "G"
     return _rows(cells, size)
@@ -168,7 +176,8 @@ def _rows(cells: Sequence[str], size: int) -> Map:
     return tuple("".join(cells[place : place + size]) for place in range(0, size * size, size))
 
 
-def _random_way(start: int, goal: int, size: int, rng: random.Random) -> Iterable[int]:
+def _random_path(start: int, goal: int, size: int, rng: random.Random) -> Iterable[int]:
+    """Yield the cells of a random shortest path from start (excluded) to goal."""
     (row, column), (last_row, last_column) = divmod(start, size), divmod(goal, size)
     legs = ["row"] * abs(last_row - row) + ["column"] * abs(last_column - column)
     rng.shuffle(legs)

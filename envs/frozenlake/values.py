@@ -1,8 +1,8 @@
-"""Exact chances of crossing a lake: optimal play by value iteration, random play by the same recursion.
+"""Exact success probabilities on a lake, of the optimal policy and of the uniformly random policy.
 
-With `n` steps left, V_n(cell) = max over actions of E[V_{n-1}(next cell)], V_n(goal) = 1, V_n(hole) = V_0 = 0
-(Bellman's equation for the probability of reaching the goal within n steps). Among actions of equal chance the one
-that ends sooner in expectation is taken, so that a policy on safe ice does not dawdle.
+With n remaining steps, V_n(cell) = max over actions of E[V_{n-1}(next cell)], with V_n(goal) = 1, V_n(hole) = 0
+and V_0 = 0 elsewhere. This is Bellman's equation for the probability of reaching the goal within n steps. Among
+actions of equal probability the optimal policy takes the one with the shortest expected time to the end.
 """
 
 from __future__ import annotations
@@ -12,28 +12,31 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from .lake import Lake, checked_map
+from .lake import Lake, validate_map
 
-_TIE = 1e-12
-_MOST_SWEEPS = 100_000
+_TOLERANCE = 1e-12
+_MAX_SWEEPS = 100_000
 
 Floats = npt.NDArray[np.float64]
 
 
 class Policy:
-    """Optimal play on one lake, for every number of steps left.
+    """Optimal policy on one lake, for every number of remaining steps.
+
+    Value iteration is extended on demand.
 
     Args:
-        lake: the lake.
-        success_rate: probability of the intended direction; the rest is split between the two at right angles.
+        lake: Lake.
+        success_rate: Probability of the chosen direction; the rest is shared by the two perpendicular directions.
     """
 
     def __init__(self, lake: Lake, success_rate: float) -> None:
         moves = np.array(lake.moves, dtype=np.intp)  # (cells, actions)
-        self._after = np.stack([np.roll(moves, turn, axis=1) for turn in (1, 0, -1)], axis=2)
+        # Next cells by (cell, action, slip to the left / no slip / slip to the right).
+        self._next_cells = np.stack([np.roll(moves, turn, axis=1) for turn in (1, 0, -1)], axis=2)
         side = (1.0 - success_rate) / 2.0
-        self._chance = np.array([side, success_rate, side])
-        self._open = ~np.array(lake.terminal)
+        self._slip_probabilities = np.array([side, success_rate, side])
+        self._nonterminal = ~np.array(lake.terminal)
         goal = np.zeros(len(lake.moves))
         goal[lake.goal] = 1.0
         self._values: list[Floats] = [goal]
@@ -42,14 +45,20 @@ class Policy:
         self._limit: int | None = None
 
     def value(self, cell: int, steps: int | None) -> float:
-        """The greatest probability of reaching the goal from `cell` within `steps` (None: ever)."""
+        """Return the maximum probability of reaching the goal from a cell.
+
+        Args:
+            cell: Current cell.
+            steps: Number of remaining steps; None for no limit.
+        """
         return float(self._values[self._horizon(steps)][cell])
 
     def action(self, cell: int, steps: int | None) -> int:
-        """The action that attains `value`."""
+        """Return the action that attains `value`, as an index into `ACTIONS`."""
         return int(self._actions[self._horizon(steps)][cell])
 
     def _horizon(self, steps: int | None) -> int:
+        """Iterate up to `steps` or to convergence, and return the index of the values to use."""
         while self._limit is None and (steps is None or steps >= len(self._values)):
             self._sweep()
         last = len(self._values) - 1
@@ -57,48 +66,53 @@ class Policy:
 
     def _sweep(self) -> None:
         values, times = self._values[-1], self._times[-1]
-        chances = values[self._after] @ self._chance  # (cells, actions)
-        durations = 1.0 + times[self._after] @ self._chance
-        durations[chances < chances.max(axis=1, keepdims=True) - _TIE] = np.inf
+        probabilities = values[self._next_cells] @ self._slip_probabilities  # (cells, actions)
+        durations = 1.0 + times[self._next_cells] @ self._slip_probabilities
+        durations[probabilities < probabilities.max(axis=1, keepdims=True) - _TOLERANCE] = np.inf
         actions = durations.argmin(axis=1)
         cells = np.arange(len(values))
-        new_values = np.where(self._open, chances[cells, actions], values)
-        new_times = np.where(self._open, durations[cells, actions], 0.0)
-        # Times of cells from which the goal is out of reach grow for ever; only the others need to settle.
-        alive = self._open & (new_values > 0.0)
-        settled = (
-            np.allclose(new_values, values, rtol=0.0, atol=_TIE)
-            and np.allclose(new_times[alive], times[alive], rtol=1e-9, atol=0.0)
+        new_values = np.where(self._nonterminal, probabilities[cells, actions], values)
+        new_times = np.where(self._nonterminal, durations[cells, actions], 0.0)
+        # Expected times grow without bound where the goal is unreachable, so those cells do not count.
+        solvable = self._nonterminal & (new_values > 0.0)
+        converged = (
+            np.allclose(new_values, values, rtol=0.0, atol=_TOLERANCE)
+            and np.allclose(new_times[solvable], times[solvable], rtol=1e-9, atol=0.0)
             and len(self._values) > len(values)
         )
         self._values.append(new_values)
         self._times.append(new_times)
         self._actions.append(actions)
-        if settled or len(self._values) > _MOST_SWEEPS:
+        if converged or len(self._values) > _MAX_SWEEPS:
             self._limit = len(self._values)
 
 
 def optimal_success(desc: Sequence[str], success_rate: float, steps: int | None = None) -> float:
-    """The greatest probability with which any player reaches the goal of a map from its start.
+    """Return the probability with which the optimal policy reaches the goal of a map from its start.
 
     Args:
-        desc: the map, rows of S, F, H and G.
-        success_rate: probability of the intended direction.
-        steps: the step limit; None for no limit.
+        desc: Map, as rows of S, F, H and G.
+        success_rate: Probability of the chosen direction.
+        steps: Step limit; None for no limit.
     """
-    lake = Lake(checked_map(desc))
+    lake = Lake(validate_map(desc))
     return Policy(lake, success_rate).value(lake.start, steps)
 
 
 def random_success(desc: Sequence[str], steps: int) -> float:
-    """The probability with which a player of uniformly random actions reaches the goal within `steps`.
+    """Return the probability with which uniformly random actions reach the goal of a map from its start.
 
-    It does not depend on the slip: turning a uniformly random direction leaves it uniformly random.
+    It does not depend on the success rate, because a uniformly random direction is still uniformly random after a
+    slip.
+
+    Args:
+        desc: Map, as rows of S, F, H and G.
+        steps: Step limit.
     """
-    lake = Lake(checked_map(desc))
+    lake = Lake(validate_map(desc))
     moves = np.array(lake.moves, dtype=np.intp)
-    chances = np.zeros(len(moves))
-    chances[lake.goal] = 1.0
+    probabilities = np.zeros(len(moves))
+    probabilities[lake.goal] = 1.0
     for _ in range(steps):
-        chances = chances[moves].mean(axis=1)
-    return float(chances[lake.start])
+        probabilities = probabilities[moves].mean(axis=1)
+    return float(probabilities[lake.start])

@@ -1,7 +1,7 @@
 """Sokoban: push the boxes onto the targets.
 
-`rules` moves, `generator` makes levels, `solver` solves them, `render` shows them, `world` is the environment.
-Levels from files are read by `level_files`, for `envs.boxoban`.
+Modules: `rules` (transitions), `generator` (levels), `solver` (optimal plans), `render` (observations), `env` (the
+environment) and `level_files` (levels from files, for `envs.boxoban`).
 """
 
 from .env import BANDS, BoardEnv, Sokoban

@@ -1,4 +1,4 @@
-"""The Sokoban worlds: a text environment over any source of levels, and the world that makes its own."""
+"""Sokoban environments: a base class for any source of levels, and the environment with generated levels."""
 
 from __future__ import annotations
 
@@ -30,17 +30,22 @@ from .solver import solve
 Difficulty = Literal["easy", "medium", "hard"]
 
 _STYLES = ("dim", "dim", "yellow", "bold green", "bold red", "bold cyan", "bold cyan")
-"""Terminal colours, in the order of a `Vocabulary`'s fields."""
+"""Terminal styles, in the order of a `Vocabulary`'s fields."""
 
 _REFUSAL = "There is no such action. Choose Up, Down, Left or Right.\n"
-_LONGEST_ACTION = 64
+_MAX_ACTION_LENGTH = 64
 
-# The constructor of a NamedTuple is a Python function; a step makes two of them, and this halves its time.
+# A step constructs two NamedTuples, whose constructor is a Python function. `tuple.__new__` halves a step's time.
 _new = tuple.__new__
 
 
 class Band(NamedTuple):
-    """A difficulty: what levels to make and how many steps to allow."""
+    """Difficulty of generated levels.
+
+    Attributes:
+        spec: Kind of level.
+        max_steps: Default step limit.
+    """
 
     spec: Spec
     max_steps: int
@@ -51,21 +56,22 @@ BANDS: dict[str, Band] = {
     "medium": Band(Spec(size=7, boxes=2, shortest=10, longest=19), max_steps=40),
     "hard": Band(Spec(size=8, boxes=2, shortest=20, longest=40), max_steps=60),
 }
-"""Optimal solution lengths of the bands do not overlap, and every level fits into its step limit."""
+"""Difficulties by name. Their optimal solution lengths do not overlap, and every level can be solved within its
+step limit."""
 
 STEP_LIMIT = 100
-"""RAGEN's limit for its Sokoban worlds."""
+"""RAGEN's step limit for its Sokoban environments."""
 
 
 class BoardEnv(TextEnv[State]):
-    """Sokoban over boards from anywhere: rules, observations, solver. A subclass sets `tasks` and `_level`."""
+    """Sokoban on boards from any source. A subclass sets `tasks` and defines `_level`."""
 
     palette: ClassVar[Mapping[str, str]] = {
         symbol: style for words in VOCABULARIES.values() for symbol, style in zip(words, _STYLES, strict=True)
     }
 
-    _STOCK = 20_000
-    """Positions whose plans are remembered, at most."""
+    _MAX_PLANS = 20_000
+    """Maximum number of positions whose plans are cached."""
 
     def __init__(
         self,
@@ -78,7 +84,7 @@ class BoardEnv(TextEnv[State]):
         admissible: bool,
         render_mode: str | None,
     ) -> None:
-        self.vocabulary = _vocabulary(vocabulary)
+        self.vocabulary = _resolve_vocabulary(vocabulary)
         if observation_format not in OBSERVATION_FORMATS:
             raise unknown_name("observation_format", observation_format, OBSERVATION_FORMATS)
         self.observation_format: ObservationFormat = observation_format
@@ -97,9 +103,9 @@ class BoardEnv(TextEnv[State]):
 
     @abstractmethod
     def _level(self, task: str) -> str:
-        """The board of a task, in the standard vocabulary."""
+        """Return the board of a task in the standard vocabulary."""
 
-    # ------------------------------------------------------------------ the game
+    # ------------------------------------------------------------------ transitions
 
     def _open(self, task: str) -> State:
         board = translate(self._level(task), STANDARD, self.vocabulary)
@@ -116,7 +122,7 @@ class BoardEnv(TextEnv[State]):
     def _apply(self, action: str) -> Outcome:
         move = self._moves.get(action)
         if move is None:
-            move = self._moves.get(action.strip().lower()) if len(action) <= _LONGEST_ACTION else None
+            move = self._moves.get(action.strip().lower()) if len(action) <= _MAX_ACTION_LENGTH else None
             if move is None:
                 return Outcome(_REFUSAL + self._observe(), 0.0, False, False, False, False)
         board, player, missing = self._state
@@ -157,45 +163,46 @@ class BoardEnv(TextEnv[State]):
         return () if self._ended else ACTIONS
 
     def expert_actions(self) -> list[str] | None:
-        """A plan with the fewest moves; None after the end, and where a box is stuck for good.
+        """Return a plan with the fewest moves, or None after the end and in unsolvable positions.
 
-        Boards of many boxes may exceed the search's budget: then the plan has the fewest pushes instead, or, if
-        that search gives up too, there is none. No generated level, and none of 3000 Boxoban levels, came to that.
-        Plans are remembered along their whole course: asking again after each of their steps searches nothing.
+        On boards with many boxes the search may exceed its budget. The plan then has the fewest pushes instead of
+        the fewest moves; it is None if that search exceeds its budget as well. No generated level and none of 3000
+        Boxoban levels exceeded either budget. A plan is cached for every position along it, so that following it
+        step by step does not search again.
         """
         if self._ended:
             return None
         board = self._state.board
         if board not in self._plans:
-            if len(self._plans) > self._STOCK:
+            if len(self._plans) > self._MAX_PLANS:
                 self._plans = {}
             masks = Masks.of(board, self.vocabulary)
-            # Whether there is a solution at all is found soonest by pushes; dead positions end here.
+            # The search by pushes is the faster one to detect unsolvable positions.
             plan = solve(masks, "pushes")
             if plan is not None:
                 plan = solve(masks) or plan
             self._plans[board] = None
             if plan is not None:
-                self._remember(plan)
-        found = self._plans[board]
-        return None if found is None else found[0][found[1] :]
+                self._cache_plan(plan)
+        cached = self._plans[board]
+        return None if cached is None else cached[0][cached[1] :]
 
-    def _remember(self, plan: list[str]) -> None:
-        """Store a plan under every board on its course."""
-        here = self._state
+    def _cache_plan(self, plan: list[str]) -> None:
+        """Cache a plan for every position along it."""
+        start = self._state
         for index, action in enumerate(plan):
             self._plans[self._state.board] = plan, index
             self._apply(action)
-        self._state = here
+        self._state = start
 
 
 class Sokoban(BoardEnv):
     """## Description
-    Push every box onto a target. Levels are generated by exact backward play, so their optimal solution lengths
-    are known: see the table. No level starts solved or with a box on a target, every level can be solved within
-    its step limit, and the splits share no room, not even a rotated or mirrored one.
+    Push every box onto a target. Levels are generated by an exact backward search, so their optimal solution
+    lengths are known (see the table). In every level all boxes start off target, and every level can be solved
+    within its step limit. The splits share no room, not even a rotated or mirrored one.
 
-    | id | board | boxes | optimal moves (mean, 95 % at most) | step limit |
+    | id | board | boxes | optimal moves (mean, 95th percentile) | step limit |
     |---|---|---|---|---|
     | `TextSokoban-v0`, `TextSokobanNewVocab-v0` | 6x6 | 1 | 3 to 9 (5.5, 9) | 100 |
     | `TextLargeSokoban-v0` | 8x8 | 2 | 4 to 10 (7.3, 10) | 100 |
@@ -203,34 +210,59 @@ class Sokoban(BoardEnv):
     | `TextSokobanMedium-v0` | 7x7 | 2 | 10 to 19 (13.6, 18) | 40 |
     | `TextSokobanHard-v0` | 8x8 | 2 | 20 to 40 (25.4, 33) | 60 |
 
-    Every level of the first two can be solved within the ten actions that published agents are given.
+    Every level of the first three ids can be solved within the ten actions that published agents may take.
 
     ## Observations
-    `observation_format`: "grid" (the default) is the board; "coord" lists the (row, column) of targets, boxes, the
-    player and inner walls; "grid_coord" is the coordinates without walls, then the board. A line of coordinates
-    names the cells that show one symbol: "Targets" are the targets with nothing on them.
+    `observation_format="grid"` shows the board. "coord" lists the (row, column) coordinates of targets, boxes, the
+    player and inner walls. "grid_coord" shows the coordinates without the walls, followed by the board. Each line
+    of coordinates lists the cells that show one symbol; "Targets" are therefore the targets with nothing on them.
+
+    The first observation of `reset(seed=0)` with "grid" is
+
+    ```
+    ######
+    #____#
+    #__XP#
+    #_O###
+    ######
+    ######
+    ```
+
+    | cell | "standard" vocabulary | "new" vocabulary |
+    |---|---|---|
+    | wall | `#` | `W` |
+    | floor | `_` | `.` |
+    | target | `O` | `G` |
+    | box on a target | `√` | `C` |
+    | box | `X` | `B` |
+    | player | `P` | `A` |
+    | player on a target | `S` | `@` |
 
     ## Actions
-    Up, Down, Left, Right, in any case. All four are always valid; a move that is blocked changes nothing.
+    The actions are Up, Down, Left and Right, in upper or lower case. All four are always valid; a blocked move
+    changes nothing. A push moves one box by one cell, if the cell beyond it is free.
 
     ## Rewards
-    -0.1 for every move, +1 for a box pushed onto a target, -1 for one pushed off, +10 when all boxes are on
-    targets: a level of one box solved in n moves pays 11 - 0.1 n.
+    A move gives -0.1, a box pushed onto a target +1, a box pushed off a target -1, and the solution of the level
+    +10. A level with one box, solved in n moves, pays 11 - 0.1 n in total.
 
     ## Episode end
-    When every box is on a target (success), or after `max_steps` steps.
+    The episode terminates when every box is on a target (success), and truncates after `max_steps` steps.
 
     ## Arguments
-    * `split`: "train", "valid", "test", or None for levels of all three.
-    * `size=6`, `boxes=1`: cells along a side with the walls (5 to 24), and the number of boxes (1 to 6).
-    * `difficulty`: "easy", "medium" or "hard": sets size, boxes, solution lengths and step limit as in the table.
-    * `vocabulary`: "standard", "new", or a `Vocabulary`.
-    * `max_steps`: by default 100, or the difficulty's.
+    * `split`: "train", "valid" or "test". None uses the levels of all three.
+    * `size=6`: number of cells along a side of the board, walls included; 5 to 24.
+    * `boxes=1`: number of boxes, 1 to 6.
+    * `difficulty=None`: "easy", "medium" or "hard" sets size, boxes, solution lengths and step limit as in the
+      table. It excludes `size` and `boxes`.
+    * `vocabulary="standard"`: symbols of the board; "standard", "new", or a `Vocabulary`.
+    * `observation_format="grid"`: "grid", "coord" or "grid_coord".
+    * `max_steps="default"`: step limit; by default 100, or the limit of the difficulty. None removes it.
 
     ## Source
-    Rewards: gym-sokoban 0.0.5 (Schrader, 2018). Symbols, sizes and the step limit of 100: RAGEN (Wang et al.,
-    2025, arXiv:2504.20073), where 6x6 levels have 1 to 14 optimal moves, 4.0 on average, and one in five
-    validation layouts is also a training layout.
+    The rewards are those of gym-sokoban 0.0.5 (Schrader, 2018). Symbols, sizes and the step limit of 100 are those
+    of RAGEN (Wang et al., 2025, arXiv:2504.20073). RAGEN's own 6x6 levels have optimal solutions of 1 to 14 moves
+    (mean 4.0), and one in five of its validation layouts is also a training layout.
     """
 
     def __init__(
@@ -252,7 +284,9 @@ class Sokoban(BoardEnv):
         elif difficulty not in BANDS:
             raise unknown_name("difficulty", difficulty, BANDS)
         elif size is not None or boxes is not None:
-            raise ConfigurationError("difficulty= decides size and boxes; give either it or them.")
+            raise ConfigurationError(
+                "difficulty= already sets size and boxes; give either difficulty= or size= and boxes=."
+            )
         else:
             self.level_spec, limit = BANDS[difficulty]
         super().__init__(
@@ -272,17 +306,21 @@ class Sokoban(BoardEnv):
 
 
 def default_spec(size: int, boxes: int) -> Spec:
-    """The default kind of level for a size and a number of boxes.
+    """Return the default kind of level for a board size and a number of boxes.
+
+    Args:
+        size: Number of cells along a side, walls included; 5 to 24.
+        boxes: Number of boxes, 1 to 6.
 
     Raises:
-        ConfigurationError: the boxes do not fit, or the numbers are out of range.
+        ConfigurationError: A number is out of range, or the board is too small for the boxes.
     """
     if not isinstance(size, int) or not 5 <= size <= 24:
-        raise ConfigurationError(f"size must be a whole number from 5 to 24 (walls included), not {size!r}.")
+        raise ConfigurationError(f"size must be an integer from 5 to 24 (walls included), not {size!r}.")
     if not isinstance(boxes, int) or not 1 <= boxes <= 6:
-        raise ConfigurationError(f"boxes must be a whole number from 1 to 6, not {boxes!r}.")
+        raise ConfigurationError(f"boxes must be an integer from 1 to 6, not {boxes!r}.")
     if (size - 2) ** 2 < 8 * boxes:
-        raise ConfigurationError(f"{boxes} boxes need more room than a size of {size}; enlarge size.")
+        raise ConfigurationError(f"{boxes} boxes need more room than size={size} has; increase size.")
     if boxes == 1:
         return Spec(size, boxes, shortest=3, longest=9)
     if boxes <= EXACT_BOXES:
@@ -290,12 +328,12 @@ def default_spec(size: int, boxes: int) -> Spec:
     return Spec(size, boxes, shortest=2 * boxes, longest=8 * boxes)
 
 
-def _vocabulary(given: str | Vocabulary) -> Vocabulary:
-    if isinstance(given, str):
-        if given not in VOCABULARIES:
-            raise unknown_name("vocabulary", given, VOCABULARIES)
-        return VOCABULARIES[given]
-    symbols = Vocabulary(*given)
+def _resolve_vocabulary(vocabulary: str | Vocabulary) -> Vocabulary:
+    if isinstance(vocabulary, str):
+        if vocabulary not in VOCABULARIES:
+            raise unknown_name("vocabulary", vocabulary, VOCABULARIES)
+        return VOCABULARIES[vocabulary]
+    symbols = Vocabulary(*vocabulary)
     if len(set(symbols)) != len(symbols) or any(len(s) != 1 or not s.isprintable() for s in symbols):
-        raise ConfigurationError(f"a vocabulary is seven different single printable characters, not {symbols!r}.")
+        raise ConfigurationError(f"vocabulary must be seven different printable characters, not {symbols!r}.")
     return symbols

@@ -1,13 +1,13 @@
-"""Levels by exact reverse play on bit boards.
+"""Level generator: exact backward search on bit boards.
 
-A room is carved, targets are laid, and the game is played backwards from the solved board. For one or two boxes
-the backward search goes through *every* state, in layers of equal distance: a layer maps each arrangement of boxes
-to the bit board of all player cells at that distance, so that one shift moves all of them at once. A start drawn
-from layer `d` therefore has an optimal solution of exactly `d` moves: difficulty is set, not estimated. With three
-boxes or more the state space is too large for that, and a beam of arrangements is followed instead.
+The generator carves a room, places the targets, and searches backward from the solved board. For one or two boxes
+the search visits *every* state, in layers of equal distance: a layer maps each arrangement of boxes to the bit
+board of all player cells at that distance, so that one shift moves all players at once. A start drawn from layer
+`d` has an optimal solution of exactly `d` moves, so the difficulty is exact. For three boxes or more the state
+space is too large, and a beam search over arrangements replaces the exhaustive one.
 
-What a level may share with no other split is its room: walls and targets, up to the eight symmetries of the
-square. The room's hash is known before the search starts, so passing over rooms of other splits is cheap.
+The identity that no two splits share is the room: walls and targets, up to the eight symmetries of the square. Its
+hash is known before the search starts, so rejecting the rooms of other splits is cheap.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from ..tasks import belongs
 from .rules import STANDARD, cells
 
 EXACT_BOXES = 2
-"""Up to this many boxes the search is exhaustive and the difficulty exact."""
+"""Maximum number of boxes for which the search is exhaustive and the difficulty exact."""
 
 BEAM_WIDTH = 12
-"""Arrangements kept in each layer of the search for three boxes or more."""
+"""Number of arrangements kept per layer of the beam search for three boxes or more."""
 
 
 class Spec(NamedTuple):
-    """What kind of level to make.
+    """Kind of level to generate.
 
     Attributes:
-        size: cells along each side, the outer walls included.
-        boxes: how many boxes (and targets).
-        shortest: the least difficulty: moves of an optimal solution with one or two boxes, pushes of the
-            solution by construction with more.
-        longest: the greatest difficulty, in the same unit.
+        size: Number of cells along each side, outer walls included.
+        boxes: Number of boxes, and of targets.
+        shortest: Minimum difficulty. For one or two boxes it is the number of moves of an optimal solution; for
+            more, the number of pushes of the constructed solution.
+        longest: Maximum difficulty, in the same unit.
     """
 
     size: int
@@ -46,14 +46,20 @@ class Spec(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Walls and targets, as bit boards of stride `size`."""
+    """Walls and targets of a level.
+
+    Attributes:
+        size: Number of cells along each side; the stride of the bit boards.
+        floor: Bit board of the cells that are not walls.
+        targets: Bit board of the targets.
+    """
 
     size: int
     floor: int
     targets: int
 
     def identity(self) -> str:
-        """The room's name: equal for rooms that differ by a rotation or a reflection only, and only for those."""
+        """Return a string that two rooms share exactly if a rotation or reflection maps one to the other."""
         n = self.size
         text = f"{self.floor:0{n * n}b}"
         for target in cells(self.targets):
@@ -66,16 +72,17 @@ class Room(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def generate(spec: Spec, task: str) -> str:
-    """The level of a task: a pure function of its arguments, the same in any process.
+    """Generate the level of a task, a pure function of the arguments that gives the same board in every process.
 
-    Kept for the most recent tasks, so that the members of a group share one generated level.
+    The most recent levels are cached, so that the members of a group share one.
 
     Args:
-        spec: the kind of level.
-        task: a name `<split>/<index>` (see `envs.tasks`).
+        spec: Kind of level.
+        task: Task name `<split>/<index>` (see `envs.tasks`).
 
     Returns:
-        The board in the standard vocabulary, in the given split, not solved, and solvable within `spec`'s bounds.
+        An unsolved board in the standard vocabulary that belongs to the task's split and whose difficulty is
+        within the bounds of `spec`.
     """
     rng = Random(stable_seed("sokoban", *spec, task))
     split = task.partition("/")[0]
@@ -86,7 +93,7 @@ def generate(spec: Spec, task: str) -> str:
             continue
         start = search(rng, spec, room)
         if start is not None:
-            return _draw(room, *start)
+            return _board_text(room, *start)
 
 
 # ---------------------------------------------------------------------- rooms
@@ -94,7 +101,7 @@ def generate(spec: Spec, task: str) -> str:
 
 @lru_cache(maxsize=64)
 def _brushes(size: int) -> tuple[tuple[int, ...], ...]:
-    """For every cell the shapes that may be carved around it: bit boards within the outer walls."""
+    """Return for every cell the shapes that may be carved around it, as bit boards within the outer walls."""
     interior = sum(1 << (r * size + c) for r in range(1, size - 1) for c in range(1, size - 1))
     shapes = (  # offsets (rows, columns) from the cell
         ((0, 0), (0, 1), (0, -1)),
@@ -117,21 +124,21 @@ def _brushes(size: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _room(rng: Random, spec: Spec) -> Room:
-    """A connected room with targets that a box can be pulled away from."""
+    """Draw a connected room whose targets are cells from which a box can be pulled away."""
     size, boxes = spec.size, spec.boxes
     random = rng.random
     brushes = _brushes(size)
     shapes = len(brushes[0])
-    inside = (size - 2) ** 2
-    least = 0.25 + 1.2 / (size - 2)  # small rooms need a larger share of floor to be different from each other
+    interior = (size - 2) ** 2
+    min_share = 0.25 + 1.2 / (size - 2)  # small rooms need a larger share of floor to differ from each other
     directions = (1, -1, size, -size)
     while True:
-        wanted = max(boxes + 5, int(inside * (least + 0.25 * random())))
+        floor_cells = max(boxes + 5, int(interior * (min_share + 0.25 * random())))
         cell = (1 + int(random() * (size - 2))) * size + 1 + int(random() * (size - 2))
         step = directions[int(random() * 4)]
         floor = brushes[cell][int(random() * shapes)]
-        # A walk that meets the outer wall turns; each cell it visits is widened by a brush.
-        while floor.bit_count() < wanted:
+        # The random walk turns at the outer wall and carves a shape around each cell that it visits.
+        while floor.bit_count() < floor_cells:
             ahead = cell + step
             if random() < 0.35 or not brushes[ahead][0] >> ahead & 1:
                 step = directions[int(random() * 4)]
@@ -152,27 +159,32 @@ def _room(rng: Random, spec: Spec) -> Room:
             return Room(size, floor, targets)
 
 
-# ---------------------------------------------------------------------- backward play
+# ---------------------------------------------------------------------- backward search
 
 
 def layers(stride: int, floor: int, targets: int) -> Iterator[dict[int, int]]:
-    """All states from which the board can be solved, nearest first.
+    """Yield all states from which the board can be solved, layer by layer, nearest first.
+
+    Args:
+        stride: Distance of vertical neighbors in the bit boards.
+        floor: Bit board of the cells that are not walls.
+        targets: Bit board of the targets.
 
     Yields:
-        For distance 0, 1, 2, … moves to the nearest solved state: arrangements of boxes (bit boards), each with
-        the bit board of the player's cells. Every solvable state appears once, at its exact distance.
+        The states at distance 0, 1, 2, … moves from the nearest solved state: a mapping from each arrangement of
+        boxes to the player's cells (bit boards). Every solvable state appears once, at its exact distance.
     """
     layer = {targets: floor & ~targets}
     seen = dict(layer)
     while layer:
         yield layer
-        following: dict[int, int] = {}
+        next_states: dict[int, int] = {}
         for boxes, players in layer.items():
             free = floor & ~boxes
             walked = (players << 1 | players >> 1 | players << stride | players >> stride) & free & ~seen[boxes]
             if walked:
-                following[boxes] = following.get(boxes, 0) | walked
-            # The player steps back from a box and draws it along.
+                next_states[boxes] = next_states.get(boxes, 0) | walked
+            # The player steps away from a box and pulls it along.
             for shift in (1, stride):
                 pullers = players & free >> shift & boxes << shift
                 while pullers:
@@ -181,7 +193,7 @@ def layers(stride: int, floor: int, targets: int) -> Iterator[dict[int, int]]:
                     pulled = boxes ^ player ^ player >> shift
                     player <<= shift
                     if not seen.get(pulled, 0) & player:
-                        following[pulled] = following.get(pulled, 0) | player
+                        next_states[pulled] = next_states.get(pulled, 0) | player
                 pullers = players & free << shift & boxes >> shift
                 while pullers:
                     player = pullers & -pullers
@@ -189,20 +201,23 @@ def layers(stride: int, floor: int, targets: int) -> Iterator[dict[int, int]]:
                     pulled = boxes ^ player ^ player << shift
                     player >>= shift
                     if not seen.get(pulled, 0) & player:
-                        following[pulled] = following.get(pulled, 0) | player
-        for boxes, players in following.items():
+                        next_states[pulled] = next_states.get(pulled, 0) | player
+        for boxes, players in next_states.items():
             seen[boxes] = seen.get(boxes, 0) | players
-        layer = following
+        layer = next_states
 
 
 def _exact_start(rng: Random, spec: Spec, room: Room) -> tuple[int, int] | None:
-    """Boxes and player at an exact distance drawn from the spec's range, or None if the room has none."""
+    """Draw boxes and player of a start at a distance within the spec's range, or return None if there is none.
+
+    The distance is drawn uniformly from the range. If no start has it, the farthest starts in the range are used.
+    """
     size, floor, targets = room
     wanted = spec.shortest + int(rng.random() * (spec.longest - spec.shortest + 1))
     deepest: list[tuple[int, int]] = []
     for distance, layer in enumerate(layers(size, floor, targets)):
         if distance >= spec.shortest:
-            # Every box starts off target: none of the work is done already.
+            # Every box must start off target.
             deepest = [item for item in layer.items() if not item[0] & targets] or deepest
             if distance == wanted:
                 break
@@ -213,18 +228,18 @@ def _exact_start(rng: Random, spec: Spec, room: Room) -> tuple[int, int] | None:
         if pick < players.bit_count():
             return boxes, _nth(players, pick)
         pick -= players.bit_count()
-    raise AssertionError("a pick lies within the layer")
+    raise AssertionError("unreachable: the pick is less than the number of states in the layer")
 
 
 def _beam_start(rng: Random, spec: Spec, room: Room) -> tuple[int, int] | None:
-    """Boxes and player after many pulls, no arrangement seen twice; None if the room allows too few."""
+    """Draw boxes and player of a start by a beam search over pulls, or return None if the room allows too few."""
     size, floor, targets = room
     wanted = spec.shortest + int(rng.random() * (spec.longest - spec.shortest + 1))
     beam = [(targets, region) for region in _regions(floor & ~targets, size)]
     seen = set(beam)
     start = None
     for pulls in range(1, wanted + 1):
-        following: dict[tuple[int, int], float] = {}
+        next_states: dict[tuple[int, int], float] = {}
         for boxes, region in beam:
             free = floor & ~boxes
             for shift in (1, size):
@@ -239,11 +254,11 @@ def _beam_start(rng: Random, spec: Spec, room: Room) -> tuple[int, int] | None:
                         state = pulled, _flood(at, floor & ~pulled, size)
                         if state not in seen:
                             seen.add(state)
-                            # Boxes off target first; ties and near-ties by chance, so that levels differ.
-                            following[state] = (pulled & targets).bit_count() + 2.0 * rng.random()
-        if not following:
+                            # Arrangements with few boxes on target come first; noise makes levels differ.
+                            next_states[state] = (pulled & targets).bit_count() + 2.0 * rng.random()
+        if not next_states:
             break
-        beam = sorted(following, key=following.__getitem__)[:BEAM_WIDTH]
+        beam = sorted(next_states, key=next_states.__getitem__)[:BEAM_WIDTH]
         if pulls >= spec.shortest:
             start = next((state for state in beam if not state[0] & targets), start)
     if start is None:
@@ -253,7 +268,7 @@ def _beam_start(rng: Random, spec: Spec, room: Room) -> tuple[int, int] | None:
 
 
 def _flood(at: int, free: int, stride: int) -> int:
-    """The free cells that can be walked to from `at`."""
+    """Return the free cells that are connected to the cells `at`."""
     while True:
         wider = (at | at << 1 | at >> 1 | at << stride | at >> stride) & free
         if wider == at:
@@ -262,7 +277,7 @@ def _flood(at: int, free: int, stride: int) -> int:
 
 
 def _regions(free: int, stride: int) -> Iterator[int]:
-    """The connected parts of the free cells."""
+    """Yield the connected regions of the free cells."""
     while free:
         region = _flood(free & -free, free, stride)
         yield region
@@ -270,15 +285,16 @@ def _regions(free: int, stride: int) -> Iterator[int]:
 
 
 def _nth(mask: int, index: int) -> int:
+    """Return the set bit number `index` of a bit board, counted from the lowest, as a one-bit board."""
     for _ in range(index):
         mask &= mask - 1
     return mask & -mask
 
 
-def _draw(room: Room, boxes: int, player: int) -> str:
-    """The board's text in the standard vocabulary."""
+def _board_text(room: Room, boxes: int, player: int) -> str:
+    """Return the board's text in the standard vocabulary."""
     size, floor, targets = room
-    wall, blank, target, box_on_target, box, person, person_on_target = STANDARD
+    wall, blank, target, box_on_target, box, player_symbol, player_on_target = STANDARD
     symbols = []
     for cell in range(size * size):
         bit = 1 << cell
@@ -287,7 +303,7 @@ def _draw(room: Room, boxes: int, player: int) -> str:
         elif boxes & bit:
             symbols.append(box_on_target if targets & bit else box)
         elif player & bit:
-            symbols.append(person_on_target if targets & bit else person)
+            symbols.append(player_on_target if targets & bit else player_symbol)
         else:
             symbols.append(target if targets & bit else blank)
     return "\n".join("".join(symbols[row : row + size]) for row in range(0, size * size, size))

@@ -1,9 +1,8 @@
-"""Boxoban level files (Guez et al., 2018): `<split>/<NNN>.txt`, opened by the thousand without being read.
+"""Boxoban level files (Guez et al., 2018): `<split>/<NNN>.txt`, indexed without being read.
 
-A file holds levels of three parts: a line `; k`, the rows of the board, and an empty line. The published files
-number their 1000 boards of 10x10 from 0, which makes the position of every level computable: such a file is
-recognised by its size, and a level is read by one seek. A file of any other size is read and checked as a whole
-when the folder is opened.
+A level consists of a line `; k`, the rows of the board, and an empty line. The published files number their 1000
+boards of 10x10 cells from 0, so the offset of every level can be computed: such a file is recognized by its size,
+and a level is read with one seek. Files of any other size are read and validated when the folder is opened.
 """
 
 from __future__ import annotations
@@ -27,24 +26,28 @@ SYMBOLS = {
     "@": STANDARD.player,
     "+": STANDARD.player_on_target,
 }
-"""The common Sokoban level format (Boxoban uses all but `*` and `+`), and the symbols used here."""
+"""Mapping from the symbols of the common Sokoban level format (Boxoban uses all but `*` and `+`) to ours."""
 
 _TO_STANDARD = str.maketrans(SYMBOLS)
-_BODY = 10 * 11  # ten rows with their newlines
-LARGEST = 30
-"""The largest number of rows or columns accepted."""
+_BOARD_BYTES = 10 * 11  # ten rows with their newlines
+MAX_BOARD_SIZE = 30
+"""Maximum number of rows or columns of a board."""
 
 
 def _standard_offset(index: int) -> int:
-    """Where level `index` starts in a file laid out as published; also the size of a file of `index` levels."""
+    """Return the offset in bytes of level `index` in a file of the published layout.
+
+    It is also the size of a file with `index` levels.
+    """
     digits = index + sum(max(0, index - int("1" + power * "0")) for power in range(1, len(str(index))))
-    return index * (len("; \n") + _BODY + len("\n")) + digits
+    return index * (len("; \n") + _BOARD_BYTES + len("\n")) + digits
 
 
-@lru_cache(maxsize=1024)  # published files are all of one size
+@lru_cache(maxsize=1024)  # all published files have the same size
 def _standard_count(size: int) -> int | None:
-    """How many levels a file of this size holds if it is laid out as published, or None if it cannot be."""
-    count = size // (_BODY + len("; \n\n") + len(str(size)))  # no number has more digits than that: not too many
+    """Return the number of levels in a file of `size` bytes and published layout, or None for other sizes."""
+    # No level number has more digits than the file size, so this first estimate is a lower bound.
+    count = size // (_BOARD_BYTES + len("; \n\n") + len(str(size)))
     while _standard_offset(count) < size:
         count += 1
     return count if count and _standard_offset(count) == size else None
@@ -55,19 +58,19 @@ def _is_number(text: str) -> bool:
 
 
 def parse_levels(text: str, path: str | Path) -> dict[int, str]:
-    """All levels of a file, checked.
+    """Parse and validate all levels of a file.
 
     Args:
-        text: the file's content.
-        path: its name, for error messages.
+        text: Content of the file.
+        path: Path of the file, for error messages.
 
     Returns:
-        From the number in each level's header to its board in the standard vocabulary, in the file's order.
+        Mapping from the number in each level's header to its board in the standard vocabulary, in file order.
 
     Raises:
-        DataError: naming file and line: no header where one is due, a number given twice, a character that is
-            not part of a level, rows of different lengths, a board that is cut off, open at the edge or too large,
-            not exactly one player, unequal numbers of boxes and targets, or nothing to solve.
+        DataError: A header is missing, a number occurs twice, a character is not part of a level, rows differ in
+            length, a board is cut off, open at the edge or too large, the number of players is not one, the
+            numbers of boxes and targets differ, or no box is off target. The error has the line number.
     """
     levels: dict[int, str] = {}
     lines = text.splitlines()
@@ -81,32 +84,34 @@ def parse_levels(text: str, path: str | Path) -> dict[int, str]:
         if not header.startswith(";") or not _is_number(number):
             raise DataError(path, f"expected a level's header such as '; 0', found {header[:40]!r}.", at + 1)
         if int(number) in levels:
-            raise DataError(path, f"level {number} occurs twice; number the levels of a file differently.", at + 1)
+            raise DataError(
+                path, f"level {number} occurs twice; give the levels of a file different numbers.", at + 1
+            )
         first = at = at + 1
         while at < len(lines) and lines[at].strip():
             if lines[at].startswith(";"):
                 break
             at += 1
-        levels[int(number)] = _board(lines[first:at], path, first + 1)
+        levels[int(number)] = _parse_board(lines[first:at], path, first + 1)
     if not levels:
-        raise DataError(path, "holds no level; expected '; 0' and a board.", 1)
+        raise DataError(path, "contains no level; expected '; 0' and a board.", 1)
     return levels
 
 
-def _board(rows: list[str], path: str | Path, line: int) -> str:
-    """One board of a file, checked and put into the standard vocabulary; `line` is that of its first row."""
+def _parse_board(rows: list[str], path: str | Path, line: int) -> str:
+    """Validate one board and return it in the standard vocabulary; `line` is the line number of its first row."""
     if len(rows) < 3:
         raise DataError(path, f"the board ends after {len(rows)} rows; is the file cut off?", line + len(rows))
-    if len(rows) > LARGEST or len(rows[0]) > LARGEST:
-        raise DataError(path, f"the board is larger than {LARGEST}x{LARGEST}.", line)
+    if len(rows) > MAX_BOARD_SIZE or len(rows[0]) > MAX_BOARD_SIZE:
+        raise DataError(path, f"the board is larger than {MAX_BOARD_SIZE}x{MAX_BOARD_SIZE}.", line)
     for offset, row in enumerate(rows):
         hint = "; is the file cut off?" if offset == len(rows) - 1 else "."
         for character in row:
             if character not in SYMBOLS:
                 known = " ".join(repr(s) for s in SYMBOLS)
-                raise DataError(path, f"{character!r} is not part of a level; known: {known}.", line + offset)
+                raise DataError(path, f"{character!r} is not part of a level; expected {known}.", line + offset)
         if len(row) != len(rows[0]):
-            problem = f"this row has {len(row)} cells, the board's first has {len(rows[0])}"
+            problem = f"this row has {len(row)} cells, but the first row of the board has {len(rows[0])}"
             raise DataError(path, problem + hint, line + offset)
         edge = row if offset in (0, len(rows) - 1) else row[0] + row[-1]
         if edge.strip("#"):
@@ -118,63 +123,63 @@ def _board(rows: list[str], path: str | Path, line: int) -> str:
     boxes = text.count("$") + text.count("*")
     targets = text.count(".") + text.count("*") + text.count("+")
     if boxes != targets:
-        raise DataError(path, f"the board has {boxes} boxes but {targets} targets; expected as many.", line)
+        raise DataError(path, f"the board has {boxes} boxes but {targets} targets; expected equal numbers.", line)
     if "$" not in text:
-        raise DataError(path, "the board has no box off target: there is nothing to solve.", line)
+        raise DataError(path, "the board has no box off target; expected at least one.", line)
     return text.translate(_TO_STANDARD)
 
 
 @lru_cache(maxsize=16)
-def _parsed(path: Path) -> dict[int, str]:
+def _load_levels(path: Path) -> dict[int, str]:
     try:
         text = path.read_bytes().decode("ascii")
     except OSError as error:
         raise DataError(path, f"cannot be read ({error.strerror}).") from error
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        raise DataError(path, "not a level file: expected plain ASCII text.", line) from error
+        raise DataError(path, "is not a level file; expected ASCII text.", line) from error
     return parse_levels(text, path)
 
 
-def _listing(path: Path) -> Sequence[int]:
-    """The numbers of a file's levels, in its order."""
+def _level_numbers(path: Path) -> Sequence[int]:
+    """Return the level numbers of a file, in file order."""
     count = _standard_count(path.stat().st_size)
-    return range(count) if count is not None else tuple(_parsed(path))
+    return range(count) if count is not None else tuple(_load_levels(path))
 
 
 class LevelFiles(Sequence[str]):
-    """The levels of a folder by name, `<split>/<file>#<number>`, such as `medium/valid/000#17`.
+    """Sequence of the levels in a folder, named `<split>/<file>#<number>`, such as `medium/valid/000#17`.
 
     Args:
-        folder: the folder whose subfolders are the splits; level files may lie at any depth.
-        split: a subfolder ("medium/valid", or "medium" for all within it), or the last part of its name ("valid"
-            for the validation split of every difficulty); None for everything.
+        folder: Folder whose subfolders, at any depth, are the splits.
+        split: Subfolder ("medium/valid", or "medium" for all within it), or the last part of its name ("valid"
+            for the validation split of every difficulty). None uses all subfolders.
 
     Raises:
-        DataError: there is no level file, or one that does not follow the published layout is malformed.
-        ConfigurationError: there is no such split.
+        DataError: There is no level file, or a file that does not have the published layout is malformed.
+        ConfigurationError: The split does not exist.
     """
 
     def __init__(self, folder: Path, split: str | None = None) -> None:
         self.folder = folder
-        # LICENSE.txt and the like lie beside the splits; levels lie in them.
-        found = sorted(path for path in folder.rglob("*.txt") if path.parent != folder and path.is_file())
-        splits = sorted({path.parent.relative_to(folder).as_posix() for path in found})
+        # Text files in the folder itself, such as LICENSE.txt, are not level files.
+        paths = sorted(path for path in folder.rglob("*.txt") if path.parent != folder and path.is_file())
+        splits = sorted({path.parent.relative_to(folder).as_posix() for path in paths})
         if not splits:
-            raise DataError(folder, "no level files; expected <split>/000.txt, such as medium/valid/000.txt.")
+            raise DataError(folder, "contains no level files; expected files such as medium/valid/000.txt.")
         if split is not None:
-            wanted = split.strip("/")
-            chosen = [s for s in splits if f"{s}/".startswith(f"{wanted}/") or s.endswith(f"/{wanted}")]
+            name = split.strip("/")
+            chosen = [s for s in splits if f"{s}/".startswith(f"{name}/") or s.endswith(f"/{name}")]
             if not chosen:
                 raise unknown_name("split", split, splits)
             splits = chosen
         self.splits = tuple(splits)
-        """The subfolders in use."""
-        names = {path.relative_to(folder).with_suffix("").as_posix(): path for path in found}
+        """Subfolders in use."""
+        names = {path.relative_to(folder).with_suffix("").as_posix(): path for path in paths}
         self._numbers = {
-            name: _listing(path) for name, path in names.items() if name.rpartition("/")[0] in self.splits
+            name: _level_numbers(path) for name, path in names.items() if name.rpartition("/")[0] in self.splits
         }
-        """The numbers of the levels in each file."""
+        """Level numbers of each file."""
         self._names = list(self._numbers)
         self._ends = list(accumulate(len(numbers) for numbers in self._numbers.values()))
 
@@ -193,7 +198,7 @@ class LevelFiles(Sequence[str]):
         index %= len(self)
         file = bisect_right(self._ends, index)
         name = self._names[file]
-        return f"{name}#{self._numbers[name][index - self._ends[file]]}"  # counted from the file's end
+        return f"{name}#{self._numbers[name][index - self._ends[file]]}"  # a negative index, from the file's end
 
     def __iter__(self) -> Iterator[str]:
         for name, numbers in self._numbers.items():
@@ -207,25 +212,25 @@ class LevelFiles(Sequence[str]):
         return _is_number(number) and str(int(number)) == number and int(number) in self._numbers.get(name, ())
 
     def board(self, task: str) -> str:
-        """The board of a task, of any split of the folder, in the standard vocabulary.
+        """Return the board of a task in the standard vocabulary. The task may belong to any split of the folder.
 
         Raises:
-            DataError: the file is missing or malformed, or has no such level.
+            DataError: The file is missing or malformed, or does not contain the level.
         """
         name, _, number = task.rpartition("#")
         path = self.folder / f"{name}.txt"
         index = int(number)
-        board = self._seek(path, index)
+        board = self._read_at_offset(path, index)
         if board is not None:
             return board
-        levels = _parsed(path)
+        levels = _load_levels(path)
         if index not in levels:
-            raise DataError(path, f"has no level '; {index}'; it holds {len(levels)}.")
+            raise DataError(path, f"does not contain level '; {index}'; it contains {len(levels)} levels.")
         return levels[index]
 
     @staticmethod
-    def _seek(path: Path, index: int) -> str | None:
-        """A level read by position, or None unless the file is laid out as published there."""
+    def _read_at_offset(path: Path, index: int) -> str | None:
+        """Read a level at its computed offset, or return None if the file does not have the published layout."""
         start, end = _standard_offset(index), _standard_offset(index + 1)
         try:
             with path.open("rb", buffering=0) as file:
@@ -239,4 +244,4 @@ class LevelFiles(Sequence[str]):
         rows = rest[:-2].split("\n")
         if len(rows) != 10 or any(len(row) != 10 for row in rows):
             return None
-        return _board(rows, path, index * 12 + 2)
+        return _parse_board(rows, path, index * 12 + 2)

@@ -1,4 +1,4 @@
-"""What the player reads: the grid, the coordinates of its pieces, or both, and the legend that explains them."""
+"""Observations of a board (the grid, its coordinates, or both) and the instructions that explain them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ObservationFormat = Literal["grid", "coord", "grid_coord"]
 OBSERVATION_FORMATS = ("grid", "coord", "grid_coord")
 
 Renderer = Callable[[str, int], str]
-"""From a board and the player's index in it to an observation."""
+"""Function from a board and the player's index in it to an observation."""
 
 _LEGEND = {
     "wall": "wall",
@@ -26,21 +26,26 @@ _LEGEND = {
 
 
 def board_size(board: str) -> tuple[int, int]:
-    """Rows and columns of a board's text."""
+    """Return the number of rows and columns of a board's text."""
     columns = board.index("\n")
     return (len(board) + 1) // (columns + 1), columns
 
 
 def renderer(board: str, vocabulary: Vocabulary, observation_format: ObservationFormat) -> Renderer | None:
-    """The function from a level's boards to observations, or None where they are the same (the grid).
+    """Return the function from boards of a level to observations, or None for the grid, which is the board itself.
 
-    Coordinates are (row, column), counted from 0 at the top left. The coordinates beside a grid leave the walls to
-    the grid; alone, they list the walls within the outermost cells, so that nothing is hidden.
+    Coordinates are (row, column), counted from 0 at the top left. Without the grid they also list the inner walls,
+    so that the observation is complete; the outermost cells are always walls.
+
+    Args:
+        board: Any board of the level; its walls and size are fixed.
+        vocabulary: Symbols of the board.
+        observation_format: Format of the observations.
     """
     if observation_format == "grid":
         return None
     rows, columns = board_size(board)
-    names = _names(rows, columns)
+    names = _cell_names(rows, columns)
     head = f"Coordinates:\nBoard: {rows} rows x {columns} columns, counted from 0"
     walls = [
         names[i]
@@ -53,8 +58,8 @@ def renderer(board: str, vocabulary: Vocabulary, observation_format: Observation
         ("\nBoxes: ", vocabulary.box),
         ("\nBoxes on target: ", vocabulary.box_on_target),
     )
-    standing = {vocabulary.player: "\nPlayer: ", vocabulary.player_on_target: "\nPlayer on target: "}
-    alone = observation_format == "coord"
+    player_labels = {vocabulary.player: "\nPlayer: ", vocabulary.player_on_target: "\nPlayer on target: "}
+    coordinates_only = observation_format == "coord"
 
     def render(board: str, player: int) -> str:
         text = head
@@ -64,26 +69,26 @@ def renderer(board: str, vocabulary: Vocabulary, observation_format: Observation
                 text += label + names[at]
                 while (at := board.find(symbol, at + 1)) >= 0:
                     text += ", " + names[at]
-        if alone:
-            return f"{text}{standing[board[player]]}{names[player]}{tail}"
-        return f"{text}{standing[board[player]]}{names[player]}\nGrid Map:\n{board}"
+        if coordinates_only:
+            return f"{text}{player_labels[board[player]]}{names[player]}{tail}"
+        return f"{text}{player_labels[board[player]]}{names[player]}\nGrid Map:\n{board}"
 
     return render
 
 
 @lru_cache(maxsize=64)
-def _names(rows: int, columns: int) -> list[str]:
-    """The coordinates of every index of a board's text."""
+def _cell_names(rows: int, columns: int) -> list[str]:
+    """Return the coordinates of every index of a board's text, as strings."""
     return [f"({i // (columns + 1)}, {i % (columns + 1)})" for i in range(rows * (columns + 1))]
 
 
 def explain(size: tuple[int, int] | None, vocabulary: Vocabulary, observation_format: ObservationFormat) -> str:
-    """The instructions of a world that shows boards like this.
+    """Return the instructions of an environment that shows boards in a given format.
 
     Args:
-        size: rows and columns, where known.
-        vocabulary: the symbols in use.
-        observation_format: the format in use.
+        size: Number of rows and columns, or None if levels differ in size.
+        vocabulary: Symbols of the board.
+        observation_format: Format of the observations.
     """
     parts = [
         "You are solving a Sokoban puzzle: push every box onto a target. Each action moves you one cell. If a box"
@@ -91,11 +96,11 @@ def explain(size: tuple[int, int] | None, vocabulary: Vocabulary, observation_fo
         " box. You cannot pull a box or walk through one, so take care not to push a box into a corner."
     ]
     if observation_format != "grid":
-        place = ""
+        last_cell = ""
         if size is not None:
-            place = f", up to ({size[0] - 1}, {size[1] - 1}) at the bottom right"
+            last_cell = f", up to ({size[0] - 1}, {size[1] - 1}) at the bottom right"
         parts.append(
-            f"Positions are given as (row, column), counted from (0, 0) at the top left{place}. The outermost"
+            f"Positions are given as (row, column), counted from (0, 0) at the top left{last_cell}. The outermost"
             " cells are all walls."
         )
     if observation_format != "coord":

@@ -1,11 +1,12 @@
-"""Sokoban's rules on a board kept as text.
+"""Transition rules of Sokoban on a board represented as text.
 
-A board is what the player reads: rows of symbols joined by newlines. One move looks at three cells in a line
-(the player, the cell ahead, the cell beyond) and replaces them, so the rules are one small dictionary per
-direction from three symbols to three symbols, and a step is a slice, a look-up and a concatenation.
+A board is the text of the observation: rows of symbols joined by newlines. A move depends on three cells in a
+line (the player, the cell ahead and the cell beyond) and replaces them. The rules of one direction are therefore a
+small dictionary from three symbols to three symbols, and a step is a slice, a dictionary access and a
+concatenation.
 
-The same indices serve the searches: bit `i` of a bit board is character `i` of the text (newlines are never
-floor), and a step up or down is a shift by the *stride*, the row length with its newline.
+The searches use the same indices: bit `i` of a bit board is character `i` of the text (a newline is never floor),
+and a move up or down is a shift by the *stride*, the length of a row including its newline.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from typing import NamedTuple
 ACTIONS = ("Up", "Down", "Left", "Right")
 
 MOVE_REWARD = -0.1
-"""Paid for every move, a bump into a wall included (gym-sokoban 0.0.5)."""
+"""Reward of every move, including a blocked one (gym-sokoban 0.0.5)."""
 BOX_REWARD = 1.0
-"""Paid for a box pushed onto a target; taken for one pushed off it (gym-sokoban 0.0.5)."""
+"""Reward of pushing a box onto a target; its negative is the reward of pushing one off (gym-sokoban 0.0.5)."""
 SOLVED_REWARD = 10.0
-"""Paid on top when every box stands on a target (gym-sokoban 0.0.5)."""
+"""Additional reward when every box is on a target (gym-sokoban 0.0.5)."""
 
 
 class Vocabulary(NamedTuple):
-    """One symbol for each kind of cell; all different, single characters."""
+    """Symbols of the kinds of cells: seven different single characters."""
 
     wall: str
     floor: str
@@ -40,18 +41,18 @@ VOCABULARIES = {
     "standard": Vocabulary("#", "_", "O", "√", "X", "P", "S"),
     "new": Vocabulary("W", ".", "G", "C", "B", "A", "@"),
 }
-"""RAGEN's symbols, and those of its NewVocab world."""
+"""RAGEN's symbols ("standard") and those of its NewVocab environment ("new")."""
 
 STANDARD = VOCABULARIES["standard"]
 
 
 class State(NamedTuple):
-    """Where an episode stands; immutable.
+    """State of an episode.
 
     Attributes:
-        board: the board's text in the world's vocabulary.
-        player: the player's index in `board`.
-        missing: how many boxes stand off target.
+        board: Text of the board in the environment's vocabulary.
+        player: Index of the player in `board`.
+        missing: Number of boxes off target.
     """
 
     board: str
@@ -60,12 +61,12 @@ class State(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """What a move does to three cells in a line, given in the order in which they stand in the text.
+    """Effect of a move on three cells in a line.
 
     Attributes:
-        cells: the three new symbols.
-        reward: the move's reward, without the bonus for solving.
-        missing: the change in the number of boxes off target.
+        cells: New symbols of the three cells, in the order of the text.
+        reward: Reward of the move, without the bonus for solving.
+        missing: Change in the number of boxes off target.
     """
 
     cells: str
@@ -74,14 +75,14 @@ class Effect(NamedTuple):
 
 
 class Move(NamedTuple):
-    """One direction on boards of one stride.
+    """Direction of movement on boards of one stride.
 
     Attributes:
-        shift: what to add to the player's index.
-        first: where the line of three cells starts, relative to the player (lowest index first).
-        last: where it ends, relative to the player, exclusive.
-        step: the distance of neighbouring cells of the line: 1 or the stride.
-        effects: from the three symbols to what happens; a line that is not in it does not move.
+        shift: Difference of the player's index after and before a step.
+        first: Start of the line of three cells, relative to the player's index (lowest index first).
+        last: End of the line, relative to the player's index, exclusive.
+        step: Difference between the indices of neighboring cells of the line: 1 or the stride.
+        effects: Mapping from the three symbols of the line to the effect. A line without an entry is blocked.
     """
 
     shift: int
@@ -92,37 +93,37 @@ class Move(NamedTuple):
 
 
 def translate(text: str, source: Vocabulary, target: Vocabulary) -> str:
-    """The same board in another vocabulary."""
+    """Return a board in another vocabulary."""
     return text if source == target else text.translate(str.maketrans("".join(source), "".join(target)))
 
 
 def start_state(board: str, vocabulary: Vocabulary) -> State:
-    """The state that a board shows. It must hold exactly one player."""
+    """Return the state of a board, which must contain exactly one player."""
     player = max(board.find(vocabulary.player), board.find(vocabulary.player_on_target))
     return State(board, player, board.count(vocabulary.box))
 
 
 def _effects(vocabulary: Vocabulary) -> Iterator[tuple[str, Effect]]:
-    """Every line (player, ahead, beyond) that moves, and its effect."""
+    """Yield every line (player, cell ahead, cell beyond) that is not blocked, and its effect."""
     wall, floor, target, box_on_target, box, player, player_on_target = vocabulary
-    left_behind = {player: floor, player_on_target: target}
-    walked_onto = {floor: player, target: player_on_target}
-    pushed_from = {box: player, box_on_target: player_on_target}
-    pushed_onto = {floor: box, target: box_on_target}
-    for mover, behind in left_behind.items():
-        for ahead, stepped in walked_onto.items():
+    without_player = {player: floor, player_on_target: target}
+    with_player = {floor: player, target: player_on_target}
+    box_to_player = {box: player, box_on_target: player_on_target}
+    with_box = {floor: box, target: box_on_target}
+    for here, left in without_player.items():
+        for ahead, entered in with_player.items():
             for beyond in (wall, floor, target, box_on_target, box):
-                yield mover + ahead + beyond, Effect(behind + stepped + beyond, MOVE_REWARD, 0)
-        for ahead, stepped in pushed_from.items():
-            for beyond, pushed in pushed_onto.items():
+                yield here + ahead + beyond, Effect(left + entered + beyond, MOVE_REWARD, 0)
+        for ahead, entered in box_to_player.items():
+            for beyond, pushed in with_box.items():
                 missing = (pushed == box) - (ahead == box)
-                effect = Effect(behind + stepped + pushed, MOVE_REWARD - BOX_REWARD * missing, missing)
-                yield mover + ahead + beyond, effect
+                effect = Effect(left + entered + pushed, MOVE_REWARD - BOX_REWARD * missing, missing)
+                yield here + ahead + beyond, effect
 
 
 @lru_cache(maxsize=256)
 def moves(stride: int, vocabulary: Vocabulary) -> dict[str, Move]:
-    """The four directions by action name (as in `ACTIONS`, and in lower case)."""
+    """Return the four directions by action name, as in `ACTIONS` and in lower case."""
     forward = dict(_effects(vocabulary))
     backward = {line[::-1]: effect._replace(cells=effect.cells[::-1]) for line, effect in forward.items()}
     table = {
@@ -135,14 +136,14 @@ def moves(stride: int, vocabulary: Vocabulary) -> dict[str, Move]:
 
 
 class Masks(NamedTuple):
-    """A board as bit boards: bit `i` stands for the cell at index `i` of the text.
+    """Board as a set of bit boards; bit `i` is the cell at index `i` of the text.
 
     Attributes:
-        stride: the distance of vertically neighbouring cells.
-        floor: every cell that is not a wall.
-        targets: the target cells.
-        boxes: the cells with boxes.
-        player: the player's cell, one bit.
+        stride: Distance of vertically neighboring cells.
+        floor: Cells that are not walls.
+        targets: Target cells.
+        boxes: Cells with boxes.
+        player: Cell of the player, a single bit.
     """
 
     stride: int
@@ -153,24 +154,24 @@ class Masks(NamedTuple):
 
     @classmethod
     def of(cls, board: str, vocabulary: Vocabulary) -> Masks:
-        """The bit boards of a text whose outermost cells are walls."""
-        backwards = board[::-1].replace("\n", vocabulary.wall)
+        """Return the bit boards of a text whose outermost cells are walls."""
+        reversed_board = board[::-1].replace("\n", vocabulary.wall)
 
-        def where(*symbols: str) -> int:
-            return int(backwards.translate({ord(s): "01"[s in symbols] for s in vocabulary}), 2)
+        def mask_of(*symbols: str) -> int:
+            return int(reversed_board.translate({ord(s): "01"[s in symbols] for s in vocabulary}), 2)
 
         wall, _, target, box_on_target, box, player, player_on_target = vocabulary
         return cls(
             stride=board.index("\n") + 1,
-            floor=where(*(s for s in vocabulary if s != wall)),
-            targets=where(target, box_on_target, player_on_target),
-            boxes=where(box, box_on_target),
-            player=where(player, player_on_target),
+            floor=mask_of(*(s for s in vocabulary if s != wall)),
+            targets=mask_of(target, box_on_target, player_on_target),
+            boxes=mask_of(box, box_on_target),
+            player=mask_of(player, player_on_target),
         )
 
 
 def cells(mask: int) -> Iterator[int]:
-    """The set bits of a bit board, each as a one-bit board, lowest first."""
+    """Yield the set bits of a bit board, each as a one-bit board, lowest first."""
     while mask:
         low = mask & -mask
         yield low

@@ -1,17 +1,17 @@
-"""An exact Sokoban solver: A* over pushes on bit boards.
+"""Exact Sokoban solver: A* over pushes on bit boards.
 
-A node is an arrangement of boxes and the player's cell just after a push; one flood of the player's region in
-layers gives the length of the walk to every possible push at once. Two objectives:
+A node is an arrangement of boxes and the player's cell just after a push. One breadth-first flood from the player
+gives the length of the walk to every possible push. The solver has two objectives:
 
-* `"moves"`: the fewest moves (walks and pushes), what a player is charged for;
-* `"pushes"`: the fewest pushes, walks kept short as a second criterion. Positions in one region of the player
-  count as one node, which makes the search several times smaller.
+* `"moves"`: the fewest moves (walking and pushing), which the rewards charge for.
+* `"pushes"`: the fewest pushes, with short walks as a second criterion. Positions of the player in one connected
+  region count as one node, which makes the search several times smaller.
 
-The bound is the cheapest assignment of boxes to targets by push distance on the empty board. It never exceeds the
-true number of pushes and falls by at most one with each, so the first solution found is optimal. Branches end at
-squares from which no target can be reached, at arrangements that no assignment serves, and at boxes that have
-frozen off target (Junghanns and Schaeffer, "Sokoban: Enhancing general single-agent search methods using domain
-knowledge", Artificial Intelligence 129, 2001).
+The heuristic is the cheapest assignment of boxes to targets by push distance on the empty board. It never exceeds
+the true number of pushes and decreases by at most one with each push (it is admissible and consistent), so the
+first solution found is optimal. The search prunes squares from which no target can be reached, arrangements
+without a feasible assignment, and boxes frozen off target (Junghanns and Schaeffer, "Sokoban: Enhancing general
+single-agent search methods using domain knowledge", Artificial Intelligence 129, 2001).
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from .rules import Masks, cells
 Objective = Literal["moves", "pushes"]
 
 NODE_BUDGET = 200_000
-"""Nodes expanded before the solver gives up; see `solve`."""
+"""Default maximum number of expanded nodes; see `solve`."""
 
 _EXACT_ASSIGNMENT = 8
-"""With more boxes than this the bound lets every box take its nearest target, which others may have taken."""
+"""Maximum number of boxes for an exact assignment. With more, the heuristic assigns every box to its nearest
+target, even if several boxes share one."""
 
 _UNREACHABLE = 1 << 20
 _NEVER = 1 << 60
 _PUSH_WEIGHT = 1 << 12
-"""With the objective "pushes" a push outweighs any walk; walks only break ties."""
+"""Cost of a push under the objective "pushes". It exceeds the length of any walk, so walks only break ties."""
 
 
 class _Node(NamedTuple):
@@ -43,17 +44,17 @@ class _Node(NamedTuple):
 
 
 def solve(masks: Masks, objective: Objective = "moves", budget: int = NODE_BUDGET) -> list[str] | None:
-    """An optimal plan.
+    """Return an optimal plan.
 
     Args:
-        masks: the board; its outermost cells must be walls.
-        objective: what is minimised.
-        budget: the most nodes to expand. A node of four boxes takes some 40 µs, so the default bounds a
-            call to seconds; nearly all Boxoban levels take less than one.
+        masks: Board, whose outermost cells must be walls.
+        objective: Quantity to minimize.
+        budget: Maximum number of nodes to expand. A node with four boxes takes about 40 µs, so the default limits
+            a call to several seconds; nearly all Boxoban levels take less than one.
 
     Returns:
-        Action names from the board to a solved one (empty if it is solved already); None if there is no
-        solution or the budget ran out.
+        Action names that solve the board (empty if it is already solved), or None if there is no solution or the
+        budget is exhausted.
     """
     maze = _maze(masks.stride, masks.floor, masks.targets)
     by_pushes = objective == "pushes"
@@ -65,7 +66,7 @@ def solve(masks: Masks, objective: Objective = "moves", budget: int = NODE_BUDGE
     came_from: dict[_Node, tuple[_Node, int]] = {}
     best = {root: 0}
     closed: set[tuple[int, int]] = set()
-    # Ties go to the node nearest to its goal, then to the latest: depth first among equals.
+    # Ties are broken by the lower heuristic, then by the later insertion: depth first among equals.
     frontier = [(weight * bound, bound, 0, 0, root)]
     order = 0
     while frontier:
@@ -98,7 +99,7 @@ def solve(masks: Masks, objective: Objective = "moves", budget: int = NODE_BUDGE
 
 
 class _Maze:
-    """Walls and targets, and everything that follows from them alone."""
+    """Walls and targets of a level, with the distances and cached heuristic values that depend only on them."""
 
     def __init__(self, stride: int, floor: int, targets: int) -> None:
         self.stride = stride
@@ -108,42 +109,43 @@ class _Maze:
         self.live = 0
         """Cells from which a box can reach some target."""
         self._distances: dict[int, tuple[int, ...]] = {}
-        """For a live cell (as a bit) the push distance to every target."""
+        """From a live cell (as a one-bit board) to its push distance to every target."""
         for cell in cells(floor):
             row = tuple(table.get(cell, _UNREACHABLE) for table in distances)
             if min(row, default=_UNREACHABLE) < _UNREACHABLE:
                 self.live |= cell
                 self._distances[cell] = row
         self._bounds: dict[int, int] = {}
-        self._takings = _takings(len(distances)) if len(distances) <= _EXACT_ASSIGNMENT else ()
+        self._transitions = _assignment_transitions(len(distances)) if len(distances) <= _EXACT_ASSIGNMENT else ()
 
     def bound(self, boxes: int) -> int:
-        """The least total push distance of any assignment of boxes to targets; `_UNREACHABLE` if none serves."""
-        known = self._bounds.get(boxes)
-        if known is None:
-            known = self._bounds[boxes] = self._assign(boxes)
-        return known
+        """Return the least total push distance of an assignment of boxes to targets, or `_UNREACHABLE`."""
+        cached = self._bounds.get(boxes)
+        if cached is None:
+            cached = self._bounds[boxes] = self._assignment_cost(boxes)
+        return cached
 
-    def _assign(self, boxes: int) -> int:
+    def _assignment_cost(self, boxes: int) -> int:
         if boxes & ~self.live or self._frozen(boxes):
             return _UNREACHABLE
         rows = [self._distances[box] for box in cells(boxes)]
-        if not self._takings:
+        if not self._transitions:
             return sum(map(min, rows))
+        # Dynamic program over the set of assigned targets.
         best = [0] + [_UNREACHABLE] * ((1 << len(rows)) - 1)
-        for row, takings in zip(rows, self._takings, strict=True):
-            for taken, target, grown in takings:
-                total = best[taken] + row[target]
-                if total < best[grown]:
-                    best[grown] = total
+        for row, transitions in zip(rows, self._transitions, strict=True):
+            for before, target, after in transitions:
+                total = best[before] + row[target]
+                if total < best[after]:
+                    best[after] = total
         return best[-1]
 
     def _frozen(self, boxes: int) -> bool:
-        """Whether some box off target can never move again.
+        """Return True if some box off target can never move again.
 
-        All boxes are assumed frozen, and those that could move along a line free of frozen boxes are thawed until
-        nothing changes. A box cannot be pushed along a line if one of its neighbours there is blocked for good,
-        or if both are squares from which no target can be reached.
+        The computation starts with all boxes frozen and removes those that could move along an axis without frozen
+        boxes, until nothing changes. A box cannot be pushed along an axis if one of its two neighbors there is a
+        wall or a frozen box, or if both are squares from which no target can be reached.
         """
         stride, walls, dead = self.stride, ~self.floor, ~self.live
         across = walls << 1 | walls >> 1 | (dead << 1 & dead >> 1)
@@ -157,7 +159,7 @@ class _Maze:
         return False
 
     def region(self, node: _Node) -> int:
-        """All cells the player can walk to."""
+        """Return the cells that the player can walk to."""
         stride, free, at = self.stride, self.floor & ~node.boxes, node.player
         while True:
             wider = (at | at << 1 | at >> 1 | at << stride | at >> stride) & free
@@ -166,29 +168,29 @@ class _Maze:
             at = wider
 
     def pushes(self, node: _Node) -> Iterator[tuple[int, int, int, int]]:
-        """Every push that leaves its box on a live cell.
+        """Yield every push that leaves its box on a live cell.
 
         Yields:
-            (length of the walk, where the player pushes from, shift of the push, boxes afterwards).
+            Length of the walk to the push, cell from which the player pushes, shift of the push, boxes after it.
         """
         stride, boxes, player = self.stride, node.boxes, node.player
         free = self.floor & ~boxes
         onto = free & self.live
-        stands = [
+        push_cells = [
             (1, free & boxes >> 1 & onto >> 2),
             (-1, free & boxes << 1 & onto << 2),
             (stride, free & boxes >> stride & onto >> 2 * stride),
             (-stride, free & boxes << stride & onto << 2 * stride),
         ]
-        stands = [stand for stand in stands if stand[1]]
-        wanted = 0
-        for _, mask in stands:
-            wanted |= mask
+        push_cells = [entry for entry in push_cells if entry[1]]
+        remaining = 0
+        for _, mask in push_cells:
+            remaining |= mask
         reached = layer = player
         walk = 0
         while layer:
-            if layer & wanted:
-                for shift, mask in stands:
+            if layer & remaining:
+                for shift, mask in push_cells:
                     pushers = layer & mask
                     while pushers:
                         pusher = pushers & -pushers
@@ -199,22 +201,22 @@ class _Maze:
                         else:
                             box = pusher >> -shift
                             yield walk, pusher, shift, boxes ^ box ^ box >> -shift
-                wanted &= ~layer
-                if not wanted:
+                remaining &= ~layer
+                if not remaining:
                     return
             layer = (layer << 1 | layer >> 1 | layer << stride | layer >> stride) & free & ~reached
             reached |= layer
             walk += 1
 
     def walk(self, boxes: int, start: int, end: int) -> list[str]:
-        """A shortest walk of the player from `start` to `end` around the boxes."""
+        """Return a shortest walk of the player from `start` to `end` around the boxes, as action names."""
         stride, free = self.stride, self.floor & ~boxes
         trail = [end]
         while not trail[-1] & start:
             at = trail[-1]
             wider = (at | at << 1 | at >> 1 | at << stride | at >> stride) & free
             if wider == at:
-                raise AssertionError("a walk of the plan is blocked")
+                raise AssertionError("unreachable: a walk of the plan is blocked")
             trail.append(wider)
         actions = []
         at = start
@@ -233,31 +235,32 @@ class _Maze:
 
 
 @lru_cache(maxsize=_EXACT_ASSIGNMENT)
-def _takings(n: int) -> tuple[tuple[tuple[int, int, int], ...], ...]:
-    """How n boxes can take n targets one after the other.
+def _assignment_transitions(n: int) -> tuple[tuple[tuple[int, int, int], ...], ...]:
+    """Return the transitions of the dynamic program that assigns n boxes to n targets, one box after the other.
 
     Returns:
-        For each box: every (set of targets taken before, target it takes, set taken then), sets as bit masks.
+        For each box, every triple (targets assigned before, target of the box, targets assigned after); the sets
+        are bit masks.
     """
     return tuple(
         tuple(
-            (taken, target, taken | 1 << target)
-            for taken in range(1 << n)
-            if taken.bit_count() == box
+            (assigned, target, assigned | 1 << target)
+            for assigned in range(1 << n)
+            if assigned.bit_count() == box
             for target in range(n)
-            if not taken >> target & 1
+            if not assigned >> target & 1
         )
         for box in range(n)
     )
 
 
-@lru_cache(maxsize=8)  # each holds the bounds worked out so far
+@lru_cache(maxsize=8)  # few, because every maze caches its heuristic values
 def _maze(stride: int, floor: int, targets: int) -> _Maze:
     return _Maze(stride, floor, targets)
 
 
 def _pull_distances(stride: int, floor: int, target: int) -> dict[int, int]:
-    """The fewest pushes that bring a lone box from each cell to the target, the player free to stand anywhere."""
+    """Return the fewest pushes of a lone box from each cell to the target, for a player who can reach any cell."""
     distances = {target: 0}
     queue = [target]
     for box in queue:
@@ -274,6 +277,7 @@ def _pull_distances(stride: int, floor: int, target: int) -> dict[int, int]:
 
 
 def _plan(maze: _Maze, root: _Node, last: _Node, came_from: dict[_Node, tuple[_Node, int]]) -> list[str]:
+    """Return the action names along the path from `root` to `last`."""
     pushes = []
     node = last
     while node != root:

@@ -1,4 +1,4 @@
-"""The blocksworld environment: plan mode, limits, splits, determinism, expert."""
+"""Blocksworld environment: plan mode, step limits, splits, determinism and expert."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import arboretum  # noqa: F401
 from arboretum.envs import ConfigurationError
-from arboretum.envs.blocksworld.generation import FAMILIES, canonical, generate
+from arboretum.envs.blocksworld.generation import FAMILIES, canonical_form, generate
 from arboretum.envs.blocksworld.solver import optimal_plan
 
 
@@ -25,12 +25,12 @@ def make(**kwargs):
 @pytest.mark.parametrize("notation", ["english", "pddl"])
 @pytest.mark.parametrize("mode", ["step", "plan"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_gymnasium_accepts_every_variant(notation, mode, family):
+def test_gymnasium_env_checker_passes_for_every_variant(notation, mode, family):
     check_env(make(notation=notation, mode=mode, family=family))
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_vectorized_plan_mode(vectorization):
+def test_vector_env_runs_plan_mode(vectorization):
     envs = gym.make_vec("TextBlocksworld-v0", 2, vectorization, mode="plan", blocks=15)
     observations, _ = envs.reset(seed=[1, 2])
     assert len(set(observations)) == 2
@@ -40,7 +40,7 @@ def test_vectorized_plan_mode(vectorization):
     envs.close()
 
 
-def test_a_known_task_in_words():
+def test_observation_and_problem_of_a_known_task():
     env = make(split="train")
     names, init, goal = generate("mixed", 5, "train/0")
     observation, info = env.reset(seed=0, options={"task": "train/0"})
@@ -51,7 +51,7 @@ def test_a_known_task_in_words():
     assert now.count("is on ") == 5 and wanted.count("is on top of") == len(goal.on)
 
 
-def test_refusals_name_what_is_missing_and_change_nothing():
+def test_refusal_names_the_unmet_precondition_and_keeps_the_state():
     env = make(family="stack", blocks=3)
     env.reset(seed=0)
     before = env.state_key()
@@ -72,7 +72,7 @@ def test_refusals_name_what_is_missing_and_change_nothing():
     assert observation == "You cannot stack the red block on top of the red block: the red block is not clear."
 
 
-def test_step_limit_leaves_room_for_twice_the_longest_plan():
+def test_default_step_limit_is_twice_the_longest_plan():
     for blocks in (3, 8):
         env = make(blocks=blocks)
         env.reset(seed=0)
@@ -94,7 +94,7 @@ def plan_env(**kwargs):
     return env, observation, env.expert_actions()[0].split("\n")
 
 
-def test_the_expert_plan_is_right_in_one_reply():
+def test_expert_plan_succeeds_in_one_reply():
     env, _, plan = plan_env()
     assert len(plan) == len(optimal_plan(env.problem.init, env.problem.goal))
     observation, reward, terminated, truncated, info = env.step("\n".join(["[PLAN]", *plan, "[PLAN END]"]))
@@ -115,7 +115,7 @@ def test_the_expert_plan_is_right_in_one_reply():
         ([], 0, False),
     ],
 )
-def test_strict_and_lenient_verdicts_differ_where_lines_cannot_be_read(reply, failed_line, lenient):
+def test_strict_and_lenient_verdicts_differ_on_lines_that_cannot_be_parsed(reply, failed_line, lenient):
     env, before, plan = plan_env()
     parts = {"*": plan, "*0": plan[:1], "*rest": plan[1:]}
     lines = [line for part in reply for line in parts.get(part, [part])]
@@ -128,26 +128,26 @@ def test_strict_and_lenient_verdicts_differ_where_lines_cannot_be_read(reply, fa
         assert f"line {info['failed_line']}:" in observation
 
 
-def test_lines_outside_the_markers_and_blank_lines_do_not_count():
+def test_lines_outside_the_markers_and_blank_lines_are_ignored():
     env, _, plan = plan_env()
     reply = ["I think about it.", "[PLAN]", "", *plan, "  ", "[PLAN END]", "Done."]
     assert env.step("\n".join(reply))[4]["success"]
 
 
-def test_a_legal_plan_that_misses_the_goal_says_what_is_open():
+def test_legal_plan_that_misses_the_goal_reports_the_open_facts():
     env, _, plan = plan_env()
     observation, reward, terminated, _, info = env.step("\n".join(plan[:-1]))
     assert terminated and reward == 0 and info["valid"] and info["changed"] and not info["success"]
     assert not info["lenient_success"] and "leaves open: the " in observation
 
 
-def test_lenient_reading_stops_at_the_cost_line():
+def test_lenient_parser_stops_at_the_cost_line():
     env, _, plan = plan_env()
     info = env.step("\n".join([*plan, "[COST]", "stack the red block on top of the blue block"]))[4]
     assert not info["success"] and info["lenient_success"]
 
 
-def test_several_attempts_each_from_the_start():
+def test_each_of_several_plans_starts_at_the_initial_arrangement():
     env, before, plan = plan_env(max_steps=3)
     key = env.state_key()
     observation, _, terminated, truncated, info = env.step("\n".join(plan[:-1]))
@@ -164,14 +164,14 @@ def test_several_attempts_each_from_the_start():
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=300))
-def test_any_reply_is_judged(reply):
+def test_any_reply_is_scored(reply):
     env, _, _ = plan_env()
     _, reward, terminated, _, info = env.step(reply)
     assert terminated and reward == float(info["success"])
     assert not info["success"] or info["lenient_success"]
 
 
-def test_huge_replies_are_refused_quickly():
+def test_reply_over_the_length_limit_is_refused():
     env, _, _ = plan_env()
     observation, *_, info = env.step("x\n" * 50_000)
     assert "100000" in observation and not info["valid"]
@@ -185,7 +185,7 @@ def test_splits_share_no_task_up_to_renaming(family, blocks):
     # 1600 training tasks (RAGEN: 200 iterations of 8), 512 validation and test tasks
     sizes = {"train": 1600, "valid": 512, "test": 512}
     found = {
-        split: {repr(canonical(generate(family, blocks, f"{split}/{i}"))) for i in range(size)}
+        split: {repr(canonical_form(generate(family, blocks, f"{split}/{i}"))) for i in range(size)}
         for split, size in sizes.items()
     }
     assert all(found.values())
@@ -195,7 +195,7 @@ def test_splits_share_no_task_up_to_renaming(family, blocks):
 
 @pytest.mark.parametrize("family", ["stack", "unstack"])
 @pytest.mark.parametrize("blocks", [3, 4, 6, 26])
-def test_families_are_what_they_say_and_split(family, blocks):
+def test_families_have_the_documented_starts_and_goals_and_disjoint_splits(family, blocks):
     found = {}
     for split in ("train", "valid", "test"):
         problems = [generate(family, blocks, f"{split}/{i}") for i in range(200)]
@@ -209,13 +209,13 @@ def test_families_are_what_they_say_and_split(family, blocks):
     assert not found["train"] & found["valid"]
 
 
-def test_published_grades_hold():
+def test_documented_plan_lengths_hold():
     lengths = [len(optimal_plan(p.init, p.goal)) for p in (generate("mixed", 8, f"test/{i}") for i in range(1000))]
     assert (min(lengths), max(lengths)) == (8, 28)
     assert sum(lengths) / 1000 == pytest.approx(18.1, abs=0.05)
 
 
-def test_the_expert_resolves_nothing_while_it_follows_its_plan(monkeypatch):
+def test_following_the_expert_plan_does_not_solve_again(monkeypatch):
     env = make(blocks=15)
     env.reset(seed=5)
     plan = env.expert_actions()
@@ -244,12 +244,12 @@ def test_the_expert_resolves_nothing_while_it_follows_its_plan(monkeypatch):
         ({"max_steps": "many"}, "positive"),
     ],
 )
-def test_bad_settings_are_one_sentence(kwargs, words):
+def test_bad_setting_raises_a_helpful_error(kwargs, words):
     with pytest.raises(ConfigurationError, match=words):
         make(**kwargs)
 
 
-def test_snapshots_of_other_settings_are_refused():
+def test_snapshot_of_other_settings_is_rejected():
     env = make(blocks=4)
     env.reset(seed=0)
     for other in (make(blocks=5), make(blocks=4, notation="pddl"), make(blocks=4, mode="plan")):
@@ -268,7 +268,7 @@ print(json.dumps(out))
 """
 
 
-def test_tasks_and_plans_do_not_depend_on_the_hash_salt():
+def test_tasks_and_plans_are_independent_of_the_hash_salt():
     outputs = {
         subprocess.run(
             [sys.executable, "-c", SCRIPT],
@@ -282,22 +282,22 @@ def test_tasks_and_plans_do_not_depend_on_the_hash_salt():
     assert len(outputs) == 1 and len(json.loads(outputs.pop())) == 240
 
 
-def test_a_random_plan_is_as_good_as_random_steps() -> None:
-    """Random plans are legal to the last line, and succeed as often as the random player does step by step."""
+def test_random_plan_succeeds_at_the_rate_of_random_steps() -> None:
+    """Random plans are legal to the last line, and succeed at the rate of random actions in step mode."""
     plans = gym.make("TextBlocksworld-v0", mode="plan", blocks=3).unwrapped
     steps = gym.make("TextBlocksworld-v0", blocks=3).unwrapped
-    wins = [0, 0]
+    successes = [0, 0]
     for n in range(400):
         rng = random.Random(n)
         plans.reset(seed=n)
         *_, info = plans.step(plans.random_action(rng))
         assert info["failed_line"] == 0
-        wins[0] += info["success"]
+        successes[0] += info["success"]
         steps.reset(seed=n)
         over = False
         while not over:
             _, _, terminated, truncated, info = steps.step(steps.random_action(rng))
             over = terminated or truncated
-        wins[1] += info["success"]
-    # two binomial rates of 400: their difference has a standard error of at most 0.036
-    assert abs(wins[0] - wins[1]) / 400 < 4 * 0.036
+        successes[1] += info["success"]
+    # The difference of two binomial rates over 400 episodes has a standard error of at most 0.036.
+    assert abs(successes[0] - successes[1]) / 400 < 4 * 0.036

@@ -1,4 +1,4 @@
-"""The PDDL reader: what it accepts, and the sentence with file and line for everything else."""
+"""PDDL parser: accepted files, and errors with file and line for all others."""
 
 import lzma
 import tarfile
@@ -32,12 +32,12 @@ GOOD = """
 """
 
 
-def test_a_planbench_file_is_read():
+def test_planbench_file_is_parsed():
     problem = read_problem(GOOD, "x.pddl")
     assert problem == (("a", "b", "c"), (1, TABLE, TABLE), Goal(on=((1, 2),)))
 
 
-def test_case_comments_types_and_a_single_atom():
+def test_case_comments_types_and_a_single_goal_atom_are_accepted():
     text = """(DEFINE (PROBLEM p) ; a comment (with parentheses
     (:requirements :strips :typing) (:domain d)
     (:objects B1 B2 - block)
@@ -66,12 +66,12 @@ def without(line):
         (GOOD.replace("(on a b)", "(on a d)"), 8, "'d' is not declared"),
         (GOOD.replace("(on a b)", "on"), 8, "expected an atom"),
         (GOOD.replace("(on a b)", "(on (a) b)"), 8, "expected an atom"),
-        (GOOD.replace("(on a b)", "(on a a)"), 6, "circle"),
+        (GOOD.replace("(on a b)", "(on a a)"), 6, "cycle"),
         (GOOD.replace("a b c )", "a b c a)"), 5, "declared twice"),
         (GOOD.replace("a b c )", "a b <c> )"), 5, "block's name"),
         (GOOD.replace("(ontable c)", "(on c b)"), 10, "both on block b"),
         (GOOD.replace("(ontable c)", "(holding c)"), 7, r"\(handempty\) contradicts"),
-        (GOOD.replace("(ontable b)", "(on b a)"), 6, "circle"),
+        (GOOD.replace("(ontable b)", "(on b a)"), 6, "cycle"),
         (GOOD.replace("(ontable b)", "(ontable b)(on b c)"), 9, "two places"),
         (GOOD.replace("(clear c)", "(clear b)"), 12, r"\(clear b\) contradicts"),
         (without("(clear c)"), 6, r"expected \(clear c\)"),
@@ -86,7 +86,7 @@ def without(line):
         (GOOD.replace("(on b c)", "(on a b)"), 14, "already holds"),
     ],
 )
-def test_faults_name_file_line_and_expectation(text, line, words):
+def test_fault_is_reported_with_file_line_and_expectation(text, line, words):
     with pytest.raises(DataError, match=words) as caught:
         read_problem(text, "some/file.pddl")
     assert str(caught.value).startswith("some/file.pddl, line ")
@@ -94,7 +94,7 @@ def test_faults_name_file_line_and_expectation(text, line, words):
         assert caught.value.line == line
 
 
-def test_every_truncation_and_every_dropped_character_is_survived():
+def test_every_truncation_or_dropped_character_parses_or_raises_data_error():
     for cut in range(len(GOOD) - 1):
         for text in (GOOD[:cut], GOOD[:cut] + GOOD[cut + 1 :]):
             try:
@@ -116,7 +116,7 @@ def planbench(folder, **kwargs):
     return gym.make("TextBlocksworld-v0", split=kwargs.pop("split", "planbench"), data=folder, **kwargs).unwrapped
 
 
-def test_unpacked_folders_and_archives_give_the_same_tasks(tmp_path):
+def test_folder_and_archive_give_the_same_tasks(tmp_path):
     files = {
         "basic/instance-10.pddl": GOOD,
         "basic/instance-2.pddl": GOOD,
@@ -143,7 +143,7 @@ def test_unpacked_folders_and_archives_give_the_same_tasks(tmp_path):
         planbench(packed, split="planbench/basik")
 
 
-def test_broken_data_is_named(tmp_path, monkeypatch):
+def test_broken_data_is_reported_with_its_path(tmp_path, monkeypatch):
     bad = folder_with(tmp_path / "a", {"instance-1.pddl": GOOD[:60], "instance-2.pddl": b"\n\xff"})
     with pytest.raises(DataError, match=r"instance-1\.pddl, line \d+: expected a closing"):
         planbench(bad).reset(options={"task": "instance-1"})
@@ -162,7 +162,7 @@ def test_broken_data_is_named(tmp_path, monkeypatch):
         planbench(None)
 
 
-def test_an_error_inside_an_archive_names_archive_and_member(tmp_path):
+def test_error_inside_an_archive_names_archive_and_member(tmp_path):
     folder = folder_with(tmp_path / "a", {"s/instance-1.pddl": GOOD.replace("(on a b)", "(near a b)")})
     packed = tmp_path / "p"
     packed.mkdir()

@@ -1,4 +1,4 @@
-"""Blocksworld's rules against the four STRIPS operators, written here as sets of atoms, and its words."""
+"""Blocksworld's rules against the four STRIPS operators on sets of atoms, its notations, and its generator."""
 
 import random
 
@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import arboretum  # noqa: F401
-from arboretum.envs.blocksworld.generation import LETTERS, canonical, random_arrangement
-from arboretum.envs.blocksworld.notation import COLOURS, Unreadable, Vocabulary
+from arboretum.envs.blocksworld.generation import LETTERS, canonical_form, random_arrangement
+from arboretum.envs.blocksworld.notation import COLORS, Unreadable, Vocabulary
 from arboretum.envs.blocksworld.rules import Goal, Problem, facts
 
 Atom = tuple[str, ...]
 
 
 def operators(blocks: str) -> dict[str, tuple[set[Atom], set[Atom], set[Atom]]]:
-    """Every ground operator as (preconditions, added, deleted), from the domain's definition."""
+    """Return every ground operator as (preconditions, added, deleted), from the definition of the domain."""
     ops: dict[str, tuple[set[Atom], set[Atom], set[Atom]]] = {}
     hand: Atom = ("handempty",)
     for x in blocks:
@@ -33,14 +33,14 @@ def operators(blocks: str) -> dict[str, tuple[set[Atom], set[Atom], set[Atom]]]:
 
 
 def atoms(observation: str) -> set[Atom]:
-    """The atoms of a PDDL observation's first line."""
+    """Return the atoms in the first line of a PDDL observation."""
     inner = observation.split("\n")[0].removeprefix("(:init ").removesuffix(")")
     return {tuple(part.strip("() ").split()) for part in inner.split(") (")}
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(3, 6), st.integers(0, 10_000), st.randoms(use_true_random=False))
-def test_every_walk_agrees_with_the_strips_operators(blocks, seed, rng):
+def test_random_walks_agree_with_the_strips_operators(blocks, seed, rng):
     env = gym.make("TextBlocksworld-v0", notation="pddl", blocks=blocks, max_steps=None).unwrapped
     observation, _ = env.reset(seed=seed)
     goal_line = observation.split("\n")[1]
@@ -87,7 +87,7 @@ def test_every_walk_agrees_with_the_strips_operators(blocks, seed, rng):
     ],
 )
 @pytest.mark.parametrize("notation", ["english", "pddl"])
-def test_both_notations_are_read_in_either_mode(notation, wording, meaning):
+def test_both_notations_are_parsed_under_either_setting(notation, wording, meaning):
     names = ("a", "b", "c")
     read = Vocabulary(names, notation).read(wording)
     assert Vocabulary(names, "pddl").action(read) == meaning
@@ -115,12 +115,12 @@ def test_both_notations_are_read_in_either_mode(notation, wording, meaning):
         "x" * 100_000,
     ],
 )
-def test_what_is_no_action_is_not_read(wording):
+def test_invalid_wording_is_not_parsed(wording):
     assert isinstance(Vocabulary(("a", "b", "c"), "english").read(wording), Unreadable)
 
 
 @given(st.integers(1, 26), st.sampled_from(["english", "pddl"]), st.randoms(use_true_random=False))
-def test_every_canonical_wording_is_read_back(blocks, notation, rng):
+def test_every_canonical_wording_is_parsed_back(blocks, notation, rng):
     names = tuple(LETTERS[:blocks])
     state = random_arrangement(blocks, rng)
     from arboretum.envs.blocksworld.rules import legal_actions
@@ -129,17 +129,17 @@ def test_every_canonical_wording_is_read_back(blocks, notation, rng):
         text = Vocabulary(names, notation).action(action)
         assert Vocabulary(names, notation).read(text) == action
         if notation == "english":
-            assert all(COLOURS[n] in text if n < 12 else f" {names[n]} " in text for n in action[1:] if n >= 0)
+            assert all(COLORS[n] in text if n < 12 else f" {names[n]} " in text for n in action[1:] if n >= 0)
 
 
-def test_longer_names_stay_as_they_are():
+def test_names_longer_than_a_letter_are_used_unchanged():
     vocabulary = Vocabulary(("b1", "red", "a"), "english")
     assert "the b1 block is on top of the red block" in vocabulary.situation((1, -1, -1))
     assert vocabulary.read("pick up the a block") == ("pick-up", 2, -3)
 
 
 @given(st.integers(2, 8), st.randoms(use_true_random=False))
-def test_identity_survives_renaming_and_tells_problems_apart(blocks, rng):
+def test_canonical_form_is_invariant_under_renaming_and_separates_problems(blocks, rng):
     init = random_arrangement(blocks, rng)
     final = random_arrangement(blocks, rng)
     problem = Problem(tuple(LETTERS[:blocks]), init, Goal(on=tuple((b, s) for b, s in enumerate(final) if s >= 0)))
@@ -151,23 +151,23 @@ def test_identity_survives_renaming_and_tells_problems_apart(blocks, rng):
     renamed = Problem(
         problem.names, tuple(moved), Goal(on=tuple(sorted((new[b], new[s]) for b, s in problem.goal.on)))
     )
-    assert canonical(problem) == canonical(renamed)
+    assert canonical_form(problem) == canonical_form(renamed)
     if problem.goal.on:
         fewer = problem._replace(goal=Goal(on=problem.goal.on[1:]))
-        assert canonical(problem) != canonical(fewer)
+        assert canonical_form(problem) != canonical_form(fewer)
 
 
-def test_identity_counts_problems_up_to_renaming():
-    """Against counting orbits by trying all renamings: three blocks, all pairs of arrangements."""
+def test_canonical_forms_count_problems_up_to_renaming():
+    """Compare with the number of orbits under all renamings, for all pairs of arrangements of three blocks."""
     from itertools import permutations, product
 
-    arrangements = {s for s in product((-1, 0, 1, 2), repeat=3) if sound(s)}
+    arrangements = {s for s in product((-1, 0, 1, 2), repeat=3) if is_consistent(s)}
     assert len(arrangements) == 13
     orbits = set()
     keys = set()
     for init, final in product(arrangements, repeat=2):
         goal = tuple((b, s) for b, s in enumerate(final) if s >= 0)
-        keys.add(canonical(Problem(("a", "b", "c"), init, Goal(on=goal))))
+        keys.add(canonical_form(Problem(("a", "b", "c"), init, Goal(on=goal))))
         images = []
         for new in permutations(range(3)):
             moved = sorted((new[b], new[s] if s >= 0 else s) for b, s in enumerate(init))
@@ -176,7 +176,7 @@ def test_identity_counts_problems_up_to_renaming():
     assert len(keys) == len(orbits)
 
 
-def sound(state):
+def is_consistent(state):
     taken = [s for s in state if s >= 0]
     if len(set(taken)) < len(taken):
         return False
@@ -189,17 +189,17 @@ def sound(state):
     return True
 
 
-def test_arrangements_are_uniform():
+def test_random_arrangements_are_uniform():
     rng = random.Random(0)
     counts: dict[tuple[int, ...], int] = {}
     for _ in range(13_000):
         state = random_arrangement(3, rng)
         counts[state] = counts.get(state, 0) + 1
-        assert sound(state)
+        assert is_consistent(state)
     assert len(counts) == 13
     chi_square = sum((n - 1000) ** 2 / 1000 for n in counts.values())
     assert chi_square < 32.9  # 12 degrees of freedom, p = 0.001
 
 
-def test_facts_of_a_holding_hand():
+def test_facts_include_the_held_block():
     assert [f[0] for f in facts((-2, -1, 1))] == ["clear", "holding", "on", "ontable"]

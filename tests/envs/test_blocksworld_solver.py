@@ -1,4 +1,4 @@
-"""Optimal plans against breadth-first search, and against PlanBench's recorded optima."""
+"""Optimal plans against breadth-first search and against PlanBench's recorded plan lengths."""
 
 import random
 from collections import deque
@@ -20,7 +20,7 @@ def planbench(data):
 
 
 def arrangements(blocks):
-    """All of them, found by moving blocks."""
+    """Return all arrangements, found by moving blocks."""
     start = (TABLE,) * blocks
     seen, queue = {start}, deque([start])
     while queue:
@@ -34,7 +34,7 @@ def arrangements(blocks):
 
 
 def distances_to(goal, states):
-    """Breadth-first search backwards from all goal states: every operator has an inverse."""
+    """Return the distance of every state by breadth-first search from the goals; operators have inverses."""
     distance = {state: 0 for state in states if reached(goal, state)}
     queue = deque(distance)
     while queue:
@@ -47,7 +47,7 @@ def distances_to(goal, states):
     return distance
 
 
-def check(state, goal, length):
+def check_plan(state, goal, length):
     plan = optimal_plan(state, goal)
     assert plan is not None and len(plan) == length, (state, goal, plan)
     for action in plan:
@@ -57,7 +57,7 @@ def check(state, goal, length):
 
 
 def goals(blocks, states, rng, count):
-    """Goals that some arrangement satisfies: a random part of what holds there."""
+    """Yield satisfiable goals: random subsets of the facts of a random arrangement."""
     for _ in range(count):
         final = rng.choice(states)
         kept = rng.choice((0.3, 0.6, 1.0))
@@ -70,8 +70,9 @@ def goals(blocks, states, rng, count):
         )
 
 
-def test_number_of_arrangements():
-    # Sets of lists (OEIS A000262): 13, 73 with an empty hand; with a held block the others': 3·3, 4·13.
+def test_number_of_arrangements_matches_oeis():
+    # Sets of lists (OEIS A000262): 13 and 73 with an empty hand. With one of n blocks in the hand there are n
+    # times the arrangements of n - 1 blocks: 3·3 and 4·13.
     assert len(arrangements(3)) == 13 + 3 * 3
     assert len(arrangements(4)) == 73 + 4 * 13
 
@@ -82,7 +83,7 @@ def test_plans_are_shortest_from_every_arrangement(blocks, count):
     for goal in goals(blocks, states, random.Random(blocks), count):
         distance = distances_to(goal, states)
         for state in states:
-            check(state, goal, distance[state])
+            check_plan(state, goal, distance[state])
 
 
 def test_plans_are_shortest_for_all_full_goals_of_four_blocks():
@@ -100,10 +101,10 @@ def test_plans_are_shortest_for_six_blocks():
     for goal in goals(6, states, rng, 8):
         distance = distances_to(goal, states)
         for state in rng.sample(states, 200):
-            check(state, goal, distance[state])
+            check_plan(state, goal, distance[state])
 
 
-def test_contradictory_goals_have_no_plan():
+def test_exactly_the_contradictory_goals_have_no_plan():
     impossible = [
         Goal(on=((0, 1), (1, 0))),
         Goal(on=((0, 1), (1, 2), (2, 0))),
@@ -115,7 +116,7 @@ def test_contradictory_goals_have_no_plan():
     ]
     for goal in impossible:
         assert optimal_plan((TABLE,) * 3, goal) is None
-    # and nothing else is called contradictory: all goals of up to three atoms over three blocks
+    # No other goal is contradictory: all goals of up to four atoms over three blocks.
     states = arrangements(3)
     on = [(b, s) for b, s in product(range(3), repeat=2)]
     for first, second in product(on, repeat=2):
@@ -130,13 +131,13 @@ def test_contradictory_goals_have_no_plan():
 
 # ---------------------------------------------------------------------- PlanBench
 
-# Fast Downward's optimal lengths in PlanBench's info.json for the hard set: 20, 22, … 40 in turn, but for 43.
+# Fast Downward's optimal lengths in PlanBench's info.json for the hard set: 20, 22, … 40 in turn, except for 43.
 HARD = {number: 20 + 2 * ((number - 1) % 11) for number in range(1, 111)} | {43: 40}
-# … and of the first instances of the basic set, whose plans are published with its results.
+# The same for the first instances of the basic set, whose plans are published with PlanBench's results.
 BASIC = {1: 4, 2: 4, 3: 10, 4: 10}
 
 
-def test_planbench_is_solved_at_its_recorded_optimum(planbench):
+def test_planbench_plans_have_the_recorded_optimal_lengths(planbench):
     env = gym.make("TextBlocksworld-v0", split="planbench", data=planbench).unwrapped
     lengths: dict[str, list[int]] = {}
     for task in env.tasks:
@@ -160,12 +161,12 @@ def test_planbench_is_solved_at_its_recorded_optimum(planbench):
         assert low <= min(found) and max(found) <= high
 
 
-def test_planbench_basic_sets_agree_with_breadth_first_search(planbench):
+def test_planbench_basic_plans_are_as_short_as_breadth_first_search(planbench):
     env = gym.make("TextBlocksworld-v0", split="planbench/blocksworld", data=planbench).unwrapped
     states = {n: arrangements(n) for n in (3, 4, 5)}
     for number, task in enumerate(env.tasks):
         env.reset(seed=0, options={"task": task})
         names, init, goal = env.problem
         if len(names) == 5 and number % 4:
-            continue  # a quarter of the largest is plenty
+            continue  # a quarter of the largest instances is enough
         assert len(env.expert_actions()) == distances_to(goal, states[len(names)])[init], task

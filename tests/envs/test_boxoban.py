@@ -1,4 +1,4 @@
-"""Level files: found by folder, indexed without being read, and rejected by file and line."""
+"""Level files: splits by folder, indexing without reading, and errors with file and line."""
 
 import os
 import pickle
@@ -32,24 +32,26 @@ def no_data(monkeypatch):
     monkeypatch.delenv("ARBORETUM_DATA", raising=False)
 
 
-def marked(k: int) -> str:
-    """A level that can be told apart: the player's place encodes k modulo 32."""
+def numbered_level(k: int) -> str:
+    """Return level k of a test file; the player's position encodes k modulo 32."""
     rows = [list(row.replace("@", " ")) for row in LEVEL.split("\n")]
     rows[5 + k % 4][1 + k // 4 % 8] = "@"
     return "\n".join("".join(row) for row in rows)
 
 
-def write(path: Path, levels: int, number=lambda k: k) -> None:
+def write_level_file(path: Path, levels: int, number=lambda k: k) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"; {number(k)}\n{marked(k)}\n\n" for k in range(levels)))
+    path.write_text("".join(f"; {number(k)}\n{numbered_level(k)}\n\n" for k in range(levels)))
 
 
 @pytest.fixture
 def folder(tmp_path):
-    write(tmp_path / "boxoban/medium/train/000.txt", 120)
-    write(tmp_path / "boxoban/medium/train/001.txt", 7)
-    write(tmp_path / "boxoban/medium/valid/000.txt", 12)
-    write(tmp_path / "boxoban/hard/000.txt", 3, number=lambda k: 10 * k + 4)  # a selection keeps its numbers
+    write_level_file(tmp_path / "boxoban/medium/train/000.txt", 120)
+    write_level_file(tmp_path / "boxoban/medium/train/001.txt", 7)
+    write_level_file(tmp_path / "boxoban/medium/valid/000.txt", 12)
+    write_level_file(
+        tmp_path / "boxoban/hard/000.txt", 3, number=lambda k: 10 * k + 4
+    )  # a subset of a file keeps the original numbers
     (tmp_path / "boxoban/LICENSE.txt").write_text("not a level\n")
     return tmp_path
 
@@ -71,36 +73,36 @@ def test_tasks_are_named_by_folder_file_and_number(folder):
 @pytest.mark.parametrize(
     ("split", "count"), [("medium", 139), ("medium/train", 127), ("valid", 12), ("hard", 3), (None, 142)]
 )
-def test_a_split_is_a_folder(folder, split, count):
+def test_split_selects_folders(folder, split, count):
     env = gym.make("TextBoxoban-v0", data=folder, split=split).unwrapped
     assert len(env.tasks) == count
     assert env.reset(seed=1)[1]["task"] in env.tasks
 
 
-def test_every_task_opens_its_own_level(folder):
+def test_every_task_opens_the_level_it_names(folder):
     env = gym.make("TextBoxoban-v0", data=folder)
     for task in env.unwrapped.tasks:
         text, info = env.reset(seed=0, options={"task": task})
         assert info["task"] == task
         k = int(task.rpartition("#")[2])
-        assert text.translate(TO_FILE) == marked((k - 4) // 10 if task.startswith("hard") else k)
+        assert text.translate(TO_FILE) == numbered_level((k - 4) // 10 if task.startswith("hard") else k)
 
 
-def test_files_laid_out_as_published_are_not_read_to_be_opened(folder, monkeypatch):
+def test_files_of_the_published_layout_are_opened_without_parsing(folder, monkeypatch):
     monkeypatch.setattr(level_files, "parse_levels", lambda *_: pytest.fail("the file was parsed"))
     files = LevelFiles(folder / "boxoban", "medium")
     assert len(files) == 139
-    assert files.board("medium/train/000#117").translate(TO_FILE) == marked(117)
+    assert files.board("medium/train/000#117").translate(TO_FILE) == numbered_level(117)
 
 
-def test_the_environment_variable_finds_the_files_and_without_it_levels_are_made(folder, monkeypatch):
+def test_data_variable_selects_files_and_its_absence_generates_levels(folder, monkeypatch):
     assert gym.make("TextBoxoban-v0").unwrapped.tasks[0] == "any/0"
     monkeypatch.setenv("ARBORETUM_DATA", str(folder))
     assert gym.make("TextBoxoban-v0").unwrapped.tasks[0] == "hard/000#4"
     assert gym.make("TextBoxoban-v0", generated=True, split="test").unwrapped.tasks[0] == "test/0"
 
 
-def test_generated_levels_have_four_boxes_on_a_ten_by_ten_board():
+def test_generated_level_has_four_boxes_on_a_ten_by_ten_board():
     env = gym.make("TextBoxoban-v0")
     text, info = env.reset(seed=3)
     rows = text.split("\n")
@@ -110,12 +112,12 @@ def test_generated_levels_have_four_boxes_on_a_ten_by_ten_board():
     assert terminated and info["success"]
 
 
-def test_gymnasium_accepts_both_kinds(folder):
+def test_gymnasium_env_checker_passes_with_files_and_generated_levels(folder):
     check_env(gym.make("TextBoxoban-v0", data=folder).unwrapped, skip_render_check=True)
     check_env(gym.make("TextBoxoban-v0", generated=True).unwrapped, skip_render_check=True)
 
 
-def test_a_snapshot_moves_between_environments_of_any_split(folder):
+def test_snapshot_is_restored_across_splits_but_not_across_sources(folder):
     env = gym.make("TextBoxoban-v0", data=folder, split="hard").unwrapped
     env.reset(seed=0)
     env.step("Down")
@@ -131,7 +133,7 @@ GOOD = f"; 0\n{LEVEL}\n\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "says"),
+    ("text", "line", "message"),
     [
         (GOOD + f"; 1\n{LEVEL[:60]}", 19, "has 5 cells.*cut off"),
         (GOOD + f"; 1\n{LEVEL[:65]}", 19, "edge.*cut off"),
@@ -151,16 +153,16 @@ GOOD = f"; 0\n{LEVEL}\n\n"
         (f"; 0\n{'#' * 31}\n{'#' * 31}\n{'#' * 31}\n", 2, "larger"),
     ],
 )
-def test_a_bad_file_is_rejected_by_line_when_it_is_opened(tmp_path, text, line, says):
+def test_malformed_file_is_rejected_with_its_line_on_opening(tmp_path, text, line, message):
     path = tmp_path / "boxoban" / "mine" / "000.txt"
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    with pytest.raises(DataError, match=says) as error:
+    with pytest.raises(DataError, match=message) as error:
         gym.make("TextBoxoban-v0", data=tmp_path)
     assert error.value.line == line and str(path) in str(error.value)
 
 
-def test_damage_that_keeps_the_size_is_found_when_the_level_is_opened(folder):
+def test_damage_that_keeps_the_file_size_is_reported_when_the_level_is_opened(folder):
     path = folder / "boxoban/medium/train/000.txt"
     lines = path.read_text().split("\n")
     lines[12 * 50 + 3] = "#  $?    #"
@@ -173,7 +175,7 @@ def test_damage_that_keeps_the_size_is_found_when_the_level_is_opened(folder):
     env.reset(seed=0, options={"task": "medium/train/000#51"})
 
 
-def test_bytes_that_are_no_text_are_rejected_by_line(tmp_path):
+def test_bytes_that_are_not_text_are_rejected_with_their_line(tmp_path):
     path = tmp_path / "boxoban" / "mine" / "000.txt"
     path.parent.mkdir(parents=True)
     path.write_bytes(GOOD.encode() + b"; 1\n\xff\xfe")
@@ -181,7 +183,7 @@ def test_bytes_that_are_no_text_are_rejected_by_line(tmp_path):
         gym.make("TextBoxoban-v0", data=tmp_path)
 
 
-def test_files_with_windows_line_ends_are_read(tmp_path):
+def test_file_with_windows_line_endings_is_read(tmp_path):
     path = tmp_path / "boxoban" / "mine" / "000.txt"
     path.parent.mkdir(parents=True)
     path.write_bytes(GOOD.replace("\n", "\r\n").encode())
@@ -190,27 +192,27 @@ def test_files_with_windows_line_ends_are_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "says"),
+    ("kwargs", "message"),
     [
         ({"split": "hrad"}, "did you mean hard"),
         ({"data": "/no/such/folder"}, "not a folder"),
         ({"generated": True, "split": "hard"}, "choose train, valid, test"),
     ],
 )
-def test_a_bad_setting_is_explained(folder, kwargs, says):
+def test_bad_setting_raises_a_helpful_error(folder, kwargs, message):
     if "data" not in kwargs and "generated" not in kwargs:
         kwargs = {**kwargs, "data": folder}
-    with pytest.raises(ConfigurationError, match=says):
+    with pytest.raises(ConfigurationError, match=message):
         gym.make("TextBoxoban-v0", **kwargs)
 
 
-def test_an_empty_folder_says_what_belongs_into_it(tmp_path):
+def test_empty_folder_is_rejected_with_an_example_file_name(tmp_path):
     (tmp_path / "boxoban").mkdir()
     with pytest.raises(DataError, match=r"medium/valid/000\.txt"):
         gym.make("TextBoxoban-v0", data=tmp_path)
 
 
-def test_an_unknown_task_names_the_nearest(folder):
+def test_unknown_task_is_rejected_with_nearest_names(folder):
     env = gym.make("TextBoxoban-v0", data=folder)
     with pytest.raises(ConfigurationError, match="did you mean"):
         env.reset(seed=0, options={"task": "medium/valid/000#12"})
@@ -222,7 +224,7 @@ DATA = os.environ.get("ARBORETUM_DATA")
 @pytest.mark.skipif(
     not (DATA and Path(DATA, "boxoban").is_dir()), reason="needs the Boxoban files (ARBORETUM_DATA)"
 )
-def test_all_published_files_parse_and_seeking_finds_what_parsing_finds():
+def test_published_files_parse_to_the_levels_read_by_offset():
     files = LevelFiles(Path(DATA, "boxoban"))
     for name in sorted({task.rpartition("#")[0] for task in files}):
         path = files.folder / f"{name}.txt"

@@ -1,7 +1,7 @@
-"""What every registered world promises, tested on every id whose module exists, on embedded data.
+"""Contract of all registered environments, tested on embedded data.
 
-Run as a program, this file plays episodes for another process: a JSON object on standard input, one on standard
-output (see `main`). That is how the tests look at the same episode under another hash salt.
+Run as a program, this file plays episodes for another process: it reads a JSON object from standard input and
+writes one to standard output (see `main`). The tests use it to compare episodes under different hash salts.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from arboretum.envs import ConfigurationError, TextEnv
 from arboretum.envs.registry import ENVS
 
 IDS = [w.id for w in ENVS if importlib.util.find_spec(f"arboretum.envs.{w.module}") is not None]
-CHANCE = {"TextFrozenLake-v0"}
-"""Worlds in which even the best player may fail."""
+STOCHASTIC = {"TextFrozenLake-v0"}
+"""Environments in which the optimal policy may fail."""
 SEEDS = (0, 7, 123_456_789)
 STEPS = 12
 INVALID = (
@@ -39,7 +39,7 @@ INVALID = (
     "\x07\x1b[31m\x7f",
     "\ud800",
     "\n\n\n",
-    "no world knows this action",
+    "no environment has this action",
     "√" * 50,
     "x" * 100_000,
     "go " * 33_000,
@@ -60,7 +60,7 @@ def make(id: str, **kwargs: Any) -> TextEnv[Any]:
 
 
 def choose(env: TextEnv[Any], rng: random.Random) -> str:
-    """A legal action: a random one where they can be listed, the expert's elsewhere."""
+    """Return a random admissible action, or the expert's if actions cannot be listed."""
     actions = env.admissible_actions()
     if actions:
         return rng.choice(actions)
@@ -68,8 +68,8 @@ def choose(env: TextEnv[Any], rng: random.Random) -> str:
     return plan[0] if plan else "look"
 
 
-def steps(env: TextEnv[Any], rng: random.Random, count: int) -> Iterator[list[Any]]:
-    """Play on for at most `count` steps, yielding all that is seen."""
+def random_steps(env: TextEnv[Any], rng: random.Random, count: int) -> Iterator[list[Any]]:
+    """Take at most `count` random steps, and yield everything that each returns."""
     for _ in range(count):
         action = choose(env, rng)
         observation, reward, terminated, truncated, info = env.step(action)
@@ -78,21 +78,21 @@ def steps(env: TextEnv[Any], rng: random.Random, count: int) -> Iterator[list[An
             return
 
 
-def episode(env: TextEnv[Any], seed: int, count: int = STEPS) -> Iterator[list[Any]]:
-    """A seeded episode of random play, yielding all that is seen."""
+def random_episode(env: TextEnv[Any], seed: int, count: int = STEPS) -> Iterator[list[Any]]:
+    """Play a seeded random episode, and yield everything that reset and each step return."""
     observation, info = env.reset(seed=seed)
     yield [observation, dict(info), env.state_key()]
-    yield from steps(env, random.Random(seed), count)
+    yield from random_steps(env, random.Random(seed), count)
 
 
-def played(id: str, seed: int = 0, count: int = 4) -> TextEnv[Any]:
-    """An environment in the middle of an episode that has not ended."""
+def mid_episode_env(id: str, seed: int = 0, count: int = 4) -> TextEnv[Any]:
+    """Return an environment in the middle of an episode that has not ended."""
     for attempt in range(50):
         env = make(id)
-        records = list(episode(env, seed + 1000 * attempt, count))
+        records = list(random_episode(env, seed + 1000 * attempt, count))
         if not any(record[3] or record[4] for record in records[1:]):
             return env
-    env = make(id)  # a world of one step is in the middle at its beginning
+    env = make(id)  # an episode of one step has no middle: use its start
     env.reset(seed=seed)
     return env
 
@@ -100,12 +100,12 @@ def played(id: str, seed: int = 0, count: int = 4) -> TextEnv[Any]:
 # ---------------------------------------------------------------------- Gymnasium
 
 
-def test_gymnasiums_checker_finds_nothing(id: str) -> None:
+def test_gymnasium_env_checker_passes(id: str) -> None:
     check_env(make(id))
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_vector_environments_show_what_single_ones_do(id: str, vectorization: str) -> None:
+def test_vector_env_matches_single_envs(id: str, vectorization: str) -> None:
     singles = [make(id), make(id)]
     expected = [env.reset(seed=seed)[0] for env, seed in zip(singles, (5, 6), strict=True)]
     actions = [choose(env, random.Random(0)) for env in singles]
@@ -125,17 +125,17 @@ def test_vector_environments_show_what_single_ones_do(id: str, vectorization: st
         envs.close()
 
 
-def test_texts_lie_in_their_spaces(id: str) -> None:
+def test_observations_and_actions_are_in_their_spaces(id: str) -> None:
     env = make(id)
     assert env.instructions.strip()
     for seed in SEEDS:
-        for record in episode(env, seed):
+        for record in random_episode(env, seed):
             observation = record[0] if len(record) == 3 else record[1]
             assert observation in env.observation_space and observation.strip()
             assert len(record) == 3 or record[0] in env.action_space
 
 
-def test_render_gives_the_observation(id: str) -> None:
+def test_render_returns_the_observation_in_ansi_mode_only(id: str) -> None:
     env = make(id, render_mode="ansi")
     with pytest.raises(ResetNeeded):
         env.render()
@@ -144,7 +144,7 @@ def test_render_gives_the_observation(id: str) -> None:
     assert make(id).render() is None
 
 
-def test_nothing_happens_before_reset(id: str) -> None:
+def test_use_before_reset_raises_reset_needed(id: str) -> None:
     env = make(id)
     for call in (lambda: env.step("anything"), env.snapshot, lambda: env.task):
         with pytest.raises(ResetNeeded):
@@ -154,10 +154,10 @@ def test_nothing_happens_before_reset(id: str) -> None:
 # ---------------------------------------------------------------------- seeds and processes
 
 
-def test_the_same_seed_gives_the_same_episode_alone_and_interleaved(id: str) -> None:
-    alone = {seed: list(episode(make(id), seed)) for seed in SEEDS}
+def test_same_seed_gives_same_episode_alone_interleaved_and_in_a_reused_env(id: str) -> None:
+    alone = {seed: list(random_episode(make(id), seed)) for seed in SEEDS}
     other = make("TextBandit-v0")
-    running = {seed: episode(make(id), seed) for seed in SEEDS}
+    running = {seed: random_episode(make(id), seed) for seed in SEEDS}
     together: dict[int, list[Any]] = {seed: [] for seed in SEEDS}
     while running:
         for seed in list(running):
@@ -168,17 +168,17 @@ def test_the_same_seed_gives_the_same_episode_alone_and_interleaved(id: str) -> 
             else:
                 together[seed].append(record)
     assert together == alone
-    one = make(id)  # and in an environment that has played before
-    assert [list(episode(one, seed)) for seed in SEEDS] == list(alone.values())
+    reused = make(id)
+    assert [list(random_episode(reused, seed)) for seed in SEEDS] == list(alone.values())
 
 
-def test_seeds_draw_different_tasks_or_the_split_has_one(id: str) -> None:
+def test_seeds_draw_different_tasks_unless_the_split_is_small(id: str) -> None:
     env = make(id)
     tasks = {env.reset(seed=seed)[1]["task"] for seed in range(50)}
     assert len(tasks) > 10 or len(tasks) >= 0.25 * len(env.tasks)
 
 
-def test_members_of_a_group_see_the_same_prompt(id: str) -> None:
+def test_members_of_a_group_get_the_same_first_observation(id: str) -> None:
     env = make(id)
     task = env.reset(seed=3)[1]["task"]
     prompts = {make(id).reset(seed=seed, options={"task": task})[0] for seed in range(5)}
@@ -200,43 +200,45 @@ def in_another_process(request: dict[str, Any], salt: str) -> dict[str, Any]:
     return reply
 
 
-def plain(value: Any) -> Any:
-    """As it comes back from JSON."""
+def json_round_trip(value: Any) -> Any:
+    """Return a value as it comes back from JSON."""
     return json.loads(json.dumps(value, default=str))
 
 
-def shown(records: list[list[Any]]) -> list[list[Any]]:
-    """Records without their state keys, which are hashable but need not have a JSON form."""
+def without_state_keys(records: list[list[Any]]) -> list[list[Any]]:
+    """Return records without their state keys, which JSON may not be able to represent."""
     return [record[:-1] for record in records]
 
 
-def packed(value: Any) -> str:
+def pack(value: Any) -> str:
     return base64.b64encode(pickle.dumps(value)).decode()
 
 
-def unpacked(text: str) -> Any:
+def unpack(text: str) -> Any:
     return pickle.loads(base64.b64decode(text))
 
 
 @pytest.mark.parametrize("salt", ["1", "4242"])
-def test_another_process_plays_the_same_episode_and_continues_a_snapshot(id: str, salt: str) -> None:
-    env = played(id)
+def test_another_process_plays_the_same_episodes_and_continues_a_snapshot(id: str, salt: str) -> None:
+    env = mid_episode_env(id)
     snapshot = env.snapshot()
-    reply = in_another_process({"id": id, "seeds": SEEDS, "snapshot": packed(snapshot)}, salt)
-    episodes = [list(episode(make(id), seed)) for seed in SEEDS]
-    assert reply["episodes"] == plain([shown(records) for records in episodes])
-    assert unpacked(reply["snapshot"]) == snapshot
-    assert reply["continued"] == plain(shown(list(steps(env, random.Random(0), STEPS))))
+    reply = in_another_process({"id": id, "seeds": SEEDS, "snapshot": pack(snapshot)}, salt)
+    episodes = [list(random_episode(make(id), seed)) for seed in SEEDS]
+    assert reply["episodes"] == json_round_trip([without_state_keys(records) for records in episodes])
+    assert unpack(reply["snapshot"]) == snapshot
+    assert reply["continued"] == json_round_trip(
+        without_state_keys(list(random_steps(env, random.Random(0), STEPS)))
+    )
     keys = [record[-1] for records in episodes for record in records]
-    assert unpacked(reply["keys"]) == [*keys, env.state_key()]
+    assert unpack(reply["keys"]) == [*keys, env.state_key()]
 
 
-def test_the_callers_generators_are_left_alone(id: str) -> None:
+def test_global_random_generators_are_not_used(id: str) -> None:
     random.seed(1)
     np.random.seed(1)  # noqa: NPY002
     before = random.getstate(), repr(np.random.get_state())  # noqa: NPY002
     env = make(id)
-    list(episode(env, 3))
+    list(random_episode(env, 3))
     env.expert_actions()
     env.restore(env.snapshot())
     assert (random.getstate(), repr(np.random.get_state())) == before  # noqa: NPY002
@@ -245,53 +247,53 @@ def test_the_callers_generators_are_left_alone(id: str) -> None:
 # ---------------------------------------------------------------------- snapshots
 
 
-def test_a_restored_episode_continues_identically(id: str) -> None:
-    env = played(id)
+def test_restored_episode_continues_identically(id: str) -> None:
+    env = mid_episode_env(id)
     snapshot = env.snapshot()
     assert hash(snapshot) == hash(env.snapshot()) and env.snapshot() == snapshot
     key = env.state_key()
-    first = list(steps(env, random.Random(5), STEPS))
+    first = list(random_steps(env, random.Random(5), STEPS))
     env.restore(snapshot)
     assert env.state_key() == key and env.snapshot() == snapshot
-    assert list(steps(env, random.Random(5), STEPS)) == first
+    assert list(random_steps(env, random.Random(5), STEPS)) == first
     elsewhere = make(id)
-    list(episode(elsewhere, 99))
+    list(random_episode(elsewhere, 99))
     elsewhere.restore(pickle.loads(pickle.dumps(snapshot)))
     assert elsewhere.state_key() == key and elsewhere.steps == snapshot.steps
-    assert list(steps(elsewhere, random.Random(5), STEPS)) == first
+    assert list(random_steps(elsewhere, random.Random(5), STEPS)) == first
 
 
-def test_a_snapshot_of_another_world_is_refused(id: str) -> None:
+def test_snapshot_of_another_environment_is_rejected(id: str) -> None:
     other = make("TextBandit-v0", low_reward=0.1)
     other.reset(seed=0)
     with pytest.raises(ConfigurationError, match="snapshot"):
         make(id).restore(other.snapshot())
 
 
-def test_the_step_limit_is_part_of_a_snapshot(id: str) -> None:
+def test_step_limit_is_part_of_a_snapshot(id: str) -> None:
     env = make(id, max_steps=3)
     env.reset(seed=0)
-    env.step("no world knows this action")
+    env.step("no environment has this action")
     snapshot = env.snapshot()
     for _ in range(2):
         env.restore(snapshot)
-        assert env.step("no world knows this action")[3] is False
-        *_, terminated, truncated, info = env.step("no world knows this action")
+        assert env.step("no environment has this action")[3] is False
+        *_, terminated, truncated, info = env.step("no environment has this action")
         assert truncated and not terminated and not info["success"]
     endless = make(id, max_steps=None)
     endless.reset(seed=0)
-    assert not any(endless.step("no world knows this action")[3] for _ in range(300))
+    assert not any(endless.step("no environment has this action")[3] for _ in range(300))
 
 
 # ---------------------------------------------------------------------- actions
 
 
-def test_every_admissible_action_is_accepted(id: str) -> None:
+def test_every_admissible_action_is_valid(id: str) -> None:
     for seed in SEEDS:
-        env = played(id, seed)
+        env = mid_episode_env(id, seed)
         actions = env.admissible_actions()
         if actions is None:
-            pytest.skip("this world cannot list its actions")
+            pytest.skip("this environment cannot list its actions")
         assert isinstance(actions, tuple) and len(set(actions)) == len(actions) and actions
         snapshot = env.snapshot()
         for action in actions[:60]:
@@ -299,18 +301,18 @@ def test_every_admissible_action_is_accepted(id: str) -> None:
             observation, *_, info = env.step(action)
             assert info["valid"], (action, observation)
             if info["changed"] is False:
-                assert env.state_key() == played_key(id, snapshot)
+                assert env.state_key() == state_key_of(id, snapshot)
 
 
-def played_key(id: str, snapshot: Any) -> Any:
+def state_key_of(id: str, snapshot: Any) -> Any:
     env = make(id)
     env.restore(snapshot)
     return env.state_key()
 
 
 @pytest.mark.parametrize("action", INVALID, ids=lambda a: repr(a[:12]))
-def test_invalid_actions_are_refused_in_words_and_change_nothing(id: str, action: str) -> None:
-    env = played(id)
+def test_invalid_action_returns_a_refusal_and_keeps_the_state(id: str, action: str) -> None:
+    env = mid_episode_env(id)
     key = env.state_key()
     observation, _, terminated, _, info = env.step(action)
     assert isinstance(observation, str) and observation.strip()
@@ -319,7 +321,7 @@ def test_invalid_actions_are_refused_in_words_and_change_nothing(id: str, action
     assert env.state_key() == key
 
 
-def test_after_the_end_nothing_moves(id: str) -> None:
+def test_step_after_the_end_changes_nothing(id: str) -> None:
     env = make(id, max_steps=1)
     env.reset(seed=2)
     _, _, terminated, truncated, _ = env.step(choose(env, random.Random(0)))
@@ -350,9 +352,9 @@ def expert_succeeds(env: TextEnv[Any], replan: bool) -> bool:
     return success
 
 
-def test_the_expert_solves(id: str) -> None:
+def test_expert_plan_succeeds(id: str) -> None:
     env = make(id)
-    if id not in CHANCE:
+    if id not in STOCHASTIC:
         for seed in range(10):
             env.reset(seed=seed)
             assert expert_succeeds(env, replan=False), env.task
@@ -363,25 +365,25 @@ def test_the_expert_solves(id: str) -> None:
     for seed in range(100):
         env.reset(seed=seed)
         wins["expert"] += expert_succeeds(env, replan=True)
-        list(episode(env, seed, 10_000))
+        list(random_episode(env, seed, 10_000))
         wins["random"] += env.snapshot().success
     assert wins["expert"] > wins["random"]
 
 
-def test_an_expert_called_in_the_middle_solves_or_says_that_it_cannot(id: str) -> None:
+def test_expert_called_mid_episode_succeeds_or_returns_none(id: str) -> None:
     env = make(id, max_steps=None)
     for seed in SEEDS:
-        list(episode(env, seed, 6))
+        list(random_episode(env, seed, 6))
         if env.snapshot().terminated or env.expert_actions() is None:
             continue
         success = expert_succeeds(env, replan=True)
-        assert success or id in CHANCE
+        assert success or id in STOCHASTIC
 
 
-def test_sparse_rewards_are_zero_or_one_at_a_successful_end(id: str) -> None:
+def test_sparse_reward_is_one_at_a_successful_end_and_zero_otherwise(id: str) -> None:
     env = make(id, reward_mode="sparse")
     for seed in SEEDS:
-        for record in list(episode(env, seed, 100))[1:]:
+        for record in list(random_episode(env, seed, 100))[1:]:
             assert record[2] == (1.0 if record[5]["success"] and record[3] else 0.0)
         env.reset(seed=seed)
         total = 0.0
@@ -394,7 +396,7 @@ def test_sparse_rewards_are_zero_or_one_at_a_successful_end(id: str) -> None:
         assert total == float(info["success"])
 
 
-def test_info_has_what_is_promised(id: str) -> None:
+def test_info_has_the_documented_entries(id: str) -> None:
     env = make(id, admissible=True)
     _, info = env.reset(seed=1)
     for _ in range(3):
@@ -409,7 +411,7 @@ def test_info_has_what_is_promised(id: str) -> None:
 # ---------------------------------------------------------------------- tasks and bad configuration
 
 
-def test_tasks_open_by_name_and_by_index(id: str) -> None:
+def test_task_opens_by_name_and_by_index(id: str) -> None:
     env = make(id)
     assert len(env.tasks) > 0
     for index in (0, 1, len(env.tasks) - 1):
@@ -419,7 +421,7 @@ def test_tasks_open_by_name_and_by_index(id: str) -> None:
         assert env.reset(seed=2, options={"task": index})[0] == first
 
 
-def test_bad_configuration_is_one_helpful_sentence(id: str) -> None:
+def test_bad_configuration_raises_one_sentence_with_a_fix(id: str) -> None:
     env = make(id)
     faults = [
         lambda: env.reset(options={"task": "no such task"}),
@@ -434,27 +436,27 @@ def test_bad_configuration_is_one_helpful_sentence(id: str) -> None:
             fault()
         message = str(caught.value)
         assert 20 < len(message) < 1000 and "\n" not in message
-        # The sentence says what would be right: a near name, the known ones, a range or a file.
+        # The sentence contains a fix: a near name, the known names, a range or a file.
         assert any(
             word in message for word in ("did you mean", "known:", "named", "outside", "must be", "none", "needs")
         ), message
 
 
 def main() -> None:
-    """Play what standard input asks for and write down all that is seen."""
+    """Play the episodes that standard input requests, and write their records to standard output."""
     request = json.load(sys.stdin)
     env = make(request["id"])
-    episodes = [list(episode(env, seed)) for seed in request["seeds"]]
+    episodes = [list(random_episode(env, seed)) for seed in request["seeds"]]
     other = make(request["id"])
-    other.restore(unpacked(request["snapshot"]))
-    again = packed(other.snapshot())
-    continued = list(steps(other, random.Random(0), STEPS))
+    other.restore(unpack(request["snapshot"]))
+    again = pack(other.snapshot())
+    continued = list(random_steps(other, random.Random(0), STEPS))
     keys = [record[-1] for records in episodes for record in records]
     reply = {
-        "episodes": [shown(records) for records in episodes],
+        "episodes": [without_state_keys(records) for records in episodes],
         "snapshot": again,
-        "continued": shown(continued),
-        "keys": packed([*keys, other.state_key()]),
+        "continued": without_state_keys(continued),
+        "keys": pack([*keys, other.state_key()]),
     }
     json.dump(reply, sys.stdout, default=str)
 

@@ -1,4 +1,4 @@
-"""Damaged files of every world: one sentence with the place, and nothing that shrinks a benchmark in silence."""
+"""Damaged data files: each is reported in one sentence with its location, and no task is lost silently."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from arboretum.envs.searchqa.datasets import read_questions
 from arboretum.envs.webshop.json_stream import read_array
 
 
-def archive(path: Path, members: int = 30) -> Path:
+def write_archive(path: Path, members: int = 30) -> Path:
     with tarfile.open(path, "w:xz") as made:
         for n in range(members):
             content = f"content of member {n} ".encode() * 400
@@ -30,22 +30,22 @@ def archive(path: Path, members: int = 30) -> Path:
     return path
 
 
-def test_a_whole_archive_is_read_to_its_end(tmp_path: Path) -> None:
-    assert len(list(archive_members(archive(tmp_path / "a.tar.xz")))) == 30
+def test_intact_archive_is_read_to_its_end(tmp_path: Path) -> None:
+    assert len(list(archive_members(write_archive(tmp_path / "a.tar.xz")))) == 30
 
 
-def test_a_garbled_header_is_not_taken_for_the_end(tmp_path: Path) -> None:
-    whole = bytearray(lzma.decompress(archive(tmp_path / "a.tar.xz").read_bytes()))
-    at = whole.find(b"member17\0")
-    whole[at : at + 512] = b"\x07" * 512
-    (tmp_path / "b.tar.xz").write_bytes(lzma.compress(bytes(whole)))
+def test_damaged_member_header_is_not_taken_for_the_end(tmp_path: Path) -> None:
+    content = bytearray(lzma.decompress(write_archive(tmp_path / "a.tar.xz").read_bytes()))
+    at = content.find(b"member17\0")
+    content[at : at + 512] = b"\x07" * 512
+    (tmp_path / "b.tar.xz").write_bytes(lzma.compress(bytes(content)))
     with pytest.raises(DataError, match=r"b\.tar\.xz: .*fetch it again"):
         list(archive_members(tmp_path / "b.tar.xz"))
 
 
 @pytest.mark.parametrize("share", [0.1, 0.4, 0.7, 0.95])
-def test_bytes_changed_anywhere_in_an_archive_are_noticed(share: float, tmp_path: Path) -> None:
-    content = bytearray(archive(tmp_path / "a.tar.xz", members=400).read_bytes())
+def test_archive_with_overwritten_bytes_is_rejected(share: float, tmp_path: Path) -> None:
+    content = bytearray(write_archive(tmp_path / "a.tar.xz", members=400).read_bytes())
     at = int(len(content) * share)
     content[at : at + 20] = bytes(20)
     (tmp_path / "b.tar.xz").write_bytes(content)
@@ -55,7 +55,7 @@ def test_bytes_changed_anywhere_in_an_archive_are_noticed(share: float, tmp_path
 
 
 @pytest.mark.parametrize("problem", ["", "hello", "(define (problem x))", 5, None, [], "(" * 5000])
-def test_a_game_without_a_problem_is_skipped_with_a_reason(problem: object) -> None:
+def test_game_without_a_problem_is_skipped_with_a_reason(problem: object) -> None:
     class Writer:
         skipped: list[str]
 
@@ -72,7 +72,7 @@ def test_a_game_without_a_problem_is_skipped_with_a_reason(problem: object) -> N
 
 
 @pytest.mark.parametrize("cut", [1_000, 50_000, 1_500_000])
-def test_a_truncated_array_is_named_by_the_position_where_it_ends(cut: int, tmp_path: Path) -> None:
+def test_truncated_array_is_reported_with_the_position_of_its_end(cut: int, tmp_path: Path) -> None:
     text = json.dumps([{"name": "x" * 90, "n": n} for n in range(20_000)])
     path = tmp_path / "items.json"
     path.write_text(text[:cut])
@@ -92,7 +92,7 @@ def test_a_truncated_array_is_named_by_the_position_where_it_ends(cut: int, tmp_
         {"question": "q", "context": {"title": 5, "sentences": 1}},
     ],
 )
-def test_a_question_with_a_field_of_the_wrong_kind_is_named_by_its_line(row: object, tmp_path: Path) -> None:
+def test_question_with_a_field_of_the_wrong_type_is_reported_with_its_line(row: object, tmp_path: Path) -> None:
     path = tmp_path / "dev.jsonl"
     path.write_text(json.dumps({"question": "fine", "golden_answers": ["a"]}) + "\n" + json.dumps(row) + "\n")
     with pytest.raises(DataError, match=r"dev\.jsonl, line 2: "):
@@ -102,21 +102,21 @@ def test_a_question_with_a_field_of_the_wrong_kind_is_named_by_its_line(row: obj
 @pytest.mark.parametrize(
     "line", ["[" * 100_000, '{"id": "\\ud800", "contents": "x"}', '{"id": "1", "contents": "\\udfff"}']
 )
-def test_a_corpus_line_that_cannot_be_text_is_named(line: str, tmp_path: Path) -> None:
+def test_corpus_line_with_invalid_text_is_reported_with_its_line(line: str, tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_text('{"id": "0", "contents": "fine"}\n' + line + "\n")
     with pytest.raises(DataError, match=r"corpus\.jsonl, line 2: "):
         list(read_corpus(path))
 
 
-def test_a_download_that_brings_nothing_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_download_leaves_no_files(tmp_path: Path) -> None:
     nowhere = catalog.DATA_SETS["bamboogle"]._replace(files={"test.jsonl": "http://127.0.0.1:9/nothing"})
     with pytest.raises(DataError, match="cannot be fetched"):
         catalog.data_get("bamboogle", tmp_path, catalog={"bamboogle": nowhere}, timeout=2.0)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_goal_number_too_long_for_the_shop_is_no_goal() -> None:
+def test_goal_number_out_of_range_is_not_found() -> None:
     from arboretum.envs.webshop.server import create_app
 
     client = create_app(make_env("TextWebShop-v0").shop).test_client()  # type: ignore[attr-defined]
@@ -124,12 +124,12 @@ def test_a_goal_number_too_long_for_the_shop_is_no_goal() -> None:
         assert client.get(f"/?goal={goal}").status_code == 404
 
 
-def test_a_damaged_archive_of_games_does_not_hide_what_lies_beside_it(data: Path, tmp_path: Path) -> None:
-    whole = (data / "alfworld" / "valid_unseen.tar.xz").read_bytes()
-    (tmp_path / "b.tar.xz").write_bytes(whole[:100_000])
+def test_damaged_archive_of_games_does_not_hide_the_other_archives(data: Path, tmp_path: Path) -> None:
+    content = (data / "alfworld" / "valid_unseen.tar.xz").read_bytes()
+    (tmp_path / "b.tar.xz").write_bytes(content[:100_000])
     with pytest.raises(DataError, match=r"b\.tar\.xz"):
         make_env("TextALFWorld-v0", data=tmp_path)
-    (tmp_path / "a.tar.xz").write_bytes(whole)
+    (tmp_path / "a.tar.xz").write_bytes(content)
     env = make_env("TextALFWorld-v0", data=tmp_path)
     assert len(env.tasks) == 134
     assert [Path(path).name for path, _ in env.skipped] == ["b.tar.xz"]  # type: ignore[attr-defined]

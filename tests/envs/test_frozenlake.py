@@ -1,4 +1,4 @@
-"""FrozenLake against Gymnasium's own table, and its chances against play."""
+"""FrozenLake against Gymnasium's transition table, and its computed success rates against simulation."""
 
 import itertools
 import math
@@ -33,7 +33,7 @@ MAPS_TO_COMPARE = {
 
 @pytest.mark.parametrize("name", MAPS_TO_COMPARE)
 @pytest.mark.parametrize("rate", [1 / 3, 0.8, 0.5, 1.0])
-def test_transitions_equal_gymnasiums_table_cell_by_cell(name, rate):
+def test_transitions_equal_gymnasium_table(name, rate):
     desc = MAPS_TO_COMPARE[name]
     theirs = gym.make("FrozenLake-v1", desc=list(desc), success_rate=rate).unwrapped.P
     lake = Lake(desc)
@@ -49,7 +49,7 @@ def test_transitions_equal_gymnasiums_table_cell_by_cell(name, rate):
 
 
 @pytest.mark.parametrize("rate", [1 / 3, 0.8, 1.0])
-def test_played_steps_follow_the_table(rate):
+def test_sampled_steps_follow_gymnasium_table(rate):
     """Frequencies of the next observation from every cell and action, by chi-square against Gymnasium's table."""
     desc = MAPS["4x4"]
     theirs = gym.make("FrozenLake-v1", desc=desc, success_rate=rate).unwrapped.P
@@ -65,7 +65,7 @@ def test_played_steps_follow_the_table(rate):
         snapshot = env.snapshot()._replace(state=cell, terminated=False)
         seen: Counter[int] = Counter()
         for number in range(draws):
-            env.restore(snapshot._replace(chance=number * 7919 + cell * 4 + action))
+            env.restore(snapshot._replace(rng_state=number * 7919 + cell * 4 + action))
             observation, *_ = env.step(ACTIONS[action])
             board = observation.replace("\n", "")
             seen[next(place for place, symbol in enumerate(board) if symbol in "PX√")] += 1
@@ -76,20 +76,20 @@ def test_played_steps_follow_the_table(rate):
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(2, 8), st.floats(0, 1), st.sampled_from(["corners", "random"]), st.integers(0, 10**6))
-def test_every_map_has_a_way_across(size, p_frozen, start_goal, seed):
+def test_every_random_map_has_a_path(size, p_frozen, start_goal, seed):
     desc = random_map(size, p_frozen, start_goal, random.Random(seed))
     cells = "".join(desc)
     assert len(desc) == size and len(cells) == size * size
     assert cells.count("S") == cells.count("G") == 1
     if start_goal == "corners":
         assert cells[0] == "S" and cells[-1] == "G"
-    # Deterministic play without a limit always succeeds exactly where there is a way.
+    # Without slips and step limit, the optimal policy succeeds exactly if there is a path.
     assert optimal_success(desc, 1.0) == 1.0
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.text("FH", min_size=14, max_size=14))
-def test_the_path_check_agrees_with_reachability(inner):
+def test_path_check_agrees_with_gymnasium(inner):
     cells = "S" + inner + "G"
     desc = tuple(cells[i : i + 4] for i in range(0, 16, 4))
     from gymnasium.envs.toy_text.frozen_lake import is_valid
@@ -97,10 +97,10 @@ def test_the_path_check_agrees_with_reachability(inner):
     assert has_path(desc) == is_valid([list(row) for row in desc], 4)
 
 
-def test_share_of_frozen_cells():
+def test_share_of_frozen_cells_is_near_p_frozen():
     inner = "".join("".join(generated_lake(8, 0.8, "corners", f"any/{i}").desc) for i in range(300))
     frozen, holes = inner.count("F"), inner.count("H")
-    # Maps without a way are drawn again, so a little above 0.8.
+    # Maps without a path are drawn again, so the share is slightly above 0.8.
     assert 0.8 < frozen / (frozen + holes) < 0.84
 
 
@@ -119,10 +119,10 @@ def test_splits_share_no_map(preset):
     assert len(found["test"]) > 300
 
 
-# ---------------------------------------------------------------------- what is shown
+# ---------------------------------------------------------------------- observations
 
 
-def test_observations_of_a_known_map():
+def test_observations_and_rewards_of_a_known_map():
     desc = ["SFH", "FFG"]
     grid = make(map=desc, success_rate=1.0, observation_format="grid")
     assert grid.reset(seed=0)[0] == "P_O\n__G"
@@ -144,7 +144,7 @@ def test_observations_of_a_known_map():
     assert coordinates.reset(seed=0)[0] == first.removesuffix("\nP_O\n__G")
 
 
-def test_every_symbol_shown_is_explained_and_the_board_size_is_the_boards():
+def test_instructions_explain_every_symbol_and_observation_has_the_board_size():
     for size in (3, 4, 7):
         env = make(size=size)
         observation, _ = env.reset(seed=1)
@@ -154,7 +154,7 @@ def test_every_symbol_shown_is_explained_and_the_board_size_is_the_boards():
     assert "not slippery" in make(success_rate=1.0).instructions
 
 
-def test_a_step_off_the_board_is_legal_and_changes_nothing():
+def test_step_off_the_board_is_valid_and_changes_nothing():
     env = make(map=["SF", "FG"], success_rate=1.0)
     env.reset(seed=0)
     key = env.state_key()
@@ -162,14 +162,14 @@ def test_a_step_off_the_board_is_legal_and_changes_nothing():
     assert info["valid"] and not info["changed"] and env.state_key() == key
 
 
-# ---------------------------------------------------------------------- chances
+# ---------------------------------------------------------------------- success rates
 
 
-def test_known_chances():
+def test_success_rates_of_known_maps():
     assert optimal_success(MAPS["4x4"], 1 / 3) == pytest.approx(14 / 17, abs=1e-9)  # the textbook's 0.82353
     assert optimal_success(("SG", "FF"), 0.8, 1) == pytest.approx(0.8)
-    # Right again after the slip off the board's upper edge, which stays: 0.8 + 0.1 * 0.8; by the slip down, then
-    # the goal is two steps away.
+    # A slip off the upper edge stays in the cell, from which Right succeeds with 0.8. After a slip down, the goal
+    # is two steps away.
     assert optimal_success(("SG", "FF"), 0.8, 2) == pytest.approx(0.8 + 0.1 * 0.8)
     assert random_success(("SG", "FF"), 1) == pytest.approx(0.25)
     assert optimal_success(("SFFG",), 1.0, 2) == 0.0
@@ -177,8 +177,8 @@ def test_known_chances():
 
 
 @pytest.mark.parametrize(("size", "rate", "steps"), [(3, 0.8, 4), (3, 1 / 3, 4), (2, 0.5, 4)])
-def test_optimal_success_equals_a_plain_recursion(size, rate, steps):
-    """Against the definition, recursively over Gymnasium's own table."""
+def test_optimal_success_equals_recursion_over_gymnasium_table(size, rate, steps):
+    """Compare with the definition, evaluated recursively over Gymnasium's table."""
     for seed in range(5):
         desc = random_map(size, 0.8, "random", random.Random(seed))
         table = gym.make("FrozenLake-v1", desc=list(desc), success_rate=rate).unwrapped.P
@@ -194,9 +194,9 @@ def test_optimal_success_equals_a_plain_recursion(size, rate, steps):
         assert optimal_success(desc, rate, steps) == pytest.approx(best("".join(desc).index("S"), steps))
 
 
-def wins(env, choose, tasks, seeds):
-    """Successes, and episodes."""
-    won = played = 0
+def count_successes(env, choose, tasks, seeds):
+    """Return the numbers of successes and of episodes."""
+    successes = episodes = 0
     for task, seed in itertools.product(tasks, seeds):
         env.reset(seed=seed, options={"task": task})
         ended = False
@@ -206,14 +206,14 @@ def wins(env, choose, tasks, seeds):
                 break
             *_, terminated, truncated, _ = env.step(action)
             ended = terminated or truncated
-        won += env.snapshot().success
-        played += 1
-    return won, played
+        successes += env.snapshot().success
+        episodes += 1
+    return successes, episodes
 
 
 @pytest.mark.parametrize("preset", ["ragen", "ragen-v1", "gymnasium"])
 @pytest.mark.parametrize("limit", [10, 40])
-def test_expert_and_random_play_win_as_often_as_computed(preset, limit):
+def test_expert_and_random_actions_succeed_at_the_computed_rates(preset, limit):
     env = make(preset=preset, max_steps=limit, split=None if preset == "gymnasium" else "test")
     tasks = [0] if preset == "gymnasium" else range(40)
     seeds = range(1000) if preset == "gymnasium" else range(25)
@@ -230,27 +230,31 @@ def test_expert_and_random_play_win_as_often_as_computed(preset, limit):
         exact["random"].append(random_success(env.map, limit))
     policies = {"expert": expert, "random": lambda env: rng.choice(env.admissible_actions())}
     for name, choose in policies.items():
-        won, played = wins(env, choose, tasks, seeds)
-        chance = np.array(exact[name])
-        spread = math.sqrt((chance * (1 - chance)).mean() / played)
-        assert abs(won / played - chance.mean()) < 4 * spread + 1e-9, name
+        successes, episodes = count_successes(env, choose, tasks, seeds)
+        probabilities = np.array(exact[name])
+        deviation = math.sqrt((probabilities * (1 - probabilities)).mean() / episodes)
+        assert abs(successes / episodes - probabilities.mean()) < 4 * deviation + 1e-9, name
 
 
-def test_published_ceilings():
-    """The docstring's table, and within sampling error RAGEN's validation maps (0.949; 0.555 and 0.483 at 1/3)."""
-    for preset, optimum, chance, ragen in (
+def test_documented_success_rates_hold():
+    """Values of the docstring's table and, within sampling error, of RAGEN's validation maps (0.949 and 0.483)."""
+    for preset, expected_optimal, expected_random, ragen_optimal in (
         ((4, 0.9, 0.8), 0.956, 0.249, 0.949),
         ((4, 0.8, 1 / 3), 0.499, 0.216, 0.483),
     ):
         size, p_frozen, rate = preset
         maps = [generated_lake(size, p_frozen, "random", f"test/{i}").desc for i in range(400)]
-        best = np.array([optimal_success(desc, rate, 10) for desc in maps])
+        optimal = np.array([optimal_success(desc, rate, 10) for desc in maps])
         uniform = np.array([random_success(desc, 10) for desc in maps])
-        for sample, value in ((best, optimum), (uniform, chance), (best, ragen)):
+        for sample, value in (
+            (optimal, expected_optimal),
+            (uniform, expected_random),
+            (optimal, ragen_optimal),
+        ):
             assert abs(sample.mean() - value) < 4 * sample.std() / 20 + 0.001
 
 
-def test_expert_plans():
+def test_expert_plan_depends_on_remaining_steps():
     env = make(map=["SFF", "FHF", "FFG"], success_rate=1.0)
     env.reset(seed=0)
     plan = env.expert_actions()
@@ -260,8 +264,8 @@ def test_expert_plans():
     assert terminated and info["success"] and env.expert_actions() is None
     short = make(map=["SFF", "FHF", "FFG"], success_rate=1.0, max_steps=3)
     short.reset(seed=0)
-    assert short.expert_actions() is None  # too far
-    # The first step counts the steps left: with two left the risky way is the only one.
+    assert short.expert_actions() is None  # the goal is four steps away
+    # With two remaining steps, the risky path is the only one.
     risky = ["SFG", "FHH", "FFF"]
     env = make(map=risky, success_rate=0.8, max_steps=2)
     env.reset(seed=0)
@@ -280,24 +284,24 @@ def test_expert_plans():
         ({"start_goal": "corner"}, "corners"),
         ({"observation_format": "grids"}, "grid"),
         ({"split": "dev"}, "unknown split"),
-        ({"map": ["SFG"], "size": 4}, "size is for random maps"),
+        ({"map": ["SFG"], "size": 4}, "size applies to random maps only"),
         ({"map": ["SFG"], "split": "test"}, "no splits"),
         ({"preset": "gymnasium", "split": "test"}, "no splits"),
         ({"map": "SFG"}, "list of rows"),
         ({"map": []}, "no cells"),
-        ({"map": ["SF", "G"]}, "row 2 has 1 cells"),
+        ({"map": ["SF", "G"]}, "row 2 has 1 cells, but row 1 has 2"),
         ({"map": ["SX", "FG"]}, "row 1 has 'X'"),
         ({"map": ["SF", "FF"]}, "exactly one goal"),
         ({"map": ["SS", "FG"]}, "exactly one start"),
-        ({"map": ["SH", "HG"]}, "no way"),
+        ({"map": ["SH", "HG"]}, "no path from start to goal"),
         ({"max_steps": -1}, "positive"),
     ],
 )
-def test_bad_settings_are_one_sentence(kwargs, words):
+def test_bad_setting_raises_a_helpful_error(kwargs, words):
     with pytest.raises(ConfigurationError, match=words):
         make(**kwargs)
 
 
 @pytest.mark.parametrize("kwargs", [{"preset": "ragen-v1"}, {"preset": "gymnasium"}, {"size": 8}, {"size": 2}])
-def test_gymnasium_accepts_every_variant(kwargs):
+def test_gymnasium_env_checker_passes_for_every_variant(kwargs):
     check_env(make(**kwargs))

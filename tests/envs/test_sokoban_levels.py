@@ -1,4 +1,4 @@
-"""Generated levels: pure functions of their names, of the promised difficulty, and split without leaks."""
+"""Generated levels: determinism, difficulty, disjoint splits, and the success rate of random actions."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ PUBLISHED = {
 
 
 def symmetries(rows):
-    """The eight rotations and reflections of a board, by plain list work."""
+    """Yield the eight rotations and reflections of a board."""
     for _ in range(4):
         yield tuple(rows)
         yield tuple(row[::-1] for row in rows)
@@ -34,7 +34,7 @@ def symmetries(rows):
 
 
 def room_of(board: str) -> tuple[str, ...]:
-    """Walls and targets only, canonical under the symmetries."""
+    """Return the walls and targets of a board in canonical form under the symmetries."""
     bare = board.translate(str.maketrans({"√": "O", "S": "O", "X": "_", "P": "_"}))
     return min(symmetries(bare.split("\n")))
 
@@ -52,7 +52,7 @@ def connected(board: str) -> bool:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_levels_are_well_formed_and_inside_their_band(name):
+def test_levels_are_well_formed_and_within_their_difficulty(name):
     spec = PUBLISHED[name]
     for index in range(250):
         board = generate(spec, f"valid/{index}")
@@ -63,11 +63,11 @@ def test_levels_are_well_formed_and_inside_their_band(name):
         assert board.count("O") + board.count("S") == spec.boxes
         assert board.count("P") + board.count("S") == 1
         assert connected(board)
-        # The solver searches forwards by pushes, the generator backwards by moves: they must agree.
+        # The solver searches forward over pushes, the generator backward over moves; they must agree.
         assert spec.shortest <= len(solve(Masks.of(board, STANDARD))) <= spec.longest
 
 
-def test_bands_do_not_overlap_and_fit_their_step_limits():
+def test_difficulties_do_not_overlap_and_fit_their_step_limits():
     lengths = [(band.spec.shortest, band.spec.longest, band.max_steps) for band in BANDS.values()]
     assert [limit for *_, limit in lengths] == [20, 40, 60]
     assert all(longest < limit for _, longest, limit in lengths)
@@ -76,13 +76,13 @@ def test_bands_do_not_overlap_and_fit_their_step_limits():
         assert gym.make(f"TextSokoban{name.title()}-v0").unwrapped.max_steps == band.max_steps
 
 
-def test_every_length_of_the_easy_bands_range_occurs():
+def test_every_solution_length_of_easy_levels_occurs():
     spec = BANDS["easy"].spec
     lengths = {len(solve(Masks.of(generate(spec, f"any/{i}"), STANDARD))) for i in range(2000)}
     assert lengths == set(range(spec.shortest, spec.longest + 1))
 
 
-def test_splits_share_no_room_over_the_published_set_sizes_and_across_worlds():
+def test_splits_of_published_sizes_share_no_room_across_ids():
     sizes = {"train": 1600, "valid": 512, "test": 512}
     rooms = {
         split: {
@@ -98,12 +98,12 @@ def test_splits_share_no_room_over_the_published_set_sizes_and_across_worlds():
     assert not rooms["valid"] & rooms["test"]
 
 
-def test_few_levels_of_a_set_are_the_same():
+def test_few_levels_of_a_split_are_equal():
     boards = [generate(PUBLISHED["6x6"], f"valid/{index}") for index in range(512)]
     assert len(set(boards)) > 0.92 * 512  # RAGEN's 512 validation levels hold 472 layouts (0.92)
 
 
-def test_identity_is_blind_to_symmetry_and_to_nothing_else():
+def test_room_identity_is_invariant_under_exactly_the_symmetries():
     rng = Random(0)
     for _ in range(50):
         floor, targets = rng.getrandbits(25), 0
@@ -151,7 +151,7 @@ def test_four_box_levels_are_solvable_and_not_easy(split):
     ("size", "boxes"),
     [(size, boxes) for size in (5, 6, 7, 10, 16, 24) for boxes in (1, 2, 3, 6) if (size - 2) ** 2 >= 8 * boxes],
 )
-def test_every_size_and_number_of_boxes_yields_levels(size, boxes):
+def test_every_size_and_number_of_boxes_has_levels(size, boxes):
     env = gym.make("TextSokoban-v0", size=size, boxes=boxes, split="test")
     for seed in range(3):
         text, info = env.reset(seed=seed)
@@ -160,15 +160,15 @@ def test_every_size_and_number_of_boxes_yields_levels(size, boxes):
 
 PRINT_LEVELS = """
 import gymnasium as gym, arboretum
-for world in ("TextSokoban-v0", "TextLargeSokoban-v0", "TextSokobanHard-v0", "TextBoxoban-v0"):
-    env = gym.make(world, **({"generated": True} if "Boxoban" in world else {}))
+for env_id in ("TextSokoban-v0", "TextLargeSokoban-v0", "TextSokobanHard-v0", "TextBoxoban-v0"):
+    env = gym.make(env_id, **({"generated": True} if "Boxoban" in env_id else {}))
     for seed in range(5):
         text, info = env.reset(seed=seed)
         print(info["task"], ascii(text))
 """
 
 
-def test_the_same_seed_gives_the_same_level_under_any_hash_salt():
+def test_same_seed_gives_same_level_under_any_hash_salt():
     outputs = {
         subprocess.run(
             [sys.executable, "-c", PRINT_LEVELS],
@@ -182,17 +182,17 @@ def test_the_same_seed_gives_the_same_level_under_any_hash_salt():
     assert len(outputs) == 1 and outputs.pop().count("\n") == 20
 
 
-def test_the_recipe_of_levels_has_not_changed():
-    """Published results name tasks; a change that redraws them must be deliberate (and bump the ids to -v1)."""
+def test_generated_levels_have_not_changed():
+    """Published results refer to tasks, so a change of the levels must be deliberate and needs new ids (-v1)."""
     from hashlib import sha256
 
     def digest(spec: Spec) -> str:
         return sha256("\n\n".join(generate(spec, f"test/{i}") for i in range(32)).encode()).hexdigest()[:12]
 
-    assert {name: digest(spec) for name, spec in {**PUBLISHED, "10x10": GENERATED}.items()} == RECIPE
+    assert {name: digest(spec) for name, spec in {**PUBLISHED, "10x10": GENERATED}.items()} == LEVEL_DIGESTS
 
 
-RECIPE = {
+LEVEL_DIGESTS = {
     "6x6": "3f3e8fae0ecd",
     "8x8": "ca0dfaab80d4",
     "easy": "95105550f72e",
@@ -202,20 +202,20 @@ RECIPE = {
 }
 
 
-# ---------------------------------------------------------------------- the random player
+# ---------------------------------------------------------------------- random actions
 
 
-def chance_of_solving(board: str, moves: int) -> float:
-    """The probability that uniform random moves solve a level, by dynamic programming over its states."""
+def random_success_probability(board: str, moves: int) -> float:
+    """Return the probability that uniformly random moves solve a level, by dynamic programming over its states."""
     rows = board.split("\n")
     walls = {(r, c) for r, row in enumerate(rows) for c, s in enumerate(row) if s == "#"}
-    find = {s: [(r, c) for r, row in enumerate(rows) for c, x in enumerate(row) if x == s] for s in "OXPS"}
-    (player,) = find["P"] + find["S"]
-    (target,) = find["O"] + find["S"]
-    states = {(player, find["X"][0]): 1.0}
+    cells_of = {s: [(r, c) for r, row in enumerate(rows) for c, x in enumerate(row) if x == s] for s in "OXPS"}
+    (player,) = cells_of["P"] + cells_of["S"]
+    (target,) = cells_of["O"] + cells_of["S"]
+    states = {(player, cells_of["X"][0]): 1.0}
     solved = 0.0
     for _ in range(moves):
-        following: dict[tuple[tuple[int, int], tuple[int, int]], float] = {}
+        next_states: dict[tuple[tuple[int, int], tuple[int, int]], float] = {}
         for (at, box), mass in states.items():
             for dr, dc in ((0, 1), (0, -1), (1, 0), (-1, 0)):
                 ahead, beyond = (at[0] + dr, at[1] + dc), (at[0] + 2 * dr, at[1] + 2 * dc)
@@ -228,26 +228,26 @@ def chance_of_solving(board: str, moves: int) -> float:
                 if state[1] == target:
                     solved += mass / 4
                 else:
-                    following[state] = following.get(state, 0.0) + mass / 4
-        states = following
+                    next_states[state] = next_states.get(state, 0.0) + mass / 4
+        states = next_states
     return solved
 
 
-def test_the_random_player_succeeds_as_often_as_computed():
+def test_random_actions_succeed_at_the_computed_rate():
     env = gym.make("TextSokoban-v0", split="valid")
-    levels, plays = 256, 8
+    levels, rollouts = 256, 8
     exact, wins = [], 0
     rng = Random(5)
     for index in range(levels):
         text, _ = env.reset(seed=0, options={"task": index})
         start = env.unwrapped.snapshot()
-        exact.append(chance_of_solving(text, 10))
-        for _ in range(plays):
+        exact.append(random_success_probability(text, 10))
+        for _ in range(rollouts):
             env.unwrapped.restore(start)
             for _ in range(10):
                 terminated = env.step(rng.choice(["Up", "Down", "Left", "Right"]))[2]
                 if terminated:
                     wins += 1
                     break
-    spread = sqrt(sum(plays * p * (1 - p) for p in exact))
-    assert abs(wins - plays * sum(exact)) < 3.3 * spread  # one run in a thousand would fail; the draw is seeded
+    deviation = sqrt(sum(rollouts * p * (1 - p) for p in exact))
+    assert abs(wins - rollouts * sum(exact)) < 3.3 * deviation  # p = 0.001; the draw is seeded

@@ -1,11 +1,11 @@
-"""The rules against a second simulator, written without looking at speed: sets of cells, one rule at a time."""
+"""The rules against a second, straightforward simulator on sets of cells, and the texts of the environment."""
 
 import gymnasium as gym
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import arboretum  # noqa: F401  (registers the worlds)
+import arboretum  # noqa: F401  (registers the environments)
 from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.sokoban.rules import VOCABULARIES, Vocabulary
 
@@ -20,8 +20,8 @@ IDS = [
 STEPS = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
 
 
-class Naive:
-    """Sokoban as the rules are told, over sets of (row, column)."""
+class ReferenceBoard:
+    """Reference simulator on sets of (row, column)."""
 
     def __init__(self, text: str, vocabulary: Vocabulary) -> None:
         self.v = vocabulary
@@ -34,17 +34,17 @@ class Naive:
         (self.player,) = (at for at, s in cells.items() if s in (v.player, v.player_on_target))
 
     def move(self, direction: str) -> tuple[float, bool, bool]:
-        """(reward, solved, changed) of one move."""
+        """Apply one move and return (reward, solved, changed)."""
         dr, dc = STEPS[direction]
         ahead = (self.player[0] + dr, self.player[1] + dc)
         beyond = (ahead[0] + dr, ahead[1] + dc)
-        home = len(self.boxes & self.targets)
+        on_target = len(self.boxes & self.targets)
         if ahead in self.walls or (ahead in self.boxes and beyond in self.walls | self.boxes):
             return -0.1, False, False
         if ahead in self.boxes:
             self.boxes = self.boxes - {ahead} | {beyond}
         self.player = ahead
-        reward = -0.1 + len(self.boxes & self.targets) - home
+        reward = -0.1 + len(self.boxes & self.targets) - on_target
         solved = self.boxes == self.targets
         return reward + (10 if solved else 0), solved, True
 
@@ -68,15 +68,15 @@ class Naive:
     index=st.integers(0, 2**31 - 1),
     walk=st.lists(st.sampled_from(sorted(STEPS)), max_size=60),
 )
-def test_every_move_does_what_the_rules_say(env_id, index, walk):
+def test_every_move_agrees_with_the_reference_simulator(env_id, index, walk):
     kwargs = {"generated": True} if env_id == "TextBoxoban-v0" else {}
     env = gym.make(env_id, max_steps=None, **kwargs)
     text, _ = env.reset(seed=0, options={"task": index})
-    naive = Naive(text, env.unwrapped.vocabulary)
+    reference = ReferenceBoard(text, env.unwrapped.vocabulary)
     for direction in walk:
-        reward, solved, changed = naive.move(direction)
+        reward, solved, changed = reference.move(direction)
         text, paid, terminated, truncated, info = env.step(direction.title())
-        assert text == naive.text()
+        assert text == reference.text()
         assert paid == pytest.approx(reward)
         assert (terminated, info["success"], info["changed"]) == (solved, solved, changed)
         assert info["valid"] and not truncated
@@ -92,7 +92,7 @@ def write_levels(folder, *boards):
     return folder
 
 
-def test_rewards_of_a_push_off_and_onto_targets(tmp_path):
+def test_pushes_between_and_off_targets_pay_the_documented_rewards(tmp_path):
     board = "#########\n#@*. $ ##\n#########"
     env = gym.make("TextBoxoban-v0", data=write_levels(tmp_path, board))
     text, _ = env.reset(seed=0)
@@ -103,7 +103,7 @@ def test_rewards_of_a_push_off_and_onto_targets(tmp_path):
     assert [reward for _, reward in seen] == pytest.approx([-0.1, -1.1, -0.1])
 
 
-def test_walking_over_targets_leaves_them_in_place(tmp_path):
+def test_walking_over_targets_keeps_them(tmp_path):
     board = "#######\n#@.. .#\n#  $$$#\n#     #\n#######"
     env = gym.make("TextBoxoban-v0", data=write_levels(tmp_path, board))
     env.reset(seed=0)
@@ -115,14 +115,14 @@ def test_walking_over_targets_leaves_them_in_place(tmp_path):
 
 @settings(max_examples=60, deadline=None)
 @given(env_id=st.sampled_from(IDS), index=st.integers(0, 10_000))
-def test_the_expert_solves_every_world_within_its_limit_and_earns_what_the_rules_pay(env_id, index):
+def test_expert_solves_every_id_within_its_step_limit_for_the_documented_reward(env_id, index):
     env = gym.make(env_id)
     text, _ = env.reset(seed=0, options={"task": index})
     boxes = text.count(env.unwrapped.vocabulary.box)
     plan = env.unwrapped.expert_actions()
     total = 0.0
     for action in plan:
-        assert env.unwrapped.expert_actions()[0] == action  # asking again follows the same plan
+        assert env.unwrapped.expert_actions()[0] == action  # a second call continues the same plan
         _, reward, terminated, truncated, info = env.step(action)
         total += reward
     assert terminated and info["success"] and not truncated
@@ -130,7 +130,7 @@ def test_the_expert_solves_every_world_within_its_limit_and_earns_what_the_rules
 
 
 @pytest.mark.parametrize("action", ["", "jump", "Up Up", "\x00\x1b[31m", "U" * 100_000, "↑"])
-def test_a_bad_action_is_refused_and_costs_nothing(action):
+def test_invalid_action_is_refused_without_cost(action):
     env = gym.make("TextSokoban-v0")
     board, _ = env.reset(seed=1)
     text, reward, terminated, truncated, info = env.step(action)
@@ -139,13 +139,13 @@ def test_a_bad_action_is_refused_and_costs_nothing(action):
 
 
 @pytest.mark.parametrize("action", ["UP", " up ", "uP", "up\n"])
-def test_case_and_blanks_do_not_matter(action):
+def test_case_and_white_space_of_actions_are_ignored(action):
     env, twin = gym.make("TextSokoban-v0"), gym.make("TextSokoban-v0")
     env.reset(seed=4), twin.reset(seed=4)
     assert env.step(action) == twin.step("Up")
 
 
-def test_a_bump_is_valid_costs_a_move_and_changes_nothing():
+def test_blocked_move_is_valid_and_costs_a_move():
     env = gym.make("TextSokoban-v0")
     env.reset(seed=2)
     for _ in range(8):
@@ -158,7 +158,7 @@ def test_a_bump_is_valid_costs_a_move_and_changes_nothing():
 
 @pytest.mark.parametrize("env_id", ["TextSokoban-v0", "TextSokobanNewVocab-v0"])
 @pytest.mark.parametrize("observation_format", ["grid", "coord", "grid_coord"])
-def test_the_legend_names_every_symbol_shown_and_the_size_is_the_boards(env_id, observation_format):
+def test_instructions_explain_every_symbol_and_the_board_size(env_id, observation_format):
     for size in (6, 9):
         env = gym.make(env_id, size=size, observation_format=observation_format)
         shown = set()
@@ -178,14 +178,14 @@ def test_the_legend_names_every_symbol_shown_and_the_size_is_the_boards(env_id, 
         assert f"{size} rows and {size} columns" in instructions
 
 
-def test_the_new_vocabulary_draws_the_same_levels():
+def test_new_vocabulary_shows_the_same_levels():
     plain, new = gym.make("TextSokoban-v0"), gym.make("TextSokobanNewVocab-v0")
     table = str.maketrans("".join(VOCABULARIES["new"]), "".join(VOCABULARIES["standard"]))
     for seed in range(20):
         assert new.reset(seed=seed)[0].translate(table) == plain.reset(seed=seed)[0]
 
 
-def places(text: str, label: str) -> set[tuple[int, int]]:
+def parse_coordinates(text: str, label: str) -> set[tuple[int, int]]:
     for line in text.split("\n"):
         name, _, rest = line.partition(": ")
         if name == label:
@@ -197,7 +197,7 @@ def places(text: str, label: str) -> set[tuple[int, int]]:
 
 @settings(max_examples=40, deadline=None)
 @given(index=st.integers(0, 10_000), walk=st.lists(st.sampled_from(sorted(STEPS)), max_size=30))
-def test_coordinates_say_what_the_grid_shows(index, walk):
+def test_coordinates_agree_with_the_grid(index, walk):
     both = gym.make("TextLargeSokoban-v0", observation_format="grid_coord")
     alone = gym.make("TextLargeSokoban-v0", observation_format="coord")
     for env in (both, alone):
@@ -215,13 +215,13 @@ def test_coordinates_say_what_the_grid_shows(index, walk):
             "Player on target": "S",
         }.items():
             expected = {(r, c) for r, row in enumerate(rows) for c, s in enumerate(row) if s == symbol}
-            assert places(coordinates, label) == places(other, label) == expected
+            assert parse_coordinates(coordinates, label) == parse_coordinates(other, label) == expected
         inner = {(r, c) for r in range(1, 7) for c in range(1, 7) if rows[r][c] == "#"}
-        assert places(other, "Inner walls") == inner
+        assert parse_coordinates(other, "Inner walls") == inner
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "says"),
+    ("kwargs", "message"),
     [
         ({"difficulty": "hrad"}, "did you mean hard"),
         ({"difficulty": "hard", "size": 9}, "either"),
@@ -234,6 +234,6 @@ def test_coordinates_say_what_the_grid_shows(index, walk):
         ({"split": "trian"}, "did you mean train"),
     ],
 )
-def test_a_bad_setting_is_explained_in_one_sentence(kwargs, says):
-    with pytest.raises(ConfigurationError, match=says):
+def test_bad_setting_raises_a_helpful_error(kwargs, message):
+    with pytest.raises(ConfigurationError, match=message):
         gym.make("TextSokoban-v0", **kwargs)

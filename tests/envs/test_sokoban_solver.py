@@ -20,7 +20,7 @@ STEPS = {"Up": (-1, 0), "Down": (1, 0), "Left": (0, -1), "Right": (0, 1)}
 
 
 class Board:
-    """A board as sets of cells."""
+    """Board as sets of cells, with a reference search over single moves."""
 
     def __init__(self, text):
         cells = {(r, c): s for r, row in enumerate(text.split("\n")) for c, s in enumerate(row)}
@@ -41,7 +41,7 @@ class Board:
         return ahead, boxes
 
     def fewest(self, of_pushes=False):
-        """Moves (or pushes) of an optimal solution by 0-1 breadth-first search; None without one."""
+        """Return the number of moves (or pushes) of an optimal solution by 0-1 breadth-first search, or None."""
         start = self.player, self.boxes
         best, queue = {start: 0}, deque([(0, start)])
         while queue:
@@ -51,29 +51,29 @@ class Board:
             if state[1] == self.targets:
                 return cost
             for step in STEPS.values():
-                following = self.after(*state, step)
-                if following is None:
+                next_state = self.after(*state, step)
+                if next_state is None:
                     continue
-                price = int(following[1] != state[1]) if of_pushes else 1
-                if cost + price < best.get(following, 10**9):
-                    best[following] = cost + price
-                    (queue.append if price else queue.appendleft)((cost + price, following))
+                price = int(next_state[1] != state[1]) if of_pushes else 1
+                if cost + price < best.get(next_state, 10**9):
+                    best[next_state] = cost + price
+                    (queue.append if price else queue.appendleft)((cost + price, next_state))
         return None
 
-    def play(self, plan):
-        """(solved, pushes) after a plan in which every action must move the player."""
+    def replay(self, plan):
+        """Return (solved, pushes) after a plan in which every action must move the player."""
         state, pushes = (self.player, self.boxes), 0
         for action in plan:
-            following = self.after(*state, STEPS[action])
-            assert following is not None, "the plan bumps"
-            pushes += following[1] != state[1]
-            state = following
+            next_state = self.after(*state, STEPS[action])
+            assert next_state is not None, "a move of the plan is blocked"
+            pushes += next_state[1] != state[1]
+            state = next_state
         return state[1] == self.targets, pushes
 
 
 @st.composite
 def boards(draw):
-    """Any board at all, solvable or not: random walls, two or three boxes and targets anywhere."""
+    """Draw any board, solvable or not: random walls, and one to three boxes and targets anywhere."""
     rows, columns = draw(st.integers(3, 4)), draw(st.integers(3, 5))
     boxes = draw(st.integers(1, 3))
     spots = draw(st.permutations([(r, c) for r in range(rows) for c in range(columns)]))
@@ -90,26 +90,26 @@ def boards(draw):
 
 @settings(max_examples=300, deadline=None)
 @given(boards())
-def test_plans_are_optimal_and_dead_boards_are_recognised(text):
+def test_plans_are_optimal_and_unsolvable_boards_have_none(text):
     board, masks = Board(text), Masks.of(text, STANDARD)
     plan = solve(masks)
     fewest = board.fewest()
     if fewest is None:
         assert plan is None and solve(masks, "pushes") is None
         return
-    assert plan is not None and len(plan) == fewest and board.play(plan)[0]
+    assert plan is not None and len(plan) == fewest and board.replay(plan)[0]
     by_pushes = solve(masks, "pushes")
-    assert by_pushes is not None and board.play(by_pushes) == (True, board.fewest(of_pushes=True))
+    assert by_pushes is not None and board.replay(by_pushes) == (True, board.fewest(of_pushes=True))
 
 
 @pytest.mark.parametrize("spec", [Spec(6, 1, 3, 9), Spec(7, 2, 10, 19), Spec(8, 2, 20, 40)])
-def test_generated_levels_are_solved_in_the_fewest_moves(spec):
+def test_plans_of_generated_levels_have_the_fewest_moves(spec):
     for index in range(40 if spec.boxes == 1 else 12):
         text = generate(spec, f"any/{index}")
         assert len(solve(Masks.of(text, STANDARD))) == Board(text).fewest()
 
 
-def test_backward_layers_hold_exactly_the_solvable_states_at_their_distance():
+def test_backward_layers_contain_exactly_the_solvable_states_at_their_distance():
     text = "######\n#O__##\n#_X__#\n#__XO#\n#P_#_#\n######"
     board, masks = Board(text), Masks.of(text, STANDARD)
     stride = masks.stride
@@ -131,17 +131,17 @@ def test_backward_layers_hold_exactly_the_solvable_states_at_their_distance():
         assert board.fewest() == listed.get((board.player, pair))
 
 
-def test_a_spent_budget_ends_the_search():
+def test_exhausted_budget_ends_the_search():
     masks = Masks.of(generate(GENERATED, "any/3"), STANDARD)
     assert solve(masks) is not None
     assert solve(masks, budget=3) is None
 
 
-def test_a_solved_board_needs_no_plan():
+def test_solved_board_has_an_empty_plan():
     assert solve(Masks.of("#####\n#P√_#\n#####", STANDARD)) == []
 
 
-def test_the_expert_knows_dead_positions_and_recovers_from_detours():
+def test_expert_plan_is_optimal_mid_episode_and_none_in_unsolvable_positions():
     env = gym.make("TextSokoban-v0", max_steps=None)
     env.reset(seed=0)
     dead = alive = 0
@@ -163,7 +163,7 @@ def test_the_expert_knows_dead_positions_and_recovers_from_detours():
     assert dead > 5 and alive > 50
 
 
-def test_asking_after_every_step_searches_once(monkeypatch):
+def test_following_the_expert_step_by_step_searches_once(monkeypatch):
     from arboretum.envs.sokoban import env as sokoban_env
 
     calls = []
@@ -174,7 +174,7 @@ def test_asking_after_every_step_searches_once(monkeypatch):
     while not terminated:
         terminated = env.step(env.unwrapped.expert_actions()[0])[2]
         steps += 1
-    assert [len(call) for call in calls] == [2, 1] and steps > 10  # by pushes, by moves, and never again
+    assert [len(call) for call in calls] == [2, 1] and steps > 10  # one search by pushes and one by moves
 
 
 DATA = os.environ.get("ARBORETUM_DATA")
@@ -183,12 +183,12 @@ FILES = sorted(Path(DATA, "boxoban").glob("*/**/*.txt")) if DATA else []
 
 @pytest.mark.skipif(not FILES, reason="needs the Boxoban files (ARBORETUM_DATA)")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: "/".join(path.parts[-3:]))
-def test_real_levels_are_solved_and_the_plans_replayed(path):
+def test_plans_of_published_levels_solve_them(path):
     levels = list(parse_levels(path.read_text(), path).values())
     for text in levels[:: max(1, len(levels) // 12)]:
         plan = solve(Masks.of(text, STANDARD))
-        assert plan is not None and Board(text).play(plan)[0]
+        assert plan is not None and Board(text).replay(plan)[0]
         by_pushes = solve(Masks.of(text, STANDARD), "pushes")
         assert by_pushes is not None and len(by_pushes) >= len(plan)
-        assert Board(text).play(by_pushes)[0]
-        assert Board(text).play(by_pushes)[1] <= Board(text).play(plan)[1]
+        assert Board(text).replay(by_pushes)[0]
+        assert Board(text).replay(by_pushes)[1] <= Board(text).replay(plan)[1]

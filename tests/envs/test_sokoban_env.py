@@ -1,4 +1,4 @@
-"""Sokoban as a Gymnasium environment: checker, vector environments, snapshots, seeds."""
+"""Sokoban as a Gymnasium environment: checker, vector environments, snapshots and seeds."""
 
 import pickle
 import random
@@ -12,18 +12,18 @@ import arboretum  # noqa: F401
 from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.registry import ENVS
 
-IDS = [env_id.id for env_id in ENVS if env_id.module == "sokoban"]
+IDS = [spec.id for spec in ENVS if spec.module == "sokoban"]
 
 
 @pytest.mark.parametrize("env_id", IDS)
 @pytest.mark.parametrize("observation_format", ["grid", "coord", "grid_coord"])
-def test_gymnasiums_checker_is_content(env_id, observation_format):
+def test_gymnasium_env_checker_passes_in_every_observation_format(env_id, observation_format):
     env = gym.make(env_id, observation_format=observation_format, render_mode="ansi")
     check_env(env.unwrapped)
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_vector_environments_play_like_single_ones(mode):
+def test_vector_env_matches_single_envs(mode):
     envs = gym.make_vec("TextSokobanNewVocab-v0", num_envs=3, vectorization_mode=mode)
     single = [gym.make("TextSokobanNewVocab-v0") for _ in range(3)]
     try:
@@ -38,13 +38,13 @@ def test_vector_environments_play_like_single_ones(mode):
         envs.close()
 
 
-def test_the_largest_coordinates_fit_the_observation_space():
+def test_coordinates_of_the_largest_board_fit_the_observation_space():
     env = gym.make("TextSokoban-v0", size=24, boxes=6, observation_format="coord")
     for seed in range(5):
         assert env.reset(seed=seed)[0] in env.observation_space
 
 
-def test_a_snapshot_continues_identically_elsewhere_and_is_small():
+def test_snapshot_is_small_and_continues_identically_in_another_env():
     env, twin = (gym.make("TextLargeSokoban-v0", max_steps=12).unwrapped for _ in range(2))
     rng = random.Random(1)
     env.reset(seed=9)
@@ -59,8 +59,8 @@ def test_a_snapshot_continues_identically_elsewhere_and_is_small():
     assert twin.step("Up")[3] is True  # truncated at the twelfth step, counted from the original's start
 
 
-def test_neighbours_and_the_callers_generators_are_left_alone():
-    def play(env, other=None):
+def test_environments_are_independent_of_each_other_and_of_global_generators():
+    def play_two_episodes(env, other=None):
         texts = []
         for seed in (1, 2):
             texts.append(env.reset(seed=seed)[0])
@@ -71,12 +71,12 @@ def test_neighbours_and_the_callers_generators_are_left_alone():
         return texts
 
     random.seed(0)
-    np.random.seed(0)  # noqa: NPY002  (the caller's generator, which must not move)
+    np.random.seed(0)  # noqa: NPY002  (the global generator must not be used)
     before = random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
-    alone = play(gym.make("TextSokobanHard-v0"))
+    alone = play_two_episodes(gym.make("TextSokobanHard-v0"))
     other = gym.make("TextSokobanHard-v0")
     other.reset(seed=99)
-    assert play(gym.make("TextSokobanHard-v0"), other) == alone
+    assert play_two_episodes(gym.make("TextSokobanHard-v0"), other) == alone
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # noqa: NPY002
 
 
@@ -89,7 +89,7 @@ def test_members_of_a_group_share_one_generated_level():
     assert len(texts) == 1 and generate.cache_info().misses == 1
 
 
-def test_state_key_tells_positions_apart_and_ignores_the_way_there():
+def test_state_key_identifies_positions_independently_of_the_path():
     env = gym.make("TextSokoban-v0", size=9, max_steps=None).unwrapped
     env.reset(seed=3)
     keys = {}
@@ -103,14 +103,14 @@ def test_state_key_tells_positions_apart_and_ignores_the_way_there():
     assert len(set(keys.values())) == len(keys) > 10
 
 
-def test_sparse_rewards_pay_one_at_success_only():
+def test_sparse_reward_is_one_at_success_only():
     env = gym.make("TextSokoban-v0", reward_mode="sparse").unwrapped
     env.reset(seed=0)
     plan = env.expert_actions()
     assert [env.step(action)[1] for action in plan] == [0.0] * (len(plan) - 1) + [1.0]
 
 
-def test_after_the_end_nothing_is_admissible_and_the_expert_has_no_plan():
+def test_no_actions_and_no_plan_after_the_end():
     env = gym.make("TextSokoban-v0", max_steps=2, admissible=True).unwrapped
     assert env.reset(seed=0)[1]["admissible_actions"] == ("Up", "Down", "Left", "Right")
     env.step("Up")
@@ -118,7 +118,7 @@ def test_after_the_end_nothing_is_admissible_and_the_expert_has_no_plan():
     assert truncated and info["admissible_actions"] == () and env.expert_actions() is None
 
 
-def test_without_a_split_tasks_of_every_split_open_by_name_and_with_one_only_its_own():
+def test_tasks_of_other_splits_open_only_without_a_split():
     every, test = gym.make("TextSokoban-v0"), gym.make("TextSokoban-v0", split="test")
     texts = [env.reset(seed=seed, options={"task": "test/3"})[0] for seed, env in enumerate((every, test))]
     assert texts[0] == texts[1]
