@@ -20,16 +20,11 @@ from .pddl import Malformed, Problem, read_problem
 _FIELDS = {"pddl_domain": str, "grammar": str, "pddl_problem": str, "walkthrough": list}
 
 
-class Unsolvable(Malformed):
-    """A game file with `"solvable": false`."""
-
-
 def read_game(content: bytes | str) -> Game:
     """Compile a game file.
 
     Raises:
-        Unsolvable: The file has `"solvable": false`.
-        Malformed: The file is not playable for another reason. The message is a clause whose subject is "it".
+        Malformed: The file is not playable, or has `"solvable": false`. The message is a clause about "it".
     """
     try:
         return compile_game(json.loads(content))
@@ -44,7 +39,7 @@ def compile_game(data: object) -> Game:
     if not isinstance(data, Mapping):
         raise Malformed("it is JSON, but not an object with the fields of a game")
     if data.get("solvable") is False:
-        raise Unsolvable("it is marked unsolvable")
+        raise Malformed("it is marked unsolvable")
     for name, kind in _FIELDS.items():
         if name not in data:
             raise Malformed(f"it has no field {name}")
@@ -119,7 +114,7 @@ def _compile(problem: Problem, dialect: Dialect, line: str, walkthrough: tuple[s
     location_of = {location: number for number, location in enumerate(locations)}
     held = [thing for _, thing in problem.pairs("holds")]
     if len(held) > 1:
-        raise Malformed(f"its :init puts {len(held)} things into the agent's hands")
+        raise Malformed(f"its :init gives the agent {len(held)} objects to hold instead of at most one")
 
     def objects(predicate: str) -> int:
         return _bits(thing_of, problem.members(predicate))

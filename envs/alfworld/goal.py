@@ -8,6 +8,7 @@ from .model import Flag, Goal
 from .pddl import Expression, Fact, Malformed, typed_names
 
 _FLAGS: dict[str, Flag] = {"isclean": "clean", "ishot": "hot", "iscool": "cool", "issliced": "sliced"}
+_UNKNOWN_GOAL = "its :goal matches none of ALFWorld's six kinds of task"
 
 
 def read_goal(
@@ -33,7 +34,7 @@ def read_goal(
     if len(conditions) == 2:
         lamp, held = sorted(conditions, key=lambda condition: any(fact[0] == "holds" for fact in condition.facts))
         return _read_light_goal(lamp, held, types, static)
-    raise Malformed("its :goal is none of the six kinds of task")
+    raise Malformed(_UNKNOWN_GOAL)
 
 
 def _read_place_goal(
@@ -53,7 +54,7 @@ def _read_place_goal(
                 objects &= bits
         goals.add((objects, flags))
     if condition.facts or len(goals) != 1 or (condition.different and condition.different != set(things)):
-        raise Malformed("its :goal is none of the six kinds of task")
+        raise Malformed(_UNKNOWN_GOAL)
     ((objects, flags),) = goals
     return Goal("place", objects, receptacle_types.get(kind, 0), len(things), flags)
 
@@ -78,7 +79,7 @@ def _read_light_goal(
     objects = types.get(held.remove_type("objecttype", thing), 0)
     held.remove("holds", agent, thing)
     if lamp.facts or held.facts or lamp.different or held.different:
-        raise Malformed("its :goal is none of the six kinds of task")
+        raise Malformed(_UNKNOWN_GOAL)
     return Goal("light", objects, lamps=lamps)
 
 
@@ -115,7 +116,7 @@ class _Condition:
             case [str(), *arguments] if all(isinstance(argument, str) for argument in arguments):
                 self.facts.add(tuple(str(word) for word in expression))
             case _:
-                raise Malformed("its :goal is none of the six kinds of task")
+                raise Malformed(_UNKNOWN_GOAL)
 
     def variables_of_type(self, kind: str, count: int) -> list[str]:
         """Return the `count` variables of a type.
@@ -125,7 +126,7 @@ class _Condition:
         """
         names = [name for name, found in self.kinds.items() if found == kind]
         if len(names) != count:
-            raise Malformed("its :goal is none of the six kinds of task")
+            raise Malformed(_UNKNOWN_GOAL)
         return names
 
     def remove(self, *fact: str) -> None:

@@ -224,9 +224,9 @@ def _queries() -> dict[frozenset[Atom], Query]:
     }
     for place in ("location", "@here"):  # Bound by the fact atlocation(agent, location), or by the action.
         here = {("atlocation", "agent", place), ("receptacleatlocation", "receptacle", place)}
-        aside = {("objectatlocation", "object", place), ("not_inreceptacle", "object", "receptacle")}
+        removed = {("objectatlocation", "object", place), ("not_inreceptacle", "object", "receptacle")}
         table[frozenset(here)] = _receptacles_here
-        table[frozenset(here | aside)] = _removed_objects
+        table[frozenset(here | removed)] = _removed_objects
     return table
 
 
@@ -265,10 +265,12 @@ class _TextCompiler:
         return _concatenate(parts)
 
     def _literal(self, rule: str, default: str) -> str:
+        """Return the text of the first alternative of a rule, uncompiled."""
         alternatives = self._rules.get(rule) or [{"rhs": default}]
         return str(alternatives[0].get("rhs"))
 
     def _rule(self, name: str, roles: Roles) -> Render:
+        """Compile the alternatives of a rule, up to the first one without a condition."""
         if name == "task":
             return lambda game, state, thing, other: game.task_line
         if name not in self._rules:
@@ -294,6 +296,7 @@ class _TextCompiler:
         return choose
 
     def _name(self, expression: str, roles: Roles) -> Render:
+        """Compile the name of a bound variable."""
         variable, _, attribute = expression.strip().partition(".")
         render = _NAMES.get(roles.get(variable, ""))
         if render is None or attribute not in ("", "name"):
@@ -301,6 +304,7 @@ class _TextCompiler:
         return render
 
     def _list(self, item: str, where: str, roles: Roles) -> Render:
+        """Compile a list of all objects for which the condition `where` holds."""
         prefix, suffix = self._item(item)
         query = self._query(_atoms(where, roles), where)
         separator, last, empty = self._separator, self._last_separator, self._empty
@@ -340,6 +344,7 @@ class _TextCompiler:
         return sides[0], sides[1]
 
     def _condition(self, text: str, roles: Roles) -> Test:
+        """Compile the condition of an alternative."""
         atoms = _atoms(text, roles)
         tests = [_TESTS[atom] for atom in atoms if atom in _TESTS]
         rest = frozenset(atom for atom in atoms if atom not in _TESTS)
@@ -350,6 +355,7 @@ class _TextCompiler:
         return lambda game, state, thing, other: all(test(game, state, thing, other) for test in tests)
 
     def _query(self, atoms: frozenset[Atom], text: str) -> Query:
+        """Return the implementation of a query, which `text` identifies in the error message."""
         query = _QUERIES.get(atoms)
         if query is None:
             raise Malformed(

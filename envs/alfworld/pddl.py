@@ -58,13 +58,11 @@ class Problem:
 
     Attributes:
         types: Type of each object, by name.
-        facts: Facts that hold in the initial state.
         goal: Goal condition.
-        by_predicate: Arguments of the initial facts, by predicate.
+        by_predicate: Arguments of the facts that hold in the initial state, by predicate.
     """
 
     types: dict[str, str]
-    facts: frozenset[Fact]
     goal: Expression
     by_predicate: dict[str, list[tuple[str, ...]]] = field(repr=False)
 
@@ -208,7 +206,7 @@ def read_problem(text: str, domain: Domain) -> Problem:
     (expression,) = read_expressions(_balanced(sections["goal"]))
     if not isinstance(expression, list) or len(expression) != 2:
         raise Malformed("its :goal is not one condition")
-    return Problem(types, facts, expression[1], by_predicate)
+    return Problem(types, expression[1], by_predicate)
 
 
 def _definition(text: str, kind: str) -> list[Expression]:

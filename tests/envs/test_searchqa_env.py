@@ -182,10 +182,10 @@ def test_snapshot_continues_identically_in_another_environment(make):
     snapshot = pickle.loads(pickle.dumps(env.snapshot()))
     assert len(pickle.dumps(snapshot)) < 4096
     ends = []
-    for twin_ in (env, twin, env):
-        twin_.restore(snapshot)
-        steps = [twin_.step("<search>Seine</search>"), twin_.step("<answer>777</answer>")]
-        ends.append((steps, twin_.state_key()))
+    for current in (env, twin, env):
+        current.restore(snapshot)
+        steps = [current.step("<search>Seine</search>"), current.step("<answer>777</answer>")]
+        ends.append((steps, current.state_key()))
     assert ends[0] == ends[1] == ends[2]
     with pytest.raises(ConfigurationError, match="snapshot"):
         make(topk=2).restore(snapshot)
