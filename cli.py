@@ -345,14 +345,14 @@ def data(
         name: name of a data set.
         root: the data folder; default: ARBORETUM_DATA.
     """
-    from .envs.searchqa import downloads as catalog
+    from .envs.searchqa import downloads
 
     if verb == "list":
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, show_header=False)
-        for known, state in catalog.data_list(root):
-            table.add_row(known.name, state, known.size, known.licence)
+        for known, state in downloads.data_list(root):
+            table.add_row(known.name, state, known.size, known.license)
         console.print(table)
         return 0
     if name is None:
@@ -361,10 +361,10 @@ def data(
         from .envs.retrieval.progress import progress_bar
 
         with progress_bar() as progress:
-            folder = catalog.data_get(name, root, progress=progress)
+            folder = downloads.data_get(name, root, progress=progress)
         console.print(f"{name} is in {folder}", soft_wrap=True)
         return 0
-    found = catalog.data_verify(name, root)
+    found = downloads.data_verify(name, root)
     for file, state in found.items():
         console.print(f"{file}: {state}")
     return 0 if all(state in ("ok", "unknown") for state in found.values()) else 1

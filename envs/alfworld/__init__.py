@@ -1,4 +1,4 @@
-"""ALFWorld: household tasks in text, from the original game files or generated homes."""
+"""ALFWorld: text-based household tasks, from the original game files or from generated homes."""
 
 from .env import ALFWorld
 

@@ -1,4 +1,4 @@
-"""The ALFWorld environment: the shell around the engine."""
+"""The ALFWorld environment: the Gymnasium interface to the household engine."""
 
 from __future__ import annotations
 
@@ -15,11 +15,16 @@ from .generator import HomeTasks, generate_game
 from .library import Library, open_library
 from .model import Action, Game, State
 from .planner import plan
-from .rules import MODIFYING, admissible, introduction, phrase, play, won
+from .rules import MODIFYING, admissible_commands, format_command, introduction, is_won, step
 
 
 class Moment(NamedTuple):
-    """State of the environment: the game's state, and the last reply, which no state holds."""
+    """Environment state.
+
+    Attributes:
+        state: State of the game.
+        text: Last reply, which cannot be derived from the game's state.
+    """
 
     state: State
     text: str
@@ -27,39 +32,54 @@ class Moment(NamedTuple):
 
 class ALFWorld(TextEnv[Moment]):
     """## Description
-    A household in text: find things in and on furniture, clean, heat and cool them, switch lamps on, and put them
-    where the task wants them. The games of ALFWorld (Shridhar et al., ICLR 2021, arXiv:2010.03768) play with the
-    same text, the same admissible commands and the same end as in the original engine, without that engine.
-    Without the games' files, homes of the same kind are generated.
+    A text-based household. The agent finds objects in and on furniture, cleans, heats or cools them, switches
+    lamps on, and puts objects where the task asks for them.
+
+    The engine runs the game files of ALFWorld (Shridhar et al., ICLR 2021, arXiv:2010.03768) and reproduces the
+    original's observations, admissible commands and end of the game byte for byte, without TextWorld. If no game
+    files are available, the environment generates homes in the same file format.
 
     ## Actions
-    The commands of the game, exactly as written in `admissible_actions()`; outer blanks do not count. Anything
-    else is answered "Nothing happens." and costs a step.
+    A command of the game, exactly as listed by `admissible_actions()`; surrounding white space is ignored. Any
+    other text is answered with "Nothing happens.", leaves the state unchanged and uses up a step.
+
+    ## Observations
+    The reply of the game to the last command. The first observation describes the room and states the task.
 
     ## Rewards
-    1 if the task is solved by this action, else 0 (dense and sparse are the same).
+    1 for the action that solves the task, else 0. `reward_mode="dense"` and `"sparse"` are equivalent.
 
     ## Episode end
-    When the task is solved. `max_steps` truncates; refused commands count.
+    The episode terminates when the task is solved and is truncated after `max_steps` steps, refused commands
+    included.
 
-    ## `info`
-    Besides the usual entries:
-    * `task_type`: "Pick", "Look", "Clean", "Heat", "Cool" or "Pick2";
-    * `modifies`: whether the action was carried out and is of a kind that modifies the household (take, move,
-      open, close, use, clean, heat, cool, slice: T-STAR's historical compatibility). `changed`, in contrast, says
-      whether the state differs now: walking changes it, cleaning a clean mug does not.
+    ## Info
+    In addition to the common entries:
+    * `task_type`: "Pick", "Look", "Clean", "Heat", "Cool" or "Pick2".
+    * `modifies`: True if the action was executed and its verb modifies the household (take, move, open, close,
+      use, clean, heat, cool, slice), as T-STAR's historical compatibility requires. It differs from `changed`,
+      which compares states: walking changes the state but does not modify the household, and cleaning a clean mug
+      modifies the household but does not change the state.
 
     ## Arguments
-    * `split`: "train", "valid_seen" or "valid_unseen" (of files: the name of any folder that holds a split); None
-      for all games found.
-    * `data`: the folder of the games (the original's tree, tar archives of it, or both), or one archive or game
-      file. Default: `$ARBORETUM_DATA/alfworld`; without that, generated homes, whose "valid_unseen" has floor
-      plans of its own, and "valid_seen" those of "train" with other things in them.
-    * `max_steps=50`: ALFWorld's own limit.
+    * `split`: "train", "valid_seen" or "valid_unseen"; with game files, the name of any folder at the level of
+      these. None selects all games.
+    * `data`: Folder of game files (the original's tree, tar archives of it, or both), a single archive, or a
+      single game file. None selects `$ARBORETUM_DATA/alfworld` if it exists, else generated homes. Of the
+      generated splits, "valid_unseen" uses floor plans of its own; "valid_seen" shares those of "train" but places
+      other objects in them.
+    * `max_steps=50`: Step limit, 50 in ALFWorld. None lifts it.
+
+    ## State
+    `state_key` is the task together with the state of the game: the agent's location, the object it holds, and the
+    position and condition of every object and door. The last reply is not part of it.
+
+    ## Expert
+    `expert_actions()` is a shortest plan, found by A* search over the engine's rules.
 
     ## Source
-    Rules and texts follow alfworld 0.4.2 on TextWorld 1.7.0. Task ids are paths, sorted; the original's order
-    follows the file system.
+    Rules and texts follow alfworld 0.4.2 on TextWorld 1.7.0. Task ids are sorted paths; the original's task order
+    depends on the file system.
     """
 
     tasks: Sequence[str]
@@ -94,14 +114,14 @@ class ALFWorld(TextEnv[Moment]):
 
     @property
     def game(self) -> Game:
-        """The open game, for `rules` and `planner`."""
+        """Compiled game of the current task, as `rules` and `planner` take it."""
         if self._game is None:
-            raise ConfigurationError("no game is open; call reset() first.")
+            raise ConfigurationError("no game is loaded; call reset() first.")
         return self._game
 
     @property
     def skipped(self) -> list[tuple[str, str]]:
-        """Files that hold no playable game, with the reason."""
+        """(file, reason) of each file that was skipped because it holds no playable game."""
         return list(self._library.skipped) if self._library else []
 
     @property
@@ -125,7 +145,9 @@ class ALFWorld(TextEnv[Moment]):
         elif task in self._library.tasks:
             game = self._library.game(task)
         else:
-            raise ConfigurationError(f"the game {task} is not in {self._library.folder} or not in this split.")
+            raise ConfigurationError(
+                f"the game {task} is not in {self._library.folder} or not in the chosen split; see `tasks`."
+            )
         self._game = game
         self._last = None
         self._listed = (None, ())
@@ -136,13 +158,14 @@ class ALFWorld(TextEnv[Moment]):
 
     def _apply(self, action: str) -> Outcome:
         game, before = self.game, self._state.state
-        state, text, self._last = play(game, before, action)
-        solved = won(game, state)
+        state, text, self._last = step(game, before, action)
+        solved = is_won(game, state)
         self._state = Moment(state, text)
         return Outcome(text, float(solved), solved, solved, self._last is not None, state != before)
 
     def _details(self) -> Mapping[str, Any]:
-        last, self._last = self._last, None  # of this step only: after the end nothing is carried out any more
+        # Cleared after each step: steps after the end of the episode do not reach `_apply`.
+        last, self._last = self._last, None
         return {"task_type": self.game.task_type, "modifies": last is not None and last.verb in MODIFYING}
 
     def state_key(self) -> Hashable:
@@ -153,7 +176,7 @@ class ALFWorld(TextEnv[Moment]):
             return ()
         state = self._state.state
         if self._listed[0] is not state:
-            self._listed = (state, tuple(admissible(self.game, state)))
+            self._listed = (state, tuple(admissible_commands(self.game, state)))
         return self._listed[1]
 
     def expert_actions(self) -> list[str] | None:
@@ -161,4 +184,4 @@ class ALFWorld(TextEnv[Moment]):
             return None
         game = self.game
         actions = plan(game, self._state.state)
-        return None if actions is None else [phrase(game, *action) for action in actions]
+        return None if actions is None else [format_command(game, *action) for action in actions]

@@ -1,6 +1,7 @@
-"""From the content of a game file to a `Game`.
+"""Compilation of game files to `Game` objects, and the records in which compiled games are cached.
 
-A game file is one JSON object: `pddl_domain`, `grammar`, `pddl_problem`, `solvable`, `walkthrough`.
+A game file is one JSON object with the fields `pddl_domain`, `grammar`, `pddl_problem`, `solvable` and
+`walkthrough`.
 """
 
 from __future__ import annotations
@@ -19,16 +20,11 @@ from .pddl import Malformed, Problem, read_problem
 _FIELDS = {"pddl_domain": str, "grammar": str, "pddl_problem": str, "walkthrough": list}
 
 
-class Unsolvable(Malformed):
-    """A game that its own file declares unsolvable."""
-
-
 def read_game(content: bytes | str) -> Game:
     """Compile a game file.
 
     Raises:
-        Unsolvable: the file says `"solvable": false`.
-        Malformed: anything else that makes it unplayable; the message is a clause about "it".
+        Malformed: The file is not playable, or has `"solvable": false`. The message is a clause about "it".
     """
     try:
         return compile_game(json.loads(content))
@@ -39,11 +35,11 @@ def read_game(content: bytes | str) -> Game:
 
 
 def compile_game(data: object) -> Game:
-    """Compile the JSON object of a game file (see `read_game`)."""
+    """Compile the parsed JSON of a game file; raises as `read_game` does."""
     if not isinstance(data, Mapping):
         raise Malformed("it is JSON, but not an object with the fields of a game")
     if data.get("solvable") is False:
-        raise Unsolvable("it is marked unsolvable")
+        raise Malformed("it is marked unsolvable")
     for name, kind in _FIELDS.items():
         if name not in data:
             raise Malformed(f"it has no field {name}")
@@ -61,15 +57,16 @@ def compile_game(data: object) -> Game:
 
 @lru_cache(maxsize=16)
 def read_dialect(domain: str, grammar: str) -> Dialect:
-    """Work out a domain and a masked grammar; once for all the files that share them."""
+    """Compile a domain and a masked grammar, once for all files that share them."""
     _, rules = read_rules(domain)
     return Dialect(domain, grammar, rules, read_wording(grammar, rules))
 
 
 def display_names(ids: Iterable[str]) -> dict[str, str]:
-    """What ALFWorld's demangler calls each id: `drawer_bar__minus_00_dot_51…` is `drawer 3`.
+    """Return the display name of each id, as ALFWorld's demangler assigns them.
 
-    All ids of one base are numbered downward in sorted order: the first of three drawers is `drawer 3`.
+    For example, `drawer_bar__minus_00_dot_51…` becomes `drawer 3`. Ids with the same base are numbered downward in
+    sorted order: the first of three drawers is `drawer 3`.
     """
     ordered = sorted(ids)
     bases: dict[str, str] = {}
@@ -94,7 +91,7 @@ def _compile(problem: Problem, dialect: Dialect, line: str, walkthrough: tuple[s
     mentioned = {name for rows in problem.by_predicate.values() for row in rows for name in row}
     names = display_names(mentioned)
 
-    # Only things that can be listed or acted upon are numbered: wall pictures and the like never show.
+    # Number only objects that can be listed or acted upon; wall pictures, for example, never appear in a text.
     listed = {thing for thing, _ in problem.pairs("inreceptacle")} | problem.members("sliceable")
     for pair in problem.pairs("inreceptacleobject"):
         listed.update(pair)
@@ -117,7 +114,7 @@ def _compile(problem: Problem, dialect: Dialect, line: str, walkthrough: tuple[s
     location_of = {location: number for number, location in enumerate(locations)}
     held = [thing for _, thing in problem.pairs("holds")]
     if len(held) > 1:
-        raise Malformed(f"its :init puts {len(held)} things into the agent's hands")
+        raise Malformed(f"its :init gives the agent {len(held)} objects to hold instead of at most one")
 
     def objects(predicate: str) -> int:
         return _bits(thing_of, problem.members(predicate))
@@ -196,20 +193,17 @@ def _bits(number_of: Mapping[str, int], names: Iterable[str]) -> int:
     return bits
 
 
-_RELATIONS = ("inside", "near", "taken")
-
-
 def to_record(game: Game) -> list[Any]:
-    """A game as plain JSON values, without its dialect: what the cache keeps."""
+    """Return a game as JSON values, without its dialect, for the cache of compiled games."""
     fields = [getattr(game, name) for name in _RECORDED]
     return [*fields, list(game.contained.items()), list(game.goal), [hex(part) for part in game.start]]
 
 
 def from_record(record: list[Any], dialect: Dialect) -> Game:
-    """The game that `to_record` wrote down.
+    """Rebuild a game from its record and its dialect.
 
     Raises:
-        ValueError, TypeError, KeyError: this is no such record.
+        ValueError, TypeError, KeyError: The value is not a record that `to_record` returned.
     """
     *fields, contained, (kind, objects, receptacles, count, flags, lamps), start = record
     values: dict[str, Any] = {

@@ -1,8 +1,8 @@
-"""Households from a seed, written in the format of the original's game files.
+"""Seeded generation of homes in the format of the original's game files.
 
-A floor plan is a room with its furniture, made from the plan's number; a trial puts things into it and sets a
-task. Splits follow the original's idea: one floor plan in five is only ever used by `valid_unseen`; `train` and
-`valid_seen` share the others, but no trial. A task is named `<split>/<index>`.
+A floor plan is a furnished room, determined by its number; a trial places objects in it and sets a task. The
+splits mirror the original's: one floor plan in five is reserved for `valid_unseen`, and `train` and `valid_seen`
+share the remaining floor plans but no trial. A task id is `<split>/<index>`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from .grammar import MASK, mask_sentence
 from .homes import ROOMS, THINGS, Furniture, Thing, receptacle_type
 from .model import TASK_TYPES, Game
 from .planner import plan
-from .rules import phrase
+from .rules import format_command
 
 SPLITS = ("train", "valid_seen", "valid_unseen")
 FLOOR_PLANS = 400
 
 
 class HomeTasks(GeneratedTasks):
-    """The names `<split>/0`, `<split>/1`, … of generated games.
+    """Task ids `<split>/0`, `<split>/1`, … of generated games.
 
     Args:
-        split: one of `SPLITS`, or None for games of all three.
+        split: One of `SPLITS`, or None for games of all three.
     """
 
     def __init__(self, split: str | None) -> None:
@@ -40,35 +40,47 @@ class HomeTasks(GeneratedTasks):
 
 
 def parse_task(task: str) -> tuple[str, int]:
-    """Split (or `ANY`) and index of a generated game's name.
+    """Return the split (or `ANY`) and the index of a generated game's task id.
 
     Raises:
-        ConfigurationError: it is no such name.
+        ConfigurationError: The text is not such a task id.
     """
     split = task.rpartition("/")[0]
     return split, HomeTasks(None if split == ANY else split).index(task)
 
 
 def generate_game(task: str) -> Game:
-    """The game of a generated task's name, compiled."""
+    """Return the compiled game of a generated task."""
     return _generate(*parse_task(task))[1]
 
 
 def generate_file(task: str) -> dict[str, Any]:
-    """The content of the game file of a generated task: `pddl_domain`, `grammar`, `pddl_problem`, …"""
+    """Return the game file of a generated task as a dictionary (`pddl_domain`, `grammar`, `pddl_problem`, …)."""
     return _generate(*parse_task(task))[0]
 
 
 class _Home(NamedTuple):
-    """A floor plan: the room, and for each piece of furniture id, kind and location."""
+    """A floor plan.
+
+    Attributes:
+        room: Kind of room.
+        furniture: (id, kind, location) of each piece of furniture.
+        start: Initial location of the agent.
+    """
 
     room: str
-    pieces: list[tuple[str, str, str]]
+    furniture: list[tuple[str, str, str]]
     start: str
 
 
 class _Trial(NamedTuple):
-    """What is in a home (id, kind, receptacle's id) and what to do there (sentence and PDDL goal)."""
+    """Objects and task of a game.
+
+    Attributes:
+        things: (id, kind, receptacle id) of each object.
+        sentence: Task in words.
+        goal: Task in PDDL.
+    """
 
     things: list[tuple[str, str, str]]
     sentence: str
@@ -77,7 +89,7 @@ class _Trial(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _generate(split: str, index: int) -> tuple[dict[str, Any], Game]:
-    """A game that has a solution: the first of the seed's trials that does."""
+    """Return the file and the compiled game of the first solvable trial of the task's seed."""
     rng = random.Random(stable_seed("alfworld", split, index))
     task_type = rng.choice(list(TASK_TYPES))
     while True:
@@ -85,26 +97,26 @@ def _generate(split: str, index: int) -> tuple[dict[str, Any], Game]:
         trial_seed = rng.getrandbits(64)
         if split not in (ANY, _split_of(number, trial_seed)):
             continue
-        home = _floor_plan(number)
-        trial = _trial(home, task_type, random.Random(trial_seed))
+        home = _draw_floor_plan(number)
+        trial = _draw_trial(home, task_type, random.Random(trial_seed))
         if trial is None:
             continue
         content = {
             "pddl_domain": household_text("pddl"),
             "grammar": _grammar().replace(MASK, trial.sentence),
-            "pddl_problem": _problem(f"plan_{number}_trial_{trial_seed:016x}", home, trial),
+            "pddl_problem": _problem_text(f"plan_{number}_trial_{trial_seed:016x}", home, trial),
             "solvable": True,
             "walkthrough": [],
         }
         game = compile_game(content)
         steps = plan(game, game.start)
         if steps:
-            content["walkthrough"] = [phrase(game, *step) for step in steps]
+            content["walkthrough"] = [format_command(game, *step) for step in steps]
             return content, compile_game(content)
 
 
 def _split_of(floor_plan: int, trial_seed: int) -> str:
-    """The one split in which a trial may appear."""
+    """Return the only split to which a trial belongs."""
     if stable_seed("alfworld floor plan", floor_plan) % 5 == 0:
         return "valid_unseen"
     return "valid_seen" if trial_seed % 10 == 0 else "train"
@@ -112,52 +124,54 @@ def _split_of(floor_plan: int, trial_seed: int) -> str:
 
 @lru_cache(maxsize=1)
 def _grammar() -> str:
-    """Our grammar with a mask for the task sentence."""
+    """Return the packaged grammar with the task sentence masked."""
     return mask_sentence(household_text("twl"))[0]
 
 
 # ---------------------------------------------------------------------- floor plans
 
 
-def _floor_plan(number: int) -> _Home:
+def _draw_floor_plan(number: int) -> _Home:
     rng = random.Random(stable_seed("alfworld furniture", number))
     room = list(ROOMS)[number % len(ROOMS)]
     places: dict[str, list[str]] = {}
-    pieces: list[tuple[str, str, str]] = []
+    furniture: list[tuple[str, str, str]] = []
     taken: set[str] = set()
-    for kind, furniture in ROOMS[room].items():
-        for _ in range(rng.randint(furniture.at_least, furniture.at_most)):
-            near = places.get(furniture.beside)
+    for kind, traits in ROOMS[room].items():
+        for _ in range(rng.randint(traits.min_count, traits.max_count)):
+            near = places.get(traits.beside)
             if near and rng.random() < 0.5:
                 place = rng.choice(near)
             else:
-                place = _location(rng, taken)
+                place = _draw_location(rng, taken)
                 places.setdefault(kind, []).append(place)
-            pieces.append((_identify(rng, taken, kind, furniture.part), kind, place))
-    return _Home(room, pieces, _location(rng, taken))
+            furniture.append((_draw_id(rng, taken, kind, traits.part), kind, place))
+    return _Home(room, furniture, _draw_location(rng, taken))
 
 
-def _location(rng: random.Random, taken: set[str]) -> str:
-    """A new place to stand: two coordinates, a heading, a tilt of the head."""
+def _draw_location(rng: random.Random, taken: set[str]) -> str:
+    """Draw the unused id of a location: two coordinates, a heading and a camera tilt."""
     while True:
         x, z = rng.randint(-9, 9), rng.randint(-9, 9)
         tilt = rng.choice((0, 15, 30, 45, 60))
-        name = "_bar_".join(("loc", _whole(x), _whole(z), str(rng.randrange(4)), str(tilt)))
+        name = "_bar_".join(
+            ("loc", _format_coordinate(x), _format_coordinate(z), str(rng.randrange(4)), str(tilt))
+        )
         if name not in taken:
             taken.add(name)
             return name
 
 
-def _whole(value: int) -> str:
+def _format_coordinate(value: int) -> str:
     return f"_minus_{-value}" if value < 0 else str(value)
 
 
-def _identify(rng: random.Random, taken: set[str], kind: str, part: str = "") -> str:
-    """A new id as the simulator makes them: kind, three coordinates in metres, and perhaps a part."""
+def _draw_id(rng: random.Random, taken: set[str], kind: str, part: str = "") -> str:
+    """Draw an unused id in the simulator's format: kind, three coordinates in meters, and optionally a part."""
     while True:
-        centimetres = (rng.randint(-300, 300), rng.randint(1, 200), rng.randint(-300, 300))
+        centimeters = (rng.randint(-300, 300), rng.randint(1, 200), rng.randint(-300, 300))
         coordinates = []
-        for value in centimetres:
+        for value in centimeters:
             sign = "_minus_" if value < 0 else "_plus_" if value else ""
             coordinates.append(f"{sign}{abs(value) // 100:02d}_dot_{abs(value) % 100:02d}")
         name = "_bar_".join((kind, *coordinates, *([part] if part else [])))
@@ -169,34 +183,34 @@ def _identify(rng: random.Random, taken: set[str], kind: str, part: str = "") ->
 # ---------------------------------------------------------------------- trials
 
 
-def _trial(home: _Home, task_type: str, rng: random.Random) -> _Trial | None:
-    """Things and a task, or None where the task does not fit what the home has."""
+def _draw_trial(home: _Home, task_type: str, rng: random.Random) -> _Trial | None:
+    """Draw objects and a task of the given type; return None if the home does not support such a task."""
     stock = THINGS[home.room]
-    kinds = {kind for _, kind, _ in home.pieces}
+    kinds = {kind for _, kind, _ in home.furniture}
     placeable = {name: thing for name, thing in stock.items() if kinds & set(thing.places)}
     things: list[tuple[str, str, str]] = []
     taken: set[str] = set()
     for name in rng.sample(sorted(placeable), rng.randint(len(placeable) // 2, len(placeable))):
         for _ in range(rng.choice((1, 1, 1, 2, 2, 3))):
-            where = rng.choice([piece for piece, kind, _ in home.pieces if kind in placeable[name].places])
-            things.append((_identify(rng, taken, name), name, where))
+            where = rng.choice([piece for piece, kind, _ in home.furniture if kind in placeable[name].places])
+            things.append((_draw_id(rng, taken, name), name, where))
 
     present = sorted({name for _, name, _ in things})
-    wanted = [name for name in present if not stock[name].lamp and _suits(stock[name], task_type)]
+    wanted = [name for name in present if not stock[name].lamp and _supports_task(stock[name], task_type)]
     lamps = [name for name in present if stock[name].lamp]
     if not wanted or (task_type == "look_at_obj_in_light" and not lamps):
         return None
     name = rng.choice(wanted)
     if task_type == "look_at_obj_in_light":
         lamp = rng.choice(lamps)
-        return _Trial(things, _sentence(rng, task_type, name, lamp), _light_goal(name, lamp))
+        return _Trial(things, _draw_sentence(rng, task_type, name, lamp), _light_goal(name, lamp))
     targets = sorted(kinds & set(stock[name].places))
     target = rng.choice(targets)
-    sentence = _sentence(rng, task_type, name, receptacle_type(target).removesuffix("Type"))
+    sentence = _draw_sentence(rng, task_type, name, receptacle_type(target).removesuffix("Type"))
     return _Trial(things, sentence, _place_goal(task_type, name, receptacle_type(target)))
 
 
-def _suits(thing: Thing, task_type: str) -> bool:
+def _supports_task(thing: Thing, task_type: str) -> bool:
     match task_type.split("_")[1]:
         case "clean":
             return thing.cleanable
@@ -217,7 +231,7 @@ _SENTENCES = {
 }
 
 
-def _sentence(rng: random.Random, task_type: str, thing: str, receptacle: str) -> str:
+def _draw_sentence(rng: random.Random, task_type: str, thing: str, receptacle: str) -> str:
     return rng.choice(_SENTENCES[task_type]).format(o=thing.lower(), r=receptacle.lower())
 
 
@@ -246,11 +260,11 @@ def _light_goal(thing: str, lamp: str) -> str:
 # ---------------------------------------------------------------------- PDDL
 
 
-def _problem(name: str, home: _Home, trial: _Trial) -> str:
+def _problem_text(name: str, home: _Home, trial: _Trial) -> str:
     kinds: dict[str, Furniture] = ROOMS[home.room]
     stock = THINGS[home.room]
-    place_of = {piece: place for piece, _, place in home.pieces}
-    kind_of = {piece: kind for piece, kind, _ in home.pieces}
+    place_of = {piece: place for piece, _, place in home.furniture}
+    kind_of = {piece: kind for piece, kind, _ in home.furniture}
 
     receptacle_types = {receptacle_type(kind) for room in ROOMS.values() for kind in room}
     object_types = {f"{thing}Type" for room in THINGS.values() for thing in room} | {"SinkType"}
@@ -262,7 +276,7 @@ def _problem(name: str, home: _Home, trial: _Trial) -> str:
     objects += [f"{place} - location" for place in sorted({*place_of.values(), home.start})]
 
     facts = [f"atLocation agent1 {home.start}"]
-    for piece, kind, place in home.pieces:
+    for piece, kind, place in home.furniture:
         facts += [f"receptacleType {piece} {receptacle_type(kind)}", f"receptacleAtLocation {piece} {place}"]
         if kinds[kind].openable:
             facts.append(f"openable {piece}")

@@ -1,4 +1,4 @@
-"""The six shapes of goal that ALFWorld's tasks have, recognised in PDDL."""
+"""Recognition of the six kinds of goal of ALFWorld's tasks in PDDL."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from .model import Flag, Goal
 from .pddl import Expression, Fact, Malformed, typed_names
 
 _FLAGS: dict[str, Flag] = {"isclean": "clean", "ishot": "hot", "iscool": "cool", "issliced": "sliced"}
+_UNKNOWN_GOAL = "its :goal matches none of ALFWorld's six kinds of task"
 
 
 def read_goal(
@@ -19,75 +20,84 @@ def read_goal(
     """Compile a goal.
 
     Args:
-        expression: the condition behind `:goal`.
-        types: the set of objects of each type.
-        receptacle_types: the set of receptacles of each type.
-        static: the set of objects for each of the properties that never change ("cleanable", …).
+        expression: Condition of the `:goal` section.
+        types: Bit set of the objects of each type.
+        receptacle_types: Bit set of the receptacles of each type.
+        static: Bit set of the objects with each immutable property ("cleanable", …).
 
     Raises:
-        Malformed: a goal of another shape.
+        Malformed: The goal is of no known kind.
     """
-    claims = [_Claim(part) for part in _conjuncts(expression)]
-    if len(claims) == 1:
-        return _placed(claims[0], types, receptacle_types, static)
-    if len(claims) == 2:
-        lamp, held = sorted(claims, key=lambda claim: any(fact[0] == "holds" for fact in claim.facts))
-        return _lit(lamp, held, types, static)
-    raise Malformed("its :goal is none of the six kinds of task")
+    conditions = [_Condition(part) for part in _conjuncts(expression)]
+    if len(conditions) == 1:
+        return _read_place_goal(conditions[0], types, receptacle_types, static)
+    if len(conditions) == 2:
+        lamp, held = sorted(conditions, key=lambda condition: any(fact[0] == "holds" for fact in condition.facts))
+        return _read_light_goal(lamp, held, types, static)
+    raise Malformed(_UNKNOWN_GOAL)
 
 
-def _placed(
-    claim: _Claim, types: Mapping[str, int], receptacle_types: Mapping[str, int], static: Mapping[str, int]
+def _read_place_goal(
+    condition: _Condition, types: Mapping[str, int], receptacle_types: Mapping[str, int], static: Mapping[str, int]
 ) -> Goal:
-    """Some things of a type, in some state, in one receptacle of a type."""
-    (receptacle,) = claim.of_kind("receptacle", 1)
-    things = claim.of_kind("object", len(claim.different) or 1)
-    kind = claim.take_constant("receptacletype", receptacle)
+    """Compile the goal of placing objects of a type, in some state, in one receptacle of a type."""
+    (receptacle,) = condition.variables_of_type("receptacle", 1)
+    things = condition.variables_of_type("object", len(condition.different) or 1)
+    kind = condition.remove_type("receptacletype", receptacle)
     goals = set()
     for thing in things:
-        claim.take("inreceptacle", thing, receptacle)
-        objects = types.get(claim.take_constant("objecttype", thing), 0)
-        flags = tuple(flag for name, flag in _FLAGS.items() if claim.take_if(name, thing))
+        condition.remove("inreceptacle", thing, receptacle)
+        objects = types.get(condition.remove_type("objecttype", thing), 0)
+        flags = tuple(flag for name, flag in _FLAGS.items() if condition.remove_if_present(name, thing))
         for name, bits in static.items():
-            if claim.take_if(name, thing):
+            if condition.remove_if_present(name, thing):
                 objects &= bits
         goals.add((objects, flags))
-    if claim.facts or len(goals) != 1 or (claim.different and claim.different != set(things)):
-        raise Malformed("its :goal is none of the six kinds of task")
+    if condition.facts or len(goals) != 1 or (condition.different and condition.different != set(things)):
+        raise Malformed(_UNKNOWN_GOAL)
     ((objects, flags),) = goals
     return Goal("place", objects, receptacle_types.get(kind, 0), len(things), flags)
 
 
-def _lit(lamp: _Claim, held: _Claim, types: Mapping[str, int], static: Mapping[str, int]) -> Goal:
-    """Something of a type in the hands, and a burning lamp of a type where the agent is."""
-    (light,) = lamp.of_kind("object", 1)
-    (receptacle,) = lamp.of_kind("receptacle", 1)
-    (agent,) = lamp.of_kind("agent", 1)
-    (location,) = lamp.of_kind("location", 1)
-    lamps = types.get(lamp.take_constant("objecttype", light), 0)
-    lamp.take("istoggled", light)
-    lamp.take("receptacleatlocation", receptacle, location)
-    lamp.take("atlocation", agent, location)
-    lamp.take("inreceptacle", light, receptacle)
-    if lamp.take_if("toggleable", light):
+def _read_light_goal(
+    lamp: _Condition, held: _Condition, types: Mapping[str, int], static: Mapping[str, int]
+) -> Goal:
+    """Compile the goal of holding an object of a type at a lamp of a type that is switched on."""
+    (light,) = lamp.variables_of_type("object", 1)
+    (receptacle,) = lamp.variables_of_type("receptacle", 1)
+    (agent,) = lamp.variables_of_type("agent", 1)
+    (location,) = lamp.variables_of_type("location", 1)
+    lamps = types.get(lamp.remove_type("objecttype", light), 0)
+    lamp.remove("istoggled", light)
+    lamp.remove("receptacleatlocation", receptacle, location)
+    lamp.remove("atlocation", agent, location)
+    lamp.remove("inreceptacle", light, receptacle)
+    if lamp.remove_if_present("toggleable", light):
         lamps &= static["toggleable"]
-    (thing,) = held.of_kind("object", 1)
-    (agent,) = held.of_kind("agent", 1)
-    objects = types.get(held.take_constant("objecttype", thing), 0)
-    held.take("holds", agent, thing)
+    (thing,) = held.variables_of_type("object", 1)
+    (agent,) = held.variables_of_type("agent", 1)
+    objects = types.get(held.remove_type("objecttype", thing), 0)
+    held.remove("holds", agent, thing)
     if lamp.facts or held.facts or lamp.different or held.different:
-        raise Malformed("its :goal is none of the six kinds of task")
+        raise Malformed(_UNKNOWN_GOAL)
     return Goal("light", objects, lamps=lamps)
 
 
-class _Claim:
-    """`(exists (variables) (and facts))`, nested ones flattened. Facts are taken out as they are understood."""
+class _Condition:
+    """An expression `(exists (variables) (and facts))`, with nested ones flattened.
+
+    The reader of a goal removes each fact that it recognizes; a fact that is left over makes the goal unknown.
+
+    Attributes:
+        kinds: Type of each variable.
+        facts: Facts that have not been removed.
+        different: Two variables that must be bound to different objects; empty if there are none.
+    """
 
     def __init__(self, expression: Expression) -> None:
         self.kinds: dict[str, str] = {}
         self.facts: set[Fact] = set()
         self.different: set[str] = set()
-        """Two variables that must not be the same thing."""
         self._read(expression)
 
     def _read(self, expression: Expression) -> None:
@@ -106,33 +116,39 @@ class _Claim:
             case [str(), *arguments] if all(isinstance(argument, str) for argument in arguments):
                 self.facts.add(tuple(str(word) for word in expression))
             case _:
-                raise Malformed("its :goal is none of the six kinds of task")
+                raise Malformed(_UNKNOWN_GOAL)
 
-    def of_kind(self, kind: str, count: int) -> list[str]:
-        """The variables of a type, which must be `count`."""
+    def variables_of_type(self, kind: str, count: int) -> list[str]:
+        """Return the `count` variables of a type.
+
+        Raises:
+            Malformed: The number of variables of this type is different.
+        """
         names = [name for name, found in self.kinds.items() if found == kind]
         if len(names) != count:
-            raise Malformed("its :goal is none of the six kinds of task")
+            raise Malformed(_UNKNOWN_GOAL)
         return names
 
-    def take(self, *fact: str) -> None:
+    def remove(self, *fact: str) -> None:
+        """Remove a fact that must be present."""
         if fact not in self.facts:
             raise Malformed(f"its :goal lacks the condition ({' '.join(fact)})")
         self.facts.remove(fact)
 
-    def take_if(self, *fact: str) -> bool:
+    def remove_if_present(self, *fact: str) -> bool:
+        """Remove a fact and return True, or return False if it is absent."""
         if fact not in self.facts:
             return False
         self.facts.remove(fact)
         return True
 
-    def take_constant(self, predicate: str, variable: str) -> str:
-        """The type that a variable must have."""
+    def remove_type(self, predicate: str, variable: str) -> str:
+        """Remove the fact that gives the type of a variable, and return that type."""
         for fact in self.facts:
             if fact[:2] == (predicate, variable) and len(fact) == 3:
                 self.facts.remove(fact)
                 return fact[2]
-        raise Malformed(f"its :goal does not say the type of {variable}")
+        raise Malformed(f"its :goal does not give the type of {variable}")
 
 
 def _conjuncts(expression: Expression) -> list[Expression]:

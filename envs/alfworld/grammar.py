@@ -1,15 +1,17 @@
-r"""The grammar of a game file: command templates and replies, compiled to functions.
+r"""Compilation of a game file's grammar: command templates and replies as functions.
 
-ALFWorld's files speak a small language of their own (TextWorld's `.twl` with a Tracery-like JSON inside):
+The grammars of ALFWorld are written in TextWorld's `.twl` format, which embeds Tracery-like JSON:
 
 * `action Name { template :: "take {o} from {r}"; feedback :: "#Name.feedback#"; grammar :: \"\"\"{…}\"\"\"; }`
-* a rule is a list of alternatives; the first whose `condition` holds gives the text;
-* in a text, `{o.name}` names an action's parameter, `#rule#` is another rule, and
+  defines the texts of an action.
+* A rule is a list of alternatives; the first one whose `condition` holds yields the text.
+* In a text, `{o.name}` is the name of an action's parameter, `#rule#` is the text of another rule, and
   `[{o.indefinite + ' ' + o.name | inreceptacle(o:object, r:receptacle)}]` lists all `o` for which a condition
   holds.
 
-A condition is a conjunction of facts. Which of its variables are already bound matters: `look` is an action at a
-location, so that its list of receptacles is of those here, while the introduction's is of all.
+A condition is a conjunction of facts, and its result depends on which of its variables are bound: the action
+`look` binds a location, so its list contains the receptacles at that location; the introduction binds none, so its
+list contains all receptacles.
 """
 
 from __future__ import annotations
@@ -25,13 +27,13 @@ from .model import NOTHING, Game, Piece, Render, State, Wording, members
 from .pddl import Malformed
 
 Roles: TypeAlias = Mapping[str, str]
-"""The bound variables, and what each is to the engine ("object", "receptacle", "tool", "here", …)."""
+"""Engine role of each bound variable ("object", "receptacle", "tool", "here", …)."""
 
 Atom: TypeAlias = tuple[str, ...]
-"""A predicate and, for each argument, `@role` of a bound variable or the type of an unbound one."""
+"""A predicate followed by, for each argument, `@role` of a bound variable or the type of an unbound one."""
 
 MASK = "\x00"
-"""Stands for the task sentence in a masked grammar."""
+"""Placeholder of the task sentence in a masked grammar."""
 
 _SENTENCE = re.compile(r'("rhs"\s*:\s*"Your task is to: )((?:[^"\\]|\\.)*)"')
 _ENTRY = re.compile(
@@ -45,10 +47,10 @@ _ATOM = re.compile(r"\s*(\w+)\s*\(([^()]*)\)\s*")
 
 
 def mask_sentence(grammar: str) -> tuple[str, str | None]:
-    """Separate the task sentence, the one thing that differs between the grammars of a release.
+    """Separate the task sentence, which is the only difference between the grammars of a release.
 
     Returns:
-        The grammar with `MASK` in the sentence's place, and the sentence; or the grammar unchanged and None.
+        The grammar with `MASK` in place of the sentence, and the sentence; or the unchanged grammar and None.
     """
     found = _SENTENCE.search(grammar)
     if found is None:
@@ -64,23 +66,23 @@ def read_wording(grammar: str, rules: Rules) -> Wording:
     """Compile a (masked) grammar.
 
     Raises:
-        Malformed: it is no such grammar, or speaks of something that the engine does not know.
+        Malformed: The text is not such a grammar, or uses a construct that the engine does not support.
     """
     templates, feedback, texts = _read_entries(grammar)
-    book = _Book(texts)
+    compiler = _TextCompiler(texts)
     for name in rules.roles:
         if name not in templates:
             raise Malformed(f"its grammar has no command template for the action {name}")
     return Wording(
         {name: _template(templates[name], roles) for name, roles in rules.roles.items()},
-        {name: book.text(feedback.get(name, ""), roles) for name, roles in rules.roles.items()},
-        book.text("#intro#", {}),
+        {name: compiler.text(feedback.get(name, ""), roles) for name, roles in rules.roles.items()},
+        compiler.text("#intro#", {}),
     )
 
 
-def task_line(wording_of: str, sentence: str | None) -> str:
-    """The paragraph that states the task: the rule `task` of a masked grammar with the sentence put in."""
-    rule = _read_entries(wording_of)[2].get("task")
+def task_line(grammar: str, sentence: str | None) -> str:
+    """Return the paragraph that states the task: the rule `task` with the sentence in place of `MASK`."""
+    rule = _read_entries(grammar)[2].get("task")
     if not rule or "rhs" not in rule[0]:
         raise Malformed("its grammar has no rule for the task")
     text = str(rule[0]["rhs"])
@@ -89,7 +91,7 @@ def task_line(wording_of: str, sentence: str | None) -> str:
 
 @lru_cache(maxsize=16)
 def _read_entries(grammar: str) -> tuple[dict[str, str], dict[str, str], dict[str, list[dict[str, Any]]]]:
-    """Templates and feedback by action, and all rules, those of the actions included."""
+    """Return the command templates and the feedback texts by action, and all rules, including those of actions."""
     templates: dict[str, str] = {}
     feedback: dict[str, str] = {}
     rules: dict[str, list[dict[str, Any]]] = {}
@@ -99,7 +101,7 @@ def _read_entries(grammar: str) -> tuple[dict[str, str], dict[str, str], dict[st
         entry = _ENTRY.match(grammar, position)
         if entry is None:
             line = grammar.count("\n", 0, position) + 1
-            raise Malformed(f"its grammar cannot be read from line {line} on")
+            raise Malformed(f"its grammar cannot be parsed from line {line} on")
         position = entry.end()
         text = entry["long"] if entry["long"] is not None else entry["short"]
         if entry["action"]:
@@ -117,7 +119,7 @@ def _read_entries(grammar: str) -> tuple[dict[str, str], dict[str, str], dict[st
 
 def _read_rules(text: str) -> dict[str, list[dict[str, Any]]]:
     try:
-        # The mask is a control character, which strict JSON forbids in strings.
+        # Strict JSON forbids control characters such as the mask in strings.
         rules = json.loads(text, strict=False)
     except json.JSONDecodeError as error:
         raise Malformed(f"a part of its grammar is not JSON ({error})") from None
@@ -127,7 +129,7 @@ def _read_rules(text: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def _template(text: str, roles: Roles) -> tuple[Piece, ...]:
-    """The pieces of a command template. A list over a variable that the action binds is that variable."""
+    """Parse a command template. A list over a variable that the action binds is replaced by that variable."""
     pieces: list[Piece] = []
     position = 0
     for part in _PART.finditer(text):
@@ -136,14 +138,14 @@ def _template(text: str, roles: Roles) -> tuple[Piece, ...]:
         position = part.end()
         variable = (part["item"] or part["name"] or "").strip().partition(".")[0]
         if roles.get(variable) not in ("object", "receptacle", "tool"):
-            raise Malformed(f"its grammar has a command template that the engine does not know: {text[:80]!r}")
+            raise Malformed(f"its grammar has a command template that the engine does not support: {text[:80]!r}")
         pieces.append((roles[variable],))
     if position < len(text):
         pieces.append(text[position:])
     return tuple(pieces)
 
 
-# ---------------------------------------------------------------------- what texts can name, ask and list
+# ---------------------------------------------------------------------- names, conditions and lists in texts
 
 _NAMES: dict[str, Render] = {
     "object": lambda game, state, thing, other: game.objects[thing],
@@ -153,7 +155,7 @@ _NAMES: dict[str, Render] = {
 }
 
 Test: TypeAlias = Callable[[Game, State, int, int], object]
-"""A condition; true if the value is."""
+"""Function (game, state, object, other) whose value is truthy if a condition holds."""
 
 _TESTS: dict[Atom, Test] = {
     ("holdsany", "agent"): lambda game, state, thing, other: state.held != NOTHING,
@@ -171,15 +173,15 @@ _TESTS: dict[Atom, Test] = {
     ("iscool", "@object"): lambda game, state, thing, other: state.cool >> thing & 1,
     ("issliced", "@object"): lambda game, state, thing, other: state.sliced >> thing & 1,
     ("istoggled", "@object"): lambda game, state, thing, other: state.toggled >> thing & 1,
-    # A negated fact holds in the original only where an action has made it false, and none ever toggles back.
+    # In the original, a negated fact holds only after an action made it false, and no action switches a lamp off.
     ("not_istoggled", "@object"): lambda game, state, thing, other: False,
 }
 
 Query: TypeAlias = Callable[[Game, State, int, int], list[str]]
-"""The names of all things for which a condition holds, in the original's order."""
+"""Function (game, state, object, other) → names for which a condition holds, in the original's order."""
 
 
-def _things(game: Game, bits: int) -> list[str]:
+def _names_of(game: Game, bits: int) -> list[str]:
     return [game.objects[thing] for thing in members(bits)]
 
 
@@ -188,27 +190,27 @@ def _held(game: Game, state: State, thing: int, other: int) -> list[str]:
 
 
 def _contents(game: Game, state: State, thing: int, other: int) -> list[str]:
-    return _things(game, game.contents(state, other))
+    return _names_of(game, game.contents(state, other))
 
 
 def _contained(game: Game, state: State, thing: int, other: int) -> list[str]:
-    return _things(game, game.contained.get(thing, 0))
+    return _names_of(game, game.contained.get(thing, 0))
 
 
 def _receptacles_here(game: Game, state: State, thing: int, other: int) -> list[str]:
-    return [game.receptacles[receptacle] for receptacle in game.here[state.location]]
+    return [game.receptacles[receptacle] for receptacle in game.receptacles_at[state.location]]
 
 
 def _all_receptacles(game: Game, state: State, thing: int, other: int) -> list[str]:
     return [name for name, location in zip(game.receptacles, game.location_of, strict=True) if location >= 0]
 
 
-def _put_aside(game: Game, state: State, thing: int, other: int) -> list[str]:
-    """Things here that were taken out of a receptacle here: once for each such receptacle."""
+def _removed_objects(game: Game, state: State, thing: int, other: int) -> list[str]:
+    """Return the objects at this location that were taken out of a receptacle here, once per receptacle."""
     if not state.taken:
         return []
-    near = state.near >> state.location * game.width & game.everything
-    taken = [state.taken >> receptacle * game.width & near for receptacle in game.here[state.location]]
+    near = state.near >> state.location * game.width & game.all_objects
+    taken = [state.taken >> receptacle * game.width & near for receptacle in game.receptacles_at[state.location]]
     return [game.objects[thing] for thing in members(near) for bits in taken if bits >> thing & 1]
 
 
@@ -220,29 +222,32 @@ def _queries() -> dict[frozenset[Atom], Query]:
         frozenset({("receptacleatlocation", "receptacle", "location")}): _all_receptacles,
         frozenset({("receptacleatlocation", "receptacle", "@here")}): _receptacles_here,
     }
-    for place in ("location", "@here"):  # bound by the action, or by being where the agent is
+    for place in ("location", "@here"):  # Bound by the fact atlocation(agent, location), or by the action.
         here = {("atlocation", "agent", place), ("receptacleatlocation", "receptacle", place)}
-        aside = {("objectatlocation", "object", place), ("not_inreceptacle", "object", "receptacle")}
+        removed = {("objectatlocation", "object", place), ("not_inreceptacle", "object", "receptacle")}
         table[frozenset(here)] = _receptacles_here
-        table[frozenset(here | aside)] = _put_aside
+        table[frozenset(here | removed)] = _removed_objects
     return table
 
 
 _QUERIES = _queries()
 
 
-class _Book:
-    """The rules of a grammar, compiled as they are referred to (some are never used, and broken)."""
+class _TextCompiler:
+    """Compiler of texts and the rules that they refer to.
+
+    Rules are compiled on demand, because some unused rules of the original's grammars are broken.
+    """
 
     def __init__(self, rules: Mapping[str, list[dict[str, Any]]]) -> None:
         self._rules = rules
-        self._separator = self._plain("list_separator", ", ")
-        self._last_separator = self._plain("list_last_separator", ", and ")
-        self._empty = self._plain("list_empty", "nothing")
+        self._separator = self._literal("list_separator", ", ")
+        self._last_separator = self._literal("list_last_separator", ", and ")
+        self._empty = self._literal("list_empty", "nothing")
 
     def text(self, text: str, roles: Roles) -> Render:
-        """Compile a text whose bound variables are `roles`."""
-        text = text.lstrip()  # as the original's reader of texts does, for every rule
+        """Compile a text with the bound variables `roles`."""
+        text = text.lstrip()  # As in the original, for the text of every rule.
         parts: list[str | Render] = []
         position = 0
         for part in _PART.finditer(text):
@@ -257,13 +262,15 @@ class _Book:
                 parts.append(self._name(part["name"], roles))
         if position < len(text):
             parts.append(text[position:])
-        return _joined(parts)
+        return _concatenate(parts)
 
-    def _plain(self, rule: str, default: str) -> str:
+    def _literal(self, rule: str, default: str) -> str:
+        """Return the text of the first alternative of a rule, uncompiled."""
         alternatives = self._rules.get(rule) or [{"rhs": default}]
         return str(alternatives[0].get("rhs"))
 
     def _rule(self, name: str, roles: Roles) -> Render:
+        """Compile the alternatives of a rule, up to the first one without a condition."""
         if name == "task":
             return lambda game, state, thing, other: game.task_line
         if name not in self._rules:
@@ -289,13 +296,15 @@ class _Book:
         return choose
 
     def _name(self, expression: str, roles: Roles) -> Render:
+        """Compile the name of a bound variable."""
         variable, _, attribute = expression.strip().partition(".")
         render = _NAMES.get(roles.get(variable, ""))
         if render is None or attribute not in ("", "name"):
-            raise Malformed(f"its grammar names {{{expression}}}, which the engine cannot name there")
+            raise Malformed(f"its grammar uses the name {{{expression}}}, which the engine does not support there")
         return render
 
     def _list(self, item: str, where: str, roles: Roles) -> Render:
+        """Compile a list of all objects for which the condition `where` holds."""
         prefix, suffix = self._item(item)
         query = self._query(_atoms(where, roles), where)
         separator, last, empty = self._separator, self._last_separator, self._empty
@@ -311,7 +320,7 @@ class _Book:
         return listing
 
     def _item(self, item: str) -> tuple[str, str]:
-        """What stands before and behind the name of a listed thing."""
+        """Return the text before and after the name of a listed object."""
         item = item.strip()
         if item.startswith("#") and item.endswith("#"):
             rule = self._rules.get(item[1:-1])
@@ -327,14 +336,15 @@ class _Book:
             if part[0] in "'\"":
                 sides[named] += part[1:-1]
             elif re.fullmatch(r"\w+\.indefinite", part):
-                sides[named] += "a"  # the original's article for every name
+                sides[named] += "a"  # The original uses the article "a" for every name.
             elif re.fullmatch(r"\w+(\.name( or \w+\.id)?)?", part) and not named:
                 named = 1
             else:
-                raise Malformed(f"its grammar lists {item!r}, which the engine does not know")
+                raise Malformed(f"its grammar lists {item!r}, which the engine does not support")
         return sides[0], sides[1]
 
     def _condition(self, text: str, roles: Roles) -> Test:
+        """Compile the condition of an alternative."""
         atoms = _atoms(text, roles)
         tests = [_TESTS[atom] for atom in atoms if atom in _TESTS]
         rest = frozenset(atom for atom in atoms if atom not in _TESTS)
@@ -345,19 +355,24 @@ class _Book:
         return lambda game, state, thing, other: all(test(game, state, thing, other) for test in tests)
 
     def _query(self, atoms: frozenset[Atom], text: str) -> Query:
+        """Return the implementation of a query, which `text` identifies in the error message."""
         query = _QUERIES.get(atoms)
         if query is None:
-            raise Malformed(f"its grammar asks {text.strip()[:120]!r}, which the engine does not know there")
+            raise Malformed(
+                f"its grammar has the query {text.strip()[:120]!r}, which the engine does not support there"
+            )
         return query
 
 
 def _atoms(condition: str, roles: Roles) -> frozenset[Atom]:
-    """The facts of a condition, with each variable replaced by what it is."""
+    """Return the facts of a condition, with each variable replaced by its role or type."""
     atoms: set[Atom] = set()
     for text in condition.split("&"):
         match = _ATOM.fullmatch(text)
         if match is None:
-            raise Malformed(f"its grammar has a condition {condition.strip()[:120]!r}, which is no list of facts")
+            raise Malformed(
+                f"its grammar has a condition {condition.strip()[:120]!r}, which is not a list of facts"
+            )
         arguments = []
         for argument in match[2].split(","):
             variable, _, kind = (part.strip() for part in argument.partition(":"))
@@ -367,8 +382,8 @@ def _atoms(condition: str, roles: Roles) -> frozenset[Atom]:
     return frozenset(atoms)
 
 
-def _joined(parts: list[str | Render]) -> Render:
-    """One function for a sequence of literals and functions."""
+def _concatenate(parts: list[str | Render]) -> Render:
+    """Combine literals and functions into one function."""
     match parts:
         case []:
             return lambda game, state, thing, other: ""

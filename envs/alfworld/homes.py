@@ -1,4 +1,4 @@
-"""Tables of the generated homes: rooms, furniture, things, and what goes where."""
+"""Tables of rooms, furniture and objects from which homes are generated."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ class Furniture(NamedTuple):
     """A kind of receptacle.
 
     Attributes:
-        at_least, at_most: how many of it a room has.
-        openable: whether it has a door or lid, closed at the start.
-        part: what its id ends in, for receptacles that are a part of something (a sink's basin).
-        beside: a kind of receptacle at whose place it may stand (the drawers of a desk).
+        min_count, max_count: Range of the number of instances in a room.
+        openable: True if it has a door or lid, which is initially closed.
+        part: Suffix of its id if the receptacle is part of a larger piece (a sink's basin), else empty.
+        beside: Kind of receptacle whose location it may share (a desk for its drawers), or empty.
     """
 
-    at_least: int
-    at_most: int
+    min_count: int
+    max_count: int
     openable: bool = False
     part: str = ""
     beside: str = ""
@@ -26,9 +26,11 @@ class Thing(NamedTuple):
     """A kind of object.
 
     Attributes:
-        places: kinds of receptacle where it may lie and be put.
-        cleanable, heatable, coolable, sliceable, container, lamp: what it is.
-        knife: whether it cuts.
+        places: Kinds of receptacle that may contain it.
+        cleanable, heatable, coolable, sliceable: Treatments that it admits.
+        container: True if other objects can be inside it.
+        lamp: True if it is a lamp, which can be switched on but not carried.
+        knife: True if it slices other objects.
     """
 
     places: tuple[str, ...]
@@ -100,7 +102,7 @@ ROOMS: dict[str, dict[str, Furniture]] = {
         "GarbageCan": Furniture(1, 1),
     },
 }
-"""Furniture by room; every room of the original's floor plans is one of these four kinds."""
+"""Furniture by kind of room. The original's floor plans have the same four kinds of room."""
 
 _SURFACES = (
     "CounterTop",
@@ -193,10 +195,10 @@ THINGS: dict[str, dict[str, Thing]] = {
         "ScrubBrush": Thing(("CounterTop", "Cabinet", "Toilet")),
     },
 }
-"""Things by room."""
+"""Objects by kind of room."""
 
 
 def receptacle_type(kind: str) -> str:
-    """The PDDL type of a kind of furniture: what is put into a sink is in its basin."""
+    """Return the PDDL type of a kind of furniture; for a sink, that is the type of its basin."""
     part = next((room[kind].part for room in ROOMS.values() if kind in room), "")
     return f"{part or kind}Type"

@@ -1,8 +1,8 @@
-"""The games of a data folder: found, compiled once, opened by task.
+"""Discovery, compilation and caching of the games in a data folder.
 
 A data folder holds the original's tree (`json_2.1.1/<split>/<type>-…/<trial>/game.tw-pddl`), tar archives of it,
-or both. A game's task id is its path from `json_…` on. A file that is no playable game is skipped and reported;
-the rest of its folder is played.
+or both. The task id of a game is its path, starting at `json_…`. Files that hold no playable game are skipped with
+a warning.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 from weakref import WeakValueDictionary
 
 from ..data import archive_members, cache_folder
@@ -29,101 +29,108 @@ _log = logging.getLogger(__name__)
 GAME_SUFFIX = ".tw-pddl"
 _ARCHIVE = re.compile(r".*\.(tar(\.(gz|xz|bz2|zst))?|tgz|txz)$")
 _RELEASE = re.compile(r"json_\d.*")
-_LEFT_OUT = ("movable", "Sliced")
-"""ALFWorld's loader leaves out tasks whose folder names one of these."""
+_EXCLUDED = ("movable", "Sliced")
+"""Words that exclude a task if they occur in its folder name, as in ALFWorld's loader."""
 
 
 class Library:
-    """The games of one folder and one split.
+    """Games of one folder and one split.
 
     Attributes:
-        tasks: task ids, sorted. Evaluate in this order: the original's own follows the file system.
-        skipped: (file, reason) of what was left out.
+        folder: Folder, archive or game file that was opened.
+        tasks: Sorted task ids. The sorted order is reproducible; the original's order depends on the file system.
+        skipped: (file, reason) of each skipped file.
     """
 
     def __init__(
-        self, folder: Path, split: str | None, shelves: list[_Shelf], damaged: Sequence[DataError] = ()
+        self, folder: Path, split: str | None, sources: list[_Source], damaged: Sequence[DataError] = ()
     ) -> None:
         self.folder = folder
-        self._shelves = shelves
-        self._shelf_of: dict[str, _Shelf] = {}
-        for shelf in shelves:
-            for task in shelf.pack.places:
-                self._shelf_of.setdefault(task, shelf)
-        self.tasks = sorted(self._shelf_of)
+        self._sources = sources
+        self._source_of: dict[str, _Source] = {}
+        for source in sources:
+            for task in source.pack.entries:
+                self._source_of.setdefault(task, source)
+        self.tasks = sorted(self._source_of)
         self.skipped = [(error.path, error.problem) for error in damaged] + sorted(
-            (name, reason) for shelf in shelves for name, (reason, _) in shelf.pack.skipped.items()
+            (name, reason) for source in sources for name, (reason, _) in source.pack.skipped.items()
         )
         if not self.tasks:
-            self._complain(split)
+            self._raise_empty(split)
         for name, reason in self.skipped:
-            _log.warning("%s is skipped: %s", name, reason)
+            _log.warning("skipping %s: %s", name, reason)
         self._games: WeakValueDictionary[str, Game] = WeakValueDictionary()
 
-    def _complain(self, split: str | None) -> None:
-        splits = sorted({name for shelf in self._shelves for name in shelf.pack.splits})
+    def _raise_empty(self, split: str | None) -> NoReturn:
+        splits = sorted({name for source in self._sources for name in source.pack.splits})
         if split is not None and splits and split not in splits:
             raise unknown_name("split", split, splits)
         reason = f" ({self.skipped[0][0]}: {self.skipped[0][1]})" if self.skipped else ""
         raise DataError(
             self.folder,
-            f"holds no playable ALFWorld game{reason}; it must have {GAME_SUFFIX} files or tar archives of them.",
+            f"contains no playable ALFWorld game{reason}; add {GAME_SUFFIX} files or tar archives of them.",
         )
 
     def game(self, task: str) -> Game:
-        """Open a game; environments that have the same one open share it.
+        """Return the game of a task; environments with the same task share one object.
 
         Raises:
-            DataError: the file has become unreadable.
+            DataError: The file can no longer be read.
         """
         game = self._games.get(task)
         if game is None:
-            shelf = self._shelf_of[task]
+            source = self._source_of[task]
             try:
-                game = shelf.pack.game(task)
+                game = source.pack.game(task)
             except (OSError, ValueError) as error:
-                _log.info("the compiled form of %s is ignored: %s", task, error)
-                game = shelf.compile(task)
+                _log.info("ignoring the cached game %s: %s", task, error)
+                game = source.compile(task)
             self._games[task] = game
         return game
 
 
 def open_library(folder: Path, split: str | None) -> Library:
-    """The games of a folder (or of one archive or game file).
+    """Open the games of a folder, of one archive, or of one game file.
 
-    Environments of one process share a library. It is compared with the folder again at each call, unless that
-    would take more than a twentieth of the time: then calls in quick succession rely on the last comparison.
+    The environments of a process share one library per folder and split. Each call compares the library with the
+    folder's current content, unless the last comparison was so recent that comparing again would take more than
+    about a twentieth of the elapsed time.
+
+    Args:
+        folder: Folder, archive or game file.
+        split: Name of the split, or None for all games.
 
     Raises:
-        DataError: no playable game; a damaged archive with nothing beside it (else it is among the skipped).
-        ConfigurationError: no such split.
+        DataError: There is no playable game, or the only sources are damaged archives. A damaged archive beside
+            readable sources is listed in `Library.skipped`.
+        ConfigurationError: There is no such split.
     """
     folder = Path(os.path.abspath(folder))
     started = time.monotonic()
     known = _libraries.get((folder, split))
-    if known is not None and started < known.compared_at + 20 * known.comparison_took:
+    if known is not None and started < known.compared_at + 20 * known.comparison_seconds:
         return known.library
     files, archives = _find(folder)
     compared = time.monotonic()
     fingerprint = (files, archives)
     if known is None or known.fingerprint != fingerprint:
-        shelves: list[_Shelf] = [_Tree(folder, split, files)] if files else []
+        sources: list[_Source] = [_FolderSource(folder, split, files)] if files else []
         damaged = []
         for path in archives:
             try:
-                shelves.append(_Archive(path, split))
+                sources.append(_ArchiveSource(path, split))
             except DataError as error:
                 damaged.append(error)
-        if damaged and not shelves:
+        if damaged and not sources:
             raise damaged[0]
-        known = _Known(fingerprint, Library(folder, split, shelves, damaged))
+        known = _CachedLibrary(fingerprint, Library(folder, split, sources, damaged))
         _libraries[folder, split] = known
-    known.compared_at, known.comparison_took = compared, compared - started
+    known.compared_at, known.comparison_seconds = compared, compared - started
     return known.library
 
 
 class Signature(NamedTuple):
-    """What changes when a file does."""
+    """File metadata that changes when a file is modified (times in nanoseconds)."""
 
     size: int
     modified: int
@@ -131,30 +138,30 @@ class Signature(NamedTuple):
     inode: int
 
 
-class _Known:
-    """A library and the state of the folder that it was made from."""
+class _CachedLibrary:
+    """A library with the fingerprint of the folder from which it was built."""
 
     def __init__(self, fingerprint: object, library: Library) -> None:
         self.fingerprint = fingerprint
         self.library = library
-        self.compared_at = self.comparison_took = 0.0
+        self.compared_at = self.comparison_seconds = 0.0
 
 
-_libraries: dict[tuple[Path, str | None], _Known] = {}
+_libraries: dict[tuple[Path, str | None], _CachedLibrary] = {}
 
 
-class _Shelf:
-    """A source of games and its pack."""
+class _Source:
+    """A source of game files, with the pack of their compiled games."""
 
     pack: Pack
 
     def compile(self, task: str) -> Game:
-        """Compile a game from its file, for when the pack fails."""
+        """Compile a game from its file, as a fallback for an unreadable record."""
         raise NotImplementedError
 
 
-class _Archive(_Shelf):
-    """A tar archive. Its pack is named by the archive's content."""
+class _ArchiveSource(_Source):
+    """A tar archive. The name of its pack is derived from the archive's content."""
 
     def __init__(self, path: Path, split: str | None) -> None:
         self.path = path
@@ -162,17 +169,17 @@ class _Archive(_Shelf):
             digest = blake2b(digest_size=16)
             while block := file.read(1 << 20):
                 digest.update(block)
-        place = _pack_path("archive", digest.hexdigest(), split)
-        self.pack = (place and open_pack(place)) or self._fill(split).finish(place)
+        pack_path = _pack_path("archive", digest.hexdigest(), split)
+        self.pack = (pack_path and open_pack(pack_path)) or self._build_pack(split).write(pack_path)
 
-    def _fill(self, split: str | None) -> PackWriter:
-        _log.info("compiling the games of %s, once", self.path)
+    def _build_pack(self, split: str | None) -> PackWriter:
+        _log.info("compiling and caching the games of %s", self.path)
         writer = PackWriter()
         for name, content in self._members():
             found = _split_of(PurePosixPath(name))
             writer.splits.add(found)
             if split is None or found == split:
-                _shelve(writer, _task_id(PurePosixPath(name)), f"{self.path}:{name}", content)
+                _add_game(writer, _task_id(PurePosixPath(name)), f"{self.path}:{name}", content)
         return writer
 
     def _members(self) -> Iterator[tuple[str, bytes]]:
@@ -182,11 +189,11 @@ class _Archive(_Shelf):
         for name, content in self._members():
             if _task_id(PurePosixPath(name)) == task:
                 return _read(f"{self.path}:{name}", content)
-        raise DataError(self.path, f"no longer holds {task}.")
+        raise DataError(self.path, f"no longer contains {task}; restore the archive.")
 
 
-class _Tree(_Shelf):
-    """Loose files. Their pack is named by the folder; a record counts only for the bytes it was made from."""
+class _FolderSource(_Source):
+    """Loose game files. The name of their pack is derived from the folder; records are validated by content."""
 
     def __init__(self, folder: Path, split: str | None, files: dict[Path, Signature]) -> None:
         self.paths: dict[str, Path] = {}
@@ -196,42 +203,42 @@ class _Tree(_Shelf):
             splits.add(found)
             if split is None or found == split:
                 self.paths.setdefault(_task_id(path, folder), path)
-        place = _pack_path("tree", blake2b(os.fsencode(folder), digest_size=16).hexdigest(), split)
-        old = open_pack(place) if place else None
+        pack_path = _pack_path("tree", blake2b(os.fsencode(folder), digest_size=16).hexdigest(), split)
+        old = open_pack(pack_path) if pack_path else None
         if old is not None and self._is_current(old, files, splits):
             self.pack = old
         else:
-            self.pack = self._fill(old, files, splits).finish(place)
+            self.pack = self._build_pack(old, files, splits).write(pack_path)
 
     def _is_current(self, pack: Pack, files: dict[Path, Signature], splits: set[str]) -> bool:
-        if set(pack.splits) != splits or len(pack.places) + len(pack.skipped) != len(self.paths):
+        if set(pack.splits) != splits or len(pack.entries) + len(pack.skipped) != len(self.paths):
             return False
         for task, path in self.paths.items():
-            place = pack.places.get(task)
-            source = place.source if place else pack.skipped.get(str(path), ("", ()))[1]
+            entry = pack.entries.get(task)
+            source = entry.source if entry else pack.skipped.get(str(path), ("", ()))[1]
             if not source or source[0] != files[path]:
                 return False
         return True
 
-    def _fill(self, old: Pack | None, files: dict[Path, Signature], splits: set[str]) -> PackWriter:
-        _log.info("compiling new games, once")
+    def _build_pack(self, old: Pack | None, files: dict[Path, Signature], splits: set[str]) -> PackWriter:
+        _log.info("compiling and caching new games")
         writer = PackWriter()
         writer.splits = splits
         now = time.time_ns()
         for task, path in self.paths.items():
             content = path.read_bytes()
             digest = blake2b(content, digest_size=16).hexdigest()
-            # A file written just now may be written again without a visible change of its times.
+            # A file that is written twice within the resolution of file times has an unchanged signature.
             recent = now - max(files[path].modified, files[path].changed) < 2_000_000_000
             source = ((0, 0, 0, 0) if recent else files[path], digest)
-            place = old.places.get(task) if old else None
-            if old is not None and place is not None and place.source[1:] == (digest,):
+            entry = old.entries.get(task) if old else None
+            if old is not None and entry is not None and entry.source[1:] == (digest,):
                 try:
-                    writer.add_record(task, old.record(place), old.dialect(place), source)
+                    writer.add_record(task, old.record(entry), old.dialect(entry), source)
                     continue
                 except (OSError, ValueError) as error:
-                    _log.info("the compiled form of %s is ignored: %s", task, error)
-            _shelve(writer, task, str(path), content, source)
+                    _log.info("ignoring the cached game %s: %s", task, error)
+            _add_game(writer, task, str(path), content, source)
         return writer
 
     def compile(self, task: str) -> Game:
@@ -242,16 +249,16 @@ class _Tree(_Shelf):
             raise DataError(path, f"can no longer be read ({error}).") from error
 
 
-def _shelve(writer: PackWriter, task: str, where: str, content: bytes, source: tuple[object, ...] = ()) -> None:
-    """Compile a file into a pack, or note why not."""
-    if any(word in task for word in _LEFT_OUT):
-        writer.skip(where, "ALFWorld leaves out tasks with movable receptacles or sliced objects", source)
+def _add_game(writer: PackWriter, task: str, where: str, content: bytes, source: tuple[object, ...] = ()) -> None:
+    """Compile a file and add it to a pack, or register the reason why it is skipped."""
+    if any(word in task for word in _EXCLUDED):
+        writer.skip(where, "ALFWorld excludes tasks with movable receptacles or sliced objects", source)
         return
     try:
         game = read_game(content)
     except Malformed as problem:
         writer.skip(where, str(problem), source)
-    except (ValueError, LookupError, RecursionError) as problem:  # malformed in a way that no rule foresaw
+    except (ValueError, LookupError, RecursionError) as problem:  # Malformed in a way that no check covers.
         writer.skip(where, f"cannot be read ({type(problem).__name__}: {problem})", source)
     else:
         writer.add(task, game, source)
@@ -265,7 +272,7 @@ def _read(where: str, content: bytes) -> Game:
 
 
 def _find(folder: Path) -> tuple[dict[Path, Signature], dict[Path, Signature]]:
-    """The game files at and below a path, and the archives right at it."""
+    """Return the game files at and below a path, and the archives directly in it."""
     files: dict[Path, Signature] = {}
     archives: dict[Path, Signature] = {}
     if folder.is_file():
@@ -292,7 +299,7 @@ def _signature(stat: os.stat_result) -> Signature:
 
 
 def _task_id(path: PurePosixPath | Path, folder: Path | None = None) -> str:
-    """The path from `json_…` on; without such a component, relative to `folder`."""
+    """Return the path starting at `json_…`; without such a component, the path relative to `folder`."""
     parts = path.parts
     for number, part in enumerate(parts):
         if _RELEASE.fullmatch(part):
@@ -303,15 +310,15 @@ def _task_id(path: PurePosixPath | Path, folder: Path | None = None) -> str:
 
 
 def _split_of(path: PurePosixPath | Path) -> str:
-    """The folder three above the file: `<split>/<task>/<trial>/game.tw-pddl`."""
+    """Return the split of a file from its path `<split>/<task>/<trial>/game.tw-pddl`."""
     return path.parts[-4] if len(path.parts) >= 4 else ""
 
 
 def _pack_path(kind: str, key: str, split: str | None) -> Path | None:
-    """Where a pack is kept, or None if there is no place for caches."""
+    """Return the path of a pack, or None if the cache folder cannot be created."""
     name = f"{kind}-{key}" + (f"-{blake2b(split.encode(), digest_size=4).hexdigest()}" if split else "")
     try:
         return cache_folder() / "alfworld" / f"{name}.pack"
     except OSError as error:
-        _log.info("compiled games are not kept: %s", error)
+        _log.info("compiled games are not cached: %s", error)
         return None

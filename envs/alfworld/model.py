@@ -1,8 +1,8 @@
-"""A game as the engine plays it: numbered things, bit sets of numbers, and the state as eleven integers.
+"""Data model of the engine: a compiled game with bit sets, and its state as eleven integers.
 
 Objects, receptacles and locations are numbered in the order of their sorted ids, which is the order in which the
-original lists them; a set of objects is an integer whose bit `o` stands for object `o`. A relation between
-receptacles (or locations) and objects is one integer too, receptacle by receptacle: bit `r * width + o`.
+original lists them. A set of objects is an integer whose bit `o` represents object `o`. A relation between
+receptacles (or locations) and objects is also a single integer: bit `r * width + o` represents the pair (r, o).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .domain import Rules
 
 Flag: TypeAlias = Literal["clean", "hot", "cool", "sliced"]
 TaskType: TypeAlias = Literal["Pick", "Look", "Clean", "Heat", "Cool", "Pick2"]
-"""The six task types by the short names of the literature's tables."""
+"""Short names of the six task types, as in the tables of the literature."""
 
 TASK_TYPES: dict[str, TaskType] = {
     "pick_and_place_simple": "Pick",
@@ -26,23 +26,23 @@ TASK_TYPES: dict[str, TaskType] = {
     "pick_cool_then_place_in_recep": "Cool",
     "pick_two_obj_and_place": "Pick2",
 }
-"""Task types by the names that ALFWorld's folders start with."""
+"""Task types by the prefix of ALFWorld's folder names."""
 
 NOTHING = -1
-"""The object held by empty hands."""
+"""Value of `State.held` if the agent holds no object."""
 
 
 class State(NamedTuple):
-    """All that can change in a game. A value: states are equal exactly when the same things are true.
+    """Mutable part of a game, as an immutable value. Two states are equal exactly if the same facts hold.
 
     Attributes:
-        location: where the agent is.
-        held: the object in its hands, or NOTHING.
-        inside: relation of receptacles and the objects in them. An object may be in two receptacles.
-        near: relation of locations and objects there (ALFWorld's objectAtLocation, which `look` and `slice` read).
-        taken: relation of receptacles and the objects last taken out of them, which `look` reads.
-        opened: the set of open receptacles.
-        clean, hot, cool, toggled, sliced: sets of objects.
+        location: Location of the agent.
+        held: Object that the agent holds, or NOTHING.
+        inside: Relation of receptacles to the objects in them. An object may be in two receptacles.
+        near: Relation of locations to the objects there (ALFWorld's objectAtLocation, used by `look` and `slice`).
+        taken: Relation of receptacles to the objects last taken out of them, used by `look`.
+        opened: Set of open receptacles.
+        clean, hot, cool, toggled, sliced: Sets of objects.
     """
 
     location: int
@@ -59,12 +59,17 @@ class State(NamedTuple):
 
 
 class Goal(NamedTuple):
-    """When a game is won.
+    """Condition under which a game is won.
 
     Attributes:
-        kind: "place": `number` different objects of the set `objects`, each with all of `flags`, lie in the same
-            one of the receptacles `receptacles`. "light": the agent holds one of `objects`, and one of `lamps`
-            is switched on and lies in a receptacle where the agent is.
+        kind: "place" requires `number` different objects of the set `objects`, each with all of `flags`, in the
+            same receptacle of the set `receptacles`. "light" requires that the agent holds one of `objects`, and
+            that one of `lamps` is switched on and is in a receptacle at the agent's location.
+        objects: Set of objects that count.
+        receptacles: Set of receptacles that count; 0 for "light".
+        number: Number of objects required.
+        flags: States that each object must have.
+        lamps: Set of lamps that count; 0 for "place".
     """
 
     kind: Literal["place", "light"]
@@ -76,6 +81,7 @@ class Goal(NamedTuple):
 
     @property
     def task_type(self) -> TaskType:
+        """Task type to which the goal belongs."""
         if self.kind == "light":
             return "Look"
         if self.number == 2:
@@ -85,12 +91,12 @@ class Goal(NamedTuple):
 
 
 class Action(NamedTuple):
-    """A command understood.
+    """A parsed command.
 
     Attributes:
-        verb: name of the PDDL action, lower-case.
-        object: the object acted upon, or 0.
-        other: the receptacle, or the tool of `sliceobject`, or 0.
+        verb: Lower-case name of the PDDL action.
+        object: Object acted upon; 0 if the action has none.
+        other: Receptacle, or the tool of `sliceobject`; 0 if the action has neither.
     """
 
     verb: str
@@ -99,20 +105,20 @@ class Action(NamedTuple):
 
 
 Render: TypeAlias = "Callable[[Game, State, int, int], str]"
-"""Words for an action's object and other, given the game and the state after the action."""
+"""Function (game, state after the action, object, other) → text."""
 
 Piece: TypeAlias = str | tuple[str]
-"""Of a command template: a literal, or a role in a one-tuple."""
+"""Part of a command template: a literal, or a role in a one-tuple."""
 
 
 @dataclass(frozen=True, eq=False)
 class Wording:
-    """How a file's grammar speaks.
+    """Compiled texts of a grammar.
 
     Attributes:
-        templates: for each action the command that means it.
-        replies: for each action the reply.
-        intro: the first observation.
+        templates: Command template of each action.
+        replies: Reply to each action.
+        intro: First observation.
     """
 
     templates: dict[str, tuple[Piece, ...]]
@@ -122,11 +128,13 @@ class Wording:
 
 @dataclass(frozen=True, eq=False)
 class Dialect:
-    """What many files share: domain and grammar, as texts and as worked out.
+    """Domain and grammar that many files share, as source texts and compiled.
 
     Attributes:
-        domain: the text of the PDDL domain.
-        grammar: the text of the grammar, the task sentence masked.
+        domain: Text of the PDDL domain.
+        grammar: Text of the grammar with the task sentence masked.
+        rules: Compiled domain.
+        wording: Compiled grammar.
     """
 
     domain: str
@@ -137,17 +145,23 @@ class Dialect:
 
 @dataclass(frozen=True, eq=False)
 class Game:
-    """One game, compiled. Immutable, so any number of environments share it.
+    """A compiled game. It is immutable except for its caches, so any number of environments can share it.
 
     Attributes:
-        task_line: the paragraph that states the task.
-        walkthrough: the plan stored in the file.
-        objects, receptacles, locations: names by number.
-        location_of: the location of each receptacle, or -1.
-        openable, cleaners, heaters, coolers: sets of receptacles.
-        accepts: for each receptacle the set of objects that may be put there.
-        pickupable, cleanable, heatable, coolable, sliceable, toggleable, containers, knives: sets of objects.
-        contained: for each container what it holds from the start to the end.
+        dialect: Domain and grammar.
+        task_line: Paragraph that states the task.
+        walkthrough: Plan that is stored in the file.
+        objects, receptacles, locations: Display names by number.
+        location_of: Location of each receptacle, or -1.
+        openable, cleaners, heaters, coolers: Sets of receptacles.
+        accepts: Set of objects that may be put into each receptacle.
+        pickupable, cleanable, heatable, coolable, sliceable, toggleable, containers, knives: Sets of objects.
+        contained: Set of objects in each container object, constant during a game.
+        goal: Condition under which the game is won.
+        start: Initial state.
+        location_commands: Cache of the commands that are admissible at a location in every state.
+        parsed_commands: Cache of parsed commands; bounded by the number of commands of the game.
+        formatted_commands: Cache of the command of each action.
     """
 
     dialect: Dialect
@@ -174,26 +188,23 @@ class Game:
     goal: Goal
     start: State
 
-    fixed_commands: dict[int, list[str]] = field(default_factory=dict, repr=False)
-    """By location, the commands that depend on nothing else; filled as locations are seen."""
-    understood: dict[str, Action] = field(default_factory=dict, repr=False)
-    """Commands already parsed: at most as many as the game has."""
-
-    phrased: dict[tuple[str, int, int], str] = field(default_factory=dict, repr=False)
-    """The commands of actions, as they are first listed."""
+    location_commands: dict[int, list[str]] = field(default_factory=dict, repr=False)
+    parsed_commands: dict[str, Action] = field(default_factory=dict, repr=False)
+    formatted_commands: dict[tuple[str, int, int], str] = field(default_factory=dict, repr=False)
 
     @cached_property
     def width(self) -> int:
+        """Number of objects: the number of bits per receptacle or location in a relation."""
         return len(self.objects)
 
     @cached_property
-    def everything(self) -> int:
-        """The set of all objects."""
+    def all_objects(self) -> int:
+        """Set of all objects."""
         return (1 << len(self.objects)) - 1
 
     @cached_property
-    def here(self) -> tuple[tuple[int, ...], ...]:
-        """For each location the receptacles there, in order."""
+    def receptacles_at(self) -> tuple[tuple[int, ...], ...]:
+        """Receptacles at each location, in ascending order."""
         rows: list[list[int]] = [[] for _ in self.locations]
         for receptacle, location in enumerate(self.location_of):
             if location >= 0:
@@ -202,23 +213,26 @@ class Game:
 
     @cached_property
     def object_numbers(self) -> dict[str, int]:
+        """Number of each object, by display name."""
         return {name: number for number, name in enumerate(self.objects)}
 
     @cached_property
     def receptacle_numbers(self) -> dict[str, int]:
+        """Number of each receptacle, by display name."""
         return {name: number for number, name in enumerate(self.receptacles)}
 
     @property
     def task_type(self) -> TaskType:
+        """Task type to which the game's goal belongs."""
         return self.goal.task_type
 
     def contents(self, state: State, receptacle: int) -> int:
-        """The set of objects in a receptacle."""
-        return state.inside >> receptacle * self.width & self.everything
+        """Return the set of objects in a receptacle."""
+        return state.inside >> receptacle * self.width & self.all_objects
 
 
 def members(bits: int) -> Iterator[int]:
-    """The numbers in a set, ascending."""
+    """Yield the elements of a bit set in ascending order."""
     while bits:
         low = bits & -bits
         yield low.bit_length() - 1

@@ -1,8 +1,8 @@
-"""Packs: compiled games on disk, so that the second start reads an index instead of compiling thousands of files.
+"""On-disk cache of compiled games, which saves compiling thousands of files at every start.
 
-A pack is one file: a line that names format and index, the index as JSON, and the games' records behind it, each
-guarded by a checksum. It is written under another name and then renamed, so that concurrent writers cannot mix and
-a reader never sees half of one. Whatever cannot be read is treated as absent: the games are compiled anew.
+A pack is one file: a header line with the format and the size and checksum of the index, the index as JSON, and
+the games' records, each with a checksum. Packs are written atomically, so concurrent writers cannot interleave and
+readers never see a partial file. Unreadable packs and records are ignored, and their games are compiled again.
 """
 
 from __future__ import annotations
@@ -10,30 +10,31 @@ from __future__ import annotations
 import json
 import logging
 import os
-import tempfile
 import weakref
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..files import write_atomic
 from .gamefile import from_record, read_dialect, to_record
 from .model import Dialect, Game
 
 _log = logging.getLogger(__name__)
 
 _FORMAT = "arboretum-alfworld-1"
-"""To be changed whenever a record, or what compiling makes of a file, changes."""
+"""Format identifier. Change it whenever the record format or the result of compilation changes."""
 
 
-class Place(NamedTuple):
-    """Where a game's record lies in its pack.
+class Entry(NamedTuple):
+    """Index entry of a game.
 
     Attributes:
-        offset, length: bytes, counted from the end of the index.
+        offset: Position of the record in bytes, relative to the end of the index.
+        length: Size of the record in bytes.
         checksum: CRC-32 of the record.
-        dialect: number of its domain and grammar.
-        source: what the record was made from (for loose files, their signature and digest; else empty).
+        dialect: Number of the game's domain and grammar in the pack.
+        source: Signature and digest of the game file; empty for games from an archive.
     """
 
     offset: int
@@ -47,14 +48,21 @@ class Pack:
     """Compiled games by task.
 
     Attributes:
-        places: where each game lies.
-        skipped: for each file that holds no playable game, the reason and the file's signature.
-        splits: the names of all splits that the source has, whether or not their games are in the pack.
+        entries: Index entry of each game, by task id.
+        skipped: Reason and file signature of each file that holds no playable game.
+        splits: Names of all splits of the source, including those whose games are not in the pack.
+
+    Args:
+        index: Parsed index.
+        records: File descriptor of the pack, which the object closes, or the records themselves.
+        start: Position of the first record.
     """
 
     def __init__(self, index: Mapping[str, Any], records: int | bytes, start: int) -> None:
-        self.places = {task: Place._make((*row[:4], _tuple(row[4]))) for task, row in index["games"].items()}
-        self.skipped = {name: (str(reason), _tuple(source)) for name, (reason, source) in index["skipped"].items()}
+        self.entries = {task: Entry._make((*row[:4], _to_tuple(row[4]))) for task, row in index["games"].items()}
+        self.skipped = {
+            name: (str(reason), _to_tuple(source)) for name, (reason, source) in index["skipped"].items()
+        }
         self.splits: list[str] = list(index["splits"])
         self._texts: list[tuple[str, str]] = [(domain, grammar) for domain, grammar in index["dialects"]]
         self._start = start
@@ -63,61 +71,67 @@ class Pack:
             weakref.finalize(self, os.close, records)
 
     def game(self, task: str) -> Game:
-        """Open a game.
+        """Return the game of a task.
 
         Raises:
-            ValueError, OSError: its record cannot be read.
+            ValueError, OSError: The record cannot be read.
         """
-        place = self.places[task]
-        record = self.record(place)
+        entry = self.entries[task]
+        record = self.record(entry)
         try:
-            return from_record(json.loads(record), self.dialect(place))
+            return from_record(json.loads(record), self.dialect(entry))
         except (TypeError, KeyError) as error:
-            raise ValueError(f"not a game's record ({error})") from error
+            raise ValueError(f"the record does not describe a game ({error})") from error
 
-    def record(self, place: Place) -> bytes:
-        """A game's record as it lies in the pack."""
-        start = self._start + place.offset
+    def record(self, entry: Entry) -> bytes:
+        """Return the raw record of a game.
+
+        Raises:
+            ValueError: The checksum does not match.
+            OSError: The pack cannot be read.
+        """
+        start = self._start + entry.offset
         if isinstance(self._records, bytes):
-            record = self._records[start : start + place.length]
+            record = self._records[start : start + entry.length]
         else:
-            record = os.pread(self._records, place.length, start)
-        if zlib.crc32(record) != place.checksum:
+            record = os.pread(self._records, entry.length, start)
+        if zlib.crc32(record) != entry.checksum:
             raise ValueError("the record's checksum does not match")
         return record
 
-    def dialect(self, place: Place) -> Dialect:
-        return read_dialect(*self._texts[place.dialect])
+    def dialect(self, entry: Entry) -> Dialect:
+        """Return the dialect of a game."""
+        return read_dialect(*self._texts[entry.dialect])
 
 
 class PackWriter:
-    """Collects games for a new pack."""
+    """Builder of a new pack."""
 
     def __init__(self) -> None:
         self.splits: set[str] = set()
-        self._games: dict[str, Place] = {}
+        self._games: dict[str, Entry] = {}
         self._skipped: dict[str, tuple[str, Sequence[Any]]] = {}
         self._dialects: dict[tuple[str, str], int] = {}
         self._records = bytearray()
 
-    def __contains__(self, task: str) -> bool:
-        return task in self._games
-
     def add(self, task: str, game: Game, source: Sequence[Any] = ()) -> None:
+        """Add a compiled game."""
         record = json.dumps(to_record(game), separators=(",", ":")).encode()
         self.add_record(task, record, game.dialect, source)
 
     def add_record(self, task: str, record: bytes, dialect: Dialect, source: Sequence[Any] = ()) -> None:
+        """Add the raw record of a game, as another pack returned it."""
         number = self._dialects.setdefault((dialect.domain, dialect.grammar), len(self._dialects))
-        place = Place(len(self._records), len(record), zlib.crc32(record), number, tuple(source))
-        self._games[task] = place
+        entry = Entry(len(self._records), len(record), zlib.crc32(record), number, tuple(source))
+        self._games[task] = entry
         self._records += record
 
     def skip(self, name: str, reason: str, source: Sequence[Any] = ()) -> None:
+        """Register a file that holds no playable game."""
         self._skipped[name] = (reason, tuple(source))
 
-    def finish(self, path: Path | None) -> Pack:
-        """Write the pack to `path` and open it. Where that is impossible the pack stays in memory."""
+    def write(self, path: Path | None) -> Pack:
+        """Write the pack to `path` and open it. If `path` is None or not writable, the pack is kept in memory."""
         index = {
             "games": self._games,
             "skipped": self._skipped,
@@ -128,9 +142,10 @@ class PackWriter:
         head = f"{_FORMAT} {len(text)} {zlib.crc32(text)}\n".encode()
         if path is not None:
             try:
-                _replace(path, head + text + self._records)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomic(path, head + text + self._records)
             except OSError as error:
-                _log.info("compiled games are not kept: %s", error)
+                _log.info("compiled games are not cached: %s", error)
             else:
                 pack = open_pack(path)
                 if pack is not None:
@@ -139,7 +154,7 @@ class PackWriter:
 
 
 def open_pack(path: Path) -> Pack | None:
-    """The pack at `path`, or None if there is none that can be read."""
+    """Open the pack at `path`; return None if it is absent or unreadable."""
     try:
         file = os.open(path, os.O_RDONLY)
     except OSError:
@@ -149,7 +164,7 @@ def open_pack(path: Path) -> Pack | None:
         name, length, checksum = head.decode("ascii").split()
         text = os.pread(file, int(length), len(head) + 1) if name == _FORMAT else b""
         if not rest or zlib.crc32(text) != int(checksum):
-            raise ValueError("another format, or a damaged index")
+            raise ValueError("the format differs or the index is damaged")
         return Pack(json.loads(text), file, len(head) + 1 + len(text))
     except (OSError, ValueError, TypeError, KeyError) as error:
         os.close(file)
@@ -157,17 +172,5 @@ def open_pack(path: Path) -> Pack | None:
         return None
 
 
-def _replace(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except OSError:
-        os.unlink(temporary)
-        raise
-
-
-def _tuple(value: Any) -> tuple[Any, ...]:
-    return tuple(_tuple(part) if isinstance(part, list) else part for part in value)
+def _to_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(_to_tuple(part) if isinstance(part, list) else part for part in value)

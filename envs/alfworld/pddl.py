@@ -1,6 +1,6 @@
-"""A reader of PDDL: as much of the language as ALFWorld's domain and problem files use.
+"""Parser for the subset of PDDL that ALFWorld's domain and problem files use.
 
-PDDL knows no case, so everything is lower-cased. Nothing here knows what the predicates mean.
+PDDL is case-insensitive, so all text is lower-cased. The parser is independent of the meaning of predicates.
 """
 
 from __future__ import annotations
@@ -12,16 +12,25 @@ from typing import TypeAlias
 
 Expression: TypeAlias = "str | list[Expression]"
 Fact: TypeAlias = tuple[str, ...]
-"""A predicate and its arguments."""
+"""A predicate followed by its arguments."""
 
 
 class Malformed(ValueError):
-    """Text that is not the game file it should be: one clause, without the file's name, which the caller adds."""
+    """Malformed content of a game file.
+
+    The message is a clause without the file's name, which the caller adds.
+    """
 
 
 @dataclass(frozen=True)
 class Action:
-    """An action schema: typed parameters in order, and the two expressions over them."""
+    """An action schema.
+
+    Attributes:
+        parameters: (name, type) of each parameter, in order.
+        precondition: Condition over the parameters.
+        effect: Effect over the parameters.
+    """
 
     parameters: tuple[tuple[str, str], ...]
     precondition: Expression
@@ -30,7 +39,13 @@ class Action:
 
 @dataclass(frozen=True)
 class Domain:
-    """Types, predicates with their number of arguments, and actions by name."""
+    """A PDDL domain.
+
+    Attributes:
+        types: Declared types.
+        predicates: Number of arguments of each predicate.
+        actions: Action schemas by name.
+    """
 
     types: frozenset[str]
     predicates: dict[str, int]
@@ -39,19 +54,24 @@ class Domain:
 
 @dataclass(frozen=True)
 class Problem:
-    """Objects by name with their types, the facts that hold at the start, and the goal."""
+    """A PDDL problem.
+
+    Attributes:
+        types: Type of each object, by name.
+        goal: Goal condition.
+        by_predicate: Arguments of the facts that hold in the initial state, by predicate.
+    """
 
     types: dict[str, str]
-    facts: frozenset[Fact]
     goal: Expression
     by_predicate: dict[str, list[tuple[str, ...]]] = field(repr=False)
 
     def pairs(self, predicate: str) -> list[tuple[str, str]]:
-        """The arguments of a two-place predicate's facts."""
+        """Return the arguments of the facts of a binary predicate."""
         return [(first, second) for first, second in self.by_predicate.get(predicate, ())]
 
     def members(self, predicate: str) -> set[str]:
-        """The arguments of a one-place predicate's facts."""
+        """Return the arguments of the facts of a unary predicate."""
         return {name for (name,) in self.by_predicate.get(predicate, ())}
 
 
@@ -62,10 +82,10 @@ _FACT = re.compile(r"\(([^()]*)\)")
 
 
 def read_expressions(text: str) -> list[Expression]:
-    """The parenthesised expressions of a text, as nested lists of words.
+    """Parse parenthesized expressions into nested lists of words.
 
     Raises:
-        Malformed: the parentheses do not match.
+        Malformed: The parentheses are unbalanced.
     """
     top: list[Expression] = []
     stack = [top]
@@ -86,17 +106,17 @@ def read_expressions(text: str) -> list[Expression]:
 
 
 def typed_names(words: Iterable[Expression]) -> list[tuple[str, str]]:
-    """`a b - t c - u` as [(a, t), (b, t), (c, u)]; names without a type get "object"."""
+    """Parse `a b - t c - u` into [(a, t), (b, t), (c, u)]; untyped names are of type "object"."""
     names: list[tuple[str, str]] = []
     waiting: list[str] = []
     queue = iter(words)
     for word in queue:
         if not isinstance(word, str):
-            raise Malformed("its PDDL has a list where a name with its type should stand")
+            raise Malformed("its PDDL has a list in place of a typed name")
         if word == "-":
             kind = next(queue, None)
             if not isinstance(kind, str):
-                raise Malformed("its PDDL has a dash with no type behind it")
+                raise Malformed("its PDDL has a dash without a type after it")
             names += ((name, kind) for name in waiting)
             waiting = []
         else:
@@ -108,7 +128,7 @@ def read_domain(text: str) -> Domain:
     """Parse a domain file.
 
     Raises:
-        Malformed: it is no PDDL domain.
+        Malformed: The text is not a PDDL domain.
     """
     types: frozenset[str] = frozenset()
     predicates: dict[str, int] = {}
@@ -138,13 +158,13 @@ def _read_action(name: str, rest: list[Expression]) -> Action:
 
 
 def read_problem(text: str, domain: Domain) -> Problem:
-    """Parse a problem file and check it against its domain.
+    """Parse a problem file and validate it against its domain.
 
-    The facts, nearly all of the text, are cut out by one regular expression: a general reader of nested lists
-    takes three times as long.
+    Facts make up nearly all of the text. They are extracted with one regular expression, because a general parser
+    of nested lists takes three times as long.
 
     Raises:
-        Malformed: no problem file, or one with a type, predicate or name that is declared nowhere.
+        Malformed: The text is not a PDDL problem, or uses an undeclared type, predicate or name.
     """
     text = _COMMENT.sub("", text.lower()) if ";" in text else text.lower()
     starts = list(_SECTION.finditer(text))
@@ -165,7 +185,7 @@ def read_problem(text: str, domain: Domain) -> Problem:
 
     texts = _FACT.findall(sections["init"])
     if sections["init"].count("(") != len(texts) + 1:
-        raise Malformed("its :init has something else than plain facts")
+        raise Malformed("its :init contains an expression that is not a plain fact")
     facts = frozenset(tuple(fact.split()) for fact in texts)
     by_predicate: dict[str, list[tuple[str, ...]]] = {}
     for fact in facts:
@@ -181,24 +201,24 @@ def read_problem(text: str, domain: Domain) -> Problem:
                 raise Malformed(f"its :init gives {predicate} {len(row)} arguments instead of {arity}")
             for name in row:
                 if name not in types:
-                    raise Malformed(f"its :init speaks of {name}, which :objects does not declare")
+                    raise Malformed(f"its :init refers to {name}, which :objects does not declare")
 
     (expression,) = read_expressions(_balanced(sections["goal"]))
     if not isinstance(expression, list) or len(expression) != 2:
         raise Malformed("its :goal is not one condition")
-    return Problem(types, facts, expression[1], by_predicate)
+    return Problem(types, expression[1], by_predicate)
 
 
 def _definition(text: str, kind: str) -> list[Expression]:
-    """The sections of `(define (kind name) section …)`."""
+    """Return the sections of `(define (kind name) section …)`."""
     match read_expressions(text):
         case [["define", [str(found), str()], *sections]] if found == kind:
             return sections
-    raise Malformed(f"its pddl_{kind} is not one (define ({kind} …) …)")
+    raise Malformed(f"its pddl_{kind} is not a single (define ({kind} …) …)")
 
 
 def _balanced(text: str) -> str:
-    """The first expression of `text`, which starts with its parenthesis."""
+    """Return the first expression of `text`, which must begin with a parenthesis."""
     depth = 0
     for match in re.finditer(r"[()]", text):
         depth += 1 if match[0] == "(" else -1

@@ -1,7 +1,8 @@
-"""The rules of the household: what a command means, when it is admissible and what it does. Pure functions.
+"""Rules of the household as pure functions: parsing of commands, preconditions, effects and replies.
 
-`understand` → `legal` → `effect` → `reply` is one step of the original's raw engine, which has no end: it goes on
-after the game is won, and a won game can be un-won. `play` does the four in a row.
+`parse_command` → `is_legal` → `apply_action` → `render_reply` is one step of the original's raw engine, and `step`
+performs all four. The raw engine has no terminal state: it continues after the game is won, and later actions can
+make a won game unwon.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from .model import NOTHING, Action, Game, Piece, State, members
 
 REFUSAL = "Nothing happens."
-"""The reply to whatever is not admissible."""
+"""Reply to every command that is not admissible."""
 
 MODIFYING = frozenset(
     {
@@ -28,44 +29,52 @@ MODIFYING = frozenset(
         "sliceobject",
     }
 )
-"""Actions that change the world, as T-STAR's historical compatibility counts them. Walking is not among them."""
+"""Actions that modify the household according to T-STAR's historical compatibility, which excludes walking."""
 
 
-class Turn(NamedTuple):
-    """What one command did: the state after it, the text shown, and the action, or None where it was refused."""
+class StepResult(NamedTuple):
+    """Result of one command.
+
+    Attributes:
+        state: State after the command.
+        text: Reply to the command.
+        action: Parsed action, or None if the command was refused.
+    """
 
     state: State
     text: str
     action: Action | None
 
 
-def play(game: Game, state: State, command: str) -> Turn:
-    """One step of the raw engine."""
-    action = understand(game, command)
-    if action is None or not legal(game, state, action):
-        return Turn(state, REFUSAL, None)
-    state = effect(game, state, action)
-    return Turn(state, reply(game, state, action), action)
+def step(game: Game, state: State, command: str) -> StepResult:
+    """Perform one step of the raw engine."""
+    action = parse_command(game, command)
+    if action is None or not is_legal(game, state, action):
+        return StepResult(state, REFUSAL, None)
+    state = apply_action(game, state, action)
+    return StepResult(state, render_reply(game, state, action), action)
 
 
 def introduction(game: Game) -> str:
-    """The first observation."""
+    """Return the first observation of a game."""
     return game.dialect.wording.intro(game, game.start, 0, 0)
 
 
-def reply(game: Game, state: State, action: Action) -> str:
-    """The text for an action, given the state *after* it."""
+def render_reply(game: Game, state: State, action: Action) -> str:
+    """Return the reply to an action, given the state *after* the action."""
     return game.dialect.wording.replies[action.verb](game, state, action.object, action.other)
 
 
-def won(game: Game, state: State) -> bool:
-    """Whether the goal holds now. It is not latched."""
+def is_won(game: Game, state: State) -> bool:
+    """Return True if the goal holds in `state`, regardless of earlier states."""
     kind, objects, receptacles, number, flags, lamps = game.goal
     if kind == "light":
         if state.held == NOTHING or not objects >> state.held & 1:
             return False
         burning = state.toggled & lamps
-        return burning != 0 and any(game.contents(state, there) & burning for there in game.here[state.location])
+        return burning != 0 and any(
+            game.contents(state, there) & burning for there in game.receptacles_at[state.location]
+        )
     for flag in flags:
         objects &= getattr(state, flag)
     if not objects:
@@ -81,21 +90,22 @@ def won(game: Game, state: State) -> bool:
 # ---------------------------------------------------------------------- commands
 
 
-def understand(game: Game, command: str) -> Action | None:
-    """The action that a command means in this game, admissible or not; None if it means none.
+def parse_command(game: Game, command: str) -> Action | None:
+    """Return the action of a command, whether or not it is admissible; None if the command has no parse.
 
-    Outer blanks do not count; otherwise the match is exact: case, inner blanks and all.
+    Surrounding white space is ignored; otherwise the match is exact, including case and inner white space.
     """
     command = command.strip()
-    action = game.understood.get(command)
-    if action is None and len(command) < _LONGEST:
+    action = game.parsed_commands.get(command)
+    if action is None and len(command) < _MAX_COMMAND_LENGTH:
         action = _parse(game, command)
         if action is not None:
-            game.understood[command] = action
+            game.parsed_commands[command] = action
     return action
 
 
-_LONGEST = 400
+_MAX_COMMAND_LENGTH = 400
+"""Length in characters from which on a command is refused unparsed."""
 
 
 def _parse(game: Game, command: str) -> Action | None:
@@ -130,23 +140,23 @@ def _patterns(
     return table
 
 
-def phrase(game: Game, verb: str, thing: int = 0, other: int = 0) -> str:
-    """The command for an action."""
-    command = game.phrased.get((verb, thing, other))
+def format_command(game: Game, verb: str, thing: int = 0, other: int = 0) -> str:
+    """Return the command of an action."""
+    command = game.formatted_commands.get((verb, thing, other))
     if command is None:
         names = {"object": game.objects, "tool": game.objects, "receptacle": game.receptacles}
         number = {"object": thing, "tool": other, "receptacle": other}
         pieces = game.dialect.wording.templates[verb]
         words = [piece if isinstance(piece, str) else names[piece[0]][number[piece[0]]] for piece in pieces]
-        command = game.phrased[verb, thing, other] = "".join(words)
+        command = game.formatted_commands[verb, thing, other] = "".join(words)
     return command
 
 
-# ---------------------------------------------------------------------- when and what
+# ---------------------------------------------------------------------- preconditions and effects
 
 
-def legal(game: Game, state: State, action: Action) -> bool:
-    """Whether an action is admissible."""
+def is_legal(game: Game, state: State, action: Action) -> bool:
+    """Return True if an action is admissible."""
     verb, thing, other = action
     match verb:
         case "look" | "inventory" | "help":
@@ -154,10 +164,12 @@ def legal(game: Game, state: State, action: Action) -> bool:
         case "gotolocation":
             return game.location_of[other] not in (-1, state.location)
         case "examineobject":
-            return state.held == thing or (game.dialect.rules.examine_lying and _lies_open(game, state, thing))
+            return state.held == thing or (
+                game.dialect.rules.examine_in_place and _is_in_open_receptacle(game, state, thing)
+            )
         case "toggleobject":
             return game.toggleable >> thing & 1 != 0 and any(
-                game.contents(state, there) >> thing & 1 for there in game.here[state.location]
+                game.contents(state, there) >> thing & 1 for there in game.receptacles_at[state.location]
             )
         case "sliceobject":
             return (
@@ -176,12 +188,12 @@ def legal(game: Game, state: State, action: Action) -> bool:
             return (game.openable & state.opened) >> other & 1 != 0
         case "pickupobject":
             reachable = game.contents(state, other) & game.pickupable
-            return state.held == NOTHING and not shut(game, state, other) and reachable >> thing & 1 != 0
+            return state.held == NOTHING and not is_closed(game, state, other) and reachable >> thing & 1 != 0
     if state.held != thing:
         return False
     match verb:
         case "putobject":
-            return not shut(game, state, other) and game.accepts[other] >> thing & 1 != 0
+            return not is_closed(game, state, other) and game.accepts[other] >> thing & 1 != 0
         case "cleanobject":
             return (game.cleanable >> thing & game.cleaners >> other & 1) != 0
         case "heatobject":
@@ -191,8 +203,8 @@ def legal(game: Game, state: State, action: Action) -> bool:
     return False
 
 
-def effect(game: Game, state: State, action: Action) -> State:
-    """The state after an admissible action."""
+def apply_action(game: Game, state: State, action: Action) -> State:
+    """Return the state after an admissible action."""
     verb, thing, other = action
     location, held, inside, near, taken, opened, clean, hot, cool, toggled, sliced = state
     match verb:
@@ -231,41 +243,41 @@ def effect(game: Game, state: State, action: Action) -> State:
     return State(location, held, inside, near, taken, opened, clean, hot, cool, toggled, sliced)
 
 
-def shut(game: Game, state: State, receptacle: int) -> bool:
-    """Whether a receptacle has a door, and it is closed."""
+def is_closed(game: Game, state: State, receptacle: int) -> bool:
+    """Return True if a receptacle has a door or lid that is closed."""
     return (game.openable & ~state.opened) >> receptacle & 1 != 0
 
 
-def _lies_open(game: Game, state: State, thing: int) -> bool:
+def _is_in_open_receptacle(game: Game, state: State, thing: int) -> bool:
     return any(
-        game.contents(state, there) >> thing & 1 and not shut(game, state, there)
-        for there in game.here[state.location]
+        game.contents(state, there) >> thing & 1 and not is_closed(game, state, there)
+        for there in game.receptacles_at[state.location]
     )
 
 
-def admissible(game: Game, state: State) -> list[str]:
-    """All admissible commands, sorted as strings."""
+def admissible_commands(game: Game, state: State) -> list[str]:
+    """Return all admissible commands in lexicographic order."""
     verbs = game.dialect.wording.templates
-    here = game.here[state.location]
+    here = game.receptacles_at[state.location]
     commands: list[str] = []
-    held, width, everything = state.held, game.width, game.everything
+    held, width, all_objects = state.held, game.width, game.all_objects
     closed = game.openable & ~state.opened
     for receptacle in here:
-        contents = state.inside >> receptacle * width & everything
+        contents = state.inside >> receptacle * width & all_objects
         if game.openable >> receptacle & 1:
             verb = "openobject" if closed >> receptacle & 1 else "closeobject"
             if verb in verbs:
-                commands.append(phrase(game, verb, 0, receptacle))
+                commands.append(format_command(game, verb, 0, receptacle))
         if not closed >> receptacle & 1:
             if held == NOTHING:
                 if "pickupobject" in verbs:
                     for thing in members(contents & game.pickupable):
-                        commands.append(phrase(game, "pickupobject", thing, receptacle))
+                        commands.append(format_command(game, "pickupobject", thing, receptacle))
             elif game.accepts[receptacle] >> held & 1 and "putobject" in verbs:
-                commands.append(phrase(game, "putobject", held, receptacle))
+                commands.append(format_command(game, "putobject", held, receptacle))
         if contents & game.toggleable and "toggleobject" in verbs:
             for thing in members(contents & game.toggleable):
-                commands.append(phrase(game, "toggleobject", thing))
+                commands.append(format_command(game, "toggleobject", thing))
         if held != NOTHING:
             for verb, able, places in (
                 ("cleanobject", game.cleanable, game.cleaners),
@@ -273,30 +285,30 @@ def admissible(game: Game, state: State) -> list[str]:
                 ("coolobject", game.coolable, game.coolers),
             ):
                 if places >> receptacle & able >> held & 1 and verb in verbs:
-                    commands.append(phrase(game, verb, held, receptacle))
-        if game.dialect.rules.examine_lying and not closed >> receptacle & 1 and "examineobject" in verbs:
+                    commands.append(format_command(game, verb, held, receptacle))
+        if game.dialect.rules.examine_in_place and not closed >> receptacle & 1 and "examineobject" in verbs:
             for thing in members(contents):
-                commands.append(phrase(game, "examineobject", thing))
+                commands.append(format_command(game, "examineobject", thing))
     if held != NOTHING:
         if "examineobject" in verbs:
-            commands.append(phrase(game, "examineobject", held))
+            commands.append(format_command(game, "examineobject", held))
         if game.knives >> held & 1 and "sliceobject" in verbs:
             for thing in members(state.near >> state.location * width & game.sliceable):
-                commands.append(phrase(game, "sliceobject", thing, held))
-    # Two sorted runs are merged in one pass. A lamp in two receptacles is named twice.
-    return sorted(_fixed(game, state.location) + sorted(set(commands)))
+                commands.append(format_command(game, "sliceobject", thing, held))
+    # `sorted` merges the two sorted runs in linear time. The set removes duplicates of a lamp in two receptacles.
+    return sorted(_location_commands(game, state.location) + sorted(set(commands)))
 
 
-def _fixed(game: Game, location: int) -> list[str]:
-    """The commands that are admissible at a location whatever has happened."""
-    commands = game.fixed_commands.get(location)
+def _location_commands(game: Game, location: int) -> list[str]:
+    """Return the commands that are admissible at a location in every state, sorted."""
+    commands = game.location_commands.get(location)
     if commands is None:
         verbs = game.dialect.wording.templates
-        commands = [phrase(game, verb) for verb in ("look", "inventory", "help") if verb in verbs]
+        commands = [format_command(game, verb) for verb in ("look", "inventory", "help") if verb in verbs]
         for receptacle, there in enumerate(game.location_of):
             verb = "examinereceptacle" if there == location else "gotolocation"
             if there >= 0 and verb in verbs:
-                commands.append(phrase(game, verb, 0, receptacle))
+                commands.append(format_command(game, verb, 0, receptacle))
         commands.sort()
-        game.fixed_commands[location] = commands
+        game.location_commands[location] = commands
     return commands

@@ -1,4 +1,4 @@
-"""Questions answered by searching a corpus: the world of Search-R1, Tree-GRPO and ReAct's HotpotQA."""
+"""Question answering by search, as in Search-R1, Tree-GRPO and ReAct's HotpotQA environment."""
 
 from ..retrieval.interface import RetrievalError
 from .env import SearchQA

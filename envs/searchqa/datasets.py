@@ -1,4 +1,4 @@
-"""Question sets: FlashRAG's JSON lines, HotpotQA's original JSON, and Search-R1's prepared parquet."""
+"""Readers of question sets: FlashRAG's JSON lines, HotpotQA's original JSON, and Search-R1's prepared parquet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import ConfigurationError, DataError, unknown_name
+from ..errors import DataError, unknown_name
 from ..retrieval.documents import parse_row, read_lines
 from ..retrieval.extras import optional_module
 from ..retrieval.interface import Document
@@ -17,21 +17,21 @@ SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".parquet")
 CORPUS_FILES = ("corpus.jsonl", "corpus.jsonl.gz")
 
 _NAMED_SPLITS = {"dev60": "dev60_with_context", "dev": "dev7405"}
-"""Splits of the packaged HotpotQA sample whose files have longer names."""
-_EVALUATED = ("test", "dev", "valid", "train")
-_PROMPTED = re.compile(r"Question:\s*(.+?)\s*(?:<\|im_end\|>.*)?$", re.DOTALL)
+"""File stems of the splits whose files in the HotpotQA sample have longer names."""
+_SPLIT_NAMES = frozenset({"train", "dev", "valid", "test"})
+_PROMPT_QUESTION = re.compile(r"Question:\s*(.+?)\s*(?:<\|im_end\|>.*)?$", re.DOTALL)
 
 
 class Question(NamedTuple):
     """One question.
 
     Attributes:
-        id: unique in its set.
-        question: as asked.
-        golden_answers: any of them is right; empty where they are not published.
-        evidence: titles of the articles that answer it, in the order of reading; empty where unknown.
-        metadata: what else the file says.
-        context: paragraphs that come with it (HotpotQA's distractor setting).
+        id: Identifier, unique in the question set.
+        question: Text of the question.
+        golden_answers: Accepted answers; empty if they are not published.
+        evidence: Titles of the supporting articles, in reading order; empty if unknown.
+        metadata: Other fields of the file.
+        context: (title, text) of the paragraphs that belong to the question (HotpotQA's distractor setting).
     """
 
     id: str
@@ -43,10 +43,10 @@ class Question(NamedTuple):
 
 
 def read_questions(path: str | Path) -> list[Question]:
-    """Read a question file of any of the known forms.
+    """Read a question file in any of the supported formats.
 
     Raises:
-        DataError: the file is missing or malformed (names the line or row), or two questions share an id.
+        DataError: The file is missing or malformed (the error names the line or row), or an id occurs twice.
     """
     path = Path(path).expanduser()
     if path.name.endswith(".parquet"):
@@ -57,12 +57,12 @@ def read_questions(path: str | Path) -> list[Question]:
         rows = ((number, parse_row(line, path, number)) for number, line in read_lines(path))
     questions: dict[str, Question] = {}
     for number, row in rows:
-        question = _question(row, path, number)
+        question = _parse_question(row, path, number)
         if question.id in questions:
             raise DataError(path, f"repeats the question id {question.id!r}; ids must be unique.", number)
         questions[question.id] = question
     if not questions:
-        raise DataError(path, "holds no questions.")
+        raise DataError(path, "contains no questions.")
     return list(questions.values())
 
 
@@ -94,17 +94,17 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
         raise DataError(path, f"cannot be read as parquet ({error}).") from None
 
 
-def _question(row: Mapping[str, Any], path: Path, number: int) -> Question:
+def _parse_question(row: Mapping[str, Any], path: Path, number: int) -> Question:
     try:
-        return _read_question(row, path, number)
+        return _parse_fields(row, path, number)
     except (TypeError, AttributeError, LookupError) as error:
-        raise DataError(path, f"has a field of the wrong kind ({error}).", number) from None
+        raise DataError(path, f"has a field of the wrong type ({error}).", number) from None
 
 
-def _read_question(row: Mapping[str, Any], path: Path, number: int) -> Question:
+def _parse_fields(row: Mapping[str, Any], path: Path, number: int) -> Question:
     text = row.get("question")
     if not isinstance(text, str):
-        text = _prompted_question(row.get("prompt"))
+        text = _question_from_prompt(row.get("prompt"))
     if text is None:
         raise DataError(path, "has no 'question'.", number)
     metadata = row.get("metadata") or {}
@@ -113,7 +113,7 @@ def _read_question(row: Mapping[str, Any], path: Path, number: int) -> Question:
     extra = {key: row[key] for key in ("type", "level", "data_source") if row.get(key) is not None}
     if isinstance(metadata.get("supporting_titles"), str):
         raise DataError(path, "'supporting_titles' must be a list of titles.", number)
-    evidence = metadata.get("supporting_titles") or _facts_titles(row) or _facts_titles(metadata)
+    evidence = metadata.get("supporting_titles") or _supporting_titles(row) or _supporting_titles(metadata)
     return Question(
         _id(row, number),
         text.strip(),
@@ -130,7 +130,7 @@ def _id(row: Mapping[str, Any], number: int) -> str:
             return str(row[key])
     extra = row.get("extra_info")
     if isinstance(extra, Mapping) and extra.get("index") is not None:
-        # Row numbers repeat where data sets were concatenated; with the set's name they do not.
+        # Row numbers repeat in concatenated data sets; the name of the data set makes them unique.
         return f"{row.get('data_source', '')}_{extra.get('split', '')}_{extra['index']}".strip("_")
     return str(number - 1)
 
@@ -150,17 +150,17 @@ def _answers(row: Mapping[str, Any], path: Path, number: int) -> tuple[str, ...]
     return tuple(found)
 
 
-def _prompted_question(prompt: Any) -> str | None:
-    """The question within a prepared chat prompt."""
+def _question_from_prompt(prompt: Any) -> str | None:
+    """Return the question in a prepared chat prompt, or None if there is none."""
     if isinstance(prompt, list) and prompt and isinstance(prompt[-1], Mapping):
-        match = _PROMPTED.search(str(prompt[-1].get("content", "")))
+        match = _PROMPT_QUESTION.search(str(prompt[-1].get("content", "")))
         return match[1] if match else None
     return None
 
 
-def _facts_titles(row: Mapping[str, Any]) -> list[str]:
+def _supporting_titles(row: Mapping[str, Any]) -> list[str]:
     facts = row.get("supporting_facts") or []
-    if isinstance(facts, Mapping):  # Hugging Face's columns
+    if isinstance(facts, Mapping):  # Hugging Face stores the facts as columns.
         return [str(title) for title in facts.get("title", [])]
     return [str(fact[0]) for fact in facts if isinstance(fact, list | tuple) and fact]
 
@@ -176,13 +176,13 @@ def _context(row: Mapping[str, Any], path: Path, number: int) -> tuple[tuple[str
 
 
 def context_corpus(questions: Iterable[Question]) -> list[Document]:
-    """A corpus of all paragraphs that come with questions; equal ones once."""
+    """Return a corpus of the context paragraphs of all questions, without duplicates."""
     paragraphs = dict.fromkeys(paragraph for question in questions for paragraph in question.context)
     return [Document(str(i), f'"{title}"\n{text}') for i, (title, text) in enumerate(paragraphs)]
 
 
 def question_files(folder: Path) -> dict[str, Path]:
-    """The question files of a data set's folder by split, in alphabetical order of their names."""
+    """Return the question files of a data set's folder by split, in alphabetical order of file names."""
     found = {}
     for path in sorted(folder.iterdir()):
         suffix = next((s for s in reversed(SUFFIXES) if path.name.endswith(s)), None)
@@ -190,27 +190,34 @@ def question_files(folder: Path) -> dict[str, Path]:
             continue
         stem = path.name.removesuffix(".gz").rpartition(".")[0]
         split = next((name for name, file in _NAMED_SPLITS.items() if file == stem), stem)
-        found[_plain_split(split)] = path
+        found[_infer_split(split)] = path
     return found
 
 
-def _plain_split(stem: str) -> str:
-    """`hotpot_dev_distractor_v1` is dev, `train-00000` is train; a name without such a part stays as it is."""
+def _infer_split(stem: str) -> str:
+    """Return the split named in a file stem, such as "dev" for `hotpot_dev_distractor_v1`, or else the stem."""
     parts = re.split(r"[^A-Za-z0-9]+", stem.lower())
-    named = [part for part in parts if part in _EVALUATED]
+    named = [part for part in parts if part in _SPLIT_NAMES]
     return named[0] if len(named) == 1 else stem
 
 
 def corpus_file(folder: Path) -> Path | None:
-    """The corpus that lies beside a data set's questions."""
+    """Return the corpus file in a data set's folder, or None if there is none."""
     return next((folder / name for name in CORPUS_FILES if (folder / name).is_file()), None)
 
 
 def choose_split(split: str | None, available: Iterable[str], where: str | Path) -> list[str]:
-    """The splits to play: the one asked for (`valid` and `dev` mean the same), or all.
+    """Return the requested split as a list of one, or all splits if `split` is None.
+
+    The names "valid" and "dev" are synonyms.
+
+    Args:
+        split: Requested split, or None.
+        available: Names of the existing splits.
+        where: File or folder that the error message names.
 
     Raises:
-        ConfigurationError: there is no such split.
+        ConfigurationError: There is no such split.
     """
     names = list(available)
     if split is None:
@@ -219,12 +226,3 @@ def choose_split(split: str | None, available: Iterable[str], where: str | Path)
         if wanted in names:
             return [wanted]
     raise unknown_name(f"split of {where}", split, names)
-
-
-def evaluation_split(available: Iterable[str]) -> str:
-    """The split that papers evaluate on: test if there is one, else dev, else train (T-STAR, table 7)."""
-    names = list(available)
-    for wanted in _EVALUATED:
-        if wanted in names:
-            return wanted
-    raise ConfigurationError(f"none of the splits {names} is one to evaluate on; name one.")

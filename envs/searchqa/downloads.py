@@ -1,8 +1,8 @@
-"""Where the public question sets and corpora live, and fetching them: resumed, checked, or explained.
+"""Registry of public question sets and corpora, with resumable downloads and checksums.
 
-Nothing is fetched on its own account: `data_get` is called by a person. A server's copy may change over the years,
-so the checksum that counts is the one taken when a file was first fetched here; it stands beside the files and
-`data_verify` compares with it.
+Files are downloaded only if a user calls `data_get`; no environment downloads anything. Publishers may change
+their files, so the reference checksum of a file is computed when it is first downloaded. It is stored beside the
+files, and `data_verify` compares against it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import ConfigurationError, DataError, unknown_name
+from ..files import write_atomic
 
 CHECKSUMS_FILE = "checksums.json"
 _FLASHRAG = "https://huggingface.co/datasets/RUC-NLPIR/FlashRAG_datasets/resolve/main"
@@ -27,32 +28,32 @@ _HOTPOT = "http://curtis.ml.cmu.edu/datasets/hotpot"
 _CHUNK = 1 << 20
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with a file's name, the bytes at hand and the bytes there are (None: unknown)."""
+"""Callback (file name, bytes downloaded, total bytes or None if unknown)."""
 
 
 class DataSet(NamedTuple):
     """A public data set.
 
     Attributes:
-        name: also the folder's name below the data folder.
-        files: address by file name.
-        licence: as its publishers state it; read theirs before you redistribute.
-        size: roughly, for people.
-        rows: questions by split (or passages).
-        source: the paper.
+        name: Name of the data set and of its folder below the data folder.
+        files: Download address of each file.
+        license: License as stated by the publishers; check their terms before redistribution.
+        size: Approximate size as text.
+        rows: Number of questions by split, or number of passages of a corpus.
+        source: Paper that published the data set.
     """
 
     name: str
     files: Mapping[str, str]
-    licence: str
+    license: str
     size: str
     rows: Mapping[str, int]
     source: str
 
 
-def _flashrag(name: str, licence: str, size: str, source: str, **rows: int) -> DataSet:
+def _flashrag(name: str, license: str, size: str, source: str, **rows: int) -> DataSet:
     files = {f"{split}.jsonl": f"{_FLASHRAG}/{name}/{split}.jsonl" for split in rows}
-    return DataSet(name, files, licence, size, rows, source)
+    return DataSet(name, files, license, size, rows, source)
 
 
 DATA_SETS: Mapping[str, DataSet] = {
@@ -90,15 +91,19 @@ DATA_SETS: Mapping[str, DataSet] = {
         ),
     )
 }
-"""Row counts are those of T-STAR's table 7; sizes are rough and not checked."""
+"""Known data sets by name. Row counts are those of T-STAR's table 7; sizes are approximate and not verified."""
 
 
 def data_list(root: str | Path | None = None) -> list[tuple[DataSet, str]]:
-    """Every known data set, and whether it is "here", "partly" or "absent" below the data folder.
+    """Return every known data set with its state below the data folder.
 
-    "other files" is a folder of its name that holds none of the files that `data_get` fetches.
+    The state is "here" if all files exist, "partly" if some do, "other files" if the data set's folder contains
+    none of the files that `data_get` downloads but is not empty, and "absent" otherwise.
+
+    Args:
+        root: Data folder; None selects `ARBORETUM_DATA`. If that is not set either, every data set is absent.
     """
-    folder = _root(root) if root is not None or os.environ.get("ARBORETUM_DATA") else None
+    folder = _data_root(root) if root is not None or os.environ.get("ARBORETUM_DATA") else None
     rows = []
     for data_set in DATA_SETS.values():
         here = sum((folder / data_set.name / name).is_file() for name in data_set.files) if folder else 0
@@ -118,73 +123,77 @@ def data_get(
     catalog: Mapping[str, DataSet] = DATA_SETS,
     timeout: float = 60.0,
 ) -> Path:
-    """Fetch a data set into `<root>/<name>`; files that are here already are left alone.
+    """Download a data set into `<root>/<name>`.
 
-    A download that broke off goes on where it stopped. The checksum of every file is noted.
+    Existing files are kept, and an interrupted download is resumed. The checksum of each new file is stored.
 
     Args:
-        root: the data folder; None takes ARBORETUM_DATA.
+        name: Name of the data set.
+        root: Data folder; None selects `ARBORETUM_DATA`.
+        progress: Callback that is called after every chunk; None for no callback.
+        catalog: Data sets by name.
+        timeout: Timeout of a connection and of each read, in seconds.
 
     Returns:
-        The data set's folder.
+        Folder of the data set.
 
     Raises:
-        ConfigurationError: an unknown name, or no data folder.
-        DataError: a file cannot be fetched; says what to place where instead.
+        ConfigurationError: The name is unknown, or there is no data folder.
+        DataError: A file cannot be downloaded; the message explains how to place it by hand.
     """
-    data_set = _find(name, catalog)
-    folder = _root(root) / data_set.name
+    data_set = _find_data_set(name, catalog)
+    folder = _data_root(root) / data_set.name
     folder.mkdir(parents=True, exist_ok=True)
     for file, url in data_set.files.items():
         target = folder / file
         if not target.is_file():
             try:
-                _fetch(url, target, progress, timeout)
+                _download(url, target, progress, timeout)
             except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
                 reason = getattr(error, "reason", None) or error
-                with suppress(OSError):  # which it is if anything has arrived
+                with suppress(OSError):  # The folder is not empty if any bytes have arrived.
                     folder.rmdir()
                 raise DataError(
                     target,
-                    f"cannot be fetched ({reason}). Fetch {url} ({data_set.size} in all, {data_set.licence}) on a"
-                    f" machine with a network and place it as {target}; what has arrived is kept.",
+                    f"cannot be fetched ({reason}). Fetch {url} ({data_set.size} in total, {data_set.license}) on"
+                    f" a machine with network access and place it as {target}. A partial download is kept.",
                 ) from None
-        _note(folder, file)
+        _save_checksum(folder, file)
     return folder
 
 
 def data_verify(
     name: str, root: str | Path | None = None, *, catalog: Mapping[str, DataSet] = DATA_SETS
 ) -> dict[str, str]:
-    """The state of each file: "ok", "missing", "changed", or "unknown" where no checksum was noted."""
-    data_set = _find(name, catalog)
-    folder = _root(root) / data_set.name
-    noted = _noted(folder)
+    """Return the state of each file: "ok", "missing", "changed", or "unknown" if no checksum is stored."""
+    data_set = _find_data_set(name, catalog)
+    folder = _data_root(root) / data_set.name
+    checksums = _read_checksums(folder)
     found = {}
     for file in data_set.files:
         if not (folder / file).is_file():
             found[file] = "missing"
-        elif file not in noted:
+        elif file not in checksums:
             found[file] = "unknown"
         else:
-            found[file] = "ok" if _checksum(folder / file) == noted[file] else "changed"
+            found[file] = "ok" if _checksum(folder / file) == checksums[file] else "changed"
     return found
 
 
-def _find(name: str, catalog: Mapping[str, DataSet]) -> DataSet:
+def _find_data_set(name: str, catalog: Mapping[str, DataSet]) -> DataSet:
     if name not in catalog:
         raise unknown_name("data set", name, catalog)
     return catalog[name]
 
 
-def _root(root: str | Path | None) -> Path:
+def _data_root(root: str | Path | None) -> Path:
     chosen = root or os.environ.get("ARBORETUM_DATA")
     if not chosen:
-        raise ConfigurationError("name the data folder, or set ARBORETUM_DATA to it.")
+        raise ConfigurationError("there is no data folder; name it, or set ARBORETUM_DATA to it.")
     return Path(chosen).expanduser()
 
 
-def _fetch(url: str, target: Path, progress: Progress | None, timeout: float) -> None:
+def _download(url: str, target: Path, progress: Progress | None, timeout: float) -> None:
     part = target.with_name(f"{target.name}.part")
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
@@ -194,7 +203,7 @@ def _fetch(url: str, target: Path, progress: Progress | None, timeout: float) ->
         with error:
             if error.code != 416 or not have:
                 raise
-            # Nothing lies beyond what has arrived: it is complete, unless the file has become shorter.
+            # The range is empty: the partial file is complete, unless the file on the server became shorter.
             total = error.headers.get("Content-Range", "").rpartition("/")[2]
             if total != str(have):
                 part.unlink()
@@ -213,7 +222,7 @@ def _fetch(url: str, target: Path, progress: Progress | None, timeout: float) ->
                 if progress is not None:
                     progress(target.name, have, total_bytes)
     if total_bytes is not None and have != total_bytes:
-        raise OSError(f"the connection ended after {have} of {total_bytes} bytes; call again to go on")
+        raise OSError(f"the connection closed after {have} of {total_bytes} bytes; call again to resume")
     os.replace(part, target)
 
 
@@ -222,7 +231,7 @@ def _checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _noted(folder: Path) -> dict[str, str]:
+def _read_checksums(folder: Path) -> dict[str, str]:
     path = folder / CHECKSUMS_FILE
     if not path.exists():
         return {}
@@ -230,13 +239,11 @@ def _noted(folder: Path) -> dict[str, str]:
         found: dict[str, str] = json.loads(path.read_text())
         return found
     except ValueError as error:
-        raise DataError(path, f"is not JSON ({error}); delete it to note the checksums anew.") from None
+        raise DataError(path, f"is not JSON ({error}); delete it to compute new checksums.") from None
 
 
-def _note(folder: Path, file: str) -> None:
-    noted = _noted(folder)
-    if file not in noted:
-        noted[file] = _checksum(folder / file)
-        fresh = folder / f"{CHECKSUMS_FILE}.new"
-        fresh.write_text(json.dumps(noted, indent=1) + "\n")
-        os.replace(fresh, folder / CHECKSUMS_FILE)
+def _save_checksum(folder: Path, file: str) -> None:
+    checksums = _read_checksums(folder)
+    if file not in checksums:
+        checksums[file] = _checksum(folder / file)
+        write_atomic(folder / CHECKSUMS_FILE, json.dumps(checksums, indent=1) + "\n")

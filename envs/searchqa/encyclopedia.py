@@ -1,7 +1,9 @@
-"""A generated encyclopedia of a made-up world: articles on people, places, works and organisations.
+"""Seeded generation of an encyclopedia of a made-up world: people, places, works and organizations.
 
-Articles refer to one another. Names and facts are drawn at random, so nothing in it can be known beforehand. Each
-split is a country of its own: its articles refer only to one another, and all of them stand in one corpus.
+Articles refer to one another. Names and facts are random, so no model can know them beforehand. Each split is a
+separate country, whose articles refer only to one another; the articles of all countries form one corpus.
+
+Spelling in titles and sentences is British; it is part of the data and must not change.
 """
 
 from __future__ import annotations
@@ -14,15 +16,15 @@ from typing import Literal, NamedTuple
 from ..retrieval.interface import Document
 from ..seeding import stable_seed
 
-Kind = Literal["person", "place", "work", "organisation"]
+Kind = Literal["person", "place", "work", "organization"]
 
 SPLITS = ("train", "dev", "test")
 SIZES: Mapping[str, Mapping[Kind, int]] = {
-    "train": {"person": 560, "place": 240, "work": 400, "organisation": 240},
-    "dev": {"person": 190, "place": 80, "work": 130, "organisation": 80},
-    "test": {"person": 190, "place": 80, "work": 130, "organisation": 80},
+    "train": {"person": 560, "place": 240, "work": 400, "organization": 240},
+    "dev": {"person": 190, "place": 80, "work": 130, "organization": 80},
+    "test": {"person": 190, "place": 80, "work": 130, "organization": 80},
 }
-"""Articles by split and kind: 2,400 in all."""
+"""Number of articles by split and kind: 2,400 in total."""
 
 _ONSETS = [
     "b",
@@ -68,7 +70,7 @@ _PLACE_ENDINGS = [
     "moor",
     "reach",
 ]
-_COLOURS = [
+_COLORS = [
     "Amber",
     "Ashen",
     "Azure",
@@ -255,11 +257,11 @@ class Article(NamedTuple):
     """One article.
 
     Attributes:
-        title: unique in the encyclopedia.
-        kind: what it is about.
-        split: which country it lies in.
-        facts: by name; those that name another article hold its title.
-        text: a few sentences that state every fact.
+        title: Title, unique in the encyclopedia.
+        kind: Kind of subject.
+        split: Split, and therefore country, of the subject.
+        facts: Facts by name; a fact that refers to another article is its title.
+        text: A few sentences that state every fact.
     """
 
     title: str
@@ -272,8 +274,13 @@ class Article(NamedTuple):
 class Encyclopedia:
     """All articles of one made-up world.
 
+    Attributes:
+        seed: Seed of the world.
+        articles: Articles by title.
+        titles: Titles by (split, kind), in the order of generation.
+
     Args:
-        seed: another seed, another world.
+        seed: Seed of the world; different seeds give different worlds.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -283,12 +290,12 @@ class Encyclopedia:
         self.articles: dict[str, Article] = {}
         self.titles: dict[tuple[str, Kind], list[str]] = {}
         for split in SPLITS:
-            for article in _country(split, rng, names):
+            for article in _generate_country(split, rng, names):
                 self.articles[article.title] = article
                 self.titles.setdefault((split, article.kind), []).append(article.title)
 
     def documents(self) -> list[Document]:
-        """The corpus, in an order that mixes kinds and countries."""
+        """Return the corpus, in an order that mixes kinds and countries."""
         articles = list(self.articles.values())
         random.Random(stable_seed("order", self.seed)).shuffle(articles)
         return [Document(str(i), f'"{a.title}"\n{a.text}') for i, a in enumerate(articles)]
@@ -296,17 +303,17 @@ class Encyclopedia:
 
 @lru_cache(maxsize=4)
 def encyclopedia(seed: int = 0) -> Encyclopedia:
-    """The encyclopedia of a seed; made once a process."""
+    """Return the encyclopedia of a seed, generated once per process."""
     return Encyclopedia(seed)
 
 
 class _Names:
-    """Made-up names, none given twice."""
+    """Generator of made-up names without repetition."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._used: set[str] = set()
-        works = [f"The {colour} {thing}" for colour in _COLOURS for thing in _THINGS]
+        works = [f"The {color} {thing}" for color in _COLORS for thing in _THINGS]
         rng.shuffle(works)
         self._works = iter(works)
 
@@ -314,13 +321,13 @@ class _Names:
         choice = self._rng.choice
         return "".join(choice(_ONSETS) + choice(_VOWELS) + choice(_CODAS) for _ in range(syllables)).capitalize()
 
-    def fresh(self, kind: Kind) -> str:
-        """A title for an article of `kind`."""
+    def draw_title(self, kind: Kind) -> str:
+        """Draw an unused title for an article of `kind`."""
         if kind == "work":
             return next(self._works)
         while True:
             if kind == "person":
-                # Family names are unique, as a family name is what later references would be searched by.
+                # Family names are unique, because references are searched for by family name.
                 family = self._word(self._rng.choice((2, 3)))
                 name, unique = f"{self._word(2)} {family}", family
             elif kind == "place":
@@ -332,36 +339,36 @@ class _Names:
                 self._used.add(unique)
                 return name
 
-    def river(self) -> str:
-        """The name of a river."""
+    def draw_river(self) -> str:
+        """Draw the name of a river."""
         return self._word(2)
 
 
-def _country(split: str, rng: random.Random, names: _Names) -> Iterator[Article]:
+def _generate_country(split: str, rng: random.Random, names: _Names) -> Iterator[Article]:
     sizes = SIZES[split]
-    titles: dict[Kind, list[str]] = {kind: [names.fresh(kind) for _ in range(n)] for kind, n in sizes.items()}
-    rivers = [names.river() for _ in range(max(6, sizes["place"] // 8))]
+    titles: dict[Kind, list[str]] = {kind: [names.draw_title(kind) for _ in range(n)] for kind, n in sizes.items()}
+    rivers = [names.draw_river() for _ in range(max(6, sizes["place"] // 8))]
     for kind in titles:
         for title in titles[kind]:
             facts = _DRAW[kind](title, titles, rivers, rng)
-            yield Article(title, kind, split, facts, _write(kind, title, facts, rng))
+            yield Article(title, kind, split, facts, _write_text(kind, title, facts, rng))
 
 
 Titles = Mapping[Kind, Sequence[str]]
 
 
-def _person(title: str, titles: Titles, rivers: Sequence[str], rng: random.Random) -> dict[str, str]:
+def _draw_person(title: str, titles: Titles, rivers: Sequence[str], rng: random.Random) -> dict[str, str]:
     return {
         "birthplace": rng.choice(titles["place"]),
         "born": str(rng.randint(1402, 1899)),
         "profession": rng.choice(_PROFESSIONS),
-        "teacher": _other(title, titles["person"], rng),
-        "employer": rng.choice(titles["organisation"]),
+        "teacher": _draw_other(title, titles["person"], rng),
+        "employer": rng.choice(titles["organization"]),
         "instrument": rng.choice(_INSTRUMENTS),
     }
 
 
-def _place(title: str, titles: Titles, rivers: Sequence[str], rng: random.Random) -> dict[str, str]:
+def _draw_place(title: str, titles: Titles, rivers: Sequence[str], rng: random.Random) -> dict[str, str]:
     return {
         "river": rng.choice(rivers),
         "founded": str(rng.randint(611, 1398)),
@@ -371,18 +378,18 @@ def _place(title: str, titles: Titles, rivers: Sequence[str], rng: random.Random
     }
 
 
-def _work(title: str, titles: Titles, rivers: Sequence[str], rng: random.Random) -> dict[str, str]:
+def _draw_work(title: str, titles: Titles, rivers: Sequence[str], rng: random.Random) -> dict[str, str]:
     return {
         "form": rng.choice(_FORMS),
         "author": rng.choice(titles["person"]),
         "year": str(rng.randint(1430, 1960)),
         "setting": rng.choice(titles["place"]),
-        "publisher": rng.choice(titles["organisation"]),
+        "publisher": rng.choice(titles["organization"]),
         "genre": rng.choice(_GENRES),
     }
 
 
-def _organisation(title: str, titles: Titles, rivers: Sequence[str], rng: random.Random) -> dict[str, str]:
+def _draw_organization(title: str, titles: Titles, rivers: Sequence[str], rng: random.Random) -> dict[str, str]:
     return {
         "founder": rng.choice(titles["person"]),
         "seat": rng.choice(titles["place"]),
@@ -392,14 +399,14 @@ def _organisation(title: str, titles: Titles, rivers: Sequence[str], rng: random
     }
 
 
-def _other(title: str, titles: Sequence[str], rng: random.Random) -> str:
+def _draw_other(title: str, titles: Sequence[str], rng: random.Random) -> str:
     while True:
         found = rng.choice(titles)
         if found != title:
             return found
 
 
-_DRAW = {"person": _person, "place": _place, "work": _work, "organisation": _organisation}
+_DRAW = {"person": _draw_person, "place": _draw_place, "work": _draw_work, "organization": _draw_organization}
 
 _OPENINGS: Mapping[Kind, tuple[str, ...]] = {
     "person": (
@@ -414,7 +421,7 @@ _OPENINGS: Mapping[Kind, tuple[str, ...]] = {
         "{t} is a {form} by {author}, completed in {year}.",
         "{t} is a {form} of {year} and the best known work of its author {author}.",
     ),
-    "organisation": (
+    "organization": (
         "The {t} has its seat in {seat} and was founded in {founded}.",
         "The {t}, founded in {founded}, is seated in {seat}.",
     ),
@@ -438,7 +445,7 @@ _BODIES_OF_TEXT: Mapping[Kind, tuple[tuple[str, ...], ...]] = {
         ("The {publisher} published it.", "{t} was published by the {publisher}."),
         ("Critics call {t} {genre}.", "In genre {t} is {genre}."),
     ),
-    "organisation": (
+    "organization": (
         ("Its founder was {founder}.", "The {t} was the idea of its founder {founder}."),
         ("The emblem of the {t} shows a {emblem}.", "Its emblem is a {emblem}."),
         ("The {t} has {members} members.", "It counts {members} members."),
@@ -448,11 +455,11 @@ _ASIDES: Mapping[Kind, tuple[str, ...]] = {
     "person": ("A statue in the garden remembers the day.", "Letters from those years are kept to this day.", ""),
     "place": ("A market is held there every second week.", "The old walls can still be walked.", ""),
     "work": ("The manuscript was long thought lost.", "It has been translated many times.", ""),
-    "organisation": ("Visitors are welcome in the summer months.", "Its records fill four cellars.", ""),
+    "organization": ("Visitors are welcome in the summer months.", "Its records fill four cellars.", ""),
 }
 
 
-def _write(kind: Kind, title: str, facts: Mapping[str, str], rng: random.Random) -> str:
+def _write_text(kind: Kind, title: str, facts: Mapping[str, str], rng: random.Random) -> str:
     body = [rng.choice(variants) for variants in _BODIES_OF_TEXT[kind]]
     rng.shuffle(body)
     aside = rng.choice(_ASIDES[kind])

@@ -1,4 +1,4 @@
-"""Question answering by search: an agent asks a corpus, turn by turn, and answers."""
+"""The SearchQA environment: multi-turn question answering with a search engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..errors import ConfigurationError, unknown_name
 from ..retrieval.interface import Document, Retriever
 from . import react, scoring, tags
 from .datasets import Question
-from .scoring import normalise
+from .scoring import normalize
 from .sources import open_source
 from .tags import FormatState
 
@@ -20,24 +20,22 @@ Protocol = Literal["tags", "react"]
 Reward = Literal["em", "f1", "sub_em", "lenient", "shaped", "shaped_f1"]
 
 _SHAPED = ("shaped", "shaped_f1")
-_REACT_POOL = 10
-"""Documents looked through for the page of a title; more than one passage may bear it."""
-_REFUSED = 400
-"""Characters of a refusal beyond the observation budget."""
+_REACT_CANDIDATES = 10
+"""Number of retrieved documents among which the page of a title is searched; a page may have several passages."""
 
 
 class Inquiry(NamedTuple):
     """State of an episode.
 
     Attributes:
-        observation: the text last shown.
-        known: (id, title) of every document shown so far, in the order in which they were first shown.
-        page: the sentences of the open page (react).
-        keyword: what was last looked up on it (react).
-        looked_up: how many results of that have been shown (react).
-        format: where the dialogue stands in the grammar of well-formed ones (tags).
-        evidence: whether a gold answer has occurred in a retrieved text.
-        answer: the final answer, once given.
+        observation: Last observation.
+        known: (id, title) of every document shown so far, in the order of first appearance.
+        page: Sentences of the open page (react).
+        keyword: Keyword of the last lookup on that page (react).
+        looked_up: Number of results of that keyword shown so far (react).
+        format: State of the format grammar after the dialogue so far (tags).
+        evidence: True if a gold answer occurred in a retrieved text.
+        answer: Final answer, or None if it has not been given.
     """
 
     observation: str
@@ -52,60 +50,82 @@ class Inquiry(NamedTuple):
 
 class SearchQA(TextEnv[Inquiry]):
     """## Description
-    A question is asked; a corpus can be searched; an answer ends the episode. The corpus is a generated
-    encyclopedia of a made-up world (2,400 articles), or a real one such as Wikipedia behind any `retriever`.
+    Multi-turn question answering with search. The agent receives a question, searches a corpus within its step
+    limit, and ends the episode with an answer. The questions and the corpus come from a data set such as HotpotQA,
+    or from a generated encyclopedia of a made-up world (2,400 articles), whose facts no model can know from
+    pretraining. With `retriever`, questions can be answered from any other corpus, such as Wikipedia.
 
     ## Actions
-    With `protocol="tags"` (Search-R1, Tree-GRPO) a turn's text is the action; what counts is its first complete
-    `<search>query</search>` or `<answer>final answer</answer>`. Results come back as
+    With `protocol="tags"` (Search-R1, Tree-GRPO) the action is the full text of a turn, and its first complete
+    `<search>query</search>` or `<answer>final answer</answer>` is executed. Search results are returned as
 
         \\n\\n<information>Doc 1(Title: "…") …\\nDoc 2(Title: "…") …</information>\\n\\n
 
     With `protocol="react"` (ReAct) the actions are `search[title]`, `lookup[keyword]` and `finish[answer]`.
 
-    Only the agent's own text is parsed. Whatever a document contains, it cannot end the episode or answer.
+    Only the agent's own text is parsed, so the content of a document can neither end the episode nor answer.
+
+    ## Observations
+    The first observation is the question. After a search it contains the retrieved text, cut to
+    `observation_budget` characters; an invalid action is answered with a list of the valid ones.
 
     ## Rewards
-    Given at the answer, by `reward`: "em" exact match; "f1" token F1 (as web-agent questions are scored); "sub_em"
-    1 if a gold answer occurs within the answer; "lenient" 1 from F1 0.3 on (RAGEN); "shaped" Tree-GRPO's exact
-    match with a format score; "shaped_f1" the same on F1. `success` is exact match whatever the reward.
+    The reward is given for the answer and selected by `reward`; all other steps give 0.
+    * "em": 1 for an exact match after normalization.
+    * "f1": Token F1, as for web-agent questions.
+    * "sub_em": 1 if a gold answer occurs within the answer.
+    * "lenient": 1 if the token F1 is at least 0.3 (RAGEN).
+    * "shaped": Tree-GRPO's exact match combined with a format score.
+    * "shaped_f1": F1 combined with the same format score.
+
+    `success` is exact match, whatever the reward.
 
     ## Episode end
-    With an answer. The last of `max_steps` steps accepts only an answer and ends the episode (truncated) with any
-    other action: the forced last answer of Search-R1, whose `max_turns` is `max_steps - 1`.
+    The episode terminates with an answer. The last of `max_steps` steps accepts only an answer; any other action
+    truncates the episode. This is the forced final answer of Search-R1, whose `max_turns` is `max_steps - 1`.
 
     ## Info
-    `question`; after a search `documents`, the ids shown; at the end `answer`, `em`, `f1`, `sub_em`, and
-    `evidence_recall`, the share of the supporting articles that were seen (where the data set names them).
+    In addition to the common entries:
+    * `question`: Text of the question.
+    * `documents`: Ids of the documents shown, after a search.
+    * `answer`, `em`, `f1`, `sub_em`: Final answer and its scores, at the end of the episode.
+    * `evidence_recall`: Fraction of the supporting articles that were shown, at the end of the episode and if the
+      data set names them.
 
     ## Arguments
-    * `split`: "train", "dev" ("valid" means the same), "test", or what the data set has; None for all.
-    * `dataset`: "encyclopedia", or a data set's name, whose folder is looked for in `data` or `ARBORETUM_DATA`.
-      None: hotpotqa if it is there, else the encyclopedia.
-    * `data`: a data set's folder, or one question file: FlashRAG's JSON lines, HotpotQA's JSON, Search-R1's
+    * `split`: "train", "dev" (synonym "valid"), "test", or any other split of the data set. None selects all.
+    * `dataset`: "encyclopedia", or the name of a data set whose folder is in `data` or `ARBORETUM_DATA`. None
+      selects hotpotqa if it is available, else the encyclopedia.
+    * `data`: Folder of a data set, or a question file: FlashRAG's JSON lines, HotpotQA's JSON or Search-R1's
       parquet.
-    * `retriever`: an index folder, a corpus file, the http:// address of a retrieval server, or a `Retriever`.
-      None: BM25 over the data set's own corpus.
+    * `retriever`: Index folder, corpus file, http:// address of a retrieval server, or `Retriever`. None selects
+      BM25 over the data set's own corpus.
     * `protocol`: "tags" or "react".
-    * `topk=3`: documents shown for a search (tags).
-    * `hops`: only questions of so many hops (an integer or several).
-    * `observation_budget=4000`: the most characters of document text shown at once.
-    * `max_steps=8`: seven turns and the last answer.
-    * `retrieval_bonus=0.0`: in the shaped reward, what a wrong answer earns if a gold one had been retrieved.
-    * `encyclopedia_seed=0`: another seed, another made-up world.
+    * `topk=3`: Number of documents per search (tags).
+    * `hops`: Number of hops, or several numbers, to which questions are restricted. None selects all questions.
+    * `reward="em"`: Reward function (see above).
+    * `observation_budget=4000`: Maximum number of characters of document text per observation.
+    * `max_steps=8`: Step limit: seven turns and the final answer. None lifts it.
+    * `retrieval_bonus=0.0`: Bonus of the shaped reward for a wrong answer in a well-formed dialogue if a gold
+      answer was retrieved.
+    * `encyclopedia_seed=0`: Seed of the generated encyclopedia.
 
     ## State
-    `state_key` is the question together with what is known: the set of documents shown, the place on the open page
-    (react), whether the episode has ended; with a shaped reward also the standing of the format, which a refused
-    turn breaks for good. Queries and the order of reading do not count.
+    `state_key` consists of the question, the set of documents shown, the position on the open page (react), and
+    the answer, if given. With a shaped reward it includes the state of the format, which a refused turn breaks for
+    the rest of the episode. Queries and the order of documents are not part of it.
+
+    ## Expert
+    `expert_actions()` is an oracle with access to the gold answer: it searches for every supporting article that
+    has not been shown, then answers. It is None if the data set publishes no answer.
 
     ## Errors
-    A retrieval server that fails raises `RetrievalError` out of `step`. The state is then unchanged: call `step`
-    again later, or `restore` any snapshot.
+    If a retrieval server fails, `step` raises `RetrievalError` and leaves the state unchanged: call `step` again
+    later, or `restore` a snapshot.
 
     ## Source
     Search-R1 (Jin et al., 2025, arXiv:2503.09516), Tree-GRPO (Ji et al., 2025, arXiv:2509.21240), ReAct (Yao et
-    al., 2023, arXiv:2210.03629). The text of a refusal is ours.
+    al., 2023, arXiv:2210.03629). Refusal texts are our own.
     """
 
     def __init__(
@@ -131,7 +151,7 @@ class SearchQA(TextEnv[Inquiry]):
         if reward not in get_args(Reward):
             raise unknown_name("reward", reward, get_args(Reward))
         if reward in _SHAPED and protocol != "tags":
-            raise ConfigurationError(f'reward="{reward}" scores the format of the tags; it needs protocol="tags".')
+            raise ConfigurationError(f'reward="{reward}" scores the format of tags; it needs protocol="tags".')
         if topk < 1 or observation_budget < 1:
             raise ConfigurationError(
                 f"topk and observation_budget must be positive, not {topk} and {observation_budget}."
@@ -151,7 +171,7 @@ class SearchQA(TextEnv[Inquiry]):
             reward_mode=reward_mode,
             admissible=admissible,
             render_mode=render_mode,
-            # What the frame of an observation and a question may add, or escaped tags (`&lt;`) lengthen.
+            # Allows for the question, the text around documents, and escaped tags (`&lt;` has four characters).
             max_observation=4 * observation_budget + 4096,
             max_action=8192,
         )
@@ -166,7 +186,7 @@ class SearchQA(TextEnv[Inquiry]):
         self._question = Question("", "", ())
         self._shown: tuple[str, ...] | None = None
 
-    # ------------------------------------------------------------------ the contract of text worlds
+    # ------------------------------------------------------------------ TextEnv interface
 
     @property
     def instructions(self) -> str:
@@ -174,7 +194,7 @@ class SearchQA(TextEnv[Inquiry]):
 
     @property
     def question(self) -> Question:
-        """The open question."""
+        """Question of the current task."""
         return self._question
 
     def _named_task(self, options: Mapping[str, Any]) -> str | None:
@@ -188,9 +208,7 @@ class SearchQA(TextEnv[Inquiry]):
     def _open(self, task: str) -> Inquiry:
         question = self._questions.get(task)
         if question is None:
-            raise ConfigurationError(
-                f"the task {task!r} is not in the split or of the hops that this world plays."
-            )
+            raise ConfigurationError(f"the task {task!r} is not in the chosen split and hops; see `tasks`.")
         self._question = question
         self._shown = None
         text = self._question.question
@@ -216,20 +234,20 @@ class SearchQA(TextEnv[Inquiry]):
         return () if self._ended else None
 
     def random_action(self, rng: random.Random) -> str:
-        """Chance: with even odds search for a random word of the question, or answer with a random title seen."""
+        """Return, with equal probability, a search for a word of the question or an answer with a title shown."""
         if self._ended:
             return ""
         titles = [title for _, title in self._state.known]
         last = self.max_steps is not None and self._steps + 1 >= self.max_steps
         if last or (titles and rng.random() < 0.5):
-            return self._write("answer", rng.choice(titles or ["no"]))
-        return self._write("search", rng.choice(self._question.question.rstrip("?").split()))
+            return self._format_action("answer", rng.choice(titles or ["no"]))
+        return self._format_action("search", rng.choice(self._question.question.rstrip("?").split()))
 
     def expert_actions(self) -> list[str] | None:
-        """Search for every supporting article not yet seen, in the order of reading, then give the gold answer.
+        """Return searches for the supporting articles not yet shown, in reading order, and the gold answer.
 
-        An oracle: it knows the gold answer. Where steps run short it answers with what is left of them. None where
-        the data set publishes no answer.
+        The expert is an oracle with access to the gold answer. If there are too few steps for all searches, the
+        last ones are omitted. Returns None if the data set publishes no answer.
         """
         if self._ended or not self._question.golden_answers:
             return None
@@ -237,8 +255,8 @@ class SearchQA(TextEnv[Inquiry]):
         wanted = [title for title in self._question.evidence if title not in seen]
         if self.max_steps is not None:
             wanted = wanted[: self.max_steps - self._steps - 1]
-        return [self._write("search", title) for title in wanted] + [
-            self._write("answer", self._question.golden_answers[0])
+        return [self._format_action("search", title) for title in wanted] + [
+            self._format_action("answer", self._question.golden_answers[0])
         ]
 
     def _details(self) -> Mapping[str, Any]:
@@ -249,63 +267,63 @@ class SearchQA(TextEnv[Inquiry]):
             details |= self._scores()
         return details
 
-    # ------------------------------------------------------------------ the two dialogues
+    # ------------------------------------------------------------------ protocols
 
     def _apply_tags(self, action: str, last: bool) -> Outcome:
         state = self._state
-        move = tags.parse(action)
-        spoken = tags.advance(state.format, tags.cut(action))
-        if move is not None and move.kind == "answer":
-            return self._answer(move.text, spoken)
-        if last or move is None or not move.text:
+        parsed = tags.parse_action(action)
+        format_state = tags.advance(state.format, tags.truncate_turn(action))
+        if parsed is not None and parsed.kind == "answer":
+            return self._answer(parsed.text, format_state)
+        if last or parsed is None or not parsed.text:
             if self.reward in _SHAPED:
-                # What was said stays part of the dialogue, which can no longer become a well-formed one.
+                # A refused turn remains part of the dialogue, so the dialogue can no longer be well-formed.
                 self._state = state._replace(format=FormatState.BROKEN)
             refusal = tags.SEARCHES_USED_UP if last else tags.REFUSAL
             return Outcome(refusal, 0.0, False, False, False, self._state != state)
-        documents = self._retrieve(move.text, self.topk)
-        observation = tags.information(documents, self.observation_budget)
-        shown = tags.shown(documents, self.observation_budget)
-        self._know(shown, observation, format=tags.advance(spoken, observation))
+        documents = self._retrieve(parsed.text, self.topk)
+        observation = tags.format_results(documents, self.observation_budget)
+        shown = tags.visible_documents(documents, self.observation_budget)
+        self._record_documents(shown, observation, format=tags.advance(format_state, observation))
         return self._outcome(observation, state)
 
     def _apply_react(self, action: str, last: bool) -> Outcome:
         state = self._state
-        move = react.parse(action)
-        if move is not None and move.kind == "finish":
-            return self._answer(move.text, state.format)
-        if last or move is None or not move.text:
+        parsed = react.parse_action(action)
+        if parsed is not None and parsed.kind == "finish":
+            return self._answer(parsed.text, state.format)
+        if last or parsed is None or not parsed.text:
             return self._refuse(react.SEARCHES_USED_UP if last else react.REFUSAL)
-        if move.kind == "search":
-            documents = self._retrieve(move.text, _REACT_POOL)
-            page = react.find_page(move.text, documents)
+        if parsed.kind == "search":
+            documents = self._retrieve(parsed.text, _REACT_CANDIDATES)
+            page = react.find_page(parsed.text, documents)
             if page:
-                sentences = tuple(react.sentences(" ".join(document.text for document in page)))
-                observation = react.opening(sentences)[: self.observation_budget]
-                self._know(page, observation, page=sentences, keyword="", looked_up=0)
+                sentences = tuple(react.split_sentences(" ".join(document.text for document in page)))
+                observation = react.format_opening(sentences)[: self.observation_budget]
+                self._record_documents(page, observation, page=sentences, keyword="", looked_up=0)
             else:
-                observation = react.not_found(move.text, documents)[: self.observation_budget]
-                self._know([], observation)
+                observation = react.format_not_found(parsed.text, documents)[: self.observation_budget]
+                self._record_documents([], observation)
             return self._outcome(observation, state)
         if not state.page:
             return self._refuse("No page is open; search for one first.")
-        index = state.looked_up if move.text.lower() == state.keyword else 0
-        found, more = react.lookup(state.page, move.text, index)
+        index = state.looked_up if parsed.text.lower() == state.keyword else 0
+        found, more = react.lookup(state.page, parsed.text, index)
         found = found[: self.observation_budget]
-        self._know([], found, keyword=move.text.lower(), looked_up=index + more)
+        self._record_documents([], found, keyword=parsed.text.lower(), looked_up=index + more)
         return self._outcome(found, state)
 
     def _retrieve(self, query: str, k: int) -> list[Document]:
         return [hit.document for hit in self.retriever.search([query], k)[0]]
 
-    def _know(self, documents: Sequence[Document], observation: str, **changes: Any) -> None:
-        """Replace the state by one in which these documents are known too."""
+    def _record_documents(self, documents: Sequence[Document], observation: str, **changes: Any) -> None:
+        """Update the state after an observation that shows these documents."""
         state = self._state
         fresh = dict.fromkeys((document.id, document.title) for document in documents)
         evidence = state.evidence
         if not evidence and self._question.golden_answers:
-            text = normalise(observation)
-            evidence = any(normalise(gold) in text for gold in self._question.golden_answers)
+            text = normalize(observation)
+            evidence = any(normalize(gold) in text for gold in self._question.golden_answers)
         known = tuple(dict.fromkeys((*state.known, *fresh)))
         self._state = state._replace(observation=observation, known=known, evidence=evidence, **changes)
         self._shown = tuple(document.id for document in documents)
@@ -319,34 +337,34 @@ class SearchQA(TextEnv[Inquiry]):
     def _refuse(self, text: str) -> Outcome:
         return Outcome(text, 0.0, False, False, False, False)
 
-    def _answer(self, answer: str, spoken: FormatState) -> Outcome:
+    def _answer(self, answer: str, format_state: FormatState) -> Outcome:
         observation = f"Answer: {answer[: self.observation_budget]}"
-        self._state = self._state._replace(observation=observation, answer=answer, format=spoken)
-        return Outcome(observation, self._score(), True, self._right(), True, True)
+        self._state = self._state._replace(observation=observation, answer=answer, format=format_state)
+        return Outcome(observation, self._score(), True, self._is_correct(), True, True)
 
     # ------------------------------------------------------------------ scores
 
-    def _right(self) -> bool:
+    def _is_correct(self) -> bool:
         answer = self._state.answer
         return answer is not None and scoring.exact_match(answer, self._question.golden_answers)
 
     def _score(self) -> float:
-        """The reward of the answer given."""
+        """Return the reward of the answer given."""
         state, golds = self._state, self._question.golden_answers
         answer = state.answer or ""
         well_formed = state.format is FormatState.ANSWERED
         match self.reward:
             case "em":
-                return float(self._right())
+                return float(self._is_correct())
             case "f1":
                 return scoring.f1(answer, golds)
             case "sub_em":
                 return float(scoring.sub_exact_match(answer, golds))
             case "lenient":
-                return float(self._right() or scoring.f1(answer, golds) >= scoring.LENIENT_F1)
+                return float(self._is_correct() or scoring.f1(answer, golds) >= scoring.LENIENT_F1)
             case "shaped":
                 return scoring.shaped_em(
-                    self._right(), True, well_formed, state.evidence, retrieval=self.retrieval_bonus
+                    self._is_correct(), True, well_formed, state.evidence, retrieval=self.retrieval_bonus
                 )
             case "shaped_f1":
                 return scoring.shaped_f1(scoring.f1(answer, golds), True, well_formed)
@@ -356,7 +374,7 @@ class SearchQA(TextEnv[Inquiry]):
         given = answer is not None
         scores: dict[str, Any] = {
             "answer": answer if answer is not None else "",
-            "em": float(self._right()),
+            "em": float(self._is_correct()),
             "f1": scoring.f1(answer or "", golds) if given else 0.0,
             "sub_em": float(given and scoring.sub_exact_match(answer or "", golds)),
         }
@@ -366,7 +384,7 @@ class SearchQA(TextEnv[Inquiry]):
             scores["evidence_recall"] = sum(title in seen for title in wanted) / len(wanted)
         return scores
 
-    def _write(self, kind: Literal["search", "answer"], text: str) -> str:
+    def _format_action(self, kind: Literal["search", "answer"], text: str) -> str:
         if self.protocol == "react":
             return f"search[{text}]" if kind == "search" else f"finish[{text}]"
         action = f"<{kind}>{text}</{kind}>"

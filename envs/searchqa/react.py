@@ -1,4 +1,4 @@
-"""The ReAct dialogue (Yao et al., 2023) for questions: search[title], lookup[keyword], finish[answer]."""
+"""ReAct protocol for question answering (Yao et al., 2023): search[title], lookup[keyword], finish[answer]."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _NUMBERED = re.compile(r"(?:.*\n)?\s*Action(?: \d+)?:\s*(.*)\s*", re.DOTALL)
 _SENTENCE_END = re.compile(
     r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\bMr\.)(?<!\bDr\.)(?<!\bSt\.)(?<!\bJr\.)(?<!\bMrs\.)\s+(?=[^a-z\s])"
 )
-"""A full stop that ends no initial and no common abbreviation, before anything but a small letter."""
+"""End of a sentence: punctuation that does not end an initial or a common abbreviation, not before lower case."""
 
 SENTENCES_SHOWN = 5
-"""How many sentences of a page a search shows (ReAct's HotpotQA environment)."""
+"""Number of sentences of a page that a search shows (ReAct's HotpotQA environment)."""
 SIMILAR_SHOWN = 5
-"""How many titles are offered when there is no page of the title asked for."""
+"""Number of similar titles that are shown if no page has the requested title."""
 
 REFUSAL = "That action is not valid. The actions are search[entity], lookup[keyword] and finish[answer]."
 SEARCHES_USED_UP = "There are no steps left for looking things up. Only finish[answer] was accepted."
@@ -31,15 +31,15 @@ INSTRUCTIONS = (
 )
 
 
-class Move(NamedTuple):
+class ParsedAction(NamedTuple):
     """A parsed action and its argument."""
 
     kind: Literal["search", "lookup", "finish"]
     text: str
 
 
-def parse(action: str) -> Move | None:
-    """One action such as `Search[Milhouse]`, in any case, optionally after `Action:` or `Action 3:`; else None."""
+def parse_action(action: str) -> ParsedAction | None:
+    """Parse an action such as `Search[Milhouse]`, in any case, optionally after `Action:` or `Action 3:`."""
     text = action.strip()
     match = _ACTION.fullmatch(text)
     if match is None:
@@ -49,37 +49,43 @@ def parse(action: str) -> Move | None:
         return None
     kind = match[1].lower()
     argument = match[2].strip()
-    return Move("search" if kind == "search" else "lookup" if kind == "lookup" else "finish", argument)
+    return ParsedAction("search" if kind == "search" else "lookup" if kind == "lookup" else "finish", argument)
 
 
-def sentences(text: str) -> list[str]:
-    """The sentences of a page, each on one line."""
+def split_sentences(text: str) -> list[str]:
+    """Split the text of a page into sentences without line breaks."""
     flat = " ".join(text.split())
     return [part for part in _SENTENCE_END.split(flat) if part]
 
 
 def find_page(entity: str, documents: Sequence[Document]) -> list[Document]:
-    """The retrieved passages whose title is `entity`, whatever the case: one page, in the order of their ids."""
+    """Return the passages with the title `entity` (in any case), which form a page, in the order of their ids."""
     wanted = " ".join(entity.casefold().split())
     page = [d for d in documents if " ".join(d.title.casefold().split()) == wanted]
     return sorted(page, key=lambda d: (len(d.id), d.id))
 
 
-def opening(page_sentences: Sequence[str]) -> str:
-    """What a search shows of the page it found."""
-    return " ".join(page_sentences[:SENTENCES_SHOWN]) or "The page is empty."
+def format_opening(sentences: Sequence[str]) -> str:
+    """Return the observation of a search that found a page."""
+    return " ".join(sentences[:SENTENCES_SHOWN]) or "The page is empty."
 
 
-def not_found(entity: str, documents: Sequence[Document]) -> str:
-    """What a search shows when no page has the title."""
+def format_not_found(entity: str, documents: Sequence[Document]) -> str:
+    """Return the observation of a search for a title that no page has."""
     titles = list(dict.fromkeys(" ".join(d.title.split()) for d in documents))[:SIMILAR_SHOWN]
     return f"Could not find [{' '.join(entity.split())[:200]}]. Similar: {titles}."
 
 
-def lookup(page_sentences: Sequence[str], keyword: str, index: int) -> tuple[str, bool]:
-    """The sentence of rank `index` that contains `keyword` (any case), and whether there is one."""
+def lookup(sentences: Sequence[str], keyword: str, index: int) -> tuple[str, bool]:
+    """Return the observation of a lookup, and True if there is a result.
+
+    Args:
+        sentences: Sentences of the open page.
+        keyword: Keyword, in any case.
+        index: 0-based number of the result to show.
+    """
     wanted = keyword.lower()
-    results = [sentence for sentence in page_sentences if wanted in sentence.lower()]
+    results = [sentence for sentence in sentences if wanted in sentence.lower()]
     if index >= len(results):
         return "No more results.", False
     return f"(Result {index + 1} / {len(results)}) {results[index]}", True

@@ -1,6 +1,6 @@
-"""Scoring of short answers: exact match, sub-string match, token F1, and the shaped rewards built on them.
+"""Scores of short answers: exact match, substring match, token F1, and the shaped rewards based on them.
 
-Normalisation and F1 follow the SQuAD evaluation (Rajpurkar et al., 2016) as HotpotQA extended it (Yang et al.,
+Normalization and F1 follow the SQuAD evaluation (Rajpurkar et al., 2016) as HotpotQA extended it (Yang et al.,
 2018); the shaped rewards follow Search-R1 v0.3 and Tree-GRPO (format score 0.2, final-format score 0.1, retrieval
 score 0).
 """
@@ -19,39 +19,41 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _CLOSED_CLASS = frozenset({"yes", "no", "noanswer"})
 
 STRUCTURE_SCORE = 0.2
-"""What a well-formed dialogue is worth beside its answer (Tree-GRPO's `structure_format_score`)."""
+"""Score of a well-formed dialogue with a wrong answer (Tree-GRPO's `structure_format_score`)."""
 FINAL_SCORE = 0.1
-"""What any answer at all is worth in a malformed dialogue (Tree-GRPO's `final_format_score`)."""
+"""Score of a wrong answer in a malformed dialogue (Tree-GRPO's `final_format_score`)."""
 LENIENT_F1 = 0.3
-"""RAGEN counts an answer as right from this F1 on."""
+"""Minimum F1 of a correct answer in RAGEN."""
 
 
-def normalise(text: str) -> str:
-    """Lower-case, delete ASCII punctuation, drop the words a, an and the, collapse white space.
+def normalize(text: str) -> str:
+    """Lower-case a text, delete ASCII punctuation and the words a, an and the, and collapse white space.
 
-    Punctuation is deleted, not replaced: "Eiffel-Tower" becomes "eiffeltower". Other Unicode is left alone.
+    Punctuation is deleted rather than replaced by spaces: "Eiffel-Tower" becomes "eiffeltower". Other Unicode
+    punctuation is kept.
     """
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_DELETE_PUNCTUATION)).split())
 
 
 def exact_match(prediction: str, golds: Iterable[str]) -> bool:
-    """Whether the normalised prediction equals a normalised gold answer."""
-    wanted = normalise(prediction)
-    return any(normalise(gold) == wanted for gold in golds)
+    """Return True if the normalized prediction equals a normalized gold answer."""
+    wanted = normalize(prediction)
+    return any(normalize(gold) == wanted for gold in golds)
 
 
 def sub_exact_match(prediction: str, golds: Iterable[str]) -> bool:
-    """Whether a normalised gold answer occurs within the normalised prediction."""
-    text = normalise(prediction)
-    return any(normalise(gold) in text for gold in golds)
+    """Return True if a normalized gold answer occurs within the normalized prediction."""
+    text = normalize(prediction)
+    return any(normalize(gold) in text for gold in golds)
 
 
 def f1(prediction: str, golds: Iterable[str]) -> float:
-    """Token F1: the harmonic mean of precision and recall of the bags of words, at its best over the golds.
+    """Return the maximum token F1 over the gold answers.
 
-    Where either side is "yes", "no" or "noanswer", only equality counts.
+    F1 is the harmonic mean of the precision and recall of the bags of words. If either side is "yes", "no" or
+    "noanswer", the score is 1 for equality and 0 otherwise.
     """
-    return max((_f1(normalise(prediction), normalise(gold)) for gold in golds), default=0.0)
+    return max((_f1(normalize(prediction), normalize(gold)) for gold in golds), default=0.0)
 
 
 def _f1(prediction: str, gold: str) -> float:
@@ -75,17 +77,20 @@ def shaped_em(
     final: float = FINAL_SCORE,
     retrieval: float = 0.0,
 ) -> float:
-    """Tree-GRPO's training reward on exact match.
+    """Return Tree-GRPO's training reward, based on exact match.
 
     Args:
-        correct: exact match of the answer.
-        answered: whether there was an answer at all.
-        well_formed: whether the dialogue follows the grammar of `tags.advance`.
-        evidence: whether a gold answer occurred in a retrieved block; worth `retrieval` to a wrong answer.
+        correct: True if the answer is an exact match.
+        answered: True if there is an answer.
+        well_formed: True if the dialogue matches the grammar of `tags.advance`.
+        evidence: True if a gold answer occurred in a retrieved block.
+        structure: Score of a well-formed dialogue.
+        final: Score of a wrong answer in a malformed dialogue.
+        retrieval: Bonus of a wrong answer in a well-formed dialogue if `evidence` is True.
 
     Returns:
-        1 right and well formed; 1 − structure right; structure (+ retrieval) wrong but well formed; final wrong
-        and malformed; 0 without an answer.
+        For a correct answer: 1 if well-formed, else 1 − structure. For a wrong answer: structure (+ retrieval) if
+        well-formed, else final. Without an answer: structure if well-formed, else 0.
     """
     if not answered:
         return structure if well_formed else 0.0
@@ -97,11 +102,17 @@ def shaped_em(
 
 
 def shaped_f1(score: float, answered: bool, well_formed: bool, *, structure: float = STRUCTURE_SCORE) -> float:
-    """The web-agent variant: F1 in place of exact match.
+    """Return the web-agent variant of the reward, with F1 in place of exact match.
+
+    Args:
+        score: F1 of the answer.
+        answered: True if there is an answer.
+        well_formed: True if the dialogue matches the grammar of `tags.advance`.
+        structure: Score of a well-formed dialogue.
 
     Returns:
-        With some overlap: F1 when well formed, F1 − structure when not (possibly negative). With none: structure
-        when an answer was given in a well-formed dialogue, else 0.
+        For an answer with positive F1: F1 if well-formed, else F1 − structure, which may be negative. For an
+        answer with zero F1: structure if well-formed, else 0. Without an answer: 0.
     """
     if answered and score > 0.0:
         return score if well_formed else score - structure
@@ -116,18 +127,18 @@ def score_transcript(
     final: float = FINAL_SCORE,
     retrieval: float = 0.0,
 ) -> float:
-    """`shaped_em` of a whole recorded response (agent turns with the information blocks between them).
+    """Return `shaped_em` of a complete recorded response: agent turns with information blocks between them.
 
-    The prompt must not be part of it. Text within information blocks is never taken for an answer.
+    The response must not contain the prompt. Text in information blocks is never treated as an answer.
     """
-    spoken = INFORMATION.sub("", response)
-    answers = re.findall(r"<answer>(.*?)</answer>", spoken, re.DOTALL)
-    blocks = [normalise(block) for block in INFORMATION.findall(response)]
+    agent_text = INFORMATION.sub("", response)
+    answers = re.findall(r"<answer>(.*?)</answer>", agent_text, re.DOTALL)
+    blocks = [normalize(block) for block in INFORMATION.findall(response)]
     return shaped_em(
         correct=bool(answers) and exact_match(answers[-1].strip(), golds),
         answered=bool(answers),
         well_formed=advance(FormatState.START, response) is FormatState.ANSWERED,
-        evidence=any(normalise(gold) in block for gold in golds for block in blocks),
+        evidence=any(normalize(gold) in block for gold in golds for block in blocks),
         structure=structure,
         final=final,
         retrieval=retrieval,

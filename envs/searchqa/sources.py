@@ -1,4 +1,4 @@
-"""Where a world's questions and its corpus come from: the generated encyclopedia, or data on disk."""
+"""Sources of questions and corpora: the generated encyclopedia, or data on disk."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from ..retrieval.factory import open_retriever
 from ..retrieval.interface import Document, Retriever
 from .datasets import SUFFIXES, Question, choose_split, context_corpus, corpus_file, question_files, read_questions
 from .encyclopedia import SPLITS, encyclopedia
-from .questions import generated_questions
+from .questions import generate_questions
 
 ENCYCLOPEDIA = "encyclopedia"
 DEFAULT_DATASET = "hotpotqa"
-"""What is played without `dataset=` where its folder is there."""
+"""Data set that is used without `dataset=` if its folder exists."""
 
 _NUMBER_OF_HOPS = re.compile(r"(\d)hop")
 
 
 class Source(NamedTuple):
-    """Questions by task name, and the corpus to search.
+    """Questions by task id, and a retriever.
 
     Attributes:
-        name: identifies the questions and, if it is the data set's own, the corpus.
-        questions: by task name, in the order of the tasks.
-        retriever: over the data set's own corpus.
+        name: Name of the data set, or the encyclopedia's name with its seed.
+        questions: Questions by task id, in task order.
+        retriever: Retriever that was requested, or else one over the data set's own corpus.
     """
 
     name: str
@@ -46,32 +46,42 @@ def open_source(
     retriever: Retriever | str | Path | None,
     seed: int,
 ) -> Source:
-    """Find the questions and the corpus.
+    """Open the questions and the retriever of an environment.
+
+    Args:
+        dataset: Name of a data set, or "encyclopedia"; None selects `DEFAULT_DATASET` if available, else the
+            encyclopedia.
+        data: Folder of the data set, or a question file; None selects `ARBORETUM_DATA`.
+        split: Split of the questions; None selects all splits.
+        hops: Number of hops, or several numbers; None selects all questions.
+        retriever: Retriever, or an argument of `open_retriever`; None selects the data set's own corpus.
+        seed: Seed of the encyclopedia.
 
     Raises:
-        ConfigurationError: an unknown data set or split, no question with so many hops, no corpus to search.
-        DataError: a file is missing or malformed.
+        ConfigurationError: The data set or split is unknown, no question has the number of hops, or there is no
+            corpus.
+        DataError: A file is missing or malformed.
     """
-    folder = _folder(dataset, data)
+    folder = _find_folder(dataset, data)
     if folder is None:
         name, by_split = (
             f"{ENCYCLOPEDIA}-{seed}",
-            {s: generated_questions(seed, s) for s in _generated_splits(split)},
+            {s: generate_questions(seed, s) for s in _generated_splits(split)},
         )
-        own: Sequence[Path] = ()
+        question_paths: Sequence[Path] = ()
     else:
         name = str(folder.name)
         files = {folder.name.partition(".")[0]: folder} if folder.is_file() else question_files(folder)
         if not files:
-            raise DataError(folder, f"holds no question file (one of {', '.join(f'*{s}' for s in SUFFIXES)}).")
+            raise DataError(folder, f"contains no question file (one of {', '.join(f'*{s}' for s in SUFFIXES)}).")
         if folder.is_file() and split is not None and split not in files:
-            raise ConfigurationError(f"{folder} is one file, with no split {split!r}; leave split out.")
+            raise ConfigurationError(f"{folder} is a single file with no split {split!r}; omit split=.")
         chosen = choose_split(split, files, folder)
-        by_split = {s: _read(files[s], *_stamp(files[s])) for s in chosen}
-        own = [files[s] for s in chosen]
-    wanted = _wanted_hops(hops)
+        by_split = {s: _read(files[s], *_file_stamp(files[s])) for s in chosen}
+        question_paths = [files[s] for s in chosen]
+    wanted = _parse_hops(hops)
     questions = {
-        _task(name_of_split, question, generated=folder is None): question
+        _task_id(name_of_split, question, generated=folder is None): question
         for name_of_split, found in by_split.items()
         for question in found
         if wanted is None or number_of_hops(question) in wanted
@@ -83,34 +93,37 @@ def open_source(
     elif folder is None:
         found_retriever = _encyclopedia_index(seed)
     else:
-        found_retriever = _own_index(folder, own)
+        found_retriever = _dataset_index(folder, question_paths)
     return Source(name, questions, found_retriever)
 
 
 def number_of_hops(question: Question) -> int | None:
-    """How many articles a question takes: as its file says (generated, MuSiQue), else its supporting titles."""
+    """Return the number of hops of a question, or None if it is unknown.
+
+    The metadata (encyclopedia) or the id (MuSiQue) gives it; otherwise it is the number of supporting titles.
+    """
     stated = question.metadata.get("hops")
     if isinstance(stated, int):
         return stated
-    named = _NUMBER_OF_HOPS.match(question.id)  # MuSiQue's ids begin with 2hop__, 3hop1__, 4hop2__
+    named = _NUMBER_OF_HOPS.match(question.id)  # MuSiQue's ids begin with 2hop__, 3hop1__, 4hop2__.
     if named:
         return int(named[1])
     return len(question.evidence) or None
 
 
-def _folder(dataset: str | None, data: str | Path | None) -> Path | None:
-    """The data set's folder or file; None for the generated encyclopedia."""
+def _find_folder(dataset: str | None, data: str | Path | None) -> Path | None:
+    """Return the data set's folder or file; None for the generated encyclopedia."""
     if dataset == ENCYCLOPEDIA:
         if data is not None:
-            raise ConfigurationError("the encyclopedia is generated; leave data= out.")
+            raise ConfigurationError("the encyclopedia is generated; omit data=.")
         return None
     if data is not None and Path(data).expanduser().is_file():
         return Path(data).expanduser()
     folder = data_folder(dataset or DEFAULT_DATASET, data)
     if folder is None and dataset is not None:
         raise ConfigurationError(
-            f"the data set {dataset!r} is not here; `arboretum data get {dataset}` fetches it, or give data= its"
-            " folder, or set ARBORETUM_DATA to the folder that holds it."
+            f"the data set {dataset!r} was not found; download it with `arboretum data get {dataset}`, pass its"
+            " folder as data=, or set ARBORETUM_DATA to the folder that contains it."
         )
     return folder
 
@@ -124,20 +137,20 @@ def _generated_splits(split: str | None) -> tuple[str, ...]:
     return (split,)
 
 
-def _wanted_hops(hops: int | Sequence[int] | None) -> frozenset[int] | None:
+def _parse_hops(hops: int | Sequence[int] | None) -> frozenset[int] | None:
     if hops is None:
         return None
     wanted = frozenset([hops] if isinstance(hops, int) else hops)
     if not wanted or not all(isinstance(n, int) and n >= 1 for n in wanted):
-        raise ConfigurationError(f"hops must be a positive integer or several, not {hops!r}.")
+        raise ConfigurationError(f"hops must be a positive integer or a sequence of them, not {hops!r}.")
     return wanted
 
 
-def _task(split: str, question: Question, generated: bool) -> str:
+def _task_id(split: str, question: Question, generated: bool) -> str:
     return question.id if generated else f"{split}/{question.id}"
 
 
-def _stamp(path: Path) -> tuple[int, int]:
+def _file_stamp(path: Path) -> tuple[int, int]:
     stat = path.stat()
     return stat.st_size, stat.st_mtime_ns
 
@@ -152,12 +165,12 @@ def _encyclopedia_index(seed: int) -> BM25:
     return BM25.of(encyclopedia(seed).documents())
 
 
-def _own_index(folder: Path, files: Sequence[Path]) -> Retriever:
-    """BM25 over the corpus beside the questions, or over the paragraphs that come with them."""
+def _dataset_index(folder: Path, files: Sequence[Path]) -> Retriever:
+    """Return a retriever over the corpus beside the questions, or BM25 over their context paragraphs."""
     corpus = corpus_file(folder.parent if folder.is_file() else folder)
     if corpus is not None:
         return open_retriever(corpus)
-    stamps = tuple((file, *_stamp(file)) for file in files)
+    stamps = tuple((file, *_file_stamp(file)) for file in files)
     return _context_index(stamps)
 
 
@@ -166,7 +179,7 @@ def _context_index(files: tuple[tuple[Path, int, int], ...]) -> BM25:
     documents: list[Document] = context_corpus(q for file in files for q in _read(*file))
     if not documents:
         raise ConfigurationError(
-            f"there is no corpus beside {files[0][0]}: put corpus.jsonl there, or give retriever= an index"
+            f"there is no corpus beside {files[0][0]}: add corpus.jsonl there, or set retriever= to an index"
             " folder, a corpus file or the address of a retrieval server."
         )
     return BM25.of(documents)

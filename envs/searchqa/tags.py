@@ -1,7 +1,7 @@
-"""The tags dialogue of Search-R1 and Tree-GRPO: `<think>`, `<search>`, `<information>`, `<answer>`.
+"""Tags protocol of Search-R1 and Tree-GRPO: `<think>`, `<search>`, `<information>`, `<answer>`.
 
-Only the agent's own text is ever parsed; what a corpus contains cannot act. Tags inside retrieved text are still
-written with `&lt;`, so that whoever reads a whole transcript later cannot be misled either.
+Only the agent's own text is parsed, so the content of a corpus cannot trigger an action. Tags inside retrieved
+text are nevertheless escaped with `&lt;`, so that parsers of complete transcripts are not misled either.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ INSTRUCTIONS = (
 )
 
 
-class Move(NamedTuple):
-    """A parsed action: search for `text`, or answer with it."""
+class ParsedAction(NamedTuple):
+    """A parsed action: search for `text`, or answer with `text`."""
 
     kind: Literal["search", "answer"]
     text: str
 
 
-def cut(turn: str) -> str:
-    """A turn's text up to and including its first `</search>`, else its first `</answer>`, else all of it."""
+def truncate_turn(turn: str) -> str:
+    """Cut a turn after its first `</search>`, else after its first `</answer>`, else not at all."""
     for closing in ("</search>", "</answer>"):
         end = turn.find(closing)
         if end >= 0:
@@ -50,32 +50,32 @@ def cut(turn: str) -> str:
     return turn
 
 
-def parse(turn: str) -> Move | None:
-    """The action of one turn: the first complete search or answer pair of the cut text, stripped; else None."""
-    match = _PAIR.search(cut(turn))
+def parse_action(turn: str) -> ParsedAction | None:
+    """Return the first complete search or answer of the truncated turn, or None if there is none."""
+    match = _PAIR.search(truncate_turn(turn))
     if match is None:
         return None
-    return Move("search" if match[1] == "search" else "answer", match[2].strip())
+    return ParsedAction("search" if match[1] == "search" else "answer", match[2].strip())
 
 
-def neutralise(text: str) -> str:
-    """Retrieved text with the angle brackets of the dialogue's own tags written as `&lt;`."""
+def escape_tags(text: str) -> str:
+    """Replace the opening angle bracket of the protocol's tags in a retrieved text by `&lt;`."""
     return _FOREIGN_TAG.sub("&lt;", text)
 
 
-def information(documents: Sequence[Document], budget: int) -> str:
-    """The observation of a search: `Doc i(Title: {first line}) {rest}` a document, within information tags.
+def format_results(documents: Sequence[Document], budget: int) -> str:
+    """Return the observation of a search: a line `Doc i(Title: {first line}) {rest}` per document, in tags.
 
     Args:
-        documents: in order of rank.
-        budget: the most characters of document text; what lies beyond is cut off, the closing tag never.
+        documents: Documents in order of rank.
+        budget: Maximum number of characters of document text. Longer text is cut; the closing tag is always kept.
     """
-    text = neutralise("".join(_lines(documents)).strip()[:budget])
+    text = escape_tags("".join(_lines(documents)).strip()[:budget])
     return f"\n\n<information>{text}</information>\n\n"
 
 
-def shown(documents: Sequence[Document], budget: int) -> Sequence[Document]:
-    """Those documents of which `information` shows at least the beginning."""
+def visible_documents(documents: Sequence[Document], budget: int) -> Sequence[Document]:
+    """Return the documents of which `format_results` shows at least the beginning."""
     start = 0
     for i, line in enumerate(_lines(documents)):
         if start >= budget:
@@ -93,7 +93,7 @@ def _lines(documents: Sequence[Document]) -> list[str]:
 
 
 class FormatState(Enum):
-    """Where a dialogue stands in the grammar think → (search → information → think)* → answer."""
+    """State of a dialogue in the format grammar think → (search → information → think)* → answer."""
 
     START = "start"
     IN_THINK = "in think"
@@ -108,7 +108,7 @@ class FormatState(Enum):
 
 
 _S = FormatState
-_MOVES: dict[tuple[FormatState, str], FormatState] = {
+_TRANSITIONS: dict[tuple[FormatState, str], FormatState] = {
     (_S.START, "<think>"): _S.IN_THINK,
     (_S.INFORMED, "<think>"): _S.IN_THINK,
     (_S.IN_THINK, "</think>"): _S.THOUGHT,
@@ -119,23 +119,27 @@ _MOVES: dict[tuple[FormatState, str], FormatState] = {
     (_S.THOUGHT, "<answer>"): _S.IN_ANSWER,
     (_S.IN_ANSWER, "</answer>"): _S.ANSWERED,
 }
-_WITHIN = frozenset({_S.IN_THINK, _S.IN_SEARCH, _S.IN_INFORMATION, _S.IN_ANSWER})
+_INSIDE_ELEMENT = frozenset({_S.IN_THINK, _S.IN_SEARCH, _S.IN_INFORMATION, _S.IN_ANSWER})
 
 
 def advance(state: FormatState, text: str) -> FormatState:
-    """The grammar's state after `text`. Between elements only white space may stand; a fault is for ever.
+    """Return the state of the format grammar after `text`.
 
-    A dialogue is well formed if the state at its end is ANSWERED. The text may arrive in pieces, cut anywhere but
-    inside a tag.
+    Only white space is allowed between elements. After an error the state remains BROKEN. A dialogue is
+    well-formed if its final state is ANSWERED. It can be processed in parts, split anywhere except inside a tag.
+
+    Args:
+        state: State before the text.
+        text: Next part of the dialogue.
     """
     position = 0
     for match in _TAG.finditer(text):
-        if state not in _WITHIN and text[position : match.start()].strip():
+        if state not in _INSIDE_ELEMENT and text[position : match.start()].strip():
             return FormatState.BROKEN
-        state = _MOVES.get((state, match[0]), FormatState.BROKEN)
+        state = _TRANSITIONS.get((state, match[0]), FormatState.BROKEN)
         if state is FormatState.BROKEN:
             return state
         position = match.end()
-    if state not in _WITHIN and text[position:].strip():
+    if state not in _INSIDE_ELEMENT and text[position:].strip():
         return FormatState.BROKEN
     return state

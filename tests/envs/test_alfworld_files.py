@@ -1,4 +1,4 @@
-"""Game files good and bad: other releases, damaged files, folders, archives and the cache of compiled games."""
+"""Tests of game files: other releases, malformed files, folders, archives and the cache of compiled games."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def content() -> dict[str, Any]:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Two games of each of two splits, in the original's layout."""
+    """Folder with two games of each of two splits, in the original's layout."""
     for index in range(4):
         folder = tmp_path / "alfworld" / "json_2.1.1" / SPOTS[index % 2] / f"trial_{index}"
         folder.mkdir(parents=True)
@@ -42,7 +42,7 @@ def tree(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def real(data: Path) -> dict[str, Any]:
-    """A real game whose walkthrough puts something down."""
+    """A real game whose walkthrough puts an object down."""
     for _, text in archive_members(data / "alfworld" / "valid_unseen.tar.xz"):
         content: dict[str, Any] = json.loads(text)
         if any(command.startswith("move") for command in content["walkthrough"]):
@@ -58,7 +58,7 @@ def make(folder: Path, **options: Any) -> Any:
 
 
 def as_2_1_1(content: dict[str, Any]) -> dict[str, Any]:
-    """Undo what the 2.1.2 release did to a file: put for move, locations for receptacles, no help."""
+    """Revert a file to release 2.1.1: put instead of move, locations instead of receptacles, no help."""
     grammar, domain = content["grammar"], content["pddl_domain"]
     for new, old in (
         ("move {o} to {r}", "put {o} in/on {r}"),
@@ -76,63 +76,63 @@ def as_2_1_1(content: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_release_2_1_1_speaks_its_own_words(real: dict[str, Any]) -> None:
+def test_release_2_1_1_uses_its_own_commands_and_replies(real: dict[str, Any]) -> None:
     game = compile_game(as_2_1_1(real))
     state = game.start
-    assert "help" not in rules.admissible(game, state)
-    assert rules.play(game, state, "help").text == "Nothing happens."
+    assert "help" not in rules.admissible_commands(game, state)
+    assert rules.step(game, state, "help").text == "Nothing happens."
     places = set()
     for command in real["walkthrough"]:
         if command.startswith("move"):
-            assert rules.play(game, state, command).text == "Nothing happens."
+            assert rules.step(game, state, command).text == "Nothing happens."
             _, thing, number, _, where, which = command.split()
             put = f"put {thing} {number} in/on {where} {which}"
-            assert put in rules.admissible(game, state)
-            state, text, _ = rules.play(game, state, put)
+            assert put in rules.admissible_commands(game, state)
+            state, text, _ = rules.step(game, state, put)
             assert text == f"You put the {thing} {number} in/on the {where} {which}."
         else:
-            state, text, _ = rules.play(game, state, command)
+            state, text, _ = rules.step(game, state, command)
             if command.startswith("go to"):
                 place, _, rest = text.removeprefix("You arrive at ").partition(". ")
                 assert place.split()[0] == "loc"
                 assert place.split()[1].isdigit()
                 assert command.removeprefix("go to ") in rest
                 places.add(place)
-    assert rules.won(game, state)
+    assert rules.is_won(game, state)
     assert places
 
 
-def test_locations_are_numbered_downward_like_everything_else() -> None:
+def test_locations_are_numbered_in_descending_order() -> None:
     ids = ["loc_bar__minus_1_bar_2_bar_0_bar_30", "loc_bar_4_bar_2_bar_0_bar_30", "agent1", "drawer_bar_1"]
     names = display_names(ids)
-    assert names["loc_bar__minus_1_bar_2_bar_0_bar_30"] == "loc 1"  # "_" sorts behind the digits
+    assert names["loc_bar__minus_1_bar_2_bar_0_bar_30"] == "loc 1"  # "_" sorts after the digits
     assert names["loc_bar_4_bar_2_bar_0_bar_30"] == "loc 2"
     assert names["agent1"] == "agent1 "
 
 
-def test_basins_are_named_by_their_part() -> None:
+def test_basins_are_named_after_their_part() -> None:
     names = display_names(["sink_bar_1_bar_2_bar_sinkbasin", "sink_bar_1_bar_2", "bathtub_bar_1_bar_sinkbasin"])
     assert list(names.values()) == ["bathtubbasin 1", "sink 1", "sinkbasin 1"]
 
 
-def test_help_may_be_a_rule_of_its_own(real: dict[str, Any]) -> None:
-    """As in the grammar that later releases of ALFWorld carry."""
+def test_help_text_in_a_separate_rule_gives_the_same_reply(real: dict[str, Any]) -> None:
+    """Later releases of ALFWorld have a separate rule for the help text."""
     grammar = real["grammar"]
     start = grammar.index("action help {")
     text = grammar[grammar.index('"', start + 40) :]
     shown = compile_game(real)
-    inline = rules.play(shown, shown.start, "help").text
+    inline = rules.step(shown, shown.start, "help").text
     assert inline.startswith("Available commands:\n  look:")
     assert inline.endswith("sharp object\n")
     assert inline in text
     rule = json.dumps({"help.feedback": [{"rhs": "\n" + inline}]})
     entry = f'action help {{ template :: "help"; feedback :: "#help.feedback#"; grammar :: """{rule}"""; }}'
     game = compile_game({**real, "grammar": grammar[:start] + entry})
-    assert rules.play(game, game.start, "help").text == inline
+    assert rules.step(game, game.start, "help").text == inline
 
 
-def test_a_repaired_domain_lets_things_be_examined_where_they_lie(real: dict[str, Any]) -> None:
-    """The original's stray comma makes `examine` blind for what is not in the hands."""
+def test_repaired_domain_allows_examining_objects_in_receptacles(real: dict[str, Any]) -> None:
+    """Because of the original's stray comma, `examine` rejects objects that the agent does not hold."""
     fixed = real["pddl_domain"].replace("?l - location, ?r - receptacle", "?l - location ?r - receptacle")
     assert fixed != real["pddl_domain"]
     for domain, visible in ((real["pddl_domain"], False), (fixed, True)):
@@ -140,17 +140,17 @@ def test_a_repaired_domain_lets_things_be_examined_where_they_lie(real: dict[str
         take = next(command for command in real["walkthrough"] if command.startswith("take"))
         state = game.start
         for command in real["walkthrough"][: real["walkthrough"].index(take)]:
-            state = rules.play(game, state, command).state
+            state = rules.step(game, state, command).state
         look = "examine " + take.split(" from ")[0].removeprefix("take ")
-        assert (look in rules.admissible(game, state)) is visible
-        assert (rules.play(game, state, look).action is not None) is visible
+        assert (look in rules.admissible_commands(game, state)) is visible
+        assert (rules.step(game, state, look).action is not None) is visible
 
 
-# ---------------------------------------------------------------------- bad files
+# ---------------------------------------------------------------------- malformed files
 
 
 def broken(content: dict[str, Any]) -> dict[str, tuple[Any, str]]:
-    """Ways to break a file, and what must be said about each."""
+    """Return malformed variants of a file, each with an expected part of the error message."""
     problem, domain, grammar = content["pddl_problem"], content["pddl_domain"], content["grammar"]
 
     def changed(**fields: Any) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def broken(content: dict[str, Any]) -> dict[str, tuple[Any, str]]:
             "openobject",
         ),
         "no domain": (changed(pddl_domain="hello"), "pddl_domain"),
-        "grammar": (changed(grammar=grammar + "nonsense"), "grammar cannot be read"),
+        "grammar": (changed(grammar=grammar + "nonsense"), "grammar cannot be parsed"),
         "rule": (changed(grammar=grammar.replace("#put_aside#", "#elsewhere#")), "elsewhere"),
         "question": (changed(grammar=grammar.replace("| holds(a:agent", "| hates(a:agent")), "hates"),
         "template": (changed(grammar=grammar.replace('"open {r}"', '"open {l}"')), "open {l}"),
@@ -188,28 +188,32 @@ def broken(content: dict[str, Any]) -> dict[str, tuple[Any, str]]:
     }
 
 
-@pytest.mark.parametrize("way", sorted(broken(dict(generate_file("train/0")))))
-def test_each_fault_is_told_in_one_sentence(content: dict[str, Any], way: str, tmp_path: Path) -> None:
-    value, said = broken(content)[way]
+@pytest.mark.parametrize("variant", sorted(broken(dict(generate_file("train/0")))))
+def test_malformed_file_is_rejected_with_a_one_line_reason(
+    content: dict[str, Any], variant: str, tmp_path: Path
+) -> None:
+    value, expected = broken(content)[variant]
     with pytest.raises(Malformed) as caught:
         compile_game(value)
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
     path = tmp_path / "game.tw-pddl"
     path.write_text(json.dumps(value))
     with pytest.raises(DataError) as refused:
         make(path)
     assert str(path) in str(refused.value)
-    assert said in str(refused.value)
+    assert expected in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff\xfe", b"null", b'{"a": 1}', b"[" * 100_000])
-def test_what_is_no_game_is_refused(text: bytes) -> None:
+def test_content_that_is_no_game_is_rejected(text: bytes) -> None:
     with pytest.raises(Malformed):
         read_game(text)
 
 
-def test_a_bad_file_does_not_stop_its_folder(tree: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_malformed_file_is_skipped_and_the_rest_of_the_folder_is_loaded(
+    tree: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     bad = tree / "json_2.1.1" / SPOTS[0] / "trial_0" / "game.tw-pddl"
     bad.write_text("{")
     with caplog.at_level(logging.WARNING):
@@ -222,7 +226,7 @@ def test_a_bad_file_does_not_stop_its_folder(tree: Path, caplog: pytest.LogCaptu
     env.reset(seed=1)
 
 
-def test_tasks_that_the_original_leaves_out_are_left_out(tree: Path) -> None:
+def test_tasks_that_the_original_excludes_are_skipped(tree: Path) -> None:
     moved = tree / "json_2.1.1" / "train" / "pick_and_place_with_movable_recep-A-Pan-B-1" / "trial_9"
     moved.mkdir(parents=True)
     (moved / "game.tw-pddl").write_text(json.dumps(generate_file("train/9")))
@@ -231,7 +235,7 @@ def test_tasks_that_the_original_leaves_out_are_left_out(tree: Path) -> None:
     assert "movable" in env.skipped[0][1]
 
 
-def test_an_empty_folder_and_an_unknown_split_are_told(tree: Path, tmp_path: Path) -> None:
+def test_empty_folder_and_unknown_split_are_rejected(tree: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(DataError, match="no playable ALFWorld game"):
@@ -242,7 +246,7 @@ def test_an_empty_folder_and_an_unknown_split_are_told(tree: Path, tmp_path: Pat
         make(tmp_path / "absent")
 
 
-def test_a_damaged_archive_is_told(tmp_path: Path) -> None:
+def test_damaged_archive_is_rejected_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "train.tar.xz").write_bytes(b"\xfd7zXZ\x00 and then nothing")
     with pytest.raises(DataError, match=r"train\.tar\.xz"):
         make(tmp_path)
@@ -251,30 +255,30 @@ def test_a_damaged_archive_is_told(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- folders, archives, cache
 
 
-def test_ids_and_splits_are_the_paths(tree: Path) -> None:
+def test_task_ids_and_splits_are_derived_from_paths(tree: Path) -> None:
     expected = sorted(f"json_2.1.1/{SPOTS[i % 2]}/trial_{i}/game.tw-pddl" for i in range(4))
     assert list(make(tree).tasks) == expected
     assert list(make(tree / "json_2.1.1").tasks) == expected
-    assert list(make(tree.parent).tasks) == expected  # the folder that holds alfworld/
+    assert list(make(tree.parent).tasks) == expected  # The folder that contains alfworld/.
     assert list(make(tree, split="train").tasks) == [task for task in expected if "/train/" in task]
     only = make(tree / "json_2.1.1" / SPOTS[0] / "trial_0" / "game.tw-pddl")
     assert list(only.tasks) == [f"json_2.1.1/{SPOTS[0]}/trial_0/game.tw-pddl"]
 
 
-def test_folder_and_archive_give_the_same_games(tree: Path, tmp_path: Path) -> None:
+def test_folder_and_archive_yield_the_same_games(tree: Path, tmp_path: Path) -> None:
     packed = tmp_path / "packed"
     packed.mkdir()
     for name, mode in (("a.tar.xz", "w:xz"), ("b.tar", "w")):
         with tarfile.open(packed / name, mode) as archive:  # type: ignore[call-overload]
             archive.add(tree / "json_2.1.1", "json_2.1.1")
     loose, boxed = make(tree), make(packed)
-    assert list(loose.tasks) == list(boxed.tasks)  # and none twice
+    assert list(loose.tasks) == list(boxed.tasks)  # No duplicates.
     for task in loose.tasks:
         assert loose.reset(options={"task": task}) == boxed.reset(options={"task": task})
         assert loose.expert_actions() == boxed.expert_actions()
 
 
-def test_the_second_start_takes_games_from_the_cache(tree: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_second_start_reads_games_from_the_cache(tree: Path, tmp_path: Path, monkeypatch: Any) -> None:
     from arboretum.envs.alfworld import library
 
     monkeypatch.setenv("ARBORETUM_CACHE", str(tmp_path / "cache"))
@@ -292,7 +296,7 @@ def test_the_second_start_takes_games_from_the_cache(tree: Path, tmp_path: Path,
     assert [env.step(action)[2] for action in walk][-1]
 
 
-def test_a_changed_file_is_compiled_anew(tree: Path) -> None:
+def test_changed_file_is_compiled_again(tree: Path) -> None:
     env = make(tree)
     before = env.reset(options={"task": 0})[0]
     path = tree / env.tasks[0]
@@ -301,7 +305,7 @@ def test_a_changed_file_is_compiled_anew(tree: Path) -> None:
     text = path.read_text()
     assert sentence in text
     path.write_text(text.replace(sentence, "x" * len(sentence)))
-    os.utime(path, ns=(old.st_atime_ns, old.st_mtime_ns))  # as if nothing had happened
+    os.utime(path, ns=(old.st_atime_ns, old.st_mtime_ns))  # Same size and modification time as before.
     time.sleep(0.05)
     after = make(tree).reset(options={"task": 0})[0]
     assert after.endswith("x" * len(sentence))
@@ -310,7 +314,7 @@ def test_a_changed_file_is_compiled_anew(tree: Path) -> None:
     assert len(make(tree).tasks) == 3
 
 
-def test_a_damaged_cache_is_ignored(tree: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_damaged_cache_is_ignored(tree: Path, tmp_path: Path, monkeypatch: Any) -> None:
     from arboretum.envs.alfworld import library
 
     monkeypatch.setenv("ARBORETUM_CACHE", str(tmp_path / "cache"))
@@ -336,7 +340,7 @@ def test_a_damaged_cache_is_ignored(tree: Path, tmp_path: Path, monkeypatch: Any
         assert env.reset(options={"task": 0}) == first
 
 
-def test_an_unwritable_cache_only_costs_time(tree: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_games_are_playable_without_a_writable_cache(tree: Path, tmp_path: Path, monkeypatch: Any) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setenv("ARBORETUM_CACHE", str(blocked / "cache"))
@@ -345,13 +349,13 @@ def test_an_unwritable_cache_only_costs_time(tree: Path, tmp_path: Path, monkeyp
     assert env.expert_actions()
 
 
-def test_writers_do_not_disturb_each_other(tree: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_concurrent_writers_leave_one_valid_pack(tree: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("ARBORETUM_CACHE", str(tmp_path / "cache"))
     context = multiprocessing.get_context("spawn")
     with context.Pool(4) as pool:
         firsts = pool.map(first_observation, [str(tree)] * 8)
     assert len(set(firsts)) == 1
-    (pack,) = (tmp_path / "cache" / "alfworld").iterdir()  # nothing half-written is left behind
+    (pack,) = (tmp_path / "cache" / "alfworld").iterdir()  # No temporary file is left behind.
     assert pack.suffix == ".pack"
 
 
@@ -363,6 +367,6 @@ def first_observation(folder: str) -> str:
 
 
 def age(folder: Path) -> None:
-    """Wait until the files are old enough for their times to be trusted."""
+    """Wait until the files are so old that an unchanged signature implies unchanged content."""
     while time.time_ns() - max(path.stat().st_ctime_ns for path in folder.rglob("*.tw-pddl")) < 2_100_000_000:
         time.sleep(0.1)

@@ -1,6 +1,6 @@
-"""Our engine beside the original one, command for command, on real and on generated games.
+"""Comparison with the original engine, command by command, on real and generated games.
 
-Needs the extra `peers` (alfworld and TextWorld); every step of the original takes tens of milliseconds.
+These tests need the extra `peers` (alfworld and TextWorld). Each step of the original takes tens of milliseconds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ needs_data = pytest.mark.skipif(not DATA, reason="ARBORETUM_DATA is not set")
 @pytest.fixture(autouse=True)
 def _quiet() -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the original's own
+        warnings.simplefilter("ignore")  # Warnings of the original engine.
         yield
 
 
@@ -46,7 +46,7 @@ def real_games(archive: str) -> list[dict[str, Any]]:
 def differences(
     content: dict[str, Any], folder: Path, commands: list[str] | None, rng: random.Random
 ) -> list[str]:
-    """Play a game in both engines; by `commands`, or else at random with some nonsense."""
+    """Run a game in both engines with `commands`, or with random commands of which some are invalid."""
     path = folder / "game.tw-pddl"
     path.write_text(json.dumps(content))
     infos = textworld.EnvInfos(won=True, admissible_commands=True, extras=["gamefile"])
@@ -58,7 +58,7 @@ def differences(
     found = []
     command: str | None = None
     for step in range(len(commands) + 1 if commands is not None else 40):
-        ours = (text, rules.admissible(game, state), rules.won(game, state))
+        ours = (text, rules.admissible_commands(game, state), rules.is_won(game, state))
         if ours != (shown.feedback, sorted(shown.admissible_commands), bool(shown["won"])):
             found.append(
                 f"{command!r}: {ours} instead of {(shown.feedback, shown.admissible_commands, shown['won'])}"
@@ -74,31 +74,31 @@ def differences(
             command = commands[step]
         else:
             command = _choose(ours[1], rng)
-        state, text, _ = rules.play(game, state, command)
+        state, text, _ = rules.step(game, state, command)
         shown, reward, _ = theirs.step(command)
     theirs.close()
     return found
 
 
 def _choose(admissible: list[str], rng: random.Random) -> str:
-    """A verb first, so that rare commands come up, then a command of it; one in ten spoiled."""
+    """Draw a verb (so that rare commands occur), then a command with it; make one in ten invalid."""
     verb = rng.choice(sorted({command.split()[0] for command in admissible} - {"help", "inventory"}))
     command = rng.choice([command for command in admissible if command.startswith(verb)])
     if rng.random() < 0.1:
-        spoil = (
+        variants = (
             str.upper,
             lambda c: c + ".",
             lambda c: f"  {c} ",
             lambda c: c.replace(" ", "  "),
             lambda c: c[:-1],
         )
-        command = rng.choice(spoil)(command)
+        command = rng.choice(variants)(command)
     return command
 
 
 @needs_data
 @pytest.mark.parametrize("seed", range(int(os.environ.get("ARBORETUM_PEER_GAMES", "12"))))
-def test_real_games_agree_on_random_walks(seed: int, tmp_path: Path) -> None:
+def test_real_games_match_the_original_on_random_walks(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     content = rng.choice(_train())
     assert differences(content, tmp_path, None, rng) == []
@@ -115,8 +115,8 @@ def _train() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("own_texts", [True, False])
 @pytest.mark.parametrize("index", range(int(os.environ.get("ARBORETUM_PEER_GAMES", "12")) // 2))
-def test_generated_games_are_won_in_the_original(index: int, own_texts: bool, tmp_path: Path) -> None:
-    """With our domain and grammar, and with those of a real file in their place."""
+def test_generated_games_match_the_original_and_are_won(index: int, own_texts: bool, tmp_path: Path) -> None:
+    """Covers the packaged domain and grammar, and those of a real file in their place."""
     content = dict(generate_file(f"{SPLITS[index % 3]}/{index}"))
     if not own_texts:
         if not DATA:

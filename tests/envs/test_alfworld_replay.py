@@ -1,4 +1,4 @@
-"""The engine against recordings of the original one, and the plans stored in real game files."""
+"""Comparison of the engine with recordings of the original, and of plans with those in real game files."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def games(data: Path) -> dict[str, Game]:
     return {task: library.game(task) for task in library.tasks}
 
 
-def test_every_recorded_state_is_reproduced(recordings: list[dict[str, Any]], games: dict[str, Game]) -> None:
-    """Texts, sorted admissible commands and the win, after every command and beyond the win."""
+def test_engine_reproduces_every_recorded_state(recordings: list[dict[str, Any]], games: dict[str, Game]) -> None:
+    """Compares text, sorted admissible commands and win after every command, including commands after the win."""
     states = 0
     wrong: list[str] = []
     assert [recording["game"] for recording in recordings] == list(games)
@@ -43,17 +43,17 @@ def test_every_recorded_state_is_reproduced(recordings: list[dict[str, Any]], ga
             state, text = game.start, rules.introduction(game)
             for row in rows:
                 if row["cmd"] is not None:
-                    state, text, _ = rules.play(game, state, row["cmd"])
-                won = rules.won(game, state)
+                    state, text, _ = rules.step(game, state, row["cmd"])
+                won = rules.is_won(game, state)
                 expected = (row["obs"], row["adm"], row["won"], row["score"], row["done"])
-                if (text, rules.admissible(game, state), won, int(won), won) != expected:
+                if (text, rules.admissible_commands(game, state), won, int(won), won) != expected:
                     wrong.append(f"{recording['game']}, {run}, {row['cmd']!r}: {text!r} instead of {row['obs']!r}")
                 states += 1
     assert wrong == []
     assert states == 27_900
 
 
-def test_the_environment_replays_up_to_the_win(recordings: list[dict[str, Any]], data: Path) -> None:
+def test_environment_reproduces_recordings_up_to_the_win(recordings: list[dict[str, Any]], data: Path) -> None:
     env = gym.make("TextALFWorld-v0", data=data, split="valid_unseen", max_steps=None, admissible=True)
     for recording in recordings:
         for rows in recording["runs"].values():
@@ -72,7 +72,7 @@ def test_the_environment_replays_up_to_the_win(recordings: list[dict[str, Any]],
                 before = set(row["adm"])
 
 
-def test_valid_unseen_has_the_published_mix_of_tasks(games: dict[str, Game]) -> None:
+def test_valid_unseen_has_the_published_task_type_counts(games: dict[str, Game]) -> None:
     counts = dict.fromkeys(("Pick", "Look", "Clean", "Heat", "Cool", "Pick2"), 0)
     for task, game in games.items():
         counts[game.task_type] += 1
@@ -81,27 +81,27 @@ def test_valid_unseen_has_the_published_mix_of_tasks(games: dict[str, Game]) -> 
 
 
 def walk(game: Game) -> str:
-    """What is wrong with a game's stored walkthrough, or with our plan beside it; empty if nothing is."""
+    """Return the fault of a game's stored walkthrough or of our plan, or an empty text."""
     state = game.start
     for command in game.walkthrough:
-        if rules.won(game, state):
+        if rules.is_won(game, state):
             return "is won too early"
-        if command not in rules.admissible(game, state):
+        if command not in rules.admissible_commands(game, state):
             return f"{command} is not admissible"
-        state, _, action = rules.play(game, state, command)
+        state, _, action = rules.step(game, state, command)
         if action is None:
             return f"{command} is refused"
-    if not rules.won(game, state):
+    if not rules.is_won(game, state):
         return "is not won"
     ours = plan(game, game.start)
     if ours is None or len(ours) > len(game.walkthrough):
         return f"our plan is {ours}"
     state = game.start
     for step in ours:
-        state, _, action = rules.play(game, state, rules.phrase(game, *step))
+        state, _, action = rules.step(game, state, rules.format_command(game, *step))
         if action is None:
             return f"our {step} is refused"
-    return "" if rules.won(game, state) else "our plan does not win"
+    return "" if rules.is_won(game, state) else "our plan does not win"
 
 
 def stored(archive: Path) -> Iterator[tuple[str, Game]]:
@@ -124,21 +124,21 @@ def test_all_training_walkthroughs_win_at_their_last_step(data: Path) -> None:
     assert count == 3553
 
 
-def test_the_expert_is_never_longer_from_anywhere(
+def test_plan_wins_at_its_last_step_from_states_of_random_walks(
     recordings: list[dict[str, Any]], games: dict[str, Game]
 ) -> None:
-    """From states of random walks: the plan is admissible, wins at its end and only there."""
+    """Every step of the plan is accepted, and no earlier state is won."""
     for recording in recordings[::3]:
         game = games[recording["game"]]
         state = game.start
         for number, row in enumerate(recording["runs"]["tour"][1:]):
-            state, _, _ = rules.play(game, state, row["cmd"])
+            state, _, _ = rules.step(game, state, row["cmd"])
             if number % 12 == 0:
                 steps = plan(game, state)
                 assert steps is not None
                 there = state
                 for step in steps:
-                    assert not rules.won(game, there)
-                    there, _, action = rules.play(game, there, rules.phrase(game, *step))
+                    assert not rules.is_won(game, there)
+                    there, _, action = rules.step(game, there, rules.format_command(game, *step))
                     assert action is not None
-                assert rules.won(game, there)
+                assert rules.is_won(game, there)

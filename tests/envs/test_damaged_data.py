@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from arboretum.envs.alfworld.library import _shelve
+from arboretum.envs.alfworld.library import _add_game
 from arboretum.envs.data import archive_members
 from arboretum.envs.errors import DataError
 from arboretum.envs.registry import make_env
@@ -67,7 +67,7 @@ def test_game_without_a_problem_is_skipped_with_a_reason(problem: object) -> Non
 
     writer = Writer()
     game = {"pddl_domain": "", "grammar": "", "pddl_problem": problem, "solvable": True, "walkthrough": []}
-    _shelve(writer, "task", "where", json.dumps(game).encode())  # type: ignore[arg-type]
+    _add_game(writer, "task", "where", json.dumps(game).encode())  # type: ignore[arg-type]
     assert writer.skipped[0] == "where" and writer.skipped[1]
 
 

@@ -1,4 +1,4 @@
-"""Question files of every known form, and what is wrong with bad ones."""
+"""Tests of question files in every supported format, and of malformed ones."""
 
 import gzip
 import json
@@ -7,7 +7,7 @@ import pytest
 
 from arboretum.envs import ConfigurationError, DataError
 from arboretum.envs.searchqa import SearchQA
-from arboretum.envs.searchqa.datasets import context_corpus, evaluation_split, question_files, read_questions
+from arboretum.envs.searchqa.datasets import context_corpus, question_files, read_questions
 from arboretum.envs.searchqa.sources import number_of_hops
 
 FLASHRAG = {"id": "test_0", "question": "who?", "golden_answers": ["a", "b"], "metadata": {"type": "bridge"}}
@@ -31,7 +31,7 @@ PREPARED = {
 }
 
 
-def test_flashrag_lines(tmp_path):
+def test_flashrag_json_lines_are_read(tmp_path):
     path = tmp_path / "test.jsonl.gz"
     path.write_bytes(gzip.compress(json.dumps(FLASHRAG).encode()))
     (question,) = read_questions(path)
@@ -39,7 +39,7 @@ def test_flashrag_lines(tmp_path):
     assert question.metadata == {"type": "bridge"}
 
 
-def test_hotpotqa_original(tmp_path):
+def test_original_hotpotqa_file_is_read_with_its_context_as_corpus(tmp_path):
     path = tmp_path / "hotpot_dev_distractor_v1.json"
     path.write_text(json.dumps([HOTPOT]))
     (question,) = read_questions(path)
@@ -51,7 +51,7 @@ def test_hotpotqa_original(tmp_path):
         '"Scott"\nScott is another.',
         '"Other"\n',
     ]
-    # The paragraphs that come with the questions are the corpus where there is no other.
+    # Without a corpus file, the context paragraphs are the corpus.
     env = SearchQA(data=path, protocol="react")
     env.reset(options={"task": 0})
     for action in env.expert_actions():
@@ -59,15 +59,15 @@ def test_hotpotqa_original(tmp_path):
     assert info["success"] and info["evidence_recall"] == 1.0
 
 
-def test_prepared_rows(tmp_path):
+def test_prepared_json_rows_are_read_with_unique_ids(tmp_path):
     path = tmp_path / "train.jsonl"
     path.write_text(json.dumps(PREPARED) + "\n" + json.dumps({**PREPARED, "data_source": "hotpotqa"}))
     first, second = read_questions(path)
-    assert (first.id, second.id) == ("nq_train_3", "hotpotqa_train_3")  # row numbers alone would clash
+    assert (first.id, second.id) == ("nq_train_3", "hotpotqa_train_3")  # Row numbers alone are not unique.
     assert (first.question, first.golden_answers) == ("who?", ("a", "b"))
 
 
-def test_prepared_parquet(tmp_path):
+def test_prepared_parquet_is_read_and_truncated_parquet_rejected(tmp_path):
     pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "train.parquet"
@@ -82,7 +82,7 @@ def test_prepared_parquet(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "holds no questions"),
+        ("", "contains no questions"),
         ("{", "line 1: is not JSON"),
         ('{"id": "0"}', "line 1: has no 'question'"),
         ('{"question": "q", "golden_answers": [1]}', "line 1: 'golden_answers' must be"),
@@ -91,7 +91,7 @@ def test_prepared_parquet(tmp_path):
         ('{"id": 1, "question": "q"}\n{"id": 1, "question": "r"}', "line 2: repeats the question id '1'"),
     ],
 )
-def test_bad_files(tmp_path, text, message):
+def test_malformed_question_file_is_rejected_with_its_line(tmp_path, text, message):
     path = tmp_path / "test.jsonl"
     path.write_text(text)
     with pytest.raises(DataError, match=message):
@@ -100,7 +100,7 @@ def test_bad_files(tmp_path, text, message):
         read_questions(tmp_path / "absent.parquet")
 
 
-def test_splits_of_a_folder(tmp_path):
+def test_question_files_are_found_by_split(tmp_path):
     for name in ("train.jsonl", "dev.jsonl.gz", "test-00000-of-00001.parquet", "corpus.jsonl", "notes.txt"):
         (tmp_path / name).touch()
     files = question_files(tmp_path)
@@ -109,13 +109,9 @@ def test_splits_of_a_folder(tmp_path):
         "dev": "dev.jsonl.gz",
         "test": "test-00000-of-00001.parquet",
     }
-    assert evaluation_split(files) == "test"
-    assert evaluation_split(["train", "dev"]) == "dev"
-    with pytest.raises(ConfigurationError, match="evaluate"):
-        evaluation_split(["dev60"])
 
 
-def test_a_folder_named_by_its_data_set(tmp_path, monkeypatch):
+def test_data_set_is_opened_by_the_name_of_its_folder(tmp_path, monkeypatch):
     folder = tmp_path / "musique"
     folder.mkdir()
     rows = [
@@ -130,5 +126,5 @@ def test_a_folder_named_by_its_data_set(tmp_path, monkeypatch):
         SearchQA(dataset="musique", split="test")
     assert number_of_hops(read_questions(folder / "dev.jsonl")[3]) == 3
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="holds no question file"):
+    with pytest.raises(DataError, match="contains no question file"):
         SearchQA(dataset="empty")

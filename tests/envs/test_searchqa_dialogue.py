@@ -1,4 +1,4 @@
-"""The two dialogues: what of an agent's text is an action, and how retrieved text is shown."""
+"""Tests of the two protocols: parsing of actions and formatting of retrieved text."""
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,7 @@ from arboretum.envs.searchqa import react, tags
         ("<search>a</search>", ("search", "a")),
         ("<think>x</think>\n<search> who is it </search> then more", ("search", "who is it")),
         ("<answer>Beijing</answer> and on it goes", ("answer", "Beijing")),
-        # Cut after the first </search>, then the first complete pair.
+        # The turn is cut after the first </search>; its first complete pair counts.
         ("<search>a</search><answer>b</answer>", ("search", "a")),
         ("<answer>b</answer><search>a</search>", ("answer", "b")),
         ("<search>one\ntwo</search>", ("search", "one\ntwo")),
@@ -25,33 +25,33 @@ from arboretum.envs.searchqa import react, tags
         ("", None),
     ],
 )
-def test_tags_actions(turn, expected):
-    assert tags.parse(turn) == expected
+def test_tags_action_is_parsed(turn, expected):
+    assert tags.parse_action(turn) == expected
 
 
-def test_information_is_formatted_as_in_search_r1():
+def test_search_results_are_formatted_as_in_search_r1():
     documents = [Document("0", '"A"\nParis is big'), Document("1", '"B"\nRome\nis old')]
-    assert tags.information(documents, 1000) == (
+    assert tags.format_results(documents, 1000) == (
         '\n\n<information>Doc 1(Title: "A") Paris is big\nDoc 2(Title: "B") Rome\nis old</information>\n\n'
     )
-    assert tags.information([], 1000) == "\n\n<information></information>\n\n"
+    assert tags.format_results([], 1000) == "\n\n<information></information>\n\n"
 
 
-def test_the_budget_cuts_text_and_never_the_closing_tag():
+def test_observation_budget_cuts_text_but_keeps_the_closing_tag():
     documents = [Document(str(i), f'"T{i}"\n' + "word " * 50) for i in range(3)]
-    shown = tags.information(documents, 100)
+    shown = tags.format_results(documents, 100)
     assert shown.endswith("</information>\n\n")
     assert len(shown) == 100 + len("\n\n<information></information>\n\n")
-    assert [d.id for d in tags.shown(documents, 100)] == ["0"]
-    assert [d.id for d in tags.shown(documents, 300)] == ["0", "1"]
-    assert len(tags.shown(documents, 10_000)) == 3
+    assert [d.id for d in tags.visible_documents(documents, 100)] == ["0"]
+    assert [d.id for d in tags.visible_documents(documents, 300)] == ["0", "1"]
+    assert len(tags.visible_documents(documents, 10_000)) == 3
 
 
 @given(st.lists(st.sampled_from(["<answer>", "</answer>", "</information>", "<search>", "</ search >", "x", " "])))
-def test_retrieved_tags_are_defused(parts):
-    shown = tags.information([Document("0", "T\n" + "".join(parts))], 10_000)
+def test_tags_in_retrieved_text_are_escaped(parts):
+    shown = tags.format_results([Document("0", "T\n" + "".join(parts))], 10_000)
     inner = shown.strip().removeprefix("<information>").removesuffix("</information>")
-    assert tags.parse(inner) is None
+    assert tags.parse_action(inner) is None
     assert tags.advance(tags.FormatState.SEARCHED, shown) is tags.FormatState.INFORMED
 
 
@@ -61,8 +61,8 @@ WELL_FORMED = (
 
 
 @given(st.data())
-def test_the_grammar_reads_a_dialogue_in_any_pieces(data):
-    # Cut anywhere between tags: the state is carried over.
+def test_format_state_is_independent_of_the_split_into_parts(data):
+    # Each part starts from the state after the previous one.
     pieces = [piece + ">" for piece in WELL_FORMED.split(">")[:-1]]
     state = tags.FormatState.START
     while pieces:
@@ -84,7 +84,7 @@ def test_the_grammar_reads_a_dialogue_in_any_pieces(data):
         "<think>t</think><search>q</search><information>i</information><answer>a</answer>",
     ],
 )
-def test_malformed_dialogues(broken):
+def test_malformed_dialogue_breaks_the_format(broken):
     assert tags.advance(tags.FormatState.START, broken) is tags.FormatState.BROKEN
 
 
@@ -101,13 +101,13 @@ def test_malformed_dialogues(broken):
         ("open[x]", None),
     ],
 )
-def test_react_actions(action, expected):
-    assert react.parse(action) == expected
+def test_react_action_is_parsed(action, expected):
+    assert react.parse_action(action) == expected
 
 
-def test_sentences_keep_initials_and_titles_together():
+def test_sentences_are_not_split_after_initials_and_titles():
     text = "J. R. R. Tolkien met Dr. Smith in St. Ives. He wrote! Did he? 42 books."
-    assert react.sentences(text) == [
+    assert react.split_sentences(text) == [
         "J. R. R. Tolkien met Dr. Smith in St. Ives.",
         "He wrote!",
         "Did he?",
@@ -115,14 +115,14 @@ def test_sentences_keep_initials_and_titles_together():
     ]
 
 
-def test_lookup_goes_through_the_results_in_turn():
+def test_lookup_returns_the_results_in_order():
     page = ["A cat sat.", "No animal.", "The Cat left."]
     assert react.lookup(page, "cat", 0) == ("(Result 1 / 2) A cat sat.", True)
     assert react.lookup(page, "cat", 1) == ("(Result 2 / 2) The Cat left.", True)
     assert react.lookup(page, "cat", 2) == ("No more results.", False)
 
 
-def test_a_page_gathers_the_passages_of_one_title():
+def test_page_consists_of_the_passages_with_its_title():
     documents = [Document("11", '"A b"\nlater'), Document("3", '"a B"\nfirst'), Document("4", '"A c"\nother')]
     assert [d.id for d in react.find_page("a  b", documents)] == ["3", "11"]
-    assert react.not_found("A", documents) == "Could not find [A]. Similar: ['A b', 'a B', 'A c']."
+    assert react.format_not_found("A", documents) == "Could not find [A]. Similar: ['A b', 'a B', 'A c']."

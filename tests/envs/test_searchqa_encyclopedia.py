@@ -1,4 +1,4 @@
-"""The generated encyclopedia and its questions, checked by reading the articles."""
+"""Tests of the generated encyclopedia and its questions against the text of the articles."""
 
 import itertools
 import re
@@ -7,7 +7,7 @@ import pytest
 
 from arboretum.envs.retrieval.bm25 import BM25
 from arboretum.envs.searchqa.encyclopedia import SIZES, SPLITS, Encyclopedia, encyclopedia
-from arboretum.envs.searchqa.questions import generated_questions
+from arboretum.envs.searchqa.questions import generate_questions
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def retriever(source):
     return BM25.of(source.documents())
 
 
-def test_size_and_titles(source):
+def test_encyclopedia_has_2400_unique_titles_and_depends_on_its_seed(source):
     documents = source.documents()
     assert len(documents) == len({document.title for document in documents}) == 2400
     assert sum(sum(kinds.values()) for kinds in SIZES.values()) == 2400
@@ -28,13 +28,13 @@ def test_size_and_titles(source):
     assert documents != Encyclopedia(1).documents()
 
 
-def test_every_fact_is_written_down(source):
+def test_article_text_states_every_fact(source):
     for article in source.articles.values():
         for name, fact in article.facts.items():
             assert fact in article.text, (article.title, name)
 
 
-def test_countries_do_not_mention_one_another(source):
+def test_articles_refer_only_to_articles_of_their_split(source):
     for article in source.articles.values():
         mentioned = [source.articles[fact] for fact in article.facts.values() if fact in source.articles]
         assert {other.split for other in mentioned} <= {article.split}
@@ -45,8 +45,8 @@ def test_countries_do_not_mention_one_another(source):
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_questions_are_answered_by_their_evidence(source, split):
-    questions = generated_questions(0, split)
+def test_questions_are_answerable_from_their_evidence(source, split):
+    questions = generate_questions(0, split)
     assert len({question.question for question in questions}) == len(questions)
     kinds = {"single": 0, "bridge": 0, "comparison": 0}
     for question in questions:
@@ -57,7 +57,7 @@ def test_questions_are_answered_by_their_evidence(source, split):
         assert len(set(question.evidence)) == len(chain) == question.metadata["hops"]
         assert chain[0].title in question.question
         if question.metadata["type"] != "comparison":
-            # Each article leads to the next, and the last one holds the answer.
+            # Each article names the next, and the last one contains the answer.
             for here, following in itertools.pairwise(chain):
                 assert following.title in here.text
                 assert following.title not in question.question
@@ -66,10 +66,10 @@ def test_questions_are_answered_by_their_evidence(source, split):
     assert min(kinds.values()) > len(questions) / 10
 
 
-def test_comparisons_by_reading_the_articles(source):
-    """Two-hop comparisons name both articles: their numbers decide."""
+def test_comparison_answers_match_the_facts_of_the_articles(source):
+    """The evidence of a two-hop comparison is the two compared articles."""
     decided = {"yes": 0, "no": 0}
-    for question in generated_questions(0, "train"):
+    for question in generate_questions(0, "train"):
         if question.metadata["type"] != "comparison" or question.metadata["hops"] != 2:
             continue
         left, right = (source.articles[title] for title in question.evidence)
@@ -95,16 +95,16 @@ def test_comparisons_by_reading_the_articles(source):
     assert min(decided.values()) > 50
 
 
-def test_a_title_finds_its_article(source, retriever):
+def test_title_as_query_retrieves_its_article_first(source, retriever):
     titles = list(source.articles)
     first = [ranking[0].document.title for ranking in retriever.search(titles, 1)]
     assert first == titles
 
 
-def test_questions_alone_rarely_retrieve_a_whole_chain(retriever):
-    """Several hops take several searches: what the question says does not bring up the articles in between."""
+def test_questions_alone_rarely_retrieve_all_supporting_articles(retriever):
+    """The question does not contain the titles of intermediate articles, so several searches are necessary."""
     for hops, limit in ((3, 0.35), (4, 0.2)):
-        questions = [q for q in generated_questions(0, "dev") if q.metadata == {"type": "bridge", "hops": hops}]
+        questions = [q for q in generate_questions(0, "dev") if q.metadata == {"type": "bridge", "hops": hops}]
         rankings = retriever.search([q.question for q in questions], 3)
         complete = [
             set(q.evidence) <= {hit.document.title for hit in ranking}

@@ -1,4 +1,4 @@
-"""Scores of answers, against recorded cases of the reference implementations and against properties."""
+"""Tests of answer scores against recorded cases of the reference implementations and against properties."""
 
 import json
 import os
@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from arboretum.envs.searchqa import scoring
 
 DATA = os.environ.get("ARBORETUM_DATA")
-needs_recordings = pytest.mark.skipif(not DATA, reason="ARBORETUM_DATA is unset: no recorded cases beside it")
+needs_recordings = pytest.mark.skipif(
+    not DATA, reason="ARBORETUM_DATA is not set; the recorded cases are beside it"
+)
 
 
 def case(name: str) -> dict:
@@ -23,22 +25,22 @@ def case(name: str) -> dict:
 
 
 @needs_recordings
-def test_recorded_normalisation_and_exact_match():
+def test_normalization_and_exact_match_reproduce_the_recordings():
     recorded = case("em_normalisation")
     pairs = recorded["inputs"]["pairs"]
-    assert [scoring.normalise(p) for p, _ in pairs] == recorded["expected"]["normalised"]
+    assert [scoring.normalize(p) for p, _ in pairs] == recorded["expected"]["normalised"]
     assert [scoring.exact_match(p, golds) for p, golds in pairs] == recorded["expected"]["em"]
 
 
 @needs_recordings
-def test_recorded_sub_match():
+def test_sub_exact_match_reproduces_the_recordings():
     recorded = case("subem")
     pairs = recorded["inputs"]["pairs"]
     assert [scoring.sub_exact_match(p, golds) for p, golds in pairs] == recorded["expected"]
 
 
 @needs_recordings
-def test_recorded_shaped_rewards():
+def test_shaped_reward_reproduces_the_recordings():
     recorded = case("search_shaped_reward")
     inputs = recorded["inputs"]
     got = {
@@ -55,32 +57,32 @@ def test_recorded_shaped_rewards():
 
 
 @needs_recordings
-def test_recorded_retrieval_bonus():
+def test_retrieval_bonus_reproduces_the_recordings():
     recorded = case("search_shaped_reward_retrieval_bonus")
     inputs = recorded["inputs"]
     got = scoring.score_transcript(inputs["response"], inputs["gold"], retrieval=inputs["retrieval_score"])
     assert got == pytest.approx(recorded["expected"])
 
 
-def test_f1_by_hand():
-    # 2 words shared; precision 2/3, recall 2/2: 2 · (2/3) · 1 / (5/3) = 0.8
+def test_f1_equals_values_computed_by_hand():
+    # 2 shared words; precision 2/3, recall 2/2: 2 · (2/3) · 1 / (5/3) = 0.8.
     assert scoring.f1("President Barack Obama", ["Barack Obama", "nothing"]) == pytest.approx(0.8)
-    # Words count as often as they occur: 1 shared of 3 and of 1.
+    # Words are counted with multiplicity: 1 shared word of 3 and of 1.
     assert scoring.f1("new new new", ["New"]) == pytest.approx(2 * (1 / 3) / (4 / 3))
     assert scoring.f1("completely other", ["Barack Obama"]) == 0.0
     assert scoring.f1("anything", []) == 0.0
 
 
 @pytest.mark.parametrize(("answer", "gold"), [("yes it is", "yes"), ("no", "no way"), ("noanswer", "no answer")])
-def test_yes_and_no_need_equality(answer, gold):
+def test_f1_of_yes_and_no_requires_equality(answer, gold):
     assert scoring.f1(answer, [gold]) == 0.0
 
 
-def test_an_empty_prediction_matches_an_empty_gold():
-    assert scoring.exact_match("the", ["a"])  # both are articles alone
+def test_texts_that_normalize_to_nothing_match():
+    assert scoring.exact_match("the", ["a"])  # Both consist of an article only.
 
 
-def test_shaped_f1_table():
+def test_shaped_f1_equals_its_table():
     assert scoring.shaped_f1(0.5, True, True) == 0.5
     assert scoring.shaped_f1(0.5, True, False) == pytest.approx(0.3)
     assert scoring.shaped_f1(0.1, True, False) == pytest.approx(-0.1)
@@ -88,7 +90,7 @@ def test_shaped_f1_table():
     assert scoring.shaped_f1(0.0, True, False) == 0.0
 
 
-def test_an_answer_inside_retrieved_text_does_not_count():
+def test_answer_in_retrieved_text_is_ignored():
     text = (
         "<think>a</think><search>q</search>\n\n<information>see <answer>Paris</answer></information>\n\n"
         "<think>b</think><answer>Rome</answer>"
@@ -102,19 +104,19 @@ text = st.text(max_size=40)
 
 
 @given(text)
-def test_normalisation_is_idempotent_up_to_articles(s):
-    once = scoring.normalise(s)
-    # Deleting punctuation can bring a new article about ("t.he"); after that nothing changes.
-    assert scoring.normalise(scoring.normalise(once)) == scoring.normalise(once)
+def test_normalization_is_idempotent_after_two_passes(s):
+    once = scoring.normalize(s)
+    # Deleting punctuation can create a new article ("t.he"), which the second pass removes.
+    assert scoring.normalize(scoring.normalize(once)) == scoring.normalize(once)
     assert "  " not in once
     assert once == once.strip()
 
 
 @given(text, st.lists(text, max_size=3))
-def test_scores_are_ordered(prediction, golds):
+def test_exact_match_implies_the_other_scores(prediction, golds):
     exact = scoring.exact_match(prediction, golds)
     assert 0.0 <= scoring.f1(prediction, golds) <= 1.0 + 1e-12
     if exact:
         assert scoring.sub_exact_match(prediction, golds)
-        if scoring.normalise(prediction):
+        if scoring.normalize(prediction):
             assert scoring.f1(prediction, golds) == pytest.approx(1.0)

@@ -1,4 +1,4 @@
-"""SearchQA as an agent meets it."""
+"""Tests of the SearchQA environment."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def play(env, *actions, task=0):
     return [env.step(action) for action in actions][-1]
 
 
-def test_tags_episode(make):
+def test_tags_episode_ends_with_a_correct_answer(make):
     env = make()
     first, info = env.reset(options={"task": "test/q0"})
     assert first == "Question: How long is the river of Paris?"
@@ -71,7 +71,7 @@ def test_tags_episode(make):
     assert info["success"]
 
 
-def test_react_episode(make):
+def test_react_episode_shows_pages_lookups_and_similar_titles(make):
     env = make(protocol="react")
     assert play(env, "search[paris]")[0].startswith("Paris is the capital of France. The Seine")
     assert env.step("lookup[seine]")[0] == "(Result 1 / 1) The Seine flows through it."
@@ -86,7 +86,7 @@ def test_react_episode(make):
 
 
 @pytest.mark.parametrize("protocol", ["tags", "react"])
-def test_retrieved_text_neither_ends_nor_answers(make, protocol):
+def test_retrieved_text_cannot_end_the_episode_or_answer(make, protocol):
     env = make(protocol=protocol)
     search = "<search>Trap</search>" if protocol == "tags" else "search[Trap]"
     text, reward, terminated, _, info = play(env, search)
@@ -102,7 +102,7 @@ def test_retrieved_text_neither_ends_nor_answers(make, protocol):
 @pytest.mark.parametrize(
     "action", ["", "Paris", "<search></search>", "<search>  </search>", "search[Paris]", "🌳"]
 )
-def test_bad_actions_are_refused(make, action):
+def test_invalid_action_is_refused_without_a_state_change(make, action):
     env = make()
     env.reset(options={"task": 0})
     before = env.state_key(), env.snapshot().state
@@ -122,13 +122,13 @@ def test_bad_actions_are_refused(make, action):
     ("shaped_f1", "777 km", 0.8),
     ("shaped_f1", "9", 0.0),
 ])  # fmt: skip
-def test_rewards(make, reward, answer, expected):
+def test_answer_receives_the_selected_reward(make, reward, answer, expected):
     step = play(make(reward=reward), f"<answer>{answer}</answer>")
     assert step[1] == pytest.approx(expected)
     assert step[4]["success"] == (answer in ("777", "777 km"))
 
 
-def test_shaped_rewards_see_the_whole_dialogue(make):
+def test_shaped_reward_depends_on_the_complete_dialogue(make):
     search = "<think>a</think><search>Seine</search>"
     right, wrong = "<think>b</think> <answer>777</answer>", "<think>b</think> <answer>9</answer>"
     assert play(make(reward="shaped"), search, right)[1] == pytest.approx(1.0)
@@ -140,13 +140,13 @@ def test_shaped_rewards_see_the_whole_dialogue(make):
     assert play(make(reward="shaped_f1"), search, "<think>b</think><answer>9</answer>")[1] == pytest.approx(0.2)
 
 
-def test_sparse_mode_pays_for_exact_match_alone(make):
+def test_sparse_reward_requires_an_exact_match(make):
     assert play(make(reward="f1", reward_mode="sparse"), "<answer>it is 777</answer>")[1] == 0.0
     assert play(make(reward="f1", reward_mode="sparse"), "<answer>777</answer>")[1] == 1.0
 
 
 @pytest.mark.parametrize("protocol", ["tags", "react"])
-def test_the_last_step_takes_only_an_answer(make, protocol):
+def test_last_step_accepts_only_an_answer(make, protocol):
     search, answer = (
         ("<search>Paris</search>", "<answer>777</answer>")
         if protocol == "tags"
@@ -162,11 +162,11 @@ def test_the_last_step_takes_only_an_answer(make, protocol):
     assert (step[1], step[2], step[3]) == (1.0, True, False)
 
 
-def test_the_state_is_what_is_known(make):
+def test_state_key_depends_on_known_documents_but_not_their_order(make):
     a, b = make(topk=1), make(topk=1)
     play(a, "<search>Paris</search>", "<search>Rome</search>")
     play(b, "<search>Rome Italy</search>", "<search>Paris</search>")
-    assert a.state_key() == b.state_key()  # another order, other words, the same knowledge
+    assert a.state_key() == b.state_key()  # Different order and queries, same documents.
     *_, info = a.step("<search>Tiber Rome</search>")
     assert info["valid"] and not info["changed"]
     key = a.state_key()
@@ -176,36 +176,36 @@ def test_the_state_is_what_is_known(make):
     assert b.state_key() != make(topk=1).reset(options={"task": 0})
 
 
-def test_snapshots_continue_identically_elsewhere(make):
+def test_snapshot_continues_identically_in_another_environment(make):
     env, twin = make(), make()
     play(env, "<search>Paris</search>")
     snapshot = pickle.loads(pickle.dumps(env.snapshot()))
     assert len(pickle.dumps(snapshot)) < 4096
     ends = []
-    for twin_ in (env, twin, env):
-        twin_.restore(snapshot)
-        steps = [twin_.step("<search>Seine</search>"), twin_.step("<answer>777</answer>")]
-        ends.append((steps, twin_.state_key()))
+    for current in (env, twin, env):
+        current.restore(snapshot)
+        steps = [current.step("<search>Seine</search>"), current.step("<answer>777</answer>")]
+        ends.append((steps, current.state_key()))
     assert ends[0] == ends[1] == ends[2]
     with pytest.raises(ConfigurationError, match="snapshot"):
         make(topk=2).restore(snapshot)
 
 
-def test_the_expert_reads_the_evidence_then_answers(make):
+def test_expert_searches_for_the_missing_evidence_then_answers(make):
     env = make()
     env.reset(options={"task": 0})
     assert env.expert_actions() == ["<search>Paris</search>", "<search>Seine</search>", "<answer>777 km</answer>"]
     env.step("<search>Seine river</search>")
     assert "<search>Seine</search>" not in env.expert_actions()
     env.reset(options={"task": 2})
-    assert env.expert_actions() is None  # no published answer
+    assert env.expert_actions() is None  # No published answer.
     short = make(max_steps=1)
     short.reset(options={"task": 0})
     assert short.expert_actions() == ["<answer>777 km</answer>"]
 
 
 class Failing(Retriever):
-    """Fails as long as `down` is set."""
+    """Retriever that fails while `down` is set."""
 
     def __init__(self) -> None:
         self.down = False
@@ -221,7 +221,7 @@ class Failing(Retriever):
         return self._inner.search(queries, k)
 
 
-def test_a_failed_search_leaves_the_state_as_it_was(make):
+def test_failed_search_leaves_the_state_unchanged(make):
     retriever = Failing()
     env = make(retriever=retriever)
     play(env, "<search>Paris</search>")
@@ -235,7 +235,7 @@ def test_a_failed_search_leaves_the_state_as_it_was(make):
 
 
 @pytest.mark.parametrize("query", ["🌳🌲", "שלום עולם", "مرحبا", "\ud800", "a\0b", "paris " * 20_000, "\n\n"])
-def test_any_query_is_answered(make, query):
+def test_unusual_query_gets_a_valid_observation(make, query):
     env = make()
     env.reset(options={"task": 0})
     for protocol_action in (f"<search>{query}</search>", f"<answer>{query}</answer>"):
@@ -254,15 +254,15 @@ def test_any_query_is_answered(make, query):
         ({"hops": 0}, "hops must be"),
         ({"split": "dev"}, "no split 'dev'"),
         ({"retriever": "/nowhere"}, "no index folder"),
-        ({"dataset": "encyclopedia"}, "leave data= out"),
+        ({"dataset": "encyclopedia"}, "omit data="),
     ],
 )
-def test_bad_configurations(make, options, message):
+def test_invalid_configuration_is_rejected(make, options, message):
     with pytest.raises(ConfigurationError, match=message):
         make(**options)
 
 
-def test_unknown_data_set_and_missing_corpus(monkeypatch, questions):
+def test_missing_data_set_and_missing_corpus_are_rejected_with_a_fix(monkeypatch, questions):
     monkeypatch.delenv("ARBORETUM_DATA", raising=False)
     with pytest.raises(ConfigurationError, match="arboretum data get musique"):
         SearchQA(dataset="musique")
@@ -272,14 +272,14 @@ def test_unknown_data_set_and_missing_corpus(monkeypatch, questions):
         SearchQA(dataset="encyclopedia", split="trian")
 
 
-# ---------------------------------------------------------------------- the embedded world
+# ---------------------------------------------------------------------- the generated encyclopedia
 
 
 @pytest.mark.parametrize("protocol", ["tags", "react"])
 @pytest.mark.parametrize("split", ["train", "dev", "test"])
-def test_the_expert_reaches_exact_match_on_the_generated_world(split, protocol):
+def test_expert_answers_every_encyclopedia_question_exactly(split, protocol):
     env = SearchQA(split=split, dataset="encyclopedia", protocol=protocol)
-    for index in range(120):  # one to four hops in turn
+    for index in range(120):  # The number of hops cycles from one to four.
         _, info = env.reset(seed=index, options={"task": index})
         for action in env.expert_actions():
             *_, info = env.step(action)
@@ -287,7 +287,7 @@ def test_the_expert_reaches_exact_match_on_the_generated_world(split, protocol):
         assert info["success"] and info["evidence_recall"] == 1.0, env.question
 
 
-def test_the_expert_writes_well_formed_dialogues():
+def test_expert_dialogue_is_well_formed():
     env = SearchQA(split="dev", dataset="encyclopedia", reward="shaped")
     for index in range(8):
         env.reset(options={"task": index})
@@ -295,7 +295,7 @@ def test_the_expert_writes_well_formed_dialogues():
         assert last[1] == 1.0
 
 
-def test_gymnasium_accepts_it():
+def test_environment_passes_the_gymnasium_checker_and_is_vectorized():
     env = gym.make("TextSearchQA-v0", dataset="encyclopedia")
     check_env(env.unwrapped)
     vector = gym.make_vec("TextSearchQA-v0", num_envs=3, dataset="encyclopedia")
@@ -305,7 +305,7 @@ def test_gymnasium_accepts_it():
     vector.close()
 
 
-def test_hops_and_splits_choose_tasks():
+def test_hops_and_split_select_the_tasks():
     for hops in (1, 2, 3, 4):
         env = SearchQA(split="test", dataset="encyclopedia", hops=hops)
         assert len(env.tasks) == 500
@@ -316,7 +316,7 @@ def test_hops_and_splits_choose_tasks():
     assert mixed.tasks[0].startswith("dev/")
 
 
-def test_the_world_is_the_same_under_every_hash_salt():
+def test_episode_is_independent_of_the_hash_seed():
     script = (
         "import arboretum, gymnasium\n"
         "env = gymnasium.make('TextSearchQA-v0', dataset='encyclopedia')\n"
@@ -339,8 +339,10 @@ def test_the_world_is_the_same_under_every_hash_salt():
 # ---------------------------------------------------------------------- real questions
 
 
-@pytest.mark.skipif(not os.environ.get("ARBORETUM_DATA"), reason="ARBORETUM_DATA is unset: no HotpotQA")
-def test_hotpotqa_questions_over_their_corpus():
+@pytest.mark.skipif(
+    not os.environ.get("ARBORETUM_DATA"), reason="ARBORETUM_DATA is not set; this test needs HotpotQA"
+)
+def test_expert_answers_hotpotqa_questions_over_their_corpus():
     env = SearchQA(split="dev60")
     assert len(env.tasks) == 60
     seen = []
@@ -350,6 +352,6 @@ def test_hotpotqa_questions_over_their_corpus():
             *_, info = env.step(action)
         assert info["success"]
         seen.append(info["evidence_recall"])
-    assert sum(seen) / 60 > 0.95  # titles find their articles
+    assert sum(seen) / 60 > 0.95  # Titles as queries retrieve their articles.
     assert len(SearchQA(split="dev").tasks) == 7405
     assert len(SearchQA().tasks) == 7465

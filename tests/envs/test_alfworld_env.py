@@ -1,4 +1,4 @@
-"""The environment: what a player sees, on generated homes (and on the real games where they are)."""
+"""Tests of the environment on generated homes, and on the real games if available."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def make(**options: Any) -> ALFWorld:
     return env
 
 
-def test_gymnasium_accepts_it() -> None:
+def test_environment_passes_the_gymnasium_checker() -> None:
     check_env(make(render_mode="ansi"), skip_render_check=True)
 
 
-def test_an_episode_by_the_expert() -> None:
+def test_expert_actions_solve_the_task_at_the_last_step() -> None:
     env = make(admissible=True)
     text, info = env.reset(seed=4)
     assert text.startswith("-= Welcome to TextWorld, ALFRED! =-\n\nYou are in the middle of a room.")
@@ -64,8 +64,8 @@ def test_an_episode_by_the_expert() -> None:
     assert not again[4]["modifies"]
 
 
-def test_changed_and_modifies_tell_different_things() -> None:
-    """Walking changes the state and modifies nothing; cleaning twice modifies, but changes nothing."""
+def test_changed_and_modifies_differ_for_walking_and_repeated_cleaning() -> None:
+    """Walking changes the state without modifying the household; cleaning a clean object does the opposite."""
     env = make(split="train", max_steps=None)
     index = next(i for i in range(100) if generate_game(f"train/{i}").task_type == "Clean")
     env.reset(options={"task": f"train/{index}"})
@@ -86,20 +86,20 @@ def test_changed_and_modifies_tell_different_things() -> None:
 
 
 @pytest.mark.parametrize(
-    "spoiled", ["LOOK", "look.", "go  to X", "take", "", "   ", "\n", "x" * 10_000, "go to moon 1"]
+    "command", ["LOOK", "look.", "go  to X", "take", "", "   ", "\n", "x" * 10_000, "go to moon 1"]
 )
-def test_nonsense_costs_a_step_and_changes_nothing(spoiled: str) -> None:
+def test_invalid_command_uses_a_step_and_leaves_the_state_unchanged(command: str) -> None:
     env = make(max_steps=2)
     env.reset(seed=1)
     key = env.state_key()
-    text, reward, _, truncated, info = env.step(spoiled)
+    text, reward, _, truncated, info = env.step(command)
     assert (text, reward, truncated) == ("Nothing happens.", 0.0, False)
     assert (info["valid"], info["changed"], info["modifies"]) == (False, False, False)
     assert env.state_key() == key
-    assert env.step(spoiled)[3]
+    assert env.step(command)[3]
 
 
-def test_outer_blanks_do_not_count() -> None:
+def test_surrounding_white_space_is_ignored() -> None:
     env = make()
     env.reset(seed=1)
     assert env.step("  inventory \n")[0] == "You are not carrying anything."
@@ -107,20 +107,20 @@ def test_outer_blanks_do_not_count() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.text(max_size=60))
-def test_no_string_is_understood_unless_it_is_admissible(text: str) -> None:
+def test_text_is_executed_only_if_it_is_admissible(text: str) -> None:
     game = generate_game("train/1")
-    _, reply, action = rules.play(game, game.start, text)
-    assert (action is not None) == (text.strip() in rules.admissible(game, game.start))
+    _, reply, action = rules.step(game, game.start, text)
+    assert (action is not None) == (text.strip() in rules.admissible_commands(game, game.start))
     assert action is not None or reply == "Nothing happens."
 
 
 @pytest.mark.parametrize("task", ["train/3", "valid_unseen/5", "valid_seen/8"])
-def test_admissible_is_exactly_what_is_legal(task: str) -> None:
-    """Every command a game has, tried in the states of a walk: admissible if and only if it is carried out."""
+def test_admissible_commands_are_exactly_the_executable_ones(task: str) -> None:
+    """Tries every command of a game in the states of a random walk."""
     game = generate_game(task)
     verbs = game.dialect.wording.templates
     everything = {
-        rules.phrase(game, verb, thing, other)
+        rules.format_command(game, verb, thing, other)
         for verb in verbs
         for thing in range(len(game.objects))
         for other in range(len(game.objects) if verb == "sliceobject" else len(game.receptacles))
@@ -128,15 +128,15 @@ def test_admissible_is_exactly_what_is_legal(task: str) -> None:
     rng = random.Random(task)
     state = game.start
     for number in range(60):
-        admissible = rules.admissible(game, state)
+        admissible = rules.admissible_commands(game, state)
         assert admissible == sorted(set(admissible))
         if number % 10 == 0:
-            assert {c for c in everything if rules.play(game, state, c).action is not None} == set(admissible)
+            assert {c for c in everything if rules.step(game, state, c).action is not None} == set(admissible)
         verb = rng.choice(sorted({command.split()[0] for command in admissible} - {"help", "look", "inventory"}))
-        state = rules.play(game, state, rng.choice([c for c in admissible if c.startswith(verb)])).state
+        state = rules.step(game, state, rng.choice([c for c in admissible if c.startswith(verb)])).state
 
 
-def test_a_snapshot_continues_identically_anywhere() -> None:
+def test_snapshot_continues_identically_in_another_process() -> None:
     env = make(admissible=True)
     env.reset(seed=9)
     rng = random.Random(0)
@@ -161,7 +161,7 @@ def test_a_snapshot_continues_identically_anywhere() -> None:
     assert [env.step(action) for action in actions] == first
 
 
-def test_limits_are_part_of_the_snapshot() -> None:
+def test_snapshot_restores_the_step_count() -> None:
     env = make(max_steps=3)
     env.reset(seed=2)
     env.step("look")
@@ -173,7 +173,7 @@ def test_limits_are_part_of_the_snapshot() -> None:
     assert env.step("look")[3]
 
 
-def test_instructions_name_every_command() -> None:
+def test_instructions_list_the_command_forms() -> None:
     env = make()
     assert "go to (receptacle)" in env.instructions
     env.reset(seed=0)
@@ -184,7 +184,7 @@ def test_instructions_name_every_command() -> None:
 # ---------------------------------------------------------------------- generated homes
 
 
-def test_generated_games_are_varied_and_solvable() -> None:
+def test_generated_games_are_distinct_and_solved_by_their_walkthroughs() -> None:
     counts: Counter[str] = Counter()
     problems = set()
     for index in range(90):
@@ -192,10 +192,10 @@ def test_generated_games_are_varied_and_solvable() -> None:
         game = compile_game(content)
         state = game.start
         for command in content["walkthrough"]:
-            assert not rules.won(game, state)
-            assert command in rules.admissible(game, state)
-            state = rules.play(game, state, command).state
-        assert rules.won(game, state)
+            assert not rules.is_won(game, state)
+            assert command in rules.admissible_commands(game, state)
+            state = rules.step(game, state, command).state
+        assert rules.is_won(game, state)
         assert len(content["walkthrough"]) >= 3
         counts[game.task_type] += 1
         problems.add(content["pddl_problem"])
@@ -204,7 +204,7 @@ def test_generated_games_are_varied_and_solvable() -> None:
     assert len(counts) == 6
 
 
-def test_splits_share_floor_plans_as_the_originals_do() -> None:
+def test_only_valid_unseen_has_floor_plans_of_its_own() -> None:
     plans: dict[str, set[str]] = {}
     trials: dict[str, set[str]] = {}
     for split in ("train", "valid_seen", "valid_unseen"):
@@ -216,7 +216,7 @@ def test_splits_share_floor_plans_as_the_originals_do() -> None:
     assert len(plans["train"]) > 30
 
 
-def test_a_name_makes_the_same_home_in_every_process() -> None:
+def test_task_id_gives_the_same_home_in_every_process() -> None:
     code = (
         "from arboretum.envs.alfworld.generator import generate_file\n"
         "import hashlib, json\n"
@@ -231,7 +231,7 @@ def test_a_name_makes_the_same_home_in_every_process() -> None:
     assert len(digests) == 1
 
 
-def test_task_names() -> None:
+def test_task_ids_of_other_splits_and_malformed_ids_are_rejected() -> None:
     every, unseen = HomeTasks(None), HomeTasks("valid_unseen")
     assert every[:2] == ["any/0", "any/1"]
     assert unseen[7] == "valid_unseen/7"
@@ -249,7 +249,7 @@ def test_task_names() -> None:
 # ---------------------------------------------------------------------- real games
 
 
-def test_a_thousand_environments_share_what_is_static(data: Path) -> None:
+def test_environments_with_the_same_task_share_the_compiled_game(data: Path) -> None:
     envs = [make(data=data, split="valid_unseen", admissible=True) for _ in range(1000)]
     for number, env in enumerate(envs):
         env.reset(seed=number, options={"task": number % 134})
@@ -260,7 +260,7 @@ def test_a_thousand_environments_share_what_is_static(data: Path) -> None:
     assert envs[500].step("look")[0] == envs[0].step("look")[0]
 
 
-def test_real_snapshots_of_other_splits_are_refused(data: Path) -> None:
+def test_snapshot_of_another_split_is_rejected(data: Path) -> None:
     env = make(data=data / "alfworld" / "train_subset600.tar.xz")
     env.reset(seed=0)
     other = make(data=data, split="valid_unseen")
@@ -268,7 +268,7 @@ def test_real_snapshots_of_other_splits_are_refused(data: Path) -> None:
         other.restore(env.snapshot())
 
 
-def test_vector_environments(data: Path) -> None:
+def test_async_vector_environment_steps_real_games(data: Path) -> None:
     venv = gym.make_vec(
         "TextALFWorld-v0", num_envs=2, vectorization_mode="async", data=str(data), split="valid_unseen"
     )

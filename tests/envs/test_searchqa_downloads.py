@@ -1,4 +1,4 @@
-"""Fetching data sets from a real (loopback) server that can break off and resume."""
+"""Tests of downloads from a loopback server that can interrupt and resume them."""
 
 import hashlib
 import threading
@@ -13,7 +13,7 @@ CONTENT = bytes(range(256)) * 4000
 
 
 class Files:
-    """Serves CONTENT under every path; breaks off after `limit` bytes while `limit` is set."""
+    """Server of CONTENT under every path; it interrupts a response after `limit` bytes if `limit` is set."""
 
     def __init__(self) -> None:
         outer = self
@@ -26,9 +26,9 @@ class Files:
                 if self.path == "/absent":
                     self.send_error(404)
                     return
-                asked = self.headers.get("Range")
-                outer.ranges.append(asked)
-                start = int(asked[6:-1]) if asked and outer.resumable else 0
+                requested = self.headers.get("Range")
+                outer.ranges.append(requested)
+                start = int(requested[6:-1]) if requested and outer.resumable else 0
                 if start >= len(CONTENT):
                     self.send_response(416)
                     self.send_header("Content-Range", f"bytes */{len(CONTENT)}")
@@ -64,7 +64,7 @@ def catalog(url, *names):
     return {"small": DataSet("small", {n: f"{url}/{n}" for n in names}, "MIT", "1 MB", {"dev": 1}, "nobody")}
 
 
-def test_fetch_verify_and_notice_changes(files, tmp_path):
+def test_downloaded_files_are_verified_against_their_checksums(files, tmp_path):
     known = catalog(files.url, "train.jsonl", "dev.jsonl")
     seen = []
     folder = data_get("small", tmp_path, catalog=known, progress=lambda *a: seen.append(a))
@@ -73,14 +73,14 @@ def test_fetch_verify_and_notice_changes(files, tmp_path):
     assert data_verify("small", tmp_path, catalog=known) == {"train.jsonl": "ok", "dev.jsonl": "ok"}
     assert hashlib.sha256(CONTENT).hexdigest() in (folder / "checksums.json").read_text()
     data_get("small", tmp_path, catalog=known)
-    assert len(files.ranges) == 2  # what is here is not fetched again
+    assert len(files.ranges) == 2  # Existing files are not downloaded again.
     (folder / "dev.jsonl").write_bytes(CONTENT[:-1])
     (folder / "train.jsonl").unlink()
     assert data_verify("small", tmp_path, catalog=known) == {"train.jsonl": "missing", "dev.jsonl": "changed"}
 
 
 @pytest.mark.parametrize("resumable", [True, False])
-def test_a_broken_download_goes_on(files, tmp_path, resumable):
+def test_interrupted_download_is_resumed(files, tmp_path, resumable):
     known = catalog(files.url)
     files.limit = 300_000
     files.resumable = resumable
@@ -93,20 +93,20 @@ def test_a_broken_download_goes_on(files, tmp_path, resumable):
     assert files.ranges == [None, "bytes=300000-"]
 
 
-def test_a_download_that_only_lacked_its_name(files, tmp_path):
+def test_complete_partial_file_is_renamed_without_a_download(files, tmp_path):
     (tmp_path / "small").mkdir()
     (tmp_path / "small" / "dev.jsonl.part").write_bytes(CONTENT)
     data_get("small", tmp_path, catalog=catalog(files.url))
     assert (tmp_path / "small" / "dev.jsonl").read_bytes() == CONTENT
 
 
-def test_without_a_network_it_says_what_to_place_where(files, tmp_path):
+def test_unreachable_server_is_reported_with_manual_instructions(files, tmp_path):
     files.close()
     with pytest.raises(DataError, match=rf"Fetch {files.url}/dev.jsonl .*place it as .*small/dev.jsonl"):
         data_get("small", tmp_path, catalog=catalog(files.url))
 
 
-def test_names_and_folders(files, tmp_path, monkeypatch):
+def test_unknown_names_and_missing_folders_are_rejected_and_states_are_listed(files, tmp_path, monkeypatch):
     with pytest.raises(DataError, match="Not Found"):
         data_get("small", tmp_path, catalog=catalog(files.url, "absent"))
     with pytest.raises(ConfigurationError, match="did you mean musique"):
