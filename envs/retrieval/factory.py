@@ -50,7 +50,7 @@ def open_retriever(
         _reject_options(options, path)
         return _in_memory(path.resolve(), path.stat().st_size, path.stat().st_mtime_ns)
     if not path.is_dir():
-        raise DataError(path, "is not an index folder, a corpus file or an http:// address.")
+        raise DataError(path, "is no index folder, corpus file or http:// address.")
     manifest = Manifest.read(path)
     if corpus is not None:
         _check_corpus(manifest, path, Path(corpus).expanduser())

@@ -156,7 +156,7 @@ def make_app(retriever: Retriever, batcher: Batcher, max_topk: int) -> Any:
             return jsonify(error=str(error)), 502
         except Exception:
             _log.exception("a search failed")
-            return jsonify(error="the search failed; the server's log says why."), 500
+            return jsonify(error="the search failed; see the server's log."), 500
         as_json = _scored_document if with_scores else _document
         return jsonify(result=[[as_json(hit) for hit in ranking] for ranking in rankings])
 

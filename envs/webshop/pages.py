@@ -97,7 +97,7 @@ class Page(NamedTuple):
 
     @property
     def has_search_bar(self) -> bool:
-        """Whether the page has a search bar."""
+        """True on the start page, the only one with a search bar."""
         return self.session.kind == "start"
 
     # ------------------------------------------------------------------ text
