@@ -1,4 +1,4 @@
-"""Retrieval: corpora, indexes (BM25, Lucene, dense, hybrid), and a server and a client on Search-R1's wire."""
+"""Retrieval: corpora, indexes (BM25, Lucene, dense, hybrid), and a server and client for Search-R1's protocol."""
 
 from .interface import Document, Hit, RetrievalError, Retriever
 

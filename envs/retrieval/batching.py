@@ -1,7 +1,7 @@
-"""Requests of many threads answered together: one worker, a bounded queue, no waiting for company.
+"""Batching of searches from many threads, with one worker and a bounded queue.
 
-Whatever queues up while the retriever is busy is its next batch. A lone request is served at once, and under load
-batches grow by themselves.
+The requests that arrive while the retriever is busy form its next batch. A single request is therefore served at
+once, and batches grow with the load.
 """
 
 from __future__ import annotations
@@ -16,21 +16,28 @@ from .interface import Hit, Retriever
 
 
 class QueueFull(RuntimeError):
-    """There are as many requests waiting as may."""
+    """Rejected request: the queue is full or closed."""
 
 
 class _Request(NamedTuple):
+    """Queries of one caller and the future of their hits."""
+
     queries: Sequence[str]
     k: int
     reply: Future[list[list[Hit]]]
 
 
 class Batcher:
-    """Searches for many threads through one retriever.
+    """Searches of many threads, batched into calls of one retriever.
 
     Args:
-        max_batch: the most queries in one call of the retriever (a larger request is one call of its own).
-        max_waiting: the most requests that may wait; further ones are turned away.
+        retriever: Retriever to search with.
+        max_batch: Maximum number of queries per call of the retriever; a larger request is a call of its own.
+        max_waiting: Maximum number of waiting requests; further ones raise `QueueFull`.
+
+    Attributes:
+        served: Number of queries answered so far.
+        batches: Number of calls of the retriever so far.
     """
 
     def __init__(self, retriever: Retriever, max_batch: int = 64, max_waiting: int = 128) -> None:
@@ -47,14 +54,14 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """Requests in the queue now."""
+        """Number of waiting requests."""
         return len(self._waiting)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Wait for the hits of these queries.
+        """Return the hits of queries, as `Retriever.search`; blocks until they are available.
 
         Raises:
-            QueueFull: too many requests are waiting, or the batcher is closed.
+            QueueFull: Too many requests are waiting, or the batcher is closed.
         """
         request = _Request(queries, k, Future())
         with self._wake:
@@ -65,13 +72,13 @@ class Batcher:
         return request.reply.result()
 
     def close(self) -> None:
-        """Turn away what still waits and end the worker."""
+        """Reject the waiting requests and stop the worker."""
         with self._wake:
             self._closed = True
-            left = list(self._waiting)
+            rejected = list(self._waiting)
             self._waiting.clear()
             self._wake.notify()
-        for request in left:
+        for request in rejected:
             request.reply.set_exception(QueueFull())
         self._worker.join(timeout=10.0)
 
@@ -82,10 +89,10 @@ class Batcher:
                     self._wake.wait()
                 if self._closed:
                     return
-                batch = self._take()
-            self._answer(batch)
+                batch = self._take_batch()
+            self._process(batch)
 
-    def _take(self) -> list[_Request]:
+    def _take_batch(self) -> list[_Request]:
         batch = [self._waiting.popleft()]
         queries = len(batch[0].queries)
         while self._waiting and queries + len(self._waiting[0].queries) <= self._max_batch:
@@ -93,13 +100,13 @@ class Batcher:
             queries += len(batch[-1].queries)
         return batch
 
-    def _answer(self, batch: Sequence[_Request]) -> None:
+    def _process(self, batch: Sequence[_Request]) -> None:
         queries = [query for request in batch for query in request.queries]
         k = max(request.k for request in batch)
         self.batches += 1
         try:
             hits = self._retriever.search(queries, k)
-        except Exception as error:  # whatever it was belongs to those who asked
+        except Exception as error:  # The callers handle it; the worker continues.
             for request in batch:
                 request.reply.set_exception(error)
             return

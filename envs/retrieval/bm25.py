@@ -1,8 +1,8 @@
-"""BM25 in process: Lucene's analysis and scores (`envs.lucene_bm25`), with top-k search that skips common terms.
+"""BM25 retriever with Lucene's analysis and scores (`lucene_bm25`), and top-k search that skips common terms.
 
-The shared index scores every document that holds any query term. Here the terms are taken from the rarest on, and
-as soon as the terms left over could not lift a new document into the first k any more, only the documents seen so
-far are looked up in their posting lists: the MaxScore strategy (Turtle and Flood, 1995), exact to the last bit.
+`BM25Index` scores every document that contains a query term. `TopSearch` adds the terms from rare to common. Once
+the remaining terms cannot lift a new document into the first k, it looks up only the documents found so far in the
+remaining posting lists. This is the MaxScore strategy (Turtle and Flood, 1995); its scores are exact to the bit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,18 +24,22 @@ from .lucene_bm25 import BM25Index, analyze
 
 INDEX_FOLDER = "bm25"
 PEAKS_FILE = "peaks.npy"
+
 K1, B = 0.9, 0.4
 """Anserini's default parameters."""
 
 
 class BM25(Retriever):
-    """A BM25 index together with its documents.
+    """Retriever on a BM25 index and its documents.
 
     Args:
-        index: postings; document i of the index is `documents[i]`.
-        documents: in the order of indexing.
-        corpus: the corpus hash.
-        peaks: `term_peaks(index)`, where it is at hand.
+        index: Index in which document i is `documents[i]`.
+        documents: Documents in the order of indexing.
+        corpus: Hash of the corpus; see `documents.corpus_hash`.
+        peaks: Result of `term_peaks(index)`; None computes it.
+
+    Raises:
+        ConfigurationError: Index and documents differ in length.
     """
 
     def __init__(
@@ -58,19 +62,18 @@ class BM25(Retriever):
     def of(cls, documents: Iterable[Document], *, k1: float = K1, b: float = B) -> BM25:
         """Index documents in memory."""
         kept = list(documents)
-        index = BM25Index.build(((d.id, breathing(d.contents)) for d in kept), k1=k1, b=b)
+        index = BM25Index.build(((d.id, split_long_runs(d.contents)) for d in kept), k1=k1, b=b)
         return cls(index, kept, corpus_hash(kept))
 
     @classmethod
     def load(cls, folder: Path, corpus: str) -> BM25:
-        """Map the index that `build.build_index` wrote into `folder`."""
+        """Open the index that `build.build_index` wrote to `folder`."""
         peaks = np.load(folder / PEAKS_FILE)
         return cls(BM25Index.load(folder / INDEX_FOLDER), StoredDocuments(folder), corpus, peaks)
 
     @property
     def identity(self) -> str:
-        k1, b = self._index._meta["k1"], self._index._meta["b"]
-        return f"bm25(k1={k1:g},b={b:g}):{self._corpus}"
+        return f"bm25(k1={self._index.k1:g},b={self._index.b:g}):{self._corpus}"
 
     def __len__(self) -> int:
         return len(self.documents)
@@ -78,7 +81,7 @@ class BM25(Retriever):
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         hits = []
         for query in queries:
-            numbers, scores = self._search.top(analyze(breathing(query)), k)
+            numbers, scores = self._search.top(analyze(split_long_runs(query)), k)
             ranked = zip(numbers.tolist(), scores.tolist(), strict=True)
             hits.append([Hit(self.documents[n], score) for n, score in ranked])
         return hits
@@ -92,27 +95,27 @@ _RUN_LENGTH = 4 * 255
 _RUN = re.compile(rf"\S{{{_RUN_LENGTH}}}(?=\S)")
 
 _FREQUENT = 64
-"""Terms in at least one of so many documents get a row over all documents once they are looked up."""
+"""Terms in at least 1 / 64 of the documents get a dense row over all documents on their first lookup."""
 _ROWS_SIZE = 128 * 2**20
-"""Bytes that these rows may take together; in a corpus so large that they do not fit, there are none."""
+"""Maximum size of all dense rows in bytes; a corpus too large for a single row has none."""
 
 
-def breathing(text: str) -> str:
-    """The text with a space after every 1,020 characters that stand together.
+def split_long_runs(text: str) -> str:
+    """Return a text with a space after every 1,020 characters without white space.
 
-    The tokenizer cuts words at 255 characters, looking at the whole run again after each cut: minutes for a
-    megabyte of one letter. The spaces fall where it would cut such a run anyway.
+    The tokenizer cuts words at 255 characters and matches the rest of the run again after each cut, which would
+    take minutes for a megabyte of one letter. The spaces are at places where it would cut such a run anyway.
     """
     return _RUN.sub(r"\g<0> ", text) if len(text) > _RUN_LENGTH else text
 
 
 def term_peaks(index: BM25Index) -> NDArray[np.float32]:
-    """The highest score a term of weight 1 gives any document, by term number: shape (terms,), float32."""
-    starts, _, divisors, _, _ = _arrays(index)
+    """Return the highest score of every term with weight 1 in any document; float32, shape (terms,)."""
+    starts, divisors = index.postings, index.divisors
     if not len(divisors):
         return np.zeros(len(starts) - 1, np.float32)
     peaks = np.empty(len(starts) - 1, np.float32)
-    step = 1 << 16  # terms at a time: the postings may be larger than the memory
+    step = 1 << 16  # Terms per step, because the postings may exceed the memory.
     for first in range(0, len(peaks), step):
         last = min(first + step, len(peaks))
         begin = int(starts[first])
@@ -121,31 +124,31 @@ def term_peaks(index: BM25Index) -> NDArray[np.float32]:
     return peaks
 
 
-def _arrays(index: BM25Index) -> tuple[NDArray[Any], ...]:
-    """Postings bounds, document numbers, score divisors, inverse document frequencies and ranks of ids."""
-    return index._postings, index._documents, index._divisors, index._idf, index._id_rank
-
-
 class _Scratch(threading.local):
-    """Per-thread accumulators over all documents; `scores` is all zeros between queries."""
+    """Per-thread score accumulators over all documents, which are zero between queries."""
 
     def __init__(self, size: int) -> None:
         self.scores = np.zeros(size, np.float64)
 
 
 class TopSearch:
-    """Exact top-k search over a `BM25Index`. Safe to share between threads."""
+    """Exact top-k search over a `BM25Index`, which threads may share.
+
+    Args:
+        index: Index to search.
+        peaks: Result of `term_peaks(index)`.
+    """
 
     def __init__(self, index: BM25Index, peaks: NDArray[np.float32]) -> None:
-        self._number = index._number
-        self._starts, self._documents, self._divisors, self._idf, self._id_rank = _arrays(index)
+        self._index = index
+        self._documents, self._divisors = index.documents, index.divisors
         self._peaks = peaks
         self._scratch = _Scratch(len(index))
         self._rows: dict[int, NDArray[np.float32]] = {}
 
     def top(self, terms: Sequence[str], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Numbers and float32 scores of the k best documents, best first, ties by id: as `BM25Index.top`."""
-        query = self._weigh(terms)
+        """Return the numbers and scores of the k best documents; equal to `BM25Index.top`."""
+        query = self._query_terms(terms)
         if not query or k < 1:
             return np.empty(0, np.int64), np.empty(0, np.float32)
         rest = np.zeros(len(query) + 1)
@@ -155,34 +158,44 @@ class TopSearch:
         for i in range(used, len(query)):
             if len(found) > k:
                 least = float(np.partition(scores, len(scores) - k)[len(scores) - k])
-                alive = scores + rest[i] >= least
-                found, scores = found[alive], scores[alive]
-            self._look_up(query[i], found, scores)
+                possible = scores + rest[i] >= least
+                found, scores = found[possible], scores[possible]
+            self._add_scores(query[i], found, scores)
         values = scores.astype(np.float32)
         if len(found) > k:
             least = np.partition(values, len(values) - k)[len(values) - k]
             best = values >= least
             found, values = found[best], values[best]
-        order = np.lexsort((self._id_rank[found], -values))[:k]
+        order = np.lexsort((self._index.id_ranks[found], -values))[:k]
         return found[order].astype(np.int64), values[order]
 
-    def _weigh(self, terms: Sequence[str]) -> list[_Term]:
-        """The query's known terms, rarest first."""
+    def _query_terms(self, terms: Sequence[str]) -> list[_Term]:
+        """Return the query's indexed terms, rarest first."""
         query = []
+        starts = self._index.postings
         for term, count in Counter(terms).items():
-            number = self._number(term)
+            number = self._index.term_number(term)
             if number >= 0:
-                weight = np.float32(count) * self._idf[number]
-                # Bounds and sums are rounded: a hair more keeps them bounds.
+                weight = np.float32(count) * self._index.idf[number]
+                # The factor keeps the bound an upper bound despite rounding.
                 bound = float(weight) * float(self._peaks[number]) * (1 + 1e-6)
-                query.append(_Term(int(self._starts[number]), int(self._starts[number + 1]), weight, bound))
+                query.append(_Term(int(starts[number]), int(starts[number + 1]), weight, bound))
         query.sort(key=lambda t: t.end - t.start)
         return query
 
     def _gather(
         self, query: Sequence[_Term], rest: NDArray[np.float64], k: int
     ) -> tuple[NDArray[np.int32], NDArray[np.float64], int]:
-        """Every document that could be among the best, its score over the first terms, and how many those are."""
+        """Collect every document that could be among the k best.
+
+        Args:
+            query: Terms, rarest first.
+            rest: Sum of the bounds of the terms from each position on; shape (terms + 1,).
+            k: Number of documents to find.
+
+        Returns:
+            Document numbers, their scores over the first terms, and the number of those terms.
+        """
         scores = self._scratch.scores
         found = np.empty(0, np.int32)
         used = 0
@@ -198,7 +211,7 @@ class TopSearch:
                     found = documents
                     scores[documents] = score
                 used += 1
-                # Nobody's score can pass the bounds so far: often there is nothing to look for yet.
+                # Skip the partition while no score over the first terms can exceed the bound of the rest.
                 if len(found) >= k and used < len(query) and rest[used] < rest[0] - rest[used]:
                     partial = scores[found]
                     partial.partition(len(partial) - k)
@@ -208,23 +221,23 @@ class TopSearch:
         finally:
             scores[found] = 0.0
 
-    def _look_up(self, term: _Term, found: NDArray[np.int32], scores: NDArray[np.float64]) -> None:
-        """Add a term's score to those of the documents found that hold it."""
-        row = self._row(term)
+    def _add_scores(self, term: _Term, found: NDArray[np.int32], scores: NDArray[np.float64]) -> None:
+        """Add a term's scores in place to the documents that contain it."""
+        row = self._dense_row(term)
         if row is not None:
             scores += term.weight - term.weight / row[found]
             return
         documents = self._documents[term.start : term.end]
-        at = np.searchsorted(documents, found)
-        at[at == len(documents)] = 0
-        has = documents[at] == found
-        divisors = self._divisors[term.start : term.end][at[has]]
-        scores[has] += term.weight - term.weight / divisors
+        places = np.searchsorted(documents, found)
+        places[places == len(documents)] = 0
+        contains = documents[places] == found
+        divisors = self._divisors[term.start : term.end][places[contains]]
+        scores[contains] += term.weight - term.weight / divisors
 
-    def _row(self, term: _Term) -> NDArray[np.float32] | None:
-        """A frequent term's divisors by document (1 where it does not occur, so that the score is 0)."""
+    def _dense_row(self, term: _Term) -> NDArray[np.float32] | None:
+        """Return a frequent term's divisors by document, 1 (a score of 0) if absent; None for other terms."""
         row = self._rows.get(term.start)
-        size = len(self._id_rank)
+        size = len(self._index)
         if (
             row is None
             and (term.end - term.start) * _FREQUENT >= size
@@ -237,7 +250,14 @@ class TopSearch:
 
 
 class _Term(NamedTuple):
-    """A query term: where its postings lie, its weight (count times idf), the best score it gives."""
+    """Term of a query.
+
+    Attributes:
+        start: Start of its postings.
+        end: End of its postings.
+        weight: Count in the query times inverse document frequency.
+        bound: Upper bound of its score in any document.
+    """
 
     start: int
     end: int

@@ -1,32 +1,33 @@
-"""Building index folders: streamed, resumable, and there whole or not at all.
+"""Streaming, resumable and atomic builds of index folders.
 
-An index is built in `<out>.partial` and renamed to `<out>` when its manifest is written. A build that was stopped,
-however rudely, is taken up where it stood by the same call: the copied corpus, the finished stages and, for dense
-indexes, every block of vectors already encoded. A partial build of something else is discarded.
+An index is built in `<out>.partial`, which is renamed to `<out>` after its manifest is written. The same call
+resumes an interrupted or killed build: it keeps the copied corpus, the finished stages and, for dense indexes,
+every encoded block of vectors. The partial build of a different index is discarded.
 """
 
 from __future__ import annotations
 
-import fcntl
+import io
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from array import array
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from ..errors import ConfigurationError, unknown_name
+from ..files import PART, replace_folder, write_atomic
 from . import bm25, dense
 from .documents import DOCUMENTS_FILE, OFFSETS_FILE, CorpusHash, StoredDocuments, read_corpus
 from .encoder import Encoder, EncoderSpec, encoder_spec
 from .lucene_bm25 import BM25Index
 from .manifest import Manifest, sizes
-
-Progress = Callable[[str, int, int | None], None]
-"""Called with a stage's name, how much of it is done, and how much there is (None: unknown)."""
+from .progress import Progress
 
 RETRIEVERS: Mapping[str, tuple[str, ...]] = {
     "bm25": ("bm25",),
@@ -34,10 +35,10 @@ RETRIEVERS: Mapping[str, tuple[str, ...]] = {
     "dense": ("dense",),
     "hybrid": ("bm25", "dense"),
 }
-"""What can be built, and of which parts it consists."""
+"""Parts of every kind of index."""
 
 BLOCK = 4096
-"""Passages encoded between two points at which a dense build can be taken up again."""
+"""Number of passages encoded between two points at which a dense build can resume."""
 
 _PLAN_FILE = "plan.json"
 _COPIED_FILE = "copied.json"
@@ -61,19 +62,24 @@ def build_index(
     """Build an index of a corpus.
 
     Args:
-        corpus: JSON lines, plain or gzipped; see `documents`.
+        corpus: Corpus file of JSON lines, plain or gzipped; see `documents`.
         retriever: "bm25", "lucene", "dense" or "hybrid" (BM25 and dense).
-        out: the folder to make.
-        k1, b: BM25's parameters.
-        encoder: a preset, model name, folder or spec; for dense and hybrid.
-        faiss: "Flat", "IVF", "HNSW" or "PQ".
-        device, batch_size: how to encode; see `Encoder`.
-        overwrite: replace an index that stands at `out`.
-        progress: told about every stage.
+        out: Folder to create.
+        k1: BM25's term-frequency parameter.
+        b: BM25's length-normalization parameter.
+        encoder: Preset, model name, folder or spec of the encoder, for "dense" and "hybrid".
+        faiss: FAISS index type for "dense" and "hybrid": "Flat", "IVF", "HNSW" or "PQ".
+        device: Torch device of the encoder; None uses a GPU if there is one.
+        batch_size: Number of passages per forward pass of the encoder.
+        overwrite: Replace an existing index.
+        progress: Called from time to time in every stage.
+
+    Returns:
+        The manifest of the index.
 
     Raises:
-        DataError: the corpus is malformed (names the line).
-        ConfigurationError: an unknown kind, a missing package, `out` exists, or another build of it is running.
+        DataError: The corpus is malformed; names the line.
+        ConfigurationError: A name is unknown, a package is missing, `out` exists, or another process builds it.
     """
     if retriever not in RETRIEVERS:
         raise unknown_name("retriever", retriever, RETRIEVERS)
@@ -82,7 +88,7 @@ def build_index(
         raise unknown_name("FAISS index type", faiss, dense.FAISS_TYPES)
     corpus, out = Path(corpus).expanduser().resolve(), Path(out).expanduser().resolve()
     if out.exists() and not overwrite:
-        raise ConfigurationError(f"{out} exists; give another folder, or overwrite it.")
+        raise ConfigurationError(f"{out} exists; set another folder, or overwrite it.")
     if not corpus.is_file():
         raise ConfigurationError(f"{corpus}: there is no such corpus file.")
     report: Progress = progress or (lambda stage, done, total: None)
@@ -101,8 +107,8 @@ def build_index(
     }
     out.parent.mkdir(parents=True, exist_ok=True)
     work = out.with_name(f"{out.name}.partial")
-    with _locked(out.with_name(f"{out.name}.lock")):
-        _take_up(work, plan)
+    with _build_lock(out.with_name(f"{out.name}.lock")):
+        _resume_or_discard(work, plan)
         copied = _copy_corpus(corpus, work, report)
         documents = StoredDocuments(work)
         try:
@@ -134,21 +140,23 @@ def build_index(
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the right to build one index; the system lets go of it when the process dies."""
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConfigurationError(f"another process is building this index (it holds {path}).") from None
-        try:
-            yield
-        finally:
+def _build_lock(path: Path) -> Iterator[None]:
+    """Context that holds the exclusive lock of one index; the system releases it if the process dies."""
+    lock = FileLock(path, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise ConfigurationError(f"another process is building this index (it holds {path}).") from None
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # Windows cannot delete an open file.
             path.unlink(missing_ok=True)
+        lock.release()
 
 
-def _take_up(work: Path, plan: Mapping[str, Any]) -> None:
-    """Keep the partial build of the same plan; discard any other."""
+def _resume_or_discard(work: Path, plan: Mapping[str, Any]) -> None:
+    """Keep the finished parts of a partial build with the same plan, and discard any other partial build."""
     try:
         same = json.loads((work / _PLAN_FILE).read_text()) == json.loads(json.dumps(plan))
     except (OSError, ValueError):
@@ -156,23 +164,22 @@ def _take_up(work: Path, plan: Mapping[str, Any]) -> None:
     if not same:
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
-        _write_whole(work / _PLAN_FILE, json.dumps(plan).encode())
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.write_bytes(content)
-    os.replace(fresh, path)
+        write_atomic(work / _PLAN_FILE, json.dumps(plan))
+    for path in work.glob(f"*{PART}"):  # Leftovers of a killed build, which must not become part of the index.
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _copy_corpus(corpus: Path, work: Path, report: Progress) -> dict[str, Any]:
-    """Bring the documents into the index folder, checked and in a form that can be read at any place."""
+    """Copy the validated documents to the index folder for random access; return their hash and number."""
     marker = work / _COPIED_FILE
     if marker.exists():
         found: dict[str, Any] = json.loads(marker.read_text())
         return found
     digest = CorpusHash()
-    offsets = _Growing(work / OFFSETS_FILE)
+    offsets = array("q")
     position = count = 0
     offsets.append(0)
     with (work / DOCUMENTS_FILE).open("wb") as file:
@@ -181,7 +188,7 @@ def _copy_corpus(corpus: Path, work: Path, report: Progress) -> dict[str, Any]:
             row = {"id": document.id, "contents": document.contents}
             try:
                 line = json.dumps(row, ensure_ascii=False).encode()
-            except UnicodeEncodeError:  # half a surrogate pair
+            except UnicodeEncodeError:  # Half a surrogate pair.
                 line = json.dumps(row).encode()
             position += file.write(line + b"\n")
             offsets.append(position)
@@ -190,25 +197,11 @@ def _copy_corpus(corpus: Path, work: Path, report: Progress) -> dict[str, Any]:
                 report("corpus", count, None)
     if not count:
         raise ConfigurationError(f"{corpus}: the corpus has no documents.")
-    offsets.save()
+    np.save(work / OFFSETS_FILE, np.frombuffer(offsets, np.int64))
     report("corpus", count, count)
     copied = {"corpus": digest.hexdigest(), "documents": count}
-    _write_whole(marker, json.dumps(copied).encode())
+    write_atomic(marker, json.dumps(copied))
     return copied
-
-
-class _Growing:
-    """A list of numbers of 8 bytes each that ends as an .npy file."""
-
-    def __init__(self, path: Path) -> None:
-        from array import array
-
-        self._path = path
-        self._values = array("q")
-        self.append = self._values.append
-
-    def save(self) -> None:
-        np.save(self._path, np.frombuffer(self._values, np.int64))
 
 
 def _build_bm25(documents: StoredDocuments, work: Path, k1: float, b: float, report: Progress) -> None:
@@ -216,25 +209,23 @@ def _build_bm25(documents: StoredDocuments, work: Path, k1: float, b: float, rep
         return
     total = len(documents)
     index = BM25Index.build(
-        ((d.id, bm25.breathing(d.contents)) for d in documents),
+        ((d.id, bm25.split_long_runs(d.contents)) for d in documents),
         k1=k1,
         b=b,
         folder=work / bm25.INDEX_FOLDER,
         progress=lambda done: report("bm25", done, total),
     )
-    fresh = work / f"new-{bm25.PEAKS_FILE}"
-    np.save(fresh, bm25.term_peaks(index))
-    os.replace(fresh, work / bm25.PEAKS_FILE)
+    peaks = io.BytesIO()
+    np.save(peaks, bm25.term_peaks(index))
+    write_atomic(work / bm25.PEAKS_FILE, peaks.getvalue())
 
 
 def _build_lucene(documents: StoredDocuments, work: Path, report: Progress) -> None:
     from . import lucene
 
     if not (work / lucene.INDEX_FOLDER).exists():
-        fresh = work / f"new-{lucene.INDEX_FOLDER}"
-        shutil.rmtree(fresh, ignore_errors=True)
-        lucene.index_documents(documents, fresh, lambda done: report("lucene", done, len(documents)))
-        os.replace(fresh, work / lucene.INDEX_FOLDER)
+        with replace_folder(work / lucene.INDEX_FOLDER) as part:
+            lucene.index_documents(documents, part, lambda done: report("lucene", done, len(documents)))
 
 
 def _build_dense(
@@ -246,6 +237,7 @@ def _build_dense(
     batch_size: int,
     report: Progress,
 ) -> dict[str, Any]:
+    """Encode the documents, resuming after the last complete block, and build the FAISS index of their vectors."""
     dense.import_faiss()
     total = len(documents)
     encoder = Encoder(spec, device, batch_size)
@@ -253,7 +245,7 @@ def _build_dense(
     path = work / dense.VECTORS_FILE
     if not (work / dense.FAISS_FILE).exists():
         path.touch()
-        # What a killed process may have left of its last block does not count.
+        # A killed process may have left an incomplete last block, which is encoded again.
         done = path.stat().st_size // row // BLOCK * BLOCK if path.stat().st_size < total * row else total
         with path.open("r+b") as file:
             file.truncate(done * row)
@@ -270,8 +262,8 @@ def _build_dense(
     if kind != "Flat":
         if not (work / dense.FAISS_FILE).exists():
             vectors = np.memmap(path, np.float32, "r", shape=(total, encoder.dimension))
-            fresh = work / f"new-{dense.FAISS_FILE}"
-            dense.train(kind, vectors, fresh, report)
-            os.replace(fresh, work / dense.FAISS_FILE)
+            part = work / f"{dense.FAISS_FILE}{PART}"
+            dense.build_faiss_index(kind, vectors, part, report)
+            os.replace(part, work / dense.FAISS_FILE)
         path.unlink(missing_ok=True)
     return found

@@ -1,4 +1,4 @@
-"""Replies of retrieval servers, kept in a SQLite file that several processes may share."""
+"""Cache of the replies of retrieval servers, in a SQLite file that several processes may share."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ CREATE TABLE IF NOT EXISTS servers (url TEXT PRIMARY KEY, served TEXT NOT NULL) 
 
 
 class ReplyCache:
-    """A map from (corpus, query, k) to hits on disk.
+    """Map on disk from (corpus, query, k) to hits.
+
+    Args:
+        path: SQLite file; created if it does not exist.
 
     Raises:
-        DataError: the file exists and is no such cache.
+        DataError: The file exists and is not a reply cache.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,7 +38,7 @@ class ReplyCache:
             self._open()
 
     def _open(self) -> sqlite3.Connection:
-        """The connection of this process: SQLite forbids carrying one over a fork."""
+        """Return the connection of this process, because a SQLite connection must not be used after a fork."""
         if self._connection is None or self._connection[0] != os.getpid():
             connection = sqlite3.connect(self._path, timeout=30.0, check_same_thread=False, isolation_level=None)
             try:
@@ -44,12 +47,12 @@ class ReplyCache:
                 connection.executescript(_SCHEMA)
             except sqlite3.DatabaseError as error:
                 connection.close()
-                raise DataError(self._path, f"is no reply cache ({error}); delete it or name another.") from None
+                raise DataError(self._path, f"is not a reply cache ({error}); set another path.") from None
             self._connection = os.getpid(), connection
         return self._connection[1]
 
     def get(self, corpus: str, queries: Sequence[str], k: int) -> dict[str, list[Hit]]:
-        """The replies at hand, by query."""
+        """Return the cached hits by query; missing queries are left out."""
         found = {}
         with self._lock:
             connection = self._open()
@@ -61,7 +64,7 @@ class ReplyCache:
         return found
 
     def put(self, corpus: str, replies: Mapping[str, Sequence[Hit]], k: int) -> None:
-        """Keep replies."""
+        """Store the hits of queries."""
         rows = [
             (_key(corpus, query, k), json.dumps([(*hit.document, hit.score) for hit in hits]))
             for query, hits in replies.items()
@@ -72,19 +75,19 @@ class ReplyCache:
             connection.executemany("INSERT OR REPLACE INTO replies VALUES (?, ?)", rows)
             connection.execute("COMMIT")
 
-    def remember_server(self, url: str, served: str) -> None:
-        """Note which index a server has."""
+    def set_served_index(self, url: str, served: str) -> None:
+        """Store the identity of the index that a server has."""
         with self._lock:
             self._open().execute("INSERT OR REPLACE INTO servers VALUES (?, ?)", (url, served))
 
-    def remembered_server(self, url: str) -> str:
-        """The index a server had when last asked; empty if never."""
+    def get_served_index(self, url: str) -> str:
+        """Return the last stored index of a server; empty if there is none."""
         with self._lock:
             row = self._open().execute("SELECT served FROM servers WHERE url = ?", (url,)).fetchone()
         return "" if row is None else str(row[0])
 
     def close(self) -> None:
-        """Close this process's connection; the next use opens one again."""
+        """Close the connection of this process; the next use opens a new one."""
         with self._lock:
             if self._connection is not None and self._connection[0] == os.getpid():
                 self._connection[1].close()

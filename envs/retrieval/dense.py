@@ -1,7 +1,7 @@
-"""Dense retrieval: an encoder's vectors in a FAISS index, compared by inner product.
+"""Dense retrieval: inner-product search over an encoder's vectors with FAISS.
 
-`Flat` compares with every vector, straight from a memory-mapped file; `IVF`, `HNSW` and `PQ` are FAISS's own index
-files, mapped as far as FAISS can (inverted lists and codes are; the links of HNSW are read into memory).
+`Flat` compares a query with every vector of a memory-mapped file. `IVF`, `HNSW` and `PQ` are index files of FAISS,
+which maps inverted lists and codes, and reads the links of HNSW into memory.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from .documents import StoredDocuments
 from .encoder import Encoder, EncoderSpec, Vectors
 from .extras import optional_module
 from .interface import Hit, Retriever
+from .progress import Progress
 
 FAISS_TYPES = ("Flat", "IVF", "HNSW", "PQ")
 VECTORS_FILE = "vectors.f32"
@@ -25,23 +26,30 @@ FAISS_FILE = "faiss.index"
 PROBE_FILE = "probe.npy"
 
 HNSW_LINKS = 64
-"""Search-R1's HNSW64."""
+"""Links per vector, as in Search-R1's HNSW64."""
+
 TRAINING_VECTORS = 100_000
-"""The most vectors that IVF and PQ are trained on."""
-_ADD = 65_536
+"""Maximum number of vectors to train IVF and PQ on."""
+
+_ADD_SIZE = 65_536
+"""Number of vectors added to an index at once."""
 
 
 def import_faiss() -> Any:
-    """The faiss module.
+    """Import the faiss module.
 
     Raises:
-        ConfigurationError: it is not installed.
+        ConfigurationError: FAISS is not installed.
     """
     return optional_module("faiss", "dense", "dense retrieval")
 
 
 class Flat:
-    """Exhaustive inner-product search over a matrix of vectors, in memory or memory-mapped."""
+    """Exhaustive inner-product search.
+
+    Args:
+        vectors: Matrix of vectors, in memory or memory-mapped; shape (vectors, dimension).
+    """
 
     def __init__(self, vectors: Vectors) -> None:
         self._faiss = import_faiss()
@@ -51,13 +59,22 @@ class Flat:
         return len(self._vectors)
 
     def search(self, queries: Vectors, k: int) -> tuple[Vectors, NDArray[np.int64]]:
-        """Scores and numbers of the k nearest vectors: two arrays of shape (queries, k)."""
+        """Return the scores and numbers of the k nearest vectors: two arrays of shape (queries, k)."""
         scores, numbers = self._faiss.knn(queries, self._vectors, k, metric=self._faiss.METRIC_INNER_PRODUCT)
         return scores, numbers
 
 
-class Trained:
-    """A FAISS index file."""
+class FaissIndex:
+    """Index file of FAISS.
+
+    Args:
+        path: File that `build_faiss_index` wrote.
+        probes: Number of lists to visit in an IVF index.
+        ef_search: Number of candidates to keep in an HNSW index.
+
+    Raises:
+        DataError: The file is not a FAISS index.
+    """
 
     def __init__(self, path: Path, probes: int, ef_search: int) -> None:
         faiss = import_faiss()
@@ -67,7 +84,8 @@ class Trained:
             try:
                 self._index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
             except RuntimeError as error:
-                raise DataError(path, f"is no FAISS index ({str(error).splitlines()[0]}).") from None
+                reason = str(error).splitlines()[0]
+                raise DataError(path, f"is not a FAISS index ({reason}); build the index again.") from None
         if hasattr(self._index, "nprobe"):
             self._index.nprobe = probes
         if hasattr(self._index, "hnsw"):
@@ -77,37 +95,51 @@ class Trained:
         return int(self._index.ntotal)
 
     def search(self, queries: Vectors, k: int) -> tuple[Vectors, NDArray[np.int64]]:
-        """Scores and numbers of the k nearest vectors found (number -1 where fewer were)."""
+        """Return scores and numbers of the k nearest vectors, padded with number -1: shape (queries, k)."""
         scores, numbers = self._index.search(queries, k)
         return scores, numbers
 
 
 def factory_string(kind: str, dimension: int, count: int) -> str:
-    """FAISS's name of an index of `kind` for `count` vectors.
+    """Return FAISS's factory string for an index.
+
+    Args:
+        kind: "IVF", "HNSW" or "PQ".
+        dimension: Dimension of the vectors.
+        count: Number of vectors.
 
     Raises:
-        ConfigurationError: an unknown kind, or too few vectors to train it.
+        ConfigurationError: The kind is unknown, or there are too few vectors to train it.
     """
     if kind == "HNSW":
         return f"HNSW{HNSW_LINKS},Flat"
     if kind == "IVF":
-        # 4 √n lists are FAISS's rule of thumb; each wants some 39 vectors to be trained on.
+        # FAISS recommends 4 √n lists, and at least 39 training vectors for each.
         lists = max(1, min(int(4 * count**0.5), count // 39))
         return f"IVF{lists},Flat"
     if kind == "PQ":
         if count < 256:
-            raise ConfigurationError(f"PQ cannot be trained on {count} vectors; it needs 256, use Flat.")
+            raise ConfigurationError(f"PQ needs at least 256 vectors to train, but there are {count}; use Flat.")
         parts = max(m for m in range(1, 97) if dimension % m == 0)
-        # Codes of 8 bits want 39 training vectors for each of 256 centres.
+        # FAISS recommends 39 training vectors for each of the 256 centroids of 8-bit codes.
         return f"PQ{parts}" if count >= 39 * 256 else f"PQ{parts}x4"
     raise unknown_name("FAISS index type", kind, FAISS_TYPES)
 
 
-def train(kind: str, vectors: Vectors, path: Path, progress: Any = None) -> str:
-    """Build an IVF, HNSW or PQ index of a matrix of vectors into a file; returns its FAISS factory string.
+def build_faiss_index(kind: str, vectors: Vectors, path: Path, progress: Progress | None = None) -> str:
+    """Build an index of vectors and write it to a file.
 
-    The vectors may be memory-mapped. The index itself is put together in memory: about 4 · dimension bytes a
-    vector for IVF, 512 more for HNSW, and at most 96 in all for PQ.
+    The index is built in memory and takes about 4 · dimension bytes per vector for IVF, 512 more for HNSW, and at
+    most 96 in total for PQ.
+
+    Args:
+        kind: "IVF", "HNSW" or "PQ".
+        vectors: Matrix of vectors, which may be memory-mapped; shape (vectors, dimension).
+        path: File to write.
+        progress: Called with the stage "index" after every block of vectors.
+
+    Returns:
+        The factory string of the index.
     """
     faiss = import_faiss()
     count, dimension = vectors.shape
@@ -119,27 +151,30 @@ def train(kind: str, vectors: Vectors, path: Path, progress: Any = None) -> str:
         if count > TRAINING_VECTORS:
             sample = np.sort(rng.choice(count, TRAINING_VECTORS, replace=False))
         index.train(np.ascontiguousarray(vectors[sample]))
-    for start in range(0, count, _ADD):
-        index.add(np.ascontiguousarray(vectors[start : start + _ADD]))
+    for start in range(0, count, _ADD_SIZE):
+        index.add(np.ascontiguousarray(vectors[start : start + _ADD_SIZE]))
         if progress is not None:
-            progress("index", min(start + _ADD, count), count)
+            progress("index", min(start + _ADD_SIZE, count), count)
     faiss.write_index(index, str(path))
     return description
 
 
 class Dense(Retriever):
-    """A dense index and the encoder that made it.
+    """Retriever on a dense index and the encoder that built it.
 
     Args:
-        folder: what `build.build_index` wrote.
-        manifest: its manifest.
-        device: where the encoder runs; see `Encoder`.
-        probes: lists visited by IVF.
-        ef_search: candidates kept by HNSW.
+        folder: Index folder that `build.build_index` wrote.
+        corpus: Hash of the corpus; see `documents.corpus_hash`.
+        spec: Encoder of the index.
+        kind: One of `FAISS_TYPES`.
+        dimension: Dimension of the vectors.
+        device: Torch device of the encoder; None uses a GPU if there is one.
+        probes: Number of lists to visit in an IVF index.
+        ef_search: Number of candidates to keep in an HNSW index.
 
     Raises:
-        DataError: the files do not fit the manifest.
-        ConfigurationError: on the first search, if the encoder is not the one that made the index.
+        DataError: The files do not match the arguments.
+        ConfigurationError: FAISS is missing; or, on the first search, the encoder differs from the index's.
     """
 
     def __init__(
@@ -162,14 +197,14 @@ class Dense(Retriever):
         self._encoder: Encoder | None = None
         count = len(self.documents)
         self._kind = kind
-        self._index: Flat | Trained
+        self._index: Flat | FaissIndex
         if kind == "Flat":
             path = folder / VECTORS_FILE
             if path.stat().st_size != 4 * count * dimension:
                 raise DataError(path, f"is not {count} vectors of {dimension} numbers; build the index again.")
             self._index = Flat(np.memmap(path, np.float32, "r", shape=(count, dimension)))
         else:
-            self._index = Trained(folder / FAISS_FILE, probes, ef_search)
+            self._index = FaissIndex(folder / FAISS_FILE, probes, ef_search)
         if len(self._index) != count:
             raise DataError(folder, f"has {len(self._index)} vectors for {count} documents; build it again.")
 
@@ -182,14 +217,14 @@ class Dense(Retriever):
 
     @property
     def encoder(self) -> Encoder:
-        """The encoder, loaded on first use and checked against the index."""
+        """Encoder, loaded on first use and checked against the index."""
         if self._encoder is None:
             encoder = Encoder(self.spec, self._device)
             probe = np.load(self._folder / PROBE_FILE)
             if probe.shape != (encoder.dimension,) or float(encoder.probe() @ probe) < 0.99:
                 raise ConfigurationError(
                     f"the encoder {self.spec.model!r} is not the one that {self._folder} was built with: its"
-                    " vectors differ; build the index again or load the right model."
+                    " vectors differ; build the index again or use the original model."
                 )
             self._encoder = encoder
         return self._encoder

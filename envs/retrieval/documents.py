@@ -1,7 +1,7 @@
-"""Corpora: reading them, checking them, and keeping them on disk for random access.
+"""Corpora: validation, hashing, and storage on disk for random access.
 
-A corpus is JSON lines, plain or gzipped, `{"id": "0", "contents": "\\"Title\\"\\ntext"}`: the form of Search-R1's
-wiki-18 and of Pyserini's JsonCollection.
+A corpus is a file of JSON lines, plain or gzipped, such as `{"id": "0", "contents": "\\"Title\\"\\ntext"}`. This
+is the form of Search-R1's wiki-18 and of Pyserini's JsonCollection.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from .interface import Document
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines of a plain or gzipped file with their 1-based numbers; empty ones left out.
+    """Yield the non-empty lines of a plain or gzipped file with their numbers, starting at 1.
 
     Raises:
-        DataError: the file is missing, or a truncated or damaged archive.
+        DataError: The file is missing, or is a truncated or damaged archive.
     """
     number = 0
     try:
@@ -43,10 +43,15 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def parse_row(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    """One JSON line as a dictionary.
+    """Parse a JSON line into a dictionary.
+
+    Args:
+        line: Bytes of the line.
+        path: File of the line, for error messages.
+        number: Number of the line, for error messages.
 
     Raises:
-        DataError: the line is not UTF-8, not JSON, or not an object; names file and line.
+        DataError: The line is not UTF-8, not JSON, or not an object.
     """
     try:
         row = json.loads(line)
@@ -60,13 +65,15 @@ def parse_row(line: bytes, path: Path, number: int) -> dict[str, Any]:
 
 
 def read_corpus(path: str | Path) -> Iterator[Document]:
-    """The documents of a corpus file, streamed; duplicate ids are found by the end of the stream.
+    """Yield the documents of a corpus file.
+
+    Duplicate ids raise an error after the last document.
 
     Raises:
-        DataError: with the line: no JSON, no `id`, no `contents`, an id that occurred before.
+        DataError: A line is not JSON, has no `id` or `contents`, or repeats an id; names the line.
     """
     path = Path(path).expanduser()
-    ids = _Ids(path)
+    ids = _IdChecker(path)
     for number, line in read_lines(path):
         row = parse_row(line, path, number)
         for key in ("id", "contents"):
@@ -81,14 +88,14 @@ def read_corpus(path: str | Path) -> Iterator[Document]:
         try:
             f"{name}{contents}".encode()
         except UnicodeEncodeError as error:
-            raise DataError(path, f"holds half a character ({error.reason}); write it whole.", number) from None
+            raise DataError(path, f"contains half a surrogate pair ({error.reason}); repair it.", number) from None
         ids.add(name, number)
         yield Document(name, contents)
     ids.check()
 
 
-class _Ids:
-    """Finds duplicate ids in 16 bytes an id, so that 21 million of them need no giant set of strings."""
+class _IdChecker:
+    """Detector of duplicate ids that takes 16 bytes per id, which suits corpora of millions of documents."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -101,18 +108,19 @@ class _Ids:
         self._lines.append(line)
 
     def check(self) -> None:
+        """Raise `DataError` for the first line that repeats an id."""
         digests = np.frombuffer(self._digests, np.uint64) if self._digests else np.empty(0, np.uint64)
         order = np.argsort(digests, kind="stable")
-        again = np.flatnonzero(digests[order][1:] == digests[order][:-1])
-        if not len(again):
+        repeats = np.flatnonzero(digests[order][1:] == digests[order][:-1])
+        if not len(repeats):
             return
-        pairs = [(self._lines[int(order[i + 1])], self._lines[int(order[i])]) for i in again]
+        pairs = [(self._lines[int(order[i + 1])], self._lines[int(order[i])]) for i in repeats]
         line, first = min(pairs)
         raise DataError(self._path, f"repeats the id of line {first}; ids must be unique.", line)
 
 
 class CorpusHash:
-    """A SHA-256 over ids and contents: the same for a plain, a gzipped and a reformatted file."""
+    """SHA-256 over ids and contents, which is independent of compression and JSON formatting."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -128,7 +136,7 @@ class CorpusHash:
 
 
 def corpus_hash(documents: Iterable[Document]) -> str:
-    """The hash that an index's manifest names its corpus by."""
+    """Return the hash by which a manifest identifies a corpus."""
     digest = CorpusHash()
     for document in documents:
         digest.add(document)
@@ -140,15 +148,22 @@ OFFSETS_FILE = "offsets.npy"
 
 
 class StoredDocuments(Sequence[Document]):
-    """The documents of an index folder, read from disk one by one: memory stays small at any corpus size."""
+    """Documents of an index folder, read from disk on access.
+
+    Args:
+        folder: Folder with the documents and their offsets.
+
+    Raises:
+        DataError: The file of documents has another length than its offsets.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / DOCUMENTS_FILE
         self._offsets = np.load(folder / OFFSETS_FILE, mmap_mode="r")
         size = self._path.stat().st_size
         if len(self._offsets) < 1 or int(self._offsets[-1]) != size:
-            raise DataError(self._path, "does not have the length that its index was built with; build it again.")
-        # A bare descriptor, read at given places: no shared position, so threads and forks need no lock.
+            raise DataError(self._path, "has another length than when the index was built; build the index again.")
+        # Positioned reads of a descriptor share no file position, so threads and forks need no lock.
         self._descriptor = os.open(self._path, os.O_RDONLY)
         self._closer = weakref.finalize(self, os.close, self._descriptor)
 

@@ -1,4 +1,4 @@
-"""Sentence encoders from Hugging Face: text to unit vectors. Needs the extra `dense` (torch, transformers)."""
+"""Sentence encoders from Hugging Face (extra `dense`, with torch and transformers)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,21 +14,29 @@ from numpy.typing import NDArray
 from ..errors import ConfigurationError, unknown_name
 from .extras import optional_module
 
+if TYPE_CHECKING:
+    import torch
+
 Pooling = Literal["mean", "cls"]
 Vectors = NDArray[np.float32]
 
 _PROBE = "The arboretum keeps trees from all over the world."
+"""Sentence whose vector identifies the weights of an encoder; stored indexes depend on it."""
 
 
 @dataclass(frozen=True)
 class EncoderSpec:
-    """Which encoder, and how it wants its input.
+    """Encoder model and the form of its input.
 
     Attributes:
-        model: a Hugging Face name or a local folder.
-        pooling: "mean" over the tokens that are not padding, or the first token ("cls").
-        query_prefix, passage_prefix: put before every query and every passage.
-        max_length: tokens beyond are cut off.
+        model: Hugging Face name or local folder.
+        pooling: "mean" over all tokens except padding, or "cls" for the first token.
+        query_prefix: Prefix of every query.
+        passage_prefix: Prefix of every passage.
+        max_length: Maximum number of tokens; longer texts are truncated.
+
+    Raises:
+        ConfigurationError: The pooling is unknown or the maximum length is too small.
     """
 
     model: str
@@ -44,6 +52,7 @@ class EncoderSpec:
             raise ConfigurationError(f"max_length must be at least 4 tokens, not {self.max_length}.")
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the fields by name."""
         return asdict(self)
 
 
@@ -53,16 +62,18 @@ PRESETS: dict[str, EncoderSpec] = {
         "BAAI/bge-base-en-v1.5", "cls", "Represent this sentence for searching relevant passages: "
     ),
 }
-"""E5 (Wang et al., 2022), as Search-R1 uses it, and BGE (Xiao et al., 2023)."""
+"""E5 (Wang et al., 2022) in the form of Search-R1, and BGE (Xiao et al., 2023)."""
 
 
 def encoder_spec(name: str, **changes: Any) -> EncoderSpec:
-    """The spec of a preset ("e5", "bge") or of a model, whose name decides the family: E5's and BGE's models get
-    their prefixes and pooling, others mean pooling without prefixes.
+    """Return the spec of a preset or of a model.
+
+    Models named like those of E5 or BGE use the prefixes and pooling of their family. All other models use mean
+    pooling without prefixes.
 
     Args:
-        name: a preset, a Hugging Face name or a folder.
-        changes: fields of `EncoderSpec` that differ.
+        name: Preset ("e5" or "bge"), Hugging Face name or folder.
+        changes: Fields of `EncoderSpec` to override.
     """
     if name in PRESETS:
         return replace(PRESETS[name], **changes)
@@ -73,12 +84,15 @@ def encoder_spec(name: str, **changes: Any) -> EncoderSpec:
 
 
 class Encoder:
-    """A loaded encoder.
+    """Encoder from text to unit vectors.
 
     Args:
-        spec: what to load.
-        device: a torch device; None takes a GPU where there is one (and half precision on it).
-        batch_size: texts encoded at once.
+        spec: Model to load.
+        device: Torch device; None uses a GPU if there is one. Half precision is used on GPUs.
+        batch_size: Number of texts per forward pass.
+
+    Attributes:
+        dimension: Dimension of the vectors.
 
     Raises:
         ConfigurationError: torch or transformers is missing, or the model cannot be loaded.
@@ -93,7 +107,7 @@ class Encoder:
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         dtype = torch.float16 if self.device.startswith("cuda") else torch.float32
         try:
-            # A plain loader of weights: nothing from a model's folder is run.
+            # trust_remote_code stays off, so that no code from the model's folder is executed.
             with _no_progress_bar(transformers):
                 self._tokenizer = transformers.AutoTokenizer.from_pretrained(spec.model)
                 self._model = transformers.AutoModel.from_pretrained(spec.model, dtype=dtype)
@@ -105,31 +119,32 @@ class Encoder:
         self._lock = threading.Lock()
 
     def queries(self, texts: Sequence[str]) -> Vectors:
-        """Unit vectors of queries: shape (texts, dimension), float32."""
+        """Return the unit vectors of queries; float32, shape (texts, dimension)."""
         return self._encode([self.spec.query_prefix + text for text in texts])
 
     def passages(self, texts: Sequence[str]) -> Vectors:
-        """Unit vectors of passages: shape (texts, dimension), float32."""
+        """Return the unit vectors of passages; float32, shape (texts, dimension)."""
         return self._encode([self.spec.passage_prefix + text for text in texts])
 
     def probe(self) -> Vectors:
-        """The vector of a fixed sentence: tells whether two encoders have the same weights."""
+        """Return the vector of a fixed sentence, which differs between encoders with different weights."""
         probe: Vectors = self._encode([_PROBE])[0]
         return probe
 
     def _encode(self, texts: Sequence[str]) -> Vectors:
         vectors = np.empty((len(texts), self.dimension), np.float32)
-        # Tokenizers refuse lone surrogates; and a token has rarely more than 16 characters.
+        # Tokenizers reject lone surrogates. Tokens rarely have more than 16 characters.
         limit = 16 * self.spec.max_length
         clean = [text[:limit].encode("utf-8", "replace").decode() for text in texts]
-        order = sorted(range(len(clean)), key=lambda i: len(clean[i]))  # little padding within a batch
+        order = sorted(range(len(clean)), key=lambda i: len(clean[i]))  # Reduces padding.
         with self._lock, self._torch.inference_mode():
             for start in range(0, len(order), self.batch_size):
                 chosen = order[start : start + self.batch_size]
-                vectors[chosen] = self._batch([clean[i] for i in chosen]).float().cpu().numpy()
+                vectors[chosen] = self._encode_batch([clean[i] for i in chosen]).float().cpu().numpy()
         return vectors
 
-    def _batch(self, texts: list[str]) -> Any:
+    def _encode_batch(self, texts: list[str]) -> torch.Tensor:
+        """Return the unit vectors of one batch; shape (texts, dimension)."""
         inputs = self._tokenizer(
             texts, padding=True, truncation=True, max_length=self.spec.max_length, return_tensors="pt"
         ).to(self.device)
@@ -144,12 +159,12 @@ class Encoder:
 
 @contextmanager
 def _no_progress_bar(transformers: Any) -> Iterator[None]:
-    """Load a model without transformers drawing on the terminal."""
+    """Context in which transformers draws no progress bars."""
     settings = transformers.utils.logging
-    shown = settings.is_progress_bar_enabled()
+    enabled = settings.is_progress_bar_enabled()
     settings.disable_progress_bar()
     try:
         yield
     finally:
-        if shown:
+        if enabled:
             settings.enable_progress_bar()

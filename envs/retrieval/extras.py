@@ -1,4 +1,4 @@
-"""Packages of the optional extras: imported when first needed, or missed with one clear sentence."""
+"""Imports of packages from optional extras."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from ..errors import ConfigurationError
 
 
 def optional_module(name: str, extra: str, purpose: str) -> Any:
-    """A module that an extra installs.
+    """Import a module that an optional extra installs.
 
     Args:
-        purpose: what needs it, to begin the sentence with.
+        name: Full name of the module.
+        extra: Extra of this package that installs the module.
+        purpose: Feature that needs the module; the subject of the error message.
 
     Raises:
-        ConfigurationError: it is not installed.
+        ConfigurationError: The module is not installed.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of bindings' own making (SWIG)
+            warnings.simplefilter("ignore", DeprecationWarning)  # SWIG bindings emit them on import.
             return importlib.import_module(name)
     except ImportError as error:
         raise ConfigurationError(f"{purpose} needs {name} ({error}); pip install 'arboretum[{extra}]'.") from None

@@ -1,4 +1,4 @@
-"""Opening a retriever from what a user writes: an index folder, a corpus file or a server's address."""
+"""Factory of retrievers from an index folder, a corpus file or the address of a server."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .http import HTTPRetriever
 from .interface import Retriever
 from .manifest import Manifest
 
-LARGEST_IN_MEMORY = 256 * 2**20
-"""Bytes of a corpus file above which an index must be built first."""
+MAX_IN_MEMORY = 256 * 2**20
+"""Maximum size in bytes of a corpus file that is indexed in memory."""
 
 
 def open_retriever(
@@ -31,23 +31,23 @@ def open_retriever(
     """Open a retriever.
 
     Args:
-        source: an index folder of `build.build_index`; a corpus file (indexed in memory with BM25, once a
-            process); or the `http://` address of a retrieval server.
-        corpus: the corpus file that an index must be of; None does not check.
-        encoder: the encoder that an index must be of; None takes what its manifest says.
-        device: where an encoder runs.
-        options: of `HTTPRetriever`, or `probes` and `ef_search` of a dense index.
+        source: Index folder of `build.build_index`; corpus file, which is indexed in memory with BM25 once per
+            process; or `http://` address of a retrieval server.
+        corpus: Corpus file to compare the index with; None skips the check.
+        encoder: Encoder to compare the index with; None uses the encoder of the manifest.
+        device: Torch device of the encoder; None uses a GPU if there is one.
+        options: Options of `HTTPRetriever`, or `probes` and `ef_search` of a dense index.
 
     Raises:
-        DataError: the index or corpus is missing, damaged, or of another corpus.
-        ConfigurationError: an index of another encoder, an option that does not apply, a package is missing.
+        DataError: The index or corpus is missing or damaged, or the index is of another corpus.
+        ConfigurationError: The index is of another encoder, an option does not apply, or a package is missing.
     """
     text = str(source)
     if text.startswith(("http://", "https://")):
         return HTTPRetriever(text, **options)
     path = Path(source).expanduser()
     if path.is_file():
-        _no_options(options, path)
+        _reject_options(options, path)
         return _in_memory(path.resolve(), path.stat().st_size, path.stat().st_mtime_ns)
     if not path.is_dir():
         raise DataError(path, "is no index folder, corpus file or http:// address.")
@@ -61,7 +61,7 @@ def open_retriever(
 
 def _open_index(path: Path, manifest: Manifest, device: str | None, options: dict[str, Any]) -> Retriever:
     if manifest.retriever in ("bm25", "lucene"):
-        _no_options(options, path)
+        _reject_options(options, path)
     if manifest.retriever == "bm25":
         return BM25.load(path, manifest.corpus)
     if manifest.retriever == "lucene":
@@ -83,7 +83,7 @@ def _open_index(path: Path, manifest: Manifest, device: str | None, options: dic
     return Hybrid([BM25.load(path, manifest.corpus), dense])
 
 
-def _no_options(options: dict[str, Any], path: Path) -> None:
+def _reject_options(options: dict[str, Any], path: Path) -> None:
     if options:
         raise ConfigurationError(f"the option {next(iter(options))!r} does not apply to {path}.")
 
@@ -109,11 +109,11 @@ def _check_encoder(manifest: Manifest, path: Path, encoder: str | EncoderSpec) -
 
 @lru_cache(maxsize=4)
 def _in_memory(path: Path, size: int, modified: int) -> BM25:
-    """BM25 over a corpus file. The environments of one process share it."""
-    if size > LARGEST_IN_MEMORY:
+    """Return BM25 over a corpus file, shared by all environments of the process while the file is unchanged."""
+    if size > MAX_IN_MEMORY:
         raise ConfigurationError(
-            f"{path} has {size / 2**20:.0f} MB, too much to index at every start; run"
+            f"{path} has {size / 2**20:.0f} MB, which is too large to index in memory; run"
             f" `arboretum index build --corpus {path} --retriever bm25 --out {path.with_suffix('')}-bm25` once"
-            " and give that folder."
+            " and open that folder instead."
         )
     return BM25.of(read_corpus(path))

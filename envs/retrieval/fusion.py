@@ -1,4 +1,4 @@
-"""Several retrievers as one: reciprocal rank fusion (Cormack, Clarke and Büttcher, SIGIR 2009)."""
+"""Fusion of retrievers by reciprocal rank (Cormack, Clarke and Büttcher, SIGIR 2009)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,19 @@ from ..errors import ConfigurationError
 from .interface import Document, Hit, Retriever
 
 RANK_CONSTANT = 60
-"""The paper's k: how little the first ranks stand out from the following ones."""
+"""The paper's k; a larger value reduces the weight of the first ranks relative to later ones."""
 
 
 def reciprocal_rank_fusion(rankings: Sequence[Sequence[Hit]], k: int, constant: int = RANK_CONSTANT) -> list[Hit]:
-    """Merge rankings of one query: a document scores Σ 1 / (constant + its rank), ranks counted from 1.
+    """Merge rankings of one query.
 
-    Documents are the same if their ids are. Equal scores keep the order of first appearance, ranking by ranking.
+    The score of a document is Σ 1 / (constant + rank) over the rankings that contain it, with ranks from 1.
+    Documents with equal ids are the same. Equal scores keep the order of first appearance, ranking by ranking.
+
+    Args:
+        rankings: Rankings to merge, each best first.
+        k: Maximum number of hits to return.
+        constant: Constant of the score.
     """
     scores: dict[str, float] = {}
     documents: dict[str, Document] = {}
@@ -28,11 +34,15 @@ def reciprocal_rank_fusion(rankings: Sequence[Sequence[Hit]], k: int, constant: 
 
 
 class Hybrid(Retriever):
-    """Fuses the rankings of several retrievers over the same corpus, usually BM25 and a dense one.
+    """Fusion of several retrievers over the same corpus, usually BM25 and a dense one.
 
     Args:
-        parts: the retrievers to fuse.
-        depth: how many hits of each are fused (more where more are asked for).
+        parts: Retrievers to fuse.
+        depth: Minimum number of hits of each retriever to fuse.
+        constant: Constant of the reciprocal rank score.
+
+    Raises:
+        ConfigurationError: There are fewer than two retrievers.
     """
 
     def __init__(self, parts: Sequence[Retriever], depth: int = 100, constant: int = RANK_CONSTANT) -> None:

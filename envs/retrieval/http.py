@@ -1,4 +1,4 @@
-"""A remote retriever: the client of Search-R1's `POST /retrieve`, with retries, timeouts and a cache on disk."""
+"""Client of a retrieval server (Search-R1's `POST /retrieve`), with retries, timeouts and a cache on disk."""
 
 from __future__ import annotations
 
@@ -17,24 +17,31 @@ from ..errors import ConfigurationError
 from .cache import ReplyCache
 from .interface import Document, Hit, RetrievalError, Retriever
 
-_RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
-_LONGEST_PAUSE = 10.0
+_RETRIED_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
+_MAX_PAUSE = 10.0
+"""Maximum number of seconds between two tries."""
 
-# Retrieval servers stand on the local machine or network: a proxy for the outer world is not asked.
+# Retrieval servers run on this machine or in the local network, so system proxies are bypassed.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class HTTPRetriever(Retriever):
-    """Searches through a retrieval server: ours (`arboretum serve retrieval`), Search-R1's, or one like it.
+    """Retriever on a server: `arboretum serve retrieval`, Search-R1's server, or a compatible one.
 
     Args:
-        url: such as `http://127.0.0.1:8000`; `/retrieve` is added unless the path ends so.
-        timeout: seconds to wait for one reply.
-        retries: further tries after a failed one (no connection, timeout, status 5xx or 429).
-        backoff: seconds before the first retry, doubled for each further one; a `Retry-After` in the reply wins.
-        cache: a SQLite file in which replies are kept, by server, query and k; None keeps none. Several
-            processes may share the file. An index that changes behind the same address is noticed through the
-            server's `/health`, where it has one; otherwise delete the file.
+        url: Address such as `http://127.0.0.1:8000`; `/retrieve` is appended unless the path ends with it.
+        timeout: Seconds to wait for a reply.
+        retries: Number of further tries after a failure: no connection, a timeout, or status 408, 425, 429, 500,
+            502, 503 or 504.
+        backoff: Seconds before the first retry, doubled for each further one; a reply's `Retry-After` takes
+            precedence.
+        cache: SQLite file that caches replies by server, query and k; None disables the cache. Several processes
+            may share the file. If the server has a `/health` page, the cache detects another index at the same
+            address; otherwise delete the file when the index changes.
+
+    Raises:
+        ConfigurationError: The address or another option is invalid.
+        DataError: The cache file is not a cache.
     """
 
     def __init__(
@@ -49,7 +56,7 @@ class HTTPRetriever(Retriever):
         if not url.startswith(("http://", "https://")):
             raise ConfigurationError(f"a retrieval server's address starts with http:// or https://, not {url!r}.")
         if timeout <= 0 or retries < 0 or backoff < 0:
-            raise ConfigurationError("timeout must be positive, retries and backoff not negative.")
+            raise ConfigurationError("timeout must be positive, and retries and backoff must not be negative.")
         base = url.rstrip("/")
         self.base = base.removesuffix("/retrieve")
         self.url = f"{self.base}/retrieve"
@@ -68,45 +75,45 @@ class HTTPRetriever(Retriever):
         if not queries:
             return []
         if self._cache is None:
-            return self._ask(queries, k)
-        corpus = self._served_corpus()
+            return self._request(queries, k)
+        corpus = self._cache_namespace()
         known = self._cache.get(corpus, queries, k)
         missing = list(dict.fromkeys(q for q in queries if q not in known))
         if missing:
-            fresh = dict(zip(missing, self._ask(missing, k), strict=True))
+            fresh = dict(zip(missing, self._request(missing, k), strict=True))
             self._cache.put(corpus, fresh, k)
             known |= fresh
         return [known[query] for query in queries]
 
     def health(self) -> dict[str, Any]:
-        """The server's `/health` report.
+        """Return the server's `/health` report.
 
         Raises:
-            RetrievalError: the server does not answer, or has no such page.
+            RetrievalError: The server does not reply, or has no such page.
         """
         reply = self._exchange(urllib.request.Request(f"{self.base}/health"), retries=0)
         if not isinstance(reply, dict):
-            raise RetrievalError(f"{self.base}/health answers no JSON object.")
+            raise RetrievalError(f"{self.base}/health returned no JSON object.")
         return reply
 
     def close(self) -> None:
         if self._cache is not None:
             self._cache.close()
 
-    def _served_corpus(self) -> str:
-        """What replies are filed under: the address, and the index behind it as far as the server tells."""
+    def _cache_namespace(self) -> str:
+        """Return the first part of cache keys: the address, and the identity of the server's index if known."""
         assert self._cache is not None
         with self._lock:
             if self._served is None or self._served[0] != os.getpid():
                 try:
                     index = str(self.health().get("index", ""))
-                    self._cache.remember_server(self.url, index)
-                except RetrievalError:  # an older kind of server, or one that is down: what it served last
-                    index = self._cache.remembered_server(self.url)
+                    self._cache.set_served_index(self.url, index)
+                except RetrievalError:  # The server is down or has no /health: assume its last known index.
+                    index = self._cache.get_served_index(self.url)
                 self._served = os.getpid(), f"{self.url} {index}"
             return self._served[1]
 
-    def _ask(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+    def _request(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         body = json.dumps({"queries": list(queries), "topk": k, "return_scores": True}).encode()
         request = urllib.request.Request(self.url, body, {"Content-Type": "application/json"})
         reply = self._exchange(request, self.retries)
@@ -117,35 +124,36 @@ class HTTPRetriever(Retriever):
         problem = ""
         for attempt in range(retries + 1):
             if attempt:
-                time.sleep(min(pause, _LONGEST_PAUSE))
+                time.sleep(min(pause, _MAX_PAUSE))
                 pause = self.backoff * 2**attempt
             try:
                 with _OPENER.open(request, timeout=self.timeout) as response:
                     return json.loads(response.read())
             except urllib.error.HTTPError as error:
                 with error:
-                    problem = f"answers {error.code} ({_explanation(error)})"
-                    if error.code not in _RETRIED:
+                    problem = f"returned status {error.code} ({_explanation(error)})"
+                    if error.code not in _RETRIED_STATUSES:
                         break
                     pause = _retry_after(error, pause)
             except TimeoutError:
-                problem = f"does not answer within {self.timeout:g} s"
+                problem = f"did not reply within {self.timeout:g} s"
             except urllib.error.URLError as error:
                 reason = error.reason
                 if isinstance(reason, TimeoutError):
-                    problem = f"does not answer within {self.timeout:g} s"
+                    problem = f"did not reply within {self.timeout:g} s"
                 else:
                     problem = f"cannot be reached ({reason})"
             except (http.client.HTTPException, OSError) as error:
-                problem = f"broke the connection ({type(error).__name__}: {error})"
+                problem = f"closed the connection ({type(error).__name__}: {error})"
             except ValueError:
-                problem = "answers something that is not JSON"
+                problem = "returned a reply that is not JSON"
                 break
         tries = f" after {attempt + 1} tries" if attempt else ""
         raise RetrievalError(f"the retrieval server at {request.full_url} {problem}{tries}.")
 
 
 def _explanation(error: urllib.error.HTTPError) -> str:
+    """Return the server's own description of an error if it sent one, else the status text."""
     try:
         return str(json.loads(error.read(4096))["error"])
     except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
@@ -153,6 +161,7 @@ def _explanation(error: urllib.error.HTTPError) -> str:
 
 
 def _retry_after(error: urllib.error.HTTPError, default: float) -> float:
+    """Return the seconds in `Retry-After`, or the default if there are none."""
     try:
         return max(float(error.headers.get("Retry-After", "")), 0.0)
     except ValueError:
@@ -160,22 +169,27 @@ def _retry_after(error: urllib.error.HTTPError, default: float) -> float:
 
 
 def parse_reply(reply: Any, queries: int, source: str) -> list[list[Hit]]:
-    """Read any of the shapes in which retrieval servers answer.
+    """Parse a reply in any of the known forms of retrieval servers.
 
-    `result` holds a list a query (or null): of `{"document": …, "score": …}`, of documents, or of strings, as
-    web-search servers send them. A result without a score gets minus its rank, one without an id its own text.
+    `result` has one list (or null) per query, whose items are `{"document": …, "score": …}`, documents, or strings
+    as web-search servers send them. An item without a score gets minus its rank, one without an id its text.
+
+    Args:
+        reply: Decoded JSON reply.
+        queries: Number of queries in the request.
+        source: Address of the server, for error messages.
 
     Raises:
-        RetrievalError: the reply has another shape, or not one list a query.
+        RetrievalError: The reply has another form or another number of lists.
     """
     result = reply.get("result") if isinstance(reply, dict) else None
     if not isinstance(result, list) or len(result) != queries:
         found = f"{len(result)} lists" if isinstance(result, list) else "no list"
-        raise RetrievalError(f"{source} answers {found} under 'result', where {queries} were asked for.")
+        raise RetrievalError(f"{source} returned {found} under 'result' for {queries} queries.")
     try:
         return [[_hit(item, rank) for rank, item in enumerate(items or [])] for items in result]
     except (TypeError, ValueError, AttributeError) as error:
-        raise RetrievalError(f"{source} answers a result that is no document ({error}).") from None
+        raise RetrievalError(f"{source} returned a result that is not a document ({error}).") from None
 
 
 def _hit(item: Any, rank: int) -> Hit:

@@ -1,4 +1,4 @@
-"""What every retriever is: queries in, ranked documents with scores out."""
+"""Interface of retrievers: documents, hits, and the base class that turns queries into ranked hits."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 
 class Document(NamedTuple):
-    """One passage of a corpus.
+    """Passage of a corpus.
 
     Attributes:
-        id: unique within its corpus.
-        contents: the title (usually in double quotes) on the first line, then the text: Search-R1's form.
+        id: Identifier, unique within the corpus.
+        contents: Title, usually in double quotes, on the first line, then the text; the form of Search-R1.
     """
 
     id: str
@@ -20,7 +20,7 @@ class Document(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The first line without its quotes."""
+        """First line without its quotes."""
         line = self.contents.partition("\n")[0].strip()
         if len(line) >= 2 and line[0] == line[-1] == '"':
             return line[1:-1]
@@ -28,47 +28,52 @@ class Document(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What follows the first line."""
+        """Everything after the first line."""
         return self.contents.partition("\n")[2]
 
 
 class Hit(NamedTuple):
-    """A retrieved document and its score (higher is better; the scale is the retriever's own)."""
+    """Retrieved document with its score.
+
+    Attributes:
+        document: The document.
+        score: Score; higher is better, and the scale depends on the retriever.
+    """
 
     document: Document
     score: float
 
 
 class RetrievalError(RuntimeError):
-    """A search that could not be carried out: a server is down, overloaded or answers nonsense.
+    """Failed search: a server is down, overloaded or returns an invalid reply.
 
-    It is raised out of `SearchQA.step`. The world's state is then what it was before the step, so an episode can
-    be tried again, or go on from a snapshot.
+    `SearchQA.step` raises it and leaves the environment's state unchanged, so that the step can be repeated or the
+    episode continued from a snapshot.
     """
 
 
 class Retriever(ABC):
-    """A searchable corpus. Implementations are safe to call from several threads."""
+    """Searchable corpus. Implementations are thread-safe."""
 
     @property
     @abstractmethod
     def identity(self) -> str:
-        """Names retriever, parameters and corpus: equal identities give equal results."""
+        """Name of retriever, parameters and corpus; equal identities give equal results."""
 
     @abstractmethod
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """The best documents of each query.
+        """Return the best documents of each query.
 
         Args:
-            queries: any strings; an empty sequence gives an empty list.
-            k: the most hits a query; fewer come back where fewer match.
+            queries: Any strings; an empty sequence gives an empty list.
+            k: Maximum number of hits per query.
 
         Returns:
-            A list a query, best first, equal scores in an order that is always the same.
+            One list per query, best first; the order of equal scores is deterministic.
 
         Raises:
-            RetrievalError: a remote retriever failed.
+            RetrievalError: A remote retriever failed.
         """
 
-    def close(self) -> None:  # noqa: B027  (nothing to do is the right default)
-        """Let go of files and connections. Calling it twice does no harm."""
+    def close(self) -> None:  # noqa: B027  (Most retrievers hold nothing.)
+        """Close files and connections; further calls have no effect."""

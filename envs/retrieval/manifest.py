@@ -1,4 +1,4 @@
-"""The manifest of an index folder: what it was built from and how, checked whenever it is opened."""
+"""Manifest of an index folder: its corpus, parameters and files, checked whenever the index is opened."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from ..errors import DataError
 
 MANIFEST_FILE = "manifest.json"
 FORMAT = 1
-"""Version of the index folders; others are refused."""
+"""Version of index folders; other versions are rejected."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an index folder holds.
+    """Description of an index folder.
 
     Attributes:
         retriever: "bm25", "lucene", "dense" or "hybrid".
-        corpus: `documents.corpus_hash` of the corpus.
-        documents: how many.
-        parameters: k1, b, the FAISS type and so on.
-        encoder: the fields of `EncoderSpec`, or None.
-        files: size in bytes of every file of the index, by its path within the folder.
+        corpus: Hash of the corpus; see `documents.corpus_hash`.
+        documents: Number of documents.
+        parameters: Parameters of the index, such as k1, b or the FAISS index type.
+        encoder: Fields of the `EncoderSpec`, or None for an index without encoder.
+        files: Size in bytes of every file of the index by its path within the folder.
+        format: Version of the folder.
     """
 
     retriever: str
@@ -37,14 +38,16 @@ class Manifest:
     format: int = FORMAT
 
     def write(self, folder: Path) -> None:
+        """Write the manifest to an index folder."""
         (folder / MANIFEST_FILE).write_text(json.dumps(asdict(self), indent=1) + "\n")
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """Read and check a manifest.
+        """Read the manifest of an index folder and check the folder's files against it.
 
         Raises:
-            DataError: there is none, it is of another format, or a file is missing or has another size.
+            DataError: The manifest is missing, damaged or of another format, or a file is missing or has another
+                size.
         """
         path = folder / MANIFEST_FILE
         try:
@@ -54,7 +57,7 @@ class Manifest:
             manifest = cls(**raw)
         except FileNotFoundError:
             raise DataError(
-                folder, "is no index (it has no manifest.json); `arboretum index build` makes one."
+                folder, "is not an index (it has no manifest.json); build one with `arboretum index build`."
             ) from None
         except (ValueError, TypeError, AttributeError) as error:
             if isinstance(error, DataError):
@@ -63,15 +66,15 @@ class Manifest:
         for name, size in manifest.files.items():
             file = folder / name
             if not file.is_file():
-                raise DataError(file, "is missing from the index; build it again.")
+                raise DataError(file, "is missing from the index; build the index again.")
             if file.stat().st_size != size:
                 raise DataError(
-                    file, f"has {file.stat().st_size} bytes where the manifest says {size}; build it again."
+                    file, f"has {file.stat().st_size} bytes, but {size} in the manifest; build the index again."
                 )
         return manifest
 
 
 def sizes(folder: Path) -> dict[str, int]:
-    """The size of every file below a folder."""
+    """Return the size in bytes of every file below a folder by relative path."""
     found = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return {str(path.relative_to(folder)): path.stat().st_size for path in found}

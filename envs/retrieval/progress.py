@@ -1,24 +1,53 @@
-"""A progress bar on the terminal for long work that reports `(stage, done, total)`."""
+"""Progress bars on the terminal for work that reports `(stage, done, total)`."""
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+Progress = Callable[[str, int, int | None], None]
+"""Function of a stage's name, the number of items done and the total number of items (None if unknown)."""
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[[str, int, int | None], None]]:
-    """Draw one bar a stage on standard error, with rate and remaining time; yields what to report to."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+def progress_bar(*, delay: float = 0.0, transient: bool = False) -> Iterator[Progress]:
+    """Context that draws one bar per stage on standard error, and yields the function to report progress to.
 
-    columns = (TextColumn("{task.description:>8}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        stages: dict[str, TaskID] = {}
+    Args:
+        delay: Seconds before the first bar appears, so that short work draws none.
+        transient: Remove the bars at the end, and draw none if standard error is not a terminal.
+    """
+    if transient and not sys.stderr.isatty():
+        yield lambda stage, done, total: None
+        return
+    start = time.monotonic()
+    bars: Bars | None = None
+    stages: dict[str, TaskID] = {}
+    with ExitStack() as stack:
 
         def report(stage: str, done: int, total: int | None) -> None:
+            nonlocal bars
+            if bars is None:
+                if time.monotonic() - start < delay:
+                    return
+                bars = stack.enter_context(_make_bars(transient))
             if stage not in stages:
-                stages[stage] = bar.add_task(stage, total=total)
-            bar.update(stages[stage], completed=done, total=total)
+                stages[stage] = bars.add_task(stage, total=total)
+            bars.update(stages[stage], completed=done, total=total)
 
         yield report
+
+
+def _make_bars(transient: bool) -> Bars:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description:>8}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=transient)

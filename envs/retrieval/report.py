@@ -1,4 +1,4 @@
-"""How well retrievers find what questions need: recall of the supporting articles among the first k."""
+"""Recall of the supporting articles of questions among the first k hits of a retriever."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from ..errors import ConfigurationError
 from .interface import Retriever
 
 DEPTHS = (1, 2, 3, 5, 10, 20)
+"""Default values of k."""
 
 
 class Recall(NamedTuple):
-    """Retrieval quality of one retriever.
+    """Recall of one retriever.
 
     Attributes:
-        retriever: its name.
-        questions: how many were asked.
-        recall: by k, the share of supporting titles among the first k, averaged over the questions.
-        complete: by k, the share of questions all of whose supporting titles are among the first k.
+        retriever: Name of the retriever.
+        questions: Number of questions.
+        recall: For every k, the fraction of supporting titles among the first k hits, averaged over questions.
+        complete: For every k, the fraction of questions with all supporting titles among the first k hits.
     """
 
     retriever: str
@@ -34,10 +35,17 @@ def recall_of(
     titles: Sequence[Sequence[str]],
     depths: Sequence[int] = DEPTHS,
 ) -> Recall:
-    """Ask every question as it stands and look for its supporting titles.
+    """Measure the recall of a retriever, with the text of every question as the query.
 
     Args:
-        titles: the supporting titles of each question; questions without any are left out.
+        name: Name of the retriever in the result.
+        retriever: Retriever to measure.
+        questions: Texts of the questions.
+        titles: Supporting titles of each question; questions without any are skipped.
+        depths: Values of k.
+
+    Raises:
+        ConfigurationError: No question has supporting titles.
     """
     asked = [(question, set(wanted)) for question, wanted in zip(questions, titles, strict=True) if wanted]
     if not asked:
@@ -50,12 +58,12 @@ def recall_of(
             for (_, wanted), ranking in zip(asked, rankings, strict=True)
         ]
         recall[k] = sum(found) / len(found)
-        complete[k] = sum(share == 1.0 for share in found) / len(found)
+        complete[k] = sum(fraction == 1.0 for fraction in found) / len(found)
     return Recall(name, len(asked), recall, complete)
 
 
 def as_table(rows: Sequence[Recall]) -> str:
-    """A Markdown table: recall@k, and in brackets the share of questions with every title found."""
+    """Return a Markdown table of recall@k, with the fraction of completely answered questions in parentheses."""
     depths = list(rows[0].recall)
     lines = ["| retriever | " + " | ".join(f"recall@{k}" for k in depths) + " |"]
     lines.append("|---|" + "---|" * len(depths))

@@ -1,10 +1,9 @@
-"""The retrieval server: `POST /retrieve` as Search-R1's clients speak it, and `GET /health`.
+"""Retrieval server with Search-R1's protocol: `POST /retrieve`, and `GET /health` (extra `web`).
 
-Request: `{"queries": [str, …], "topk": int or null, "return_scores": bool}`. Reply: `{"result": [[…], …]}`, a list
-a query; with scores each item is `{"document": {"id", "contents", "title", "text"}, "score"}`, else the document
-alone. A full queue answers 503 with `Retry-After`; a malformed request 400 with `{"error": …}`.
-
-Flask and waitress come with the extra `web`.
+A request is `{"queries": [str, …], "topk": int or null, "return_scores": bool}`. The reply is
+`{"result": [[…], …]}` with one list per query. With scores, each item is
+`{"document": {"id", "contents", "title", "text"}, "score"}`; without, it is the document alone. If the queue is
+full, the status is 503 with `Retry-After`. A malformed request gets status 400 with `{"error": …}`.
 """
 
 from __future__ import annotations
@@ -24,25 +23,31 @@ from .interface import Hit, RetrievalError, Retriever
 
 DEFAULT_PORT = 8000
 DEFAULT_TOPK = 3
-"""Search-R1's defaults."""
+"""Defaults of Search-R1."""
 
 _SPARE_THREADS = 4
-"""Threads beyond the queue's length, so that health and refusals are answered while the queue is full."""
+"""Threads beyond the queue's length, which serve health reports and rejections while the queue is full."""
 
 _log = logging.getLogger(__name__)
 
 
 class RetrievalServer:
-    """A retriever behind HTTP.
+    """HTTP server of a retriever.
 
     Args:
-        retriever: what searches.
-        host, port: where to listen; port 0 takes a free one (see `port`).
-        max_batch, max_waiting: see `Batcher`; each waiting request holds one thread.
-        max_topk: requests for more hits than this are refused.
+        retriever: Retriever to serve.
+        host: Address to bind.
+        port: TCP port; 0 takes a free one.
+        max_batch: Maximum number of queries per call of the retriever.
+        max_waiting: Maximum number of waiting requests, each of which occupies a thread.
+        max_topk: Maximum number of hits per query; requests for more are rejected.
+
+    Attributes:
+        host: Bound address.
+        port: Bound port.
 
     Raises:
-        ConfigurationError: the address is taken, or Flask or waitress is missing.
+        ConfigurationError: The address is taken, or Flask or waitress is missing.
     """
 
     def __init__(
@@ -61,10 +66,12 @@ class RetrievalServer:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             listener = socket.create_server((host, port), family=family)
         except OSError as error:
-            raise ConfigurationError(f"cannot listen on {host}:{port} ({error.strerror or error}).") from None
+            raise ConfigurationError(
+                f"cannot listen on {host}:{port} ({error.strerror or error}); choose another port."
+            ) from None
         self._batcher = Batcher(retriever, max_batch, max_waiting)
         app = make_app(retriever, self._batcher, max_topk)
-        # Waitress reports every queued request as a warning; the bound here is ours.
+        # Waitress logs a warning for every queued request; this queue has its own bound.
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         self._server = waitress.create_server(
             app,
@@ -79,18 +86,18 @@ class RetrievalServer:
 
     @property
     def url(self) -> str:
-        """The address for `HTTPRetriever`."""
+        """Address for `HTTPRetriever`."""
         return f"http://{self.host}:{self.port}"
 
     def run(self) -> None:
-        """Serve until interrupted, in this thread."""
+        """Serve in this thread until interrupted."""
         try:
             self._server.run()
         finally:
             self._batcher.close()
 
     def start(self) -> RetrievalServer:
-        """Serve in a thread of its own until `stop`."""
+        """Serve in a separate thread until `stop`."""
         self._thread = threading.Thread(target=self._loop, name="retrieval-server", daemon=True)
         self._thread.start()
         return self
@@ -99,10 +106,10 @@ class RetrievalServer:
         self._server.asyncore.loop(timeout=0.2, map=self._server._map)
 
     def stop(self) -> None:
-        """End a server that `start` began: what waits is answered 503, connections are closed."""
+        """Stop a server that `start` started: reject waiting requests with 503 and close all connections."""
         self._batcher.close()
         self._server.task_dispatcher.shutdown()
-        # The loop owns the sockets: it is asked to close them from within.
+        # The loop's thread owns the sockets, so it must close them.
         self._server.trigger.pull_trigger(self._server.close)
         for channel in list(self._server.active_channels.values()):
             self._server.trigger.pull_trigger(channel.handle_close)
@@ -117,7 +124,13 @@ class RetrievalServer:
 
 
 def make_app(retriever: Retriever, batcher: Batcher, max_topk: int) -> Any:
-    """The Flask application, for any WSGI server."""
+    """Return the Flask application of the server.
+
+    Args:
+        retriever: Retriever whose identity `/health` reports.
+        batcher: Batcher that searches.
+        max_topk: Maximum number of hits per query.
+    """
     flask = optional_module("flask", "web", "the retrieval server")
     jsonify, request = flask.jsonify, flask.request
     app = flask.Flask(__name__)
@@ -126,7 +139,7 @@ def make_app(retriever: Retriever, batcher: Batcher, max_topk: int) -> Any:
 
     def retrieve() -> Any:
         try:
-            queries, topk, scored = _parse(request.get_json(force=True, silent=True), max_topk)
+            queries, topk, with_scores = _parse_request(request.get_json(force=True, silent=True), max_topk)
         except RecursionError:
             return jsonify(error="the body is nested too deeply."), 400
         except ConfigurationError as error:
@@ -139,13 +152,13 @@ def make_app(retriever: Retriever, batcher: Batcher, max_topk: int) -> Any:
             reply = jsonify(error="too many requests are waiting; try again soon.")
             reply.headers["Retry-After"] = "1"
             return reply, 503
-        except RetrievalError as error:  # this server asks another one
+        except RetrievalError as error:  # The retriever is itself a client of another server.
             return jsonify(error=str(error)), 502
         except Exception:
             _log.exception("a search failed")
-            return jsonify(error="the search failed; the server's log says why."), 500
-        render = _scored if scored else _document
-        return jsonify(result=[[render(hit) for hit in ranking] for ranking in rankings])
+            return jsonify(error="the search failed; see the server's log."), 500
+        as_json = _scored_document if with_scores else _document
+        return jsonify(result=[[as_json(hit) for hit in ranking] for ranking in rankings])
 
     def health() -> Any:
         return jsonify(
@@ -163,7 +176,12 @@ def make_app(retriever: Retriever, batcher: Batcher, max_topk: int) -> Any:
     return app
 
 
-def _parse(body: Any, max_topk: int) -> tuple[list[str], int, bool]:
+def _parse_request(body: Any, max_topk: int) -> tuple[list[str], int, bool]:
+    """Return the queries, topk and return_scores of a request.
+
+    Raises:
+        ConfigurationError: The request is malformed.
+    """
     if not isinstance(body, dict):
         raise ConfigurationError('the request must be a JSON object such as {"queries": ["…"], "topk": 3}.')
     queries = body.get("queries")
@@ -172,10 +190,10 @@ def _parse(body: Any, max_topk: int) -> tuple[list[str], int, bool]:
     topk = body.get("topk") or DEFAULT_TOPK
     if isinstance(topk, bool) or not isinstance(topk, int) or not 1 <= topk <= max_topk:
         raise ConfigurationError(f"'topk' must be an integer from 1 to {max_topk}, or null.")
-    scored = body.get("return_scores", False)
-    if scored not in (True, False, None):
+    with_scores = body.get("return_scores", False)
+    if with_scores not in (True, False, None):
         raise ConfigurationError("'return_scores' must be true or false.")
-    return queries, topk, bool(scored)
+    return queries, topk, bool(with_scores)
 
 
 def _document(hit: Hit) -> dict[str, Any]:
@@ -188,7 +206,7 @@ def _document(hit: Hit) -> dict[str, Any]:
     }
 
 
-def _scored(hit: Hit) -> dict[str, Any]:
+def _scored_document(hit: Hit) -> dict[str, Any]:
     return {"document": _document(hit), "score": hit.score}
 
 
@@ -204,11 +222,15 @@ def serve(
     """Serve an index until interrupted.
 
     Args:
-        index: an index folder, a corpus file, or an open retriever.
-        ready: called with the address once requests are accepted.
+        host: Address to bind; the default, loopback, is reachable from this machine only.
+        port: TCP port; 0 takes a free one.
+        index: Index folder, corpus file, or open retriever, which is closed at the end.
+        max_batch: Maximum number of queries per call of the retriever.
+        max_waiting: Maximum number of waiting requests.
+        ready: Called with the address once the server accepts requests.
 
     Raises:
-        ConfigurationError: no such index, the address is taken, Flask or waitress is missing.
+        ConfigurationError: The index cannot be opened, the address is taken, or Flask or waitress is missing.
     """
     from .factory import open_retriever
 

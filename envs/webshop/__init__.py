@@ -1,4 +1,4 @@
-"""WebShop: a shop with a catalogue, a search engine and customers' wishes, as a text world and in the browser."""
+"""WebShop: online shopping by instruction, as a text environment and as a web site."""
 
 from .env import WebShop
 

@@ -1,4 +1,4 @@
-"""WebShop as a text world."""
+"""The WebShop environment."""
 
 from __future__ import annotations
 
@@ -16,16 +16,23 @@ from .session import Session
 from .shop import Shop, open_shop, parse_action
 
 SPLITS = {"test": (0, 500), "dev": (500, 1500), "valid": (500, 1500), "train": (1500, None)}
-"""Goal indices of the published splits; "valid" is another name for "dev"."""
+"""Half-open ranges of goal indices of the published splits; "valid" is an alias of "dev"."""
 
 MAX_STEPS = 15
-"""The step limit of ReAct's and GiGPO's WebShop runs, and of RAGEN's on the full set."""
+"""Step limit of the WebShop experiments of ReAct and GiGPO, and of RAGEN on the full set."""
 
-_NO_LUCK = random.Random(0)
+_UNUSED_RNG = random.Random(0)
+"""Generator for actions that draw nothing."""
 
 
 class Visit(NamedTuple):
-    """State: the session, earlier (observation, action) pairs if they are shown, and the purchase's parts."""
+    """State of an episode.
+
+    Attributes:
+        session: The customer's session in the shop.
+        before: The last (observation, action) pairs; empty unless observations include a history.
+        parts: Items of the reward's parts after the purchase; empty before.
+    """
 
     session: Session
     before: tuple[tuple[str, str], ...] = ()
@@ -33,7 +40,7 @@ class Visit(NamedTuple):
 
 
 class GoalTasks(Sequence[str]):
-    """Goal indices of a split, as strings."""
+    """Sequence of the goal indices of a split, as strings."""
 
     def __init__(self, split: str | None, goals: int) -> None:
         if split is not None and split not in SPLITS:
@@ -42,7 +49,7 @@ class GoalTasks(Sequence[str]):
         self._range = range(start, goals if stop is None else min(stop, goals))
         if not self._range:
             raise ConfigurationError(
-                f"split {split!r} begins at goal {start}, and this shop has {goals} goals; use split=None for all."
+                f"split {split!r} begins at goal {start}, but this shop has {goals} goals; set split=None for all."
             )
 
     def __len__(self) -> int:
@@ -65,48 +72,53 @@ class GoalTasks(Sequence[str]):
 
 class WebShop(TextEnv[Visit]):
     """## Description
-    A web shop and an instruction: find a product that fits, choose its options, buy it. Pages, actions, goals,
-    search results and rewards are those of the WebShop benchmark. With no data it runs on a generated catalogue.
+    The task is online shopping by instruction: find a product that fits, choose its options and buy it. Pages,
+    actions, goals, search results and rewards are those of the WebShop benchmark. Without data, the shop sells a
+    generated catalog.
 
     ## Actions
-    * `search[words]` from any page;
-    * `click[name]` for anything clickable, in any case: a button (`back to search`, `< prev`, `next >`,
-      `description`, `features`, `reviews`, `buy now`), a product's number, or an option's value.
+    * `search[words]`: search the catalog; valid on every page.
+    * `click[name]`: click a button (`back to search`, `< prev`, `next >`, `description`, `features`, `reviews`,
+      `buy now`), a product's number or an option's value on the current page. Case does not matter.
 
-    Anything else changes nothing and shows the page again.
+    Any other action leaves the state unchanged and returns the current page again.
 
     ## Rewards
-    At the purchase, between 0 and 1, for the right kind of product, and its attributes, options and price; 0
-    before. Success is a reward of exactly 1. `info["score"]` is the reward and `info["reward_parts"]` what it is
-    made of (papers report 100 × mean reward and the success rate).
+    The purchase earns a reward between 0 and 1, which measures how well the product's type, its attributes, the
+    chosen options and the price fit the goal. All other steps earn 0. An episode is a success if the reward is
+    exactly 1. `info["score"]` is the reward and `info["reward_parts"]` has its components. Papers report 100 times
+    the mean reward, and the success rate.
 
     ## Episode end
-    The purchase.
+    The purchase ends the episode.
 
     ## Info
-    Besides the common entries, `available`: `{"has_search_bar": bool, "clickables": [str]}`; after the purchase
-    also `score`, `reward_parts` and `tagger`.
+    Besides the common entries, every step reports `available`: `{"has_search_bar": bool, "clickables": [str]}`.
+    The purchase adds `score`, `reward_parts` and `tagger` (the name of the noun tagger that scored it).
 
     ## Tasks
-    A task is the index of a goal in the benchmark's fixed order. Splits are the published ones, by index ("test"
-    0–499, "dev" 500–1499, "train" the rest); they are meant for the human goals of the full catalogue, whose
-    numbers are compared in papers. On smaller sets the same ranges apply as far as there are goals.
+    A task is the index of a goal in the benchmark's fixed order. The published splits are ranges of indices:
+    "test" is 0–499, "dev" is 500–1499 and "train" is the rest. They are meant for the human goals of the full
+    catalog, for which papers report results. On smaller catalogs the same ranges apply as far as there are goals.
 
     ## Arguments
-    * `split`: "test", "dev" (or "valid"), "train"; None for all goals.
-    * `data`: the folder of the published files (`items_shuffle*.json`, `items_ins_v2*.json`,
-      `items_human_ins*.json`, plain or gzipped), or the product file itself; None: `ARBORETUM_DATA`, else the
-      generated catalogue.
-    * `num_products`: only the first so many products.
-    * `human_goals=False`: crowd-sourced instructions; otherwise instructions made from the products.
-    * `show_attrs=False`: item pages have an "Attributes" button.
-    * `load_seed=0`: draws prices within price ranges, and the price limits of instructions.
-    * `observation_mode="text"`: "text", "text_rich" (buttons and clicked options marked), "html" or "url".
-    * `num_prev_obs=0`, `num_prev_actions=0`: put so many earlier observations and actions before the current one.
-    * `tagger="auto"`: which words of a title are nouns: "spacy", "letters" (the built-in stand-in), or a function.
-    * `search="bm25"`: "bm25" (built in), "bm25s" or "lucene"; all rank alike.
-    * `filter_goals`: a function `(index, goal) -> bool` that chooses goals; `limit_goals`: then draw so many.
-    * `max_steps=15`: step limit.
+    * `split`: "test", "dev" (or "valid") or "train"; None for all goals.
+    * `data`: folder of the published files (`items_shuffle*.json`, `items_ins_v2*.json`, `items_human_ins*.json`,
+      plain or gzipped), or the product file itself. None: `webshop/` below `ARBORETUM_DATA`, else the generated
+      catalog.
+    * `num_products`: number of products to load, in file order; None for all.
+    * `human_goals=False`: use crowd-sourced instructions instead of synthetic ones made from the products.
+    * `show_attrs=False`: add an "Attributes" button to item pages.
+    * `load_seed=0`: seed of the prices drawn from price ranges and of the price limits in instructions.
+    * `observation_mode="text"`: "text", "text_rich" (marks buttons and clicked options), "html" or "url".
+    * `num_prev_obs=0`, `num_prev_actions=0`: numbers of earlier observations and actions to put before the current
+      observation.
+    * `tagger="auto"`: noun tagger of the reward's title score: "spacy", "letters" (the built-in approximation),
+      "auto" (spaCy if it is installed) or a function from a title to its nouns.
+    * `search="bm25"`: search engine: "bm25" (built in), "bm25s" or "lucene"; all give the same ranking.
+    * `filter_goals`: function `(index, goal) -> bool` that selects goals; None keeps all.
+    * `limit_goals`: number of goals to draw by weight after filtering; None keeps all.
+    * `max_steps=15`: step limit; None for no limit.
 
     ## Source
     Yao, Chen, Yang and Narasimhan, "WebShop: Towards Scalable Real-World Web Interaction with Grounded Language
@@ -149,10 +161,10 @@ class WebShop(TextEnv[Visit]):
             filter_goals=filter_goals,
             limit_goals=limit_goals,
         )
-        page = shop.catalogue.longest_page + 8192
+        page_size = shop.catalog.longest_page + 8192
         super().__init__(
             config={
-                "catalogue": shop.catalogue.folder.name,
+                "catalogue": shop.catalog.folder.name,
                 "human_goals": bool(human_goals),
                 "show_attrs": bool(show_attrs),
                 "load_seed": load_seed,
@@ -166,14 +178,14 @@ class WebShop(TextEnv[Visit]):
             reward_mode=reward_mode,
             admissible=admissible,
             render_mode=render_mode,
-            max_observation=(page * 8 if observation_mode == "html" else page) * (1 + num_prev_obs)
+            max_observation=(page_size * 8 if observation_mode == "html" else page_size) * (1 + num_prev_obs)
             + 4096 * num_prev_actions,
         )
         self.shop: Shop = shop
         self.observation_mode = observation_mode
         self._history = (num_prev_obs, num_prev_actions)
         self.tasks = GoalTasks(split, len(shop.goals))
-        self._shown: tuple[Session, str, tuple[str, ...]] | None = None
+        self._page_cache: tuple[Session, str, tuple[str, ...]] | None = None
 
     @property
     def instructions(self) -> str:
@@ -188,20 +200,20 @@ class WebShop(TextEnv[Visit]):
 
     @property
     def goal(self) -> Goal:
-        """The open task's goal."""
+        """Goal of the current task."""
         return self.shop.goal(int(self.task))
 
     def _open(self, task: str) -> Visit:
         return Visit(Session(task, int(task)))
 
     def _current(self) -> tuple[str, tuple[str, ...]]:
-        """The open page's observation and what can be clicked on it."""
+        """Return the observation of the current page and the names of its clickable elements."""
         session = self._state.session
-        shown = self._shown
-        if shown is None or shown[0] is not session:
+        cached = self._page_cache
+        if cached is None or cached[0] is not session:
             page = self.shop.page(session)
-            shown = self._shown = (session, observe(page, self.observation_mode), tuple(page.clickables()))
-        return shown[1], shown[2]
+            cached = self._page_cache = (session, observe(page, self.observation_mode), tuple(page.clickables()))
+        return cached[1], cached[2]
 
     def _observe(self) -> str:
         return with_history(self._current()[0], list(self._state.before), *self._history)
@@ -210,7 +222,7 @@ class WebShop(TextEnv[Visit]):
         session, before, _ = self._state
         try:
             after, valid, purchase = self.shop.act(session, action, self._action_rng(session, action))
-        except (IndexError, TypeError, ValueError) as error:  # where the original ends in an exception
+        except (IndexError, TypeError, ValueError) as error:  # The original raises here.
             refusal = f"This search cannot be answered ({error}); search for words instead."
             return Outcome(refusal, 0.0, False, False, False, False)
         if longest := max(self._history):
@@ -222,12 +234,15 @@ class WebShop(TextEnv[Visit]):
         return Outcome(self._observe(), reward, purchase is not None, reward == 1.0, valid, changed)
 
     def _action_rng(self, session: Session, action: str) -> random.Random:
-        """A generator for what a search draws; only one for `<r>` draws, and only it uses the episode's luck."""
+        """Return the random generator for an action.
+
+        Only searches for `<r>` draw products, so only they consume randomness of the episode.
+        """
         _, argument = parse_action(action)
         words = session.keywords or ("",)
         if words[0] == "<r>" or (argument or "").startswith("<r>"):
             return random.Random(int(self._random() * 2**53))
-        return _NO_LUCK
+        return _UNUSED_RNG
 
     def _details(self) -> Mapping[str, Any]:
         bar = self._state.session.kind == "start"
@@ -257,15 +272,15 @@ class WebShop(TextEnv[Visit]):
         if self._state.session.kind == "start":
             words = " ".join(self.goal.words.replace("[", " ").replace("]", " ").split())
             return (f"search[{words}]",)
-        # A value with a bracket cannot be named in an action, and nothing called "search" can be clicked.
+        # The action syntax cannot express some values with brackets, and the name "search" is never clickable.
         names = [name for name in self._current()[1] if name != "search"]
         return tuple(f"click[{name}]" for name in names if parse_action(f"click[{name}]") == ("click", name))
 
     def expert_actions(self) -> list[str] | None:
-        """Search, go to the goal's product, choose its options, buy.
+        """Return a plan that searches for the goal's product, chooses its options and buys it.
 
-        Some synthetic goals cannot be met in full (see `reward.options_met`); there the plan ends in the best
-        purchase of the goal's product.
+        Some synthetic goals cannot be met in full (see `reward.options_met`). Their plan ends with the best
+        possible purchase of the goal's product.
         """
         if self._ended:
             return None

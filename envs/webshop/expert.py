@@ -1,4 +1,4 @@
-"""The expert: the shortest way to the goal's product and options that a customer could take."""
+"""Expert planner: a short sequence of actions that ends in the best purchase for a goal."""
 
 from __future__ import annotations
 
@@ -9,55 +9,59 @@ from .pages import PRODUCTS_PER_PAGE
 from .session import Session
 from .shop import Shop, parse_action
 
-_NO_LUCK = random.Random(0)
+_UNUSED_RNG = random.Random(0)
+"""Generator for actions that draw nothing; plans never search for `<r>`."""
 
 
 def plan(shop: Shop, session: Session) -> list[str] | None:
-    """Actions from a session's page to the purchase of the goal's product with the options asked for.
+    """Return actions from a session's page to the purchase of the goal's product with the wanted options.
 
-    Every plan is tried out before it is given: the original tells pages apart by words in their address, so that
-    an unlucky search can lead astray. None if no plan gets there, or the purchase is made.
+    Every plan is simulated before it is returned: the original identifies pages by words in their address, so some
+    searches lead to unexpected pages.
+
+    Returns:
+        The plan, or None if the session has ended or no candidate reaches the product.
     """
     if session.kind == "done":
         return None
-    target = shop.catalogue.number(shop.goal(session.goal).asin)
+    target = shop.catalog.number(shop.goal(session.goal).asin)
     if target is None:
         return None
-    for way in _ways(shop, session, target):
-        actions = _follow(shop, session, way, target)
+    for path in _candidate_paths(shop, session, target):
+        actions = _complete_path(shop, session, path, target)
         if actions is not None:
             return actions
     return None
 
 
-def _ways(shop: Shop, session: Session, target: int) -> Iterator[list[str]]:
-    """Ways to the target's page, the most promising first."""
-    asin = shop.catalogue.product(target).asin.lower()
+def _candidate_paths(shop: Shop, session: Session, target: int) -> Iterator[list[str]]:
+    """Yield candidate action sequences to the target's item page, shortest first."""
+    asin = shop.catalog.product(target).asin.lower()
     if session.product == target:
         yield ["click[< prev]"] if session.kind == "sub" else []
     if session.kind == "results" and target in session.results:
         yield [f"click[{asin}]"]
     opening = [] if session.kind == "start" else ["click[back to search]"]
-    for turns, search in sorted(_searches(shop, session, target), key=lambda found: found[0]):
-        yield [*opening, search, *["click[next >]"] * turns, f"click[{asin}]"]
+    for pages, search in sorted(_searches(shop, session, target), key=lambda found: found[0]):
+        yield [*opening, search, *["click[next >]"] * pages, f"click[{asin}]"]
 
 
 def _searches(shop: Shop, session: Session, target: int) -> Iterator[tuple[int, str]]:
-    """Searches that find the target, and how many pages on."""
+    """Yield searches that find the target, each with the number of result pages to skip."""
     goal = shop.goal(session.goal)
     for query in (goal.words, goal.name, f"{goal.query} {goal.name}", f"<q> {goal.query}", f"<c> {goal.category}"):
         action = f"search[{' '.join(query.replace('[', ' ').replace(']', ' ').split())}]"
         _, words = parse_action(action)
-        found = list(shop.find(tuple((words or "").split(" ")), _NO_LUCK))
+        found = list(shop.find(tuple((words or "").split(" ")), _UNUSED_RNG))
         if target in found:
             yield found.index(target) // PRODUCTS_PER_PAGE, action
 
 
-def _follow(shop: Shop, session: Session, way: list[str], target: int) -> list[str] | None:
-    """The way with the options' clicks and the purchase at its end; None if it does not lead there."""
+def _complete_path(shop: Shop, session: Session, path: list[str], target: int) -> list[str] | None:
+    """Return a path extended by the clicks on options and the purchase, or None if it misses the target."""
     actions = []
-    for action in way:
-        session, valid, _ = shop.act(session, action, _NO_LUCK)
+    for action in path:
+        session, valid, _ = shop.act(session, action, _UNUSED_RNG)
         if not valid:
             return None
         actions.append(action)
@@ -67,9 +71,9 @@ def _follow(shop: Shop, session: Session, way: list[str], target: int) -> list[s
     for value in options.values() if isinstance(options, dict) else options:
         if value in dict(session.options).values():
             continue
-        after, valid, _ = shop.act(session, f"click[{value}]", _NO_LUCK)
+        after, valid, _ = shop.act(session, f"click[{value}]", _UNUSED_RNG)
         if valid and after.kind == "item":
             session = after
             actions.append(f"click[{value}]")
-    _, _, purchase = shop.act(session, "click[buy now]", _NO_LUCK)
+    _, _, purchase = shop.act(session, "click[buy now]", _UNUSED_RNG)
     return [*actions, "click[buy now]"] if purchase else None

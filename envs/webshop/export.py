@@ -1,4 +1,4 @@
-"""Products as the published data files: for trying a shop of any size, or making one's own catalogue."""
+"""Export of products to the published data files, for custom catalogs and tests of any size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .product import Product
 
 
 class Entries(NamedTuple):
-    """A product's entries in the product, attribute and human instruction files."""
+    """Entries of a product in the product, attribute and human instruction files."""
 
     product: dict[str, Any]
     mined: dict[str, Any]
@@ -19,7 +19,7 @@ class Entries(NamedTuple):
 
 
 def published_entries(product: Product) -> Entries:
-    """A product in the published schema (see `product.parse_product`, which reads it)."""
+    """Return a product in the published schema, which `product.parse_product` reads."""
     options = {
         name: [{"value": value, "image": product.images.get(value)} for value in values]
         for name, values in product.options.items()
@@ -53,7 +53,7 @@ def published_entries(product: Product) -> Entries:
 
 
 def write_data_files(products: Iterable[Product], folder: Path) -> None:
-    """Write `items_shuffle.json`, `items_ins_v2.json` and `items_human_ins.json` , product by product."""
+    """Write `items_shuffle.json`, `items_ins_v2.json` and `items_human_ins.json`, streaming the products."""
     folder.mkdir(parents=True, exist_ok=True)
     names = ("items_shuffle.json", "items_ins_v2.json", "items_human_ins.json")
     shuffle, mined, human = ((folder / name).open("w", encoding="utf-8") for name in names)

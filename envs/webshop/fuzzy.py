@@ -1,4 +1,4 @@
-"""How alike two phrases are as sets of words: the token set ratio (A. Cohen, "FuzzyWuzzy", 2011)."""
+"""Fuzzy comparison of phrases by the token set ratio (A. Cohen, "FuzzyWuzzy", 2011)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import re
 from difflib import SequenceMatcher
 from functools import lru_cache
 
-_LATIN_1_UPPER = dict.fromkeys(range(128, 256))
+_REMOVE_UPPER_LATIN_1 = dict.fromkeys(range(128, 256))
 
 
 def _words(text: str) -> frozenset[str]:
-    plain = re.sub(r"\W", " ", text.translate(_LATIN_1_UPPER))
+    """Return the distinct lower-case words of a text; characters of Latin-1 above ASCII are removed."""
+    plain = re.sub(r"\W", " ", text.translate(_REMOVE_UPPER_LATIN_1))
     return frozenset(plain.lower().split())
 
 
-def _alike(first: str, second: str, threshold: int) -> bool:
+def _ratio_above(first: str, second: str, threshold: int) -> bool:
     if first == second:
         return True
     if not first or not second:
@@ -29,10 +30,11 @@ def _alike(first: str, second: str, threshold: int) -> bool:
 
 @lru_cache(maxsize=1 << 15)
 def token_sets_alike(first: str, second: str, threshold: int = 85) -> bool:
-    """Whether the token set ratio of two phrases, 0 to 100, is above a threshold.
+    """Return whether the token set ratio of two phrases is above a threshold.
 
-    With s the words in both, sorted and joined, and a, b the words of only one: the ratio is the largest among
-    those of (s, s a), (s, s b) and (s a, s b), each 200 × matching characters / all characters.
+    Let s be the sorted words of both phrases, and a and b the sorted words of only one. The token set ratio, from
+    0 to 100, is the largest ratio among the pairs (s, s a), (s, s b) and (s a, s b), where the ratio of a pair is
+    200 × matching characters / all characters.
     """
     one, other = _words(first), _words(second)
     if not one or not other:
@@ -40,4 +42,4 @@ def token_sets_alike(first: str, second: str, threshold: int = 85) -> bool:
     both = " ".join(sorted(one & other))
     left = f"{both} {' '.join(sorted(one - other))}".strip()
     right = f"{both} {' '.join(sorted(other - one))}".strip()
-    return any(_alike(a, b, threshold) for a, b in ((both, left), (both, right), (left, right)))
+    return any(_ratio_above(a, b, threshold) for a, b in ((both, left), (both, right), (left, right)))

@@ -1,8 +1,8 @@
-"""The built-in catalogue: made-up products in the published schema, so that the shop works with no data at all.
+"""Generator of the built-in catalog: synthetic products in the published schema, for shops without data.
 
-Products come in families that share a query, a category and a pool of attributes, and differ in brand, attributes,
-options and price; a goal therefore has near misses on the same results page, and one product that fits in full.
-Product n is the same in a catalogue of any size.
+Products belong to families. The products of a family share a query, a category and a pool of attributes, and
+differ in brand, attributes, options and price. A goal therefore has one product that fits in full and near misses
+on the same results page. Product n is the same in a catalog of any size.
 """
 
 from __future__ import annotations
@@ -18,22 +18,24 @@ from ..seeding import stable_seed
 from .product import HumanInstruction, Product
 
 BUILTIN_PRODUCTS = 400
-"""How many products the catalogue has unless `num_products` says otherwise."""
+"""Default number of products of the generated catalog."""
 
 GENERATOR_VERSION = 1
-"""Part of the cache's key: raise it when what is generated changes."""
+"""Part of the cache key and of every seed; raise it when the generated products change."""
 
 
 class Family(NamedTuple):
-    """A kind of product.
+    """Family of similar products.
 
     Attributes:
-        query: the search under which it is collected; also what instructions call it.
-        noun: what its titles call it.
-        uses: endings of its titles.
-        attributes: what its products may have; instructions ask for some.
-        options: option name → possible values.
-        prices: the cheapest and the dearest.
+        category: Top-level category.
+        query: Search under which the products are collected; also their name in instructions.
+        path: Path in the product taxonomy.
+        noun: Name of the products in titles.
+        uses: Endings of titles.
+        attributes: Pool of attributes, some of which instructions ask for.
+        options: Possible values of every option by option name.
+        prices: Lowest and highest price in whole dollars.
     """
 
     category: str
@@ -48,10 +50,10 @@ class Family(NamedTuple):
 
 @lru_cache(maxsize=1)
 def _tables() -> tuple[tuple[str, ...], tuple[Family, ...]]:
-    """Brands and families.
+    """Return the brands and families of the packaged tables.
 
-    No option value there hides a colour word inside another word ("peppermint"): such a goal could not be met in
-    full, by a quirk of the published reward that `reward.options_met` keeps.
+    No option value in the tables contains a color word inside another word ("peppermint"): by a quirk of the
+    published reward (see `reward.options_met`), such a goal could not be met in full.
     """
     source = asset("webshop_families.json")
     tables = json.loads(source.read_text(encoding="utf-8"))
@@ -59,7 +61,7 @@ def _tables() -> tuple[tuple[str, ...], tuple[Family, ...]]:
 
 
 def make_product(number: int) -> Product:
-    """Product `number` of the built-in catalogue."""
+    """Return product `number` of the built-in catalog."""
     rng = random.Random(stable_seed("webshop product", GENERATOR_VERSION, number))
     brands, families = _tables()
     family = families[number % len(families)]
@@ -105,7 +107,7 @@ def make_product(number: int) -> Product:
 def _human(
     family: Family, asked: tuple[str, ...], options: dict[str, tuple[str, ...]], rng: random.Random
 ) -> tuple[HumanInstruction]:
-    """An instruction as a person would put it."""
+    """Return an instruction in the style of the crowd-sourced ones."""
     wanted = tuple(rng.choice(values) for values in options.values())
     opening = rng.choice(("i am looking for", "i would like", "can you find me", "i need"))
     features = " and ".join(asked[:2])
@@ -113,7 +115,7 @@ def _human(
 
 
 def _asin(number: int) -> str:
-    """Ten characters that look like the published ones: G, then six of a hash, then the number in base 36."""
+    """Return a ten-character id in the style of the published ones: G, part of a hash, the number in base 36."""
     digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     code = ""
     rest = number
@@ -129,5 +131,5 @@ def _asin(number: int) -> str:
 
 
 def generate_products(count: int) -> Iterator[Product]:
-    """The first `count` products."""
+    """Yield the first `count` products."""
     return map(make_product, range(count))

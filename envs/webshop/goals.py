@@ -1,8 +1,8 @@
-"""Goals: what a customer is to buy, in the order and with the price limits of the published benchmark.
+"""Goals of customers, in the order and with the price limits of the published benchmark.
 
 The original draws prices and price limits from Python's global generator, unseeded, *before* it seeds and shuffles
-the goals. Here both draws come from a generator of their own, seeded with `load_seed`; the same seed gives what
-the original gives when it is seeded right before loading.
+the goals. Here both draws come from a separate generator, seeded with `load_seed`. The same seed gives the same
+goals as the original gives if its global generator is seeded right before loading.
 """
 
 from __future__ import annotations
@@ -18,20 +18,32 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigurationError
 from .product import Product
-from .product_catalog import Catalogue
+from .product_catalog import ProductCatalog
 
 SHUFFLE_SEED = 233
+"""Seed of the published order of goals."""
+
 NO_LIMIT = 1_000_000.0
+"""Price limit of a goal whose instruction names none."""
+
 PRICE_LIMITS = tuple(10.0 * step for step in range(1, 100))
+"""Possible price limits in dollars."""
 
 
 class Goal(NamedTuple):
-    """One task.
+    """Goal of a customer, which defines a task.
 
     Attributes:
-        options: wanted option values: `{name: value}` for synthetic goals, a tuple of values for human ones.
-        price_upper: the highest acceptable price; `NO_LIMIT` where the text names none.
-        weight: chance of being drawn, relative to the others.
+        asin: Amazon number of the goal's product.
+        category: Top-level category of the product.
+        query: Search under which the product was collected.
+        name: Title of the product.
+        product_category: Path of the product in the taxonomy.
+        instruction_text: Instruction as displayed, with its price clause.
+        attributes: Wanted attributes.
+        price_upper: Highest acceptable price in dollars; `NO_LIMIT` if the instruction names none.
+        goal_options: Wanted option values: `{name: value}` for synthetic goals, a tuple of values for human ones.
+        weight: Relative probability of being drawn.
     """
 
     asin: str
@@ -47,29 +59,30 @@ class Goal(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The instruction without its price clause: what one would type into the search box."""
+        """Instruction without its price clause, suitable as a search."""
         return self.instruction_text.partition(", and price lower than ")[0]
 
 
-def draw_prices(catalogue: Catalogue, rng: random.Random) -> NDArray[np.float64]:
-    """The price of every product: as given, or uniform within the range given."""
-    prices = catalogue.low.copy()
-    for number in np.flatnonzero(~np.isnan(catalogue.high)).tolist():
-        prices[number] = rng.uniform(float(catalogue.low[number]), float(catalogue.high[number]))
+def draw_prices(catalog: ProductCatalog, rng: random.Random) -> NDArray[np.float64]:
+    """Return the price of every product: its single price, or a uniform draw from its price range."""
+    prices = catalog.low.copy()
+    for number in np.flatnonzero(~np.isnan(catalog.high)).tolist():
+        prices[number] = rng.uniform(float(catalog.low[number]), float(catalog.high[number]))
     return prices
 
 
 def _draw_limit(price: float, rng: random.Random) -> float:
+    """Draw two of the next four price limits above a price and return the higher one."""
     above = PRICE_LIMITS[bisect_right(PRICE_LIMITS, price) :][:4]
     return max(rng.sample(above, 2)) if len(above) >= 2 else NO_LIMIT
 
 
-def _clause(limit: float) -> str:
+def _price_clause(limit: float) -> str:
     return "" if limit == NO_LIMIT else f", and price lower than {limit:.2f} dollars"
 
 
 def _combination(options: Mapping[str, Sequence[str]], place: int) -> dict[str, str]:
-    """The `place`-th element of the product of all options, names sorted, the last one running fastest."""
+    """Return element `place` of the Cartesian product of all options, by sorted name, the last name fastest."""
     chosen: dict[str, str] = {}
     for name in sorted(options, reverse=True):
         place, digit = divmod(place, len(options[name]))
@@ -78,18 +91,23 @@ def _combination(options: Mapping[str, Sequence[str]], place: int) -> dict[str, 
 
 
 class Goals(Sequence[Goal]):
-    """All goals of a shop, in benchmark order; made one by one when asked for, so a million take little memory.
+    """Sequence of all goals of a shop in benchmark order, created on access so that a million take little memory.
 
     Args:
-        human: the crowd-sourced instructions instead of the synthetic ones.
-        rng: draws the price limits; must have drawn the prices before (see `draw_prices`).
-        filter_goals: keeps the goals for which `filter_goals(index, goal)` is true.
-        limit_goals: then draws so many of them by weight.
+        catalog: Products of the shop.
+        prices: Price of every product; see `draw_prices`.
+        rng: Draws the price limits; must be the generator that drew `prices`.
+        human: Use the crowd-sourced instructions instead of the synthetic ones.
+        filter_goals: Function `(index, goal) -> bool` that selects goals; None keeps all.
+        limit_goals: Number of goals to draw by weight after filtering; None keeps all.
+
+    Raises:
+        ConfigurationError: No goal is left, or too few have a positive weight.
     """
 
     def __init__(
         self,
-        catalogue: Catalogue,
+        catalog: ProductCatalog,
         prices: NDArray[np.float64],
         rng: random.Random,
         *,
@@ -97,11 +115,11 @@ class Goals(Sequence[Goal]):
         filter_goals: Callable[[int, Goal], bool] | None = None,
         limit_goals: int | None = None,
     ) -> None:
-        self._catalogue = catalogue
+        self._catalog = catalog
         self._human = human
-        products = catalogue.human if human else catalogue.synthetic
+        products = catalog.human if human else catalog.synthetic
         self._limits = np.array([_draw_limit(price, rng) for price in prices[products].tolist()], dtype=np.float64)
-        sizes = np.ones(len(products), dtype=np.int64) if human else catalogue.combinations
+        sizes = np.ones(len(products), dtype=np.int64) if human else catalog.combinations
         self._starts = np.concatenate(([0], np.cumsum(sizes)))
         self._entry_weights = np.ones(len(products)) if human else self._attribute_weights(sizes)
         order = list(range(int(self._starts[-1])))
@@ -114,18 +132,20 @@ class Goals(Sequence[Goal]):
         if limit_goals is not None and 0 <= limit_goals < len(self._order):
             cumulative = self.cumulative
             if limit_goals > sum(low < high for low, high in pairwise(cumulative)):
-                raise ConfigurationError(f"limit_goals={limit_goals}: too few goals have a weight above 0.")
+                raise ConfigurationError(
+                    f"limit_goals={limit_goals} exceeds the number of goals with a weight above 0; lower it."
+                )
             drawn: dict[int, None] = {}
             while len(drawn) < limit_goals:
                 drawn[draw_index(cumulative, shuffler)] = None
             self._order = self._order[list(drawn)]
         if not len(self._order):
             kind = "human instructions (items_human_ins*.json)" if human else "synthetic instructions"
-            raise ConfigurationError(f"there is no goal: none of the products has {kind} that pass the filter.")
+            raise ConfigurationError(f"there is no goal: no product has {kind} that pass the filter.")
 
     def _attribute_weights(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """For every product, the mean over its attributes of 1 / (number of goals with that attribute)."""
-        ids, ends = self._catalogue.attribute_ids, self._catalogue.attribute_ends
+        """Return for every product the mean over its attributes of 1 / (number of goals with that attribute)."""
+        ids, ends = self._catalog.attribute_ids, self._catalog.attribute_ends
         lengths = np.diff(ends, prepend=0)
         counts = np.bincount(ids, weights=np.repeat(sizes, lengths))
         shares = (1.0 / counts[ids]).tolist()
@@ -140,7 +160,7 @@ class Goals(Sequence[Goal]):
 
     @property
     def cumulative(self) -> list[float]:
-        """Cumulative weights, starting with 0."""
+        """Cumulative weights of the goals, starting with 0; one more than there are goals."""
         entries = np.searchsorted(self._starts, self._order, side="right") - 1
         return [0.0, *accumulate(self._entry_weights[entries].tolist())]
 
@@ -158,10 +178,10 @@ class Goals(Sequence[Goal]):
         entry = int(np.searchsorted(self._starts, position, side="right")) - 1
         limit = float(self._limits[entry])
         if self._human:
-            product = self._catalogue.product(int(self._catalogue.human[entry]))
-            instruction = product.human[int(self._catalogue.human_place[entry])]
+            product = self._catalog.product(int(self._catalog.human[entry]))
+            instruction = product.human[int(self._catalog.human_place[entry])]
             return _goal(product, instruction.text, instruction.attributes, limit, instruction.options, 1.0)
-        product = self._catalogue.product(int(self._catalogue.synthetic[entry]))
+        product = self._catalog.product(int(self._catalog.synthetic[entry]))
         options = _combination(product.options, position - int(self._starts[entry]))
         wanted = ", and ".join(f"{name}: {value}" for name, value in options.items())
         text = f"{product.instruction}{' with ' if wanted else ''}{wanted}"
@@ -183,7 +203,7 @@ def _goal(
         product.query,
         product.title,
         product.product_category,
-        text + _clause(limit),
+        text + _price_clause(limit),
         attributes,
         limit,
         options,
@@ -192,6 +212,10 @@ def _goal(
 
 
 def draw_index(cumulative: Sequence[float], rng: random.Random) -> int:
-    """A goal's index by weight, with the original's fault: index 0 is never drawn, the last has two weights."""
+    """Draw a goal's index by weight, with the original's off-by-one error.
+
+    Every index is drawn with the weight of the index before it: index 0 is never drawn, and the last index also
+    has its own weight.
+    """
     position = rng.uniform(0, cumulative[-1])
     return min(bisect_right(cumulative, position), len(cumulative) - 2)

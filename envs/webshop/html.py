@@ -1,4 +1,4 @@
-"""A page as HTML: for the `html` observation and for browsers, from the same templates."""
+"""HTML of pages, from the same templates for the `html` observation and for browsers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PARTS = (
 
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
-    # Everything is escaped: titles, queries and options are other people's text.
+    # Titles, searches and options are untrusted text, so everything is escaped.
     return Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -34,12 +34,12 @@ def _environment() -> Environment:
 
 
 def render(template: str, **values: Any) -> str:
-    """A template of this shop, filled in."""
+    """Return a rendered template."""
     return _environment().get_template(template).render(**values)
 
 
 def _picture(product: Product | None, chosen: dict[str, str]) -> str:
-    """The image of the option value chosen last that has one, else the product's own."""
+    """Return the image of the last chosen option value that has one, else the product's image."""
     if product is None:
         return ""
     for value in reversed(chosen.values()):
@@ -49,12 +49,13 @@ def _picture(product: Product | None, chosen: dict[str, str]) -> str:
 
 
 def page_html(page: Page, *, here: str = "", base: str = "", message: str = "") -> str:
-    """A page as HTML.
+    """Return the HTML of a page.
 
     Args:
-        here: the address that its forms and links go to.
-        base: what the addresses of style sheet and script begin with.
-        message: something to tell the customer on the start page.
+        page: The page.
+        here: Address of the page, to which its forms and links are relative.
+        base: Prefix of the addresses of style sheet and script.
+        message: Message to display on the start page.
     """
     chosen = dict(page.session.options)
     return render(
@@ -69,12 +70,14 @@ def page_html(page: Page, *, here: str = "", base: str = "", message: str = "") 
 
 
 def score_html(page: Page, parts: dict[str, Any], tagger: str, price: float, base: str = "") -> str:
-    """The score page of a visit that ended in a purchase.
+    """Return the HTML of the score page after a purchase.
 
     Args:
-        parts: the reward's parts (see `reward.score_purchase`).
-        tagger: name of the tagger that found the titles' nouns.
-        price: what the product cost.
+        page: Page after the purchase.
+        parts: Parts of the reward; see `reward.score_purchase`.
+        tagger: Name of the noun tagger.
+        price: Price of the product in dollars.
+        base: Prefix of the addresses of style sheet and script.
     """
     rows = [("Kind of product", parts["r_type"], "× all")]
     rows += [
@@ -92,6 +95,7 @@ def score_html(page: Page, parts: dict[str, Any], tagger: str, price: float, bas
 
 
 def _comparison(product: Product, goal: Goal, chosen: dict[str, str], price: float) -> list[tuple[str, str, str]]:
+    """Return (property, bought, wanted) rows that compare a purchase with its goal."""
     wanted = goal.goal_options
     options = wanted if isinstance(wanted, dict) else {}
     limit = "any" if goal.price_upper == NO_LIMIT else f"below ${goal.price_upper:.2f}"

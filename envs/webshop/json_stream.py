@@ -1,4 +1,4 @@
-"""Reading one huge JSON array or object element by element, in memory bounded by the largest element."""
+"""Streaming readers of a large JSON array or object, in memory bounded by the largest element."""
 
 from __future__ import annotations
 
@@ -14,49 +14,63 @@ from typing import Any, BinaryIO, TextIO, cast
 from ..errors import DataError
 
 CHUNK = 1 << 20
+"""Minimum number of characters to read at once."""
+
 _SPACE = " \t\r\n"
 
 
 class _Text:
-    """A growing window on a text file: what is left of it to parse, and how far it has been read."""
+    """Window on a text file with the characters that are not parsed yet.
 
-    def __init__(self, file: TextIO, raw: BinaryIO, path: Path, watch: Callable[[float], None] | None) -> None:
+    Args:
+        file: Decoded text.
+        raw: The underlying file, whose position measures progress.
+        path: Path for error messages.
+        on_read: Called after every read with the fraction of the file that has been read.
+
+    Attributes:
+        window: Characters read and not dropped yet.
+        at: Position of the parser in the window.
+    """
+
+    def __init__(self, file: TextIO, raw: BinaryIO, path: Path, on_read: Callable[[float], None] | None) -> None:
         self._file = file
         self._raw = raw
         self._path = path
         self._size = max(path.stat().st_size, 1)
-        self._watch = watch
-        self._passed = 0
+        self._on_read = on_read
+        self._dropped = 0
         self._ended = False
         self.window = ""
         self.at = 0
 
     def error(self, expected: str) -> DataError:
-        return self._error(self._passed + self.at, expected)
+        """Return an error at the current position."""
+        return self._error(self._dropped + self.at, expected)
 
     def _error(self, position: int, expected: str) -> DataError:
         return DataError(self._path, f"at character {position}: expected {expected}; the file may be truncated.")
 
     def more(self) -> bool:
-        """Drop what was parsed and read on; False at the end of the file."""
+        """Drop the parsed part of the window and read on; return False at the end of the file."""
         if self._ended:
             return False
         try:
             chunk = self._file.read(max(CHUNK, len(self.window) - self.at))
-        except (EOFError, OSError, zlib.error, UnicodeDecodeError) as problem:
+        except (EOFError, OSError, zlib.error, UnicodeDecodeError) as error:
             raise DataError(
-                self._path, f"cannot be read past character {self._passed + len(self.window)} ({problem})."
-            ) from problem
-        if self._watch:
-            self._watch(self._raw.tell() / self._size)
-        self._passed += self.at
+                self._path, f"cannot be read past character {self._dropped + len(self.window)} ({error})."
+            ) from error
+        if self._on_read:
+            self._on_read(self._raw.tell() / self._size)
+        self._dropped += self.at
         self.window = self.window[self.at :] + chunk
         self.at = 0
         self._ended = not chunk
         return bool(chunk)
 
     def peek(self, expected: str) -> str:
-        """The next character that is not white space, not consumed."""
+        """Return the next character that is not white space, without consuming it."""
         while True:
             while self.at < len(self.window) and self.window[self.at] in _SPACE:
                 self.at += 1
@@ -66,6 +80,7 @@ class _Text:
                 raise self.error(expected)
 
     def take(self, characters: str, expected: str) -> str:
+        """Consume the next character, which must be one of `characters`."""
         found = self.peek(expected)
         if found not in characters:
             raise self.error(expected)
@@ -73,18 +88,19 @@ class _Text:
         return found
 
     def value(self, decoder: json.JSONDecoder, expected: str) -> Any:
+        """Parse and consume the next JSON value."""
         self.peek(expected)
         while True:
             try:
                 value, end = decoder.raw_decode(self.window, self.at)
-            except json.JSONDecodeError as problem:
-                position = self._passed + problem.pos
+            except json.JSONDecodeError as error:
+                position = self._dropped + error.pos
                 if self.more():
                     continue
-                raise self._error(position, f"{expected} ({problem.msg})") from None
+                raise self._error(position, f"{expected} ({error.msg})") from None
             except RecursionError:
-                raise self._error(self._passed + self.at, f"{expected} nested less deeply") from None
-            # A number at the very end of the window may go on in the next chunk.
+                raise self._error(self._dropped + self.at, f"{expected} nested less deeply") from None
+            # A number at the end of the window may continue in the next chunk.
             if end == len(self.window) and not self._ended and self.more():
                 continue
             self.at = end
@@ -92,24 +108,25 @@ class _Text:
 
 
 @contextmanager
-def _open(path: Path, watch: Callable[[float], None] | None = None) -> Iterator[_Text]:
+def _open(path: Path, on_read: Callable[[float], None] | None = None) -> Iterator[_Text]:
     with path.open("rb") as raw:
         plain = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
         with io.TextIOWrapper(cast(BinaryIO, plain), encoding="utf-8") as file:
-            yield _Text(file, raw, path, watch)
+            yield _Text(file, raw, path, on_read)
 
 
-def read_array(path: Path, watch: Callable[[float], None] | None = None) -> Iterator[Any]:
-    """The elements of the JSON array that a file (plain or `.gz`) holds, one after another.
+def read_array(path: Path, on_read: Callable[[float], None] | None = None) -> Iterator[Any]:
+    """Yield the elements of a JSON array in a file.
 
     Args:
-        watch: called as the file is read, with the share of it that has been.
+        path: File, plain or gzipped (`.gz`).
+        on_read: Called as the file is read, with the fraction of it that has been read, from 0 to 1.
 
     Raises:
-        DataError: with the file, the position, and what was expected there.
+        DataError: The file is truncated or malformed; names the file, the position and the expected token.
     """
     decoder = json.JSONDecoder()
-    with _open(path, watch) as text:
+    with _open(path, on_read) as text:
         text.take("[", "[ (a JSON array)")
         if text.peek("an element or ]") == "]":
             return
@@ -120,7 +137,7 @@ def read_array(path: Path, watch: Callable[[float], None] | None = None) -> Iter
 
 
 def read_object(path: Path) -> Iterator[tuple[str, Any]]:
-    """The `(key, value)` pairs of the JSON object that a file (plain or `.gz`) holds; see `read_array`."""
+    """Yield the `(key, value)` pairs of a JSON object in a file; see `read_array`."""
     decoder = json.JSONDecoder()
     with _open(path) as text:
         text.take("{", "{ (a JSON object)")

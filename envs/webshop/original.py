@@ -1,7 +1,7 @@
-"""The original's text environment, call for call, over our shop.
+"""The original's text environment with its own interface, on top of `shop.Shop`.
 
-For replaying recordings, and for code that was written against `web_agent_site.envs.WebAgentTextEnv`: old-style
-`reset` and `step`, sessions that keep their goal, one generator for everything that is drawn.
+It serves code that was written for `web_agent_site.envs.WebAgentTextEnv`, and the replay of recordings: it has the
+old `reset` and `step`, sessions that keep their goal, and one generator for all random draws.
 """
 
 from __future__ import annotations
@@ -21,7 +21,15 @@ OBSERVATION_MODES = ("html", "text", "text_rich", "url")
 
 
 def observe(page: Page, mode: str) -> str:
-    """A page in an observation mode."""
+    """Return the observation of a page.
+
+    Args:
+        page: The page.
+        mode: One of `OBSERVATION_MODES`.
+
+    Raises:
+        ConfigurationError: The mode is unknown.
+    """
     if mode == "text":
         return page.text()
     if mode == "text_rich":
@@ -36,11 +44,13 @@ def observe(page: Page, mode: str) -> str:
 
 
 def with_history(observation: str, before: list[tuple[str, str]], num_obs: int, num_actions: int) -> str:
-    """An observation with what went before it, oldest first, joined by `[SEP]`.
+    """Return an observation after its history, oldest first, joined by `[SEP]`.
 
     Args:
-        before: `(observation, action)` of the steps so far; only the last ones are used.
-        num_obs, num_actions: how many earlier observations and actions to show.
+        observation: Current observation.
+        before: `(observation, action)` pairs of the steps so far, of which the last ones are used.
+        num_obs: Number of earlier observations.
+        num_actions: Number of earlier actions.
     """
     texts = [observation]
     for back, (seen, done) in enumerate(reversed(before[-max(num_obs, num_actions, 1) :]), start=1):
@@ -52,15 +62,19 @@ def with_history(observation: str, before: list[tuple[str, str]], num_obs: int, 
 
 
 class WebAgentTextEnv:
-    """The original's interface.
+    """Text environment with the original's interface.
 
     Args:
-        shop: the shop; a `load_seed` in it stands for seeding the global generator before construction.
-        rng: draws session names, goals and `<r>` searches; the original uses Python's global generator.
+        shop: Shop; its `load_seed` corresponds to seeding the original's global generator before construction.
+        observation_mode: One of `OBSERVATION_MODES`.
+        num_prev_obs: Number of earlier observations to put before the current one.
+        num_prev_actions: Number of earlier actions to put before the current observation.
+        session_prefix: Prefix of the names of sessions; None for no prefix.
+        rng: Draws session names, goals and `<r>` searches; the original uses Python's global generator.
 
     Attributes:
-        session: the open session.
-        purchase: reward and parts of the last step, if it was a purchase.
+        session: Current session.
+        purchase: Reward and parts if the last step was a purchase, else None.
     """
 
     def __init__(
@@ -86,7 +100,12 @@ class WebAgentTextEnv:
         self.reset()
 
     def reset(self, session: int | str | None = None) -> tuple[str, None]:
-        """Open a session: a new one draws its goal by weight, or takes the goal whose index it is."""
+        """Open a session and return its observation.
+
+        Args:
+            session: Name of the session; None draws one. A new session named by an integer has the goal with that
+                index, any other new session draws its goal by weight.
+        """
         name = str(session) if session is not None else "".join(self.rng.choices(string.ascii_lowercase, k=10))
         name = (self.session_prefix or "") + name
         if name not in self._goals:
@@ -97,10 +116,15 @@ class WebAgentTextEnv:
         return self.observation, None
 
     def step(self, action: str) -> tuple[str, float, bool, dict[str, Any] | None]:
-        """Take an action: state, reward, done, and the reward's parts after a purchase.
+        """Apply an action.
+
+        Returns:
+            Observation, reward, whether the session has ended, and the reward's parts after a purchase or None.
 
         Raises:
-            IndexError, TypeError, ValueError: see `Shop.act`.
+            IndexError: As `Shop.act`.
+            TypeError: As `Shop.act`.
+            ValueError: As `Shop.act`.
         """
         before = self.observation
         self.session, _, self.purchase = self.shop.act(self.session, action, self.rng)
@@ -112,17 +136,20 @@ class WebAgentTextEnv:
 
     @property
     def page(self) -> Page:
+        """Current page."""
         return self.shop.page(self.session)
 
     @property
     def observation(self) -> str:
-        """The open page in the chosen mode."""
+        """Current page in the chosen observation mode."""
         return observe(self.page, self.observation_mode)
 
     @property
     def instruction_text(self) -> str:
+        """Instruction of the session's goal."""
         return self.shop.goal(self.session.goal).instruction_text
 
     def get_available_actions(self) -> dict[str, Any]:
+        """Return whether the page has a search bar, and the names of everything clickable."""
         page = self.page
         return {"has_search_bar": page.has_search_bar, "clickables": list(page.clickables())}

@@ -1,4 +1,4 @@
-"""What a page shows, as a list of text nodes, and the observations made of it. No HTML is made or parsed here."""
+"""Pages of the shop as lists of text nodes, and their text observations, without any HTML."""
 
 from __future__ import annotations
 
@@ -18,14 +18,20 @@ _TOJSON = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&'"})
 
 
 class Node(NamedTuple):
-    """A piece of visible text, and what it is: plain text, a button, an option's label, or a link to a product."""
+    """Piece of visible text: plain text, a button, the label of an option's value, or a link to a product."""
 
     kind: Literal["text", "button", "label", "link"]
     text: str
 
 
 class Clickable(NamedTuple):
-    """What a click on a name reaches: a button, the link to a product (by number), or a value of an option."""
+    """Target of a click.
+
+    Attributes:
+        kind: A button, a link to a product, or a value of an option.
+        product: Number of the product that a link leads to; -1 for other kinds.
+        option: Name of the option that a value belongs to; empty for other kinds.
+    """
 
     kind: Literal["button", "link", "option"]
     product: int = -1
@@ -33,17 +39,19 @@ class Clickable(NamedTuple):
 
 
 def to_json(value: object) -> str:
-    """JSON as Flask's `tojson` filter writes it: sorted keys, safe inside HTML."""
+    """Return JSON as Flask's `tojson` filter writes it: with sorted keys, and safe inside HTML."""
     return json.dumps(value, sort_keys=True).translate(_TOJSON)
 
 
 class Page(NamedTuple):
-    """A session's open page with what it shows.
+    """Page that is open in a session, with its contents.
 
     Attributes:
-        product: the open product, or None.
-        results: asin and product of each result on the page.
-        show_attrs: whether item pages have an "Attributes" button.
+        session: The session.
+        goal: Goal of the session.
+        product: Product of the page, or None.
+        results: Products of a results page, in order; empty on other pages.
+        show_attrs: If True, item pages have an "Attributes" button.
     """
 
     session: Session
@@ -54,11 +62,12 @@ class Page(NamedTuple):
 
     @property
     def url(self) -> str:
+        """Address of the page in the original's site."""
         return self.session.url(self.product.asin if self.product else "")
 
     @property
     def buttons(self) -> list[str]:
-        """The buttons in page order."""
+        """Names of the buttons, in page order."""
         kind = self.session.kind
         if kind == "start":
             return ["Search"]
@@ -70,9 +79,10 @@ class Page(NamedTuple):
         return ["Back to Search", "< Prev"] if kind == "sub" else []
 
     def clickables(self) -> dict[str, Clickable]:
-        """Everything that can be clicked, by its name in lower case.
+        """Return the targets of clicks by name in lower case.
 
-        Of things with one name the last counts, at the first one's place: an option's value hides a button.
+        If several targets share a name, the last one counts, at the position of the first: an option's value hides
+        a button.
         """
         names = {button.lower(): Clickable("button") for button in self.buttons}
         if self.session.kind == "results":
@@ -87,20 +97,21 @@ class Page(NamedTuple):
 
     @property
     def has_search_bar(self) -> bool:
+        """True on the start page, the only one with a search bar."""
         return self.session.kind == "start"
 
     # ------------------------------------------------------------------ text
 
     def nodes(self) -> list[Node]:
-        """The page's visible text in order."""
+        """Return the visible text in page order."""
         return [node for node in _BUILDERS[self.session.kind](self) if node.text]
 
     def text(self) -> str:
-        """The `text` observation: stripped nodes joined by `[SEP]`."""
+        """Return the `text` observation: stripped nodes joined by `[SEP]`."""
         return " [SEP] ".join([node.text.strip() for node in self.nodes()])
 
     def text_rich(self) -> str:
-        """The `text_rich` observation: a node a line, with marks around what can be and what was clicked."""
+        """Return the `text_rich` observation: one node per line, with marks around clickable and clicked nodes."""
         url = self.url
         visited = {self.results[i].asin for i, n in enumerate(self.session.results) if n in self.session.visited}
         clicked: list[str] = []
@@ -113,7 +124,7 @@ class Page(NamedTuple):
             elif kind == "link":
                 mark = "clicked button" if text in visited else "button"
                 lines.append(f"\n[{mark}] {text} [{mark}_]")
-            elif f'"{text}"' in url:  # so the original tells; a value may be hit by another's name
+            elif f'"{text}"' in url:  # The original's test; the name of another option can match too.
                 lines.append(f"  [clicked button] {text} [clicked button_]")
                 clicked.append(f"You have clicked {text}.")
             else:
@@ -122,8 +133,10 @@ class Page(NamedTuple):
 
 
 def _plain(text: str) -> Node:
-    """A text node as an HTML parser leaves it: only white space shrinks to one space, or to nothing if it has a
-    line break."""
+    """Return a text node as an HTML parser produces it.
+
+    Text of only white space becomes one space, or empty if it contains a line break.
+    """
     if text and not text.strip(_HTML_SPACE):
         text = "" if "\n" in text else " "
     return Node("text", text)
@@ -178,7 +191,7 @@ def _sub(page: Page) -> list[Node]:
 
 
 def _done(page: Page) -> list[Node]:
-    """The original's text environment fills in no more than this; the rest of its score page reads `None`."""
+    """Return the score page, on which the original's text environment leaves most values as `None`."""
     product = page.product
     assert product is not None
     lines = f"""Thank you for shopping with us!

@@ -1,4 +1,4 @@
-"""One product: from the data files' schema to what the shop shows, indexes and scores."""
+"""Products: parsing of the published schema, and the compact records of the catalog."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
 NO_PRICE = 100.0
-"""What a product without a price costs."""
+"""Price in dollars of a product whose entry has none."""
 
 NO_ATTRIBUTES = ("DUMMY_ATTR",)
-"""The attributes of a product of which the attribute file has no list."""
+"""Attributes of a product that the attribute file does not list."""
 
 
 class HumanInstruction(NamedTuple):
-    """One crowd-sourced instruction for a product."""
+    """Crowd-sourced instruction for a product."""
 
     text: str
     attributes: tuple[str, ...]
@@ -24,14 +24,24 @@ class HumanInstruction(NamedTuple):
 
 
 class Product(NamedTuple):
-    """One product as the shop uses it.
+    """Product of a shop.
 
     Attributes:
-        prices: one number, or the low and the high end of a range.
-        options: option name → values, in file order, repeats kept; names and values are lower case.
-        images: option value → image address (or None).
-        instruction: the synthetic instruction's text, or None.
-        instruction_attributes: the attributes that instruction asks for.
+        asin: Amazon number, unique within a catalog.
+        title: Title as displayed.
+        description: Text of the description page.
+        bullets: Texts of the features page.
+        prices: One price, or the ends of a price range, in dollars.
+        image: Address of the image; empty if there is none.
+        category: One of the benchmark's top-level categories.
+        query: Search under which the product was collected, in lower case.
+        product_category: Path in the product taxonomy, separated by "›".
+        options: Values of every option by option name, in file order with repeats; all in lower case.
+        images: Image address of every option value, or None.
+        attributes: Attributes mined from the product's texts.
+        instruction: Text of the synthetic instruction, or None.
+        instruction_attributes: Attributes that the synthetic instruction asks for.
+        human: Crowd-sourced instructions.
     """
 
     asin: str
@@ -52,23 +62,23 @@ class Product(NamedTuple):
 
     @property
     def price_tag(self) -> str:
-        """The price as shown: `$5.99` or `$5.99 to $8.5`."""
+        """Price as displayed, such as `$5.99` or `$5.99 to $8.5`."""
         return " to ".join(f"${price}" for price in self.prices)
 
     @property
     def document(self) -> str:
-        """The text that the search engine indexes: title, description, first feature and options."""
+        """Text to index for search: title, description, first feature and options."""
         options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in self.options.items())
         first = self.bullets[0] if self.bullets else ""
         return f"{self.title} {self.description} {first} {options}".lower()
 
     def dump(self) -> bytes:
-        """A compact record for the catalogue's file; `load` reads it back."""
+        """Return a compact record, which `load` reads back."""
         return json.dumps(tuple(self), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
     @classmethod
     def load(cls, record: bytes) -> Product:
-        """The product of a record that `dump` wrote."""
+        """Return the product of a record that `dump` wrote."""
         fields = json.loads(record.decode("utf-8", "surrogatepass"))
         fields[3], fields[4], fields[11], fields[13] = map(tuple, (fields[3], fields[4], fields[11], fields[13]))
         fields[9] = {name: tuple(values) for name, values in fields[9].items()}
@@ -77,10 +87,13 @@ class Product(NamedTuple):
 
 
 def parse_prices(pricing: str | None) -> tuple[float, ...]:
-    """The prices in a price string: every part after a dollar sign, at most two.
+    """Parse a price string into at most two prices, one per dollar sign.
+
+    Args:
+        pricing: Price string such as "$3.50 - $8"; None or a string without a dollar sign gives `NO_PRICE`.
 
     Raises:
-        ValueError: a part holds no number.
+        ValueError: No number follows a dollar sign.
     """
     parts = (pricing or "").split("$")[1:]
     if not parts:
@@ -94,15 +107,17 @@ def parse_prices(pricing: str | None) -> tuple[float, ...]:
 def parse_product(
     raw: Mapping[str, Any], mined: Mapping[str, Any] | None, human: list[Mapping[str, Any]] | None
 ) -> Product:
-    """A product from its entries in the three data files.
+    """Parse a product from its entries in the three data files.
 
     Args:
-        raw: the element of `items_shuffle*.json`.
-        mined: its entry in `items_ins_v2*.json` (attributes, synthetic instruction), or None.
-        human: its entry in `items_human_ins*.json`, or None.
+        raw: Element of `items_shuffle*.json`.
+        mined: Entry in `items_ins_v2*.json` (attributes and synthetic instruction), or None.
+        human: Entry in `items_human_ins*.json`, or None.
 
     Raises:
-        KeyError, TypeError, ValueError: a field is missing or of another type.
+        KeyError: A field is missing.
+        TypeError: A field has another type.
+        ValueError: A price cannot be parsed.
     """
     features = raw["small_description"]
     for field in ("asin", "name", "category", "query", "product_category"):

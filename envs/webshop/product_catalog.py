@@ -1,16 +1,14 @@
-"""The catalogue: every product of a shop with its search index, parsed once and memory-mapped ever after.
+"""Product catalog of a shop: records, columns and search index in a memory-mapped folder.
 
-The published files are JSON, up to 1.18 million products. On first use they are streamed into a folder of the
-cache: one packed record per product, the columns that goals and searches scan, and the search index. Opening such
-a folder takes milliseconds at any size, and processes share its pages.
+The published files are JSON with up to 1.18 million products. On first use they are streamed into a folder of the
+cache, which holds one packed record per product, the columns that goals and searches scan, and the search index.
+Opening such a folder takes milliseconds at any size, and processes share its pages in memory.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -21,34 +19,48 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigurationError, DataError
+from ..files import replace_folder
 from ..retrieval.lucene_bm25 import BM25Index
 from ..retrieval.lucene_bm25.index import PackedStrings
 from .product import Product
 
 FORMAT = 3
-"""Version of the cached form; a change makes every catalogue be built anew."""
+"""Version of the cached form; catalogs of another version are built again."""
+
+CATALOG_FILE = "catalogue.json"
+"""File of a catalog's folder with its format, column names and categories; written last."""
 
 
-class Catalogue:
-    """The products of a shop, read from a folder that `build` wrote.
+class ProductCatalog:
+    """Read-only products of a shop, numbered from 0, in a folder that `build` wrote.
+
+    Args:
+        folder: Folder of the catalog.
 
     Attributes:
-        low, high: the lowest and highest price of every product; `high` is NaN where there is one price.
-        synthetic: numbers of the products with a synthetic instruction.
-        combinations: for each of those, how many combinations of option values there are.
-        human: for each human instruction with attributes, the product's number; `human_place` its place there.
-        longest_page: no page of this shop shows more characters than this and the instruction together.
-        index: the search index over all products.
+        low: Lowest price of every product; shape (products,).
+        high: Highest price of every product, NaN for a product with a single price; shape (products,).
+        synthetic: Numbers of the products with a synthetic instruction.
+        combinations: Number of combinations of option values of each product in `synthetic`.
+        human: Product number of every human instruction with attributes.
+        human_place: Index of that instruction within its product's `human`.
+        attribute_ids: Ids of the attributes of all synthetic instructions, concatenated.
+        attribute_ends: End of each product of `synthetic` in `attribute_ids`.
+        asins: Amazon number of every product.
+        longest_page: Upper bound on the characters of a page of this shop, its instruction excluded.
+
+    Raises:
+        DataError: The folder is not a complete catalog.
     """
 
     def __init__(self, folder: Path) -> None:
         try:
-            meta: dict[str, Any] = json.loads((folder / "catalogue.json").read_text())
+            meta: dict[str, Any] = json.loads((folder / CATALOG_FILE).read_text())
             columns = {
                 name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in meta["columns"]
             }
         except (OSError, ValueError, KeyError) as error:
-            raise DataError(folder, f"not a whole catalogue ({error}); delete the folder.") from error
+            raise DataError(folder, f"not a complete catalog ({error}); delete the folder.") from error
         self.folder = folder
         self.low: NDArray[np.float64] = columns["low"]
         self.high: NDArray[np.float64] = columns["high"]
@@ -69,13 +81,14 @@ class Catalogue:
         self._ends: NDArray[np.int64] = columns["record_ends"]
         self._index: BM25Index | None = None
         self.product = lru_cache(maxsize=4096)(self._load)
-        """The product of a number (0 … len - 1); recently used ones are kept decoded."""
+        """Return the product with a number from 0 to len - 1, from a cache of recently decoded products."""
 
     def __len__(self) -> int:
         return len(self._ends)
 
     @property
     def index(self) -> BM25Index:
+        """Search index over all products, loaded on first use."""
         if self._index is None:
             self._index = BM25Index.load(self.folder / "index")
         return self._index
@@ -85,7 +98,7 @@ class Catalogue:
         return Product.load(bytes(self._records[start : int(self._ends[number])]))
 
     def number(self, asin: str) -> int | None:
-        """The number of the product with this asin, or None."""
+        """Return the number of the product with this asin, or None."""
         low, high = 0, len(self._asin_order)
         while low < high:
             middle = (low + high) // 2
@@ -98,14 +111,14 @@ class Catalogue:
         return None
 
     def in_category(self, name: str) -> list[int]:
-        """Numbers of the products of a category, in order."""
+        """Return the numbers of the products of a category, ascending."""
         if name not in self._category_names:
             return []
         found: list[int] = np.flatnonzero(self._categories == self._category_names.index(name)).tolist()
         return found
 
     def with_query(self, query: str) -> list[int]:
-        """Numbers of the products that were collected under a query, in order."""
+        """Return the numbers of the products that were collected under a query, ascending."""
         names = list(self._query_names)
         if query not in names:
             return []
@@ -117,37 +130,33 @@ class Catalogue:
     @classmethod
     def build(
         cls, products: Iterable[Product], folder: Path, progress: Callable[[int], None] | None = None
-    ) -> Catalogue:
-        """Write a catalogue into `folder`, whole or not at all, and open it.
+    ) -> ProductCatalog:
+        """Write a catalog into a folder and open it.
 
-        Two processes may build the same folder at once; the first to finish wins.
+        Several processes may build the same folder at once; the first to finish wins. An interrupted build leaves
+        no folder.
 
         Args:
-            progress: called now and then with the number of products so far.
+            products: Products in catalog order, consumed once.
+            folder: Folder to create.
+            progress: Called from time to time with the number of products indexed so far.
+
+        Raises:
+            ConfigurationError: There are no products.
         """
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix="building-", dir=folder.parent))
-        try:
+        with replace_folder(folder, overwrite=False) as part:
             columns = _Columns()
-            with (fresh / "records.bin").open("wb") as records:
-                documents = ((p.asin, p.document) for p in columns.follow(products, records.write))
-                index = BM25Index.build(documents, folder=fresh / "index", progress=progress)
+            with (part / "records.bin").open("wb") as records:
+                documents = ((p.asin, p.document) for p in columns.collect(products, records.write))
+                index = BM25Index.build(documents, folder=part / "index", progress=progress)
             if not len(index):
-                raise ConfigurationError("a shop needs at least one product; the product file has none to offer.")
-            columns.save(fresh)
-            fresh.chmod(0o755)
-            try:
-                fresh.rename(folder)
-            except OSError:
-                if not (folder / "catalogue.json").exists():
-                    raise
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
+                raise ConfigurationError("a shop needs at least one product, but the product file has none.")
+            columns.save(part)
         return cls(folder)
 
 
 class _Columns:
-    """What `Catalogue` keeps of every product besides its record, gathered as the products pass by."""
+    """Columns of a `ProductCatalog` under construction."""
 
     def __init__(self) -> None:
         self.low, self.high = array("d"), array("d")
@@ -162,7 +171,8 @@ class _Columns:
         self._queries: dict[str, int] = {}
         self._attributes: dict[str, int] = {}
 
-    def follow(self, products: Iterable[Product], write: Callable[[bytes], Any]) -> Iterator[Product]:
+    def collect(self, products: Iterable[Product], write: Callable[[bytes], Any]) -> Iterator[Product]:
+        """Yield the products unchanged, after adding each one to the columns and writing its record."""
         for product in products:
             number = len(self.asins)
             record = product.dump()
@@ -173,7 +183,7 @@ class _Columns:
             self.high.append(product.prices[1] if len(product.prices) > 1 else float("nan"))
             self.category.append(self._categories.setdefault(product.category, len(self._categories)))
             self.query.append(self._queries.setdefault(product.query, len(self._queries)))
-            self._measure(product)
+            self._update_longest(product)
             if product.instruction is not None:
                 self.synthetic.append(number)
                 count = 1
@@ -189,8 +199,8 @@ class _Columns:
                     self.human_place.append(place)
             yield product
 
-    def _measure(self, product: Product) -> None:
-        """Note how long this product's pages can get: every option marked as clicked is the worst case."""
+    def _update_longest(self, product: Product) -> None:
+        """Update the bound on page lengths; a product's longest page marks every option as clicked."""
         options = sum(
             len(name) + 8 + sum(2 * len(value) + 80 for value in values)
             for name, values in product.options.items()
@@ -202,6 +212,7 @@ class _Columns:
         self._longest_title = max(self._longest_title, len(product.title))
 
     def save(self, folder: Path) -> None:
+        """Write all columns into `folder`, which already has the records in `records.bin`."""
         records = np.memmap(folder / "records.bin", dtype=np.uint8, mode="r")
         asin_blob, asin_ends = PackedStrings.pack(self.asins)
         query_blob, query_ends = PackedStrings.pack(self._queries)
@@ -235,4 +246,4 @@ class _Columns:
             "categories": list(self._categories),
             "longest_page": max(self._longest, 10 * (self._longest_title + 120)),
         }
-        (folder / "catalogue.json").write_text(json.dumps(meta))
+        (folder / CATALOG_FILE).write_text(json.dumps(meta))

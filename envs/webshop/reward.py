@@ -1,8 +1,8 @@
-"""What a purchase is worth (Yao, Chen, Yang and Narasimhan, "WebShop", NeurIPS 2022, section 3.1 and its code).
+"""Reward of a purchase (Yao, Chen, Yang and Narasimhan, "WebShop", NeurIPS 2022, section 3.1 and its code).
 
     reward = r_type · (attributes met + options met + price met) / (attributes + options + 1)
 
-Quirks of the published code are kept, because published scores have them: see `options_met` and `title_score`.
+Quirks of the published code are kept because published scores depend on them; see `options_met` and `title_score`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .goals import Goal
 from .product import Product
 from .tagger import Tagger
 
-_COLOURS = """
+_COLORS = """
 alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel camo
 caramel champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry cream
 crystal dark denim eggplant elephant espresso fuchsia gold granite grape graphite grass gray green grey heather
@@ -24,30 +24,35 @@ multicolor mushroom mustard natural navy nude olive orange peach pewter pink plu
 rust sand sapphire seashell silver skull slate steel stone stonewash sunflower tan taupe teal tiger turquoise
 violet walnut wheat white wine yellow
 """
-COLOURS = tuple(_COLOURS.split())
-"""In the order in which they are tried; the benchmark's list (MIT licence)."""
+COLORS = tuple(_COLORS.split())
+"""The benchmark's list of colors (MIT license), in the order in which they are matched."""
 
 
 class Purchase(NamedTuple):
-    """A purchase's reward in [0, 1], and its parts under the benchmark's names."""
+    """Score of a purchase.
+
+    Attributes:
+        reward: Reward in [0, 1].
+        parts: Parts of the reward under the benchmark's names.
+    """
 
     reward: float
     parts: dict[str, Any]
 
 
-def _plain_colour(value: str | tuple[str, str]) -> str:
-    """The first colour of the list that the value contains, else the value as text.
+def _plain_color(value: str | tuple[str, str]) -> str:
+    """Return the first color of the list that a value contains, else the value as text.
 
-    A pair *contains* only what equals one of its two strings, so `("color", "navy blue")` stays as it is.
+    A pair contains only strings that equal one of its elements, so `("color", "navy blue")` is unchanged.
     """
-    for colour in COLOURS:
-        if colour in value:
-            return colour
+    for color in COLORS:
+        if color in value:
+            return color
     return str(value)
 
 
 def attributes_met(product: Product, goal: Goal) -> int:
-    """How many of the goal's attributes the product has: in its list (fuzzily), or in its texts (literally)."""
+    """Count the goal's attributes that match one of the product's (fuzzily) or occur in its texts (literally)."""
     texts = (product.title.lower(), " ".join(product.bullets).lower(), product.description.lower())
     return sum(
         any(token_sets_alike(own, wanted) for own in product.attributes) or any(wanted in text for text in texts)
@@ -56,18 +61,21 @@ def attributes_met(product: Product, goal: Goal) -> int:
 
 
 def options_met(chosen: Iterable[str], goal: Goal) -> int:
-    """How many of the goal's options are among the chosen values, whatever options those belong to.
+    """Count the goal's options that match a chosen value, whichever option that value belongs to.
 
-    A synthetic goal's option is compared as the pair (name, value), as published: 6 % of the synthetic goals of
-    the 1,000-product set cannot be met in full by any choice. See `_plain_colour`.
+    As in the published code, an option of a synthetic goal is compared as the pair (name, value); see
+    `_plain_color`. Therefore no choice meets 6 % of the synthetic goals of the 1,000-product set in full.
     """
     wanted = goal.goal_options.items() if isinstance(goal.goal_options, dict) else goal.goal_options
-    values = [_plain_colour(value) for value in chosen]
-    return sum(any(token_sets_alike(value, _plain_colour(one)) for value in values) for one in wanted)
+    values = [_plain_color(value) for value in chosen]
+    return sum(any(token_sets_alike(value, _plain_color(option)) for value in values) for option in wanted)
 
 
 def title_score(product: Product, goal: Goal, tagger: Tagger) -> float:
-    """Nouns common to both titles, each counted once, over the goal title's nouns, with repeats (as published)."""
+    """Return the fraction of the goal title's nouns that the product's title shares, or 0.2 if it has none.
+
+    As in the published code, shared nouns count once and the goal's nouns count with repeats.
+    """
     wanted = tagger.nouns(goal.name)
     if not wanted:
         return 0.2
@@ -75,10 +83,18 @@ def title_score(product: Product, goal: Goal, tagger: Tagger) -> float:
 
 
 def score_purchase(product: Product, goal: Goal, price: float, chosen: Iterable[str], tagger: Tagger) -> Purchase:
-    """The reward of buying a product at a price with these option values.
+    """Return the reward of a purchase.
 
-    The parts `w_*` are the shares of the denominator; `r_option` is missing where the goal has no options, and
-    `r_price` where its limit is not positive.
+    Args:
+        product: Product that was bought.
+        goal: Goal of the customer.
+        price: Price of the product in dollars.
+        chosen: Chosen option values.
+        tagger: Noun tagger of the title score.
+
+    Returns:
+        The reward and its parts. `w_*` are fractions of the denominator. `r_option` and `w_option` are missing if
+        the goal has no options, `r_price` and `w_price` if its price limit is not positive.
     """
     query_match = product.query == goal.query
     common = {part.strip() for part in product.product_category.split("›")} & {

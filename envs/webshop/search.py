@@ -1,8 +1,8 @@
-"""Search engines behind one interface: from a customer's words to product numbers.
+"""Search engines of a shop, behind one interface.
 
-* "bm25" (default): `envs.lucene_bm25`, Lucene's analysis and scores in NumPy; nothing to install.
+* "bm25" (default): `envs.retrieval.lucene_bm25`, Lucene's analysis and scores in NumPy; needs no extra.
 * "bm25s": the `bm25s` library over the same terms and weights (extra `search`).
-* "lucene": Lucene itself through Pyserini (extra `lucene`, which brings the Java machine along).
+* "lucene": Lucene through Pyserini (extra `lucene`, which includes a Java runtime).
 
 All three give the recorded rankings of the original.
 """
@@ -14,23 +14,23 @@ from functools import lru_cache
 from typing import Protocol
 
 from ..errors import unknown_name
-from .product_catalog import Catalogue
+from .product_catalog import ProductCatalog
 
 ENGINES = ("bm25", "bm25s", "lucene")
 
 
 class SearchEngine(Protocol):
-    """Finds products by words."""
+    """Function from a query to product numbers."""
 
     def __call__(self, query: str, k: int) -> Sequence[int]:
-        """Numbers of the (at most) k best products, best first, ties by asin."""
+        """Return the numbers of at most k products, best first, ties by asin."""
 
 
 class LuceneBM25:
-    """The built-in engine, over the index that the catalogue carries."""
+    """Built-in search engine over the index of a catalog."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
-        self._index = catalogue.index
+    def __init__(self, catalog: ProductCatalog) -> None:
+        self._index = catalog.index
 
     def __call__(self, query: str, k: int) -> Sequence[int]:
         from ..retrieval.lucene_bm25 import analyze
@@ -41,20 +41,20 @@ class LuceneBM25:
 
 
 @lru_cache(maxsize=8)
-def make_engine(name: str, catalogue: Catalogue) -> SearchEngine:
-    """The engine of a name over a catalogue; made once and shared.
+def make_engine(name: str, catalog: ProductCatalog) -> SearchEngine:
+    """Return the search engine with a name over a catalog; equal calls share one engine.
 
     Raises:
-        ConfigurationError: unknown name, or its extra is not installed.
+        ConfigurationError: The name is unknown, or the engine's extra is not installed.
     """
     if name == "bm25":
-        return LuceneBM25(catalogue)
+        return LuceneBM25(catalog)
     if name == "bm25s":
         from .search_bm25s import BM25S
 
-        return BM25S(catalogue)
+        return BM25S(catalog)
     if name == "lucene":
         from .search_lucene import Pyserini
 
-        return Pyserini(catalogue)
+        return Pyserini(catalog)
     raise unknown_name("search engine", name, ENGINES)

@@ -1,29 +1,22 @@
-"""The shop's search by the bm25s library (Lù, "BM25S", arXiv:2407.03618), over the terms and weights of Lucene."""
+"""Search engine on the bm25s library (Lù, "BM25S", arXiv:2407.03618), with the terms and weights of Lucene."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from ..errors import ConfigurationError
+from ..retrieval.extras import optional_module
 from ..retrieval.lucene_bm25 import analyze
-from .product_catalog import Catalogue
+from .product_catalog import ProductCatalog
 
 
 class BM25S:
-    """A bm25s index whose score matrix is filled with Lucene's scores, so that it ranks as Lucene does."""
+    """Index of bm25s whose score matrix holds Lucene's scores, which gives Lucene's ranking."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
-        try:
-            library: Any = importlib.import_module("bm25s")
-        except ImportError:
-            raise ConfigurationError(
-                "search=\"bm25s\" needs the library: pip install 'arboretum[search]'."
-            ) from None
-        index = catalogue.index
+    def __init__(self, catalog: ProductCatalog) -> None:
+        library = optional_module("bm25s", "search", 'search="bm25s"')
+        index = catalog.index
         matrix = index.score_matrix()
         self._vocabulary = {term: number for number, term in enumerate(index.terms)}
         self._retriever = library.BM25(method="lucene", k1=0.9, b=0.4)

@@ -1,12 +1,11 @@
-"""The shop in the browser: Flask pages over the same engine as the text world, served by waitress (extra `web`).
+"""Web server of the shop: Flask pages on the same `Shop` as the text environment, on waitress (extra `web`).
 
-Every customer has a cookie with a key that cannot be guessed, and sees only his or her own pages. All text is
-escaped, the only script is the shop's own, and the server listens on this machine alone unless told otherwise.
+Every customer has a cookie with a random key and can open only his or her own pages. All text is escaped, the only
+script is the shop's own, and the server is reachable from this machine only unless `host` is changed.
 """
 
 from __future__ import annotations
 
-import importlib
 import ipaddress
 import logging
 import random
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigurationError
+from ..retrieval.extras import optional_module
 from .html import TEMPLATES, page_html, render, score_html
 from .shop import Shop, Turn, open_shop
 from .visits import Stop, Visits
@@ -24,6 +24,9 @@ _log = logging.getLogger(__name__)
 
 COOKIE = "webshop_customer"
 QUERY_LENGTH = 500
+"""Maximum number of characters of a search; the rest is cut off."""
+
+_PURPOSE = "the shop's web server"
 
 _HEADERS = {
     "Content-Security-Policy": (
@@ -37,35 +40,40 @@ _HEADERS = {
 _FILES = {"shop.css": "text/css", "shop.js": "text/javascript"}
 
 
-def _library(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise ConfigurationError(f"the shop's web server needs {name}: pip install 'arboretum[web]'.") from None
-
-
 def create_app(shop: Shop, visits: Visits | None = None) -> Any:
-    """The Flask application of a shop.
+    """Return the Flask application of a shop.
 
-    Routes: `/` (a customer's latest page; strangers become customers, `?goal=n` picks the goal), `/new` (POST: the
-    next customer), `/visit/<page>` (GET shows, POST clicks or searches), `/visit/<page>/item/<asin>`,
-    `/visit/<page>/option` (POST), `/shop.css`, `/shop.js`, `/health`.
+    Routes:
+        `/`: Redirects to the customer's latest page, or starts a visit; `?goal=n` starts a visit with goal n.
+        `/new` (POST): Starts a visit of a new customer.
+        `/visit/<page>`: Shows a page (GET), or clicks or searches on it (POST).
+        `/visit/<page>/item/<asin>`: Opens a product.
+        `/visit/<page>/option` (POST): Chooses option values.
+        `/shop.css`, `/shop.js`, `/health`: Style sheet, script and health report.
+
+    Args:
+        shop: Shop.
+        visits: Store of visits; None creates one.
+
+    Raises:
+        ConfigurationError: Flask is not installed.
     """
-    flask = _library("flask")
+    flask = optional_module("flask", "web", _PURPOSE)
     app = flask.Flask("arboretum.webshop", static_folder=None, template_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = 64 * 1024
     visits = visits or Visits(shop)
     rng = random.SystemRandom()
 
-    def here() -> tuple[str, Stop | None]:
+    def current_stop() -> tuple[str, Stop | None]:
+        """Return the customer's key and the page that the request's address names."""
         key = flask.request.cookies.get(COOKIE, "")
         return key, visits.stop(key, flask.request.view_args["number"])
 
-    def gone() -> Any:
+    def redirect_to_start() -> Any:
         return flask.redirect("/", 303)
 
     def follow(key: str, stop: Stop, turn: Turn) -> Any:
-        """To the page an action led to; to the same page where it led nowhere."""
+        """Redirect to the page after a turn, or back to the current page if the turn changed nothing."""
         if turn.session is stop.session:
             return flask.redirect(f"/visit/{flask.request.view_args['number']}", 303)
         return flask.redirect(f"/visit/{visits.add(key, Stop(turn.session, turn.purchase))}", 303)
@@ -74,22 +82,22 @@ def create_app(shop: Shop, visits: Visits | None = None) -> Any:
         return render("message.html", title=title, text=text), status
 
     @app.after_request  # type: ignore[untyped-decorator]
-    def secure(response: Any) -> Any:
+    def add_headers(response: Any) -> Any:
         for name, value in _HEADERS.items():
             response.headers.setdefault(name, value)
         return response
 
     @app.errorhandler(404)  # type: ignore[untyped-decorator]
-    def missing(error: Any) -> Any:
+    def not_found(error: Any) -> Any:
         return message("No such page", "This address leads nowhere in the shop.", 404)
 
     @app.errorhandler(405)  # type: ignore[untyped-decorator]
-    def wrong_method(error: Any) -> Any:
+    def method_not_allowed(error: Any) -> Any:
         return message("Not that way", "This address takes another kind of request.", 405)
 
     @app.get("/health")  # type: ignore[untyped-decorator]
     def health() -> Any:
-        return {"status": "ok", "products": len(shop.catalogue), "goals": len(shop.goals)}
+        return {"status": "ok", "products": len(shop.catalog), "goals": len(shop.goals)}
 
     @app.get("/<any('shop.css', 'shop.js'):name>")  # type: ignore[untyped-decorator]
     def asset(name: str) -> Any:
@@ -104,7 +112,7 @@ def create_app(shop: Shop, visits: Visits | None = None) -> Any:
         return response
 
     @app.get("/")  # type: ignore[untyped-decorator]
-    def door() -> Any:
+    def home() -> Any:
         wanted = flask.request.args.get("goal")
         if wanted is not None:
             is_number = wanted.isascii() and wanted.isdecimal() and len(wanted) <= 12
@@ -120,9 +128,9 @@ def create_app(shop: Shop, visits: Visits | None = None) -> Any:
 
     @app.get("/visit/<int:number>")  # type: ignore[untyped-decorator]
     def show(number: int) -> Any:
-        _, stop = here()
+        _, stop = current_stop()
         if stop is None:
-            return gone()
+            return redirect_to_start()
         page = shop.page(stop.session)
         if stop.purchase is not None:
             assert stop.session.product is not None
@@ -132,9 +140,9 @@ def create_app(shop: Shop, visits: Visits | None = None) -> Any:
 
     @app.post("/visit/<int:number>")  # type: ignore[untyped-decorator]
     def act(number: int) -> Any:
-        key, stop = here()
+        key, stop = current_stop()
         if stop is None:
-            return gone()
+            return redirect_to_start()
         query = flask.request.form.get("search_query")
         if query is None:
             name = flask.request.form.get("action", "").lower()
@@ -144,22 +152,22 @@ def create_app(shop: Shop, visits: Visits | None = None) -> Any:
             return flask.redirect(f"/visit/{number}", 303)
         try:
             return follow(key, stop, shop.search(stop.session, words, rng))
-        except (IndexError, TypeError, ValueError):  # `<c>` without a category, and its like
+        except (IndexError, TypeError, ValueError):  # For example `<c>` without a category.
             hint = "This search cannot be answered; try other words."
             return flask.redirect(flask.url_for("show", number=number, message=hint), 303)
 
     @app.get("/visit/<int:number>/item/<asin>")  # type: ignore[untyped-decorator]
     def item(number: int, asin: str) -> Any:
-        key, stop = here()
+        key, stop = current_stop()
         if stop is None:
-            return gone()
+            return redirect_to_start()
         return follow(key, stop, shop.click(stop.session, asin.lower(), rng))
 
     @app.post("/visit/<int:number>/option")  # type: ignore[untyped-decorator]
     def option(number: int) -> Any:
-        key, stop = here()
+        key, stop = current_stop()
         if stop is None:
-            return gone()
+            return redirect_to_start()
         turn = Turn(stop.session, False)
         for name, value in flask.request.form.items():
             turn = shop.choose(turn.session, name, value)
@@ -185,18 +193,24 @@ def serve(
     """Serve the shop until interrupted.
 
     Args:
-        host: where to listen; the default, loopback, is reachable from this machine only.
+        host: Address to bind; the default, loopback, is reachable from this machine only.
         port: TCP port; 0 takes a free one.
-        threads: requests answered at once.
-        ready: called with the shop's address once it can be visited.
-        data, num_products, human_goals, show_attrs, load_seed, tagger, search: see `shop.open_shop`.
+        data: Folder of WebShop's files, its parent, or the product file; see `shop.open_shop`.
+        num_products: Number of products to load; None for all.
+        human_goals: Use crowd-sourced instructions instead of synthetic ones.
+        show_attrs: Add an "Attributes" button to item pages.
+        load_seed: Seed of prices and price limits.
+        tagger: Name of the noun tagger; see `tagger.make_tagger`.
+        search: Name of the search engine; see `search.make_engine`.
+        threads: Number of requests served at once.
+        ready: Called with the shop's address once the server accepts connections.
 
     Raises:
-        ConfigurationError: an option that cannot work, or a port that is taken.
+        ConfigurationError: An option cannot work, the port is taken, or a package is missing.
     """
-    waitress = _library("waitress")
+    waitress = optional_module("waitress", "web", _PURPOSE)
     if not 0 <= port < 65536:
-        raise ConfigurationError(f"port must lie between 0 and 65535, not {port}.")
+        raise ConfigurationError(f"port must be between 0 and 65535, not {port}.")
     shop = open_shop(
         data,
         num_products,
@@ -208,24 +222,24 @@ def serve(
     )
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listening = socket.create_server((host, port), family=family, backlog=1024)
+        listener = socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
         raise ConfigurationError(
             f"cannot listen on {host}, port {port} ({error.strerror or error}); choose another one."
         ) from error
-    # Its queue has something to say about every request that waits for a thread.
+    # The queue logs a warning for every request that waits for a thread.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-    server = waitress.create_server(create_app(shop), sockets=[listening], threads=threads, ident=None)
+    server = waitress.create_server(create_app(shop), sockets=[listener], threads=threads, ident=None)
     if not _is_loopback(host):
-        _log.warning("The shop on %s can be visited from other machines.", host)
+        _log.warning("The shop on %s is reachable from other machines.", host)
     if ready:
         shown = f"[{host}]" if ":" in host else host
-        ready(f"http://{shown}:{listening.getsockname()[1]}/")
+        ready(f"http://{shown}:{listener.getsockname()[1]}/")
     try:
         server.run()
     finally:
         server.close()
-        listening.close()
+        listener.close()
 
 
 def _is_loopback(host: str) -> bool:

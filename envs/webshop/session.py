@@ -1,4 +1,4 @@
-"""A customer's session: which page is open and how it was reached. An immutable value."""
+"""Session of a customer: the open page and the path to it, as an immutable value."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from typing import Literal, NamedTuple
 PageKind = Literal["start", "results", "item", "sub", "done"]
 
 BASE_URL = "http://127.0.0.1:3000"
+"""Address of the original's site in its recordings."""
 
 
 class Session(NamedTuple):
-    """A whole session.
+    """State of a customer's visit.
 
     Attributes:
-        id: the session's name; part of every url.
-        goal: index of the goal.
-        kind: the page that is open.
-        keywords: the words of the last search, or None before it.
-        page: the number of the results page last open, or None.
-        product: number of the open product, or None.
-        options: (name, value) pairs chosen for it, in the order in which names were first chosen.
-        sub: which sub-page is open: "Description", "Features", "Reviews" or "Attributes"; else empty.
-        results: numbers of the products on the results page.
-        total: how many products the search found in all.
-        visited: numbers of the products looked at since the start page.
-        actions: how often what was done since the start page, by the original's names.
-        reward: what the last purchase was worth.
+        id: Name of the session; part of every URL.
+        goal: Index of the goal.
+        kind: Kind of the open page.
+        keywords: Words of the last search, or None before the first.
+        page: Number of the last results page (the first is 1), or None before the first search.
+        product: Number of the open product, or None.
+        options: Chosen (name, value) pairs of that product, in the order in which names were first chosen.
+        sub: Open sub-page: "Description", "Features", "Reviews" or "Attributes"; empty on other pages.
+        results: Numbers of the products on the results page.
+        total: Number of products that the search found.
+        visited: Numbers of the products opened since the start page.
+        actions: (name, count) pairs of the actions since the start page, under the original's names.
+        reward: Reward of the purchase; 0 before.
     """
 
     id: str
@@ -43,23 +44,23 @@ class Session(NamedTuple):
     actions: tuple[tuple[str, int], ...] = ()
     reward: float = 0.0
 
-    def counted(self, action: str) -> tuple[tuple[str, int], ...]:
-        """`actions` with one more of this."""
+    def count_action(self, action: str) -> tuple[tuple[str, int], ...]:
+        """Return `actions` with one more of `action`."""
         counts = dict(self.actions)
         counts[action] = counts.get(action, 0) + 1
         return tuple(counts.items())
 
-    def chosen(self, name: str, value: str) -> tuple[tuple[str, str], ...]:
-        """`options` with this value for this name."""
+    def choose_option(self, name: str, value: str) -> tuple[tuple[str, str], ...]:
+        """Return `options` with a value chosen for a name."""
         options = dict(self.options)
         options[name] = value
         return tuple(options.items())
 
     def url(self, asin: str) -> str:
-        """The address of the open page, as the original writes it (nothing is quoted).
+        """Return the address of the open page as the original writes it, without quoting.
 
         Args:
-            asin: of the open product, if there is one.
+            asin: Amazon number of the open product; empty if there is none.
         """
         if self.kind == "start":
             return f"{BASE_URL}/{self.id}"

@@ -1,7 +1,7 @@
-"""The shop: catalogue, search, goals, and the original's page state machine as a pure function of a session.
+"""The shop: catalog, search, goals, and the original's page transitions as a pure function of a session.
 
-`Shop.act` answers every action as the original does, odd corners and exceptions included; `world.WebShop` puts
-Gymnasium's manners around it, and `server` a browser's.
+`Shop.act` gives the result of every action as the original does, including edge cases and exceptions. The
+environment `env.WebShop` and the web site `server` are built on it.
 """
 
 from __future__ import annotations
@@ -15,19 +15,22 @@ from typing import Any, NamedTuple
 
 from ..data import data_folder
 from ..errors import ConfigurationError
+from ..retrieval.progress import progress_bar
 from .goals import Goal, Goals, draw_prices
 from .pages import PRODUCTS_PER_PAGE, SUB_PAGES, Clickable, Page
 from .product import Product
-from .product_catalog import Catalogue
-from .progress import progress_bar
+from .product_catalog import ProductCatalog
 from .reward import Purchase, score_purchase
 from .search import make_engine
 from .session import Session
-from .sources import builtin_catalogue, find_sources, open_catalogue
+from .sources import builtin_catalog, find_sources, open_catalog
 from .tagger import make_tagger
 
-RESULTS = 50
-"""How many products a search returns at most."""
+MAX_RESULTS = 50
+"""Maximum number of products that a search returns."""
+
+BAR_DELAY = 2.0
+"""Seconds before a progress bar appears; most catalogs open sooner."""
 
 _ACTION = re.compile(r"(.+)\[(.+)\]")
 _SUB_PAGE = {name.lower(): name for name in SUB_PAGES}
@@ -35,12 +38,12 @@ _PAGE_NAMES = ("search_results", "item_page", "item_sub_page", "done")
 
 
 class Turn(NamedTuple):
-    """What an action led to.
+    """Result of an action.
 
     Attributes:
-        session: afterwards.
-        valid: whether the action was one of those that the page offers (or a search, which always works).
-        purchase: the reward and its parts, where the action was a purchase.
+        session: Session after the action.
+        valid: True for a search, and for a click on something on the page.
+        purchase: Reward and its parts if the action was a purchase, else None.
     """
 
     session: Session
@@ -49,31 +52,37 @@ class Turn(NamedTuple):
 
 
 def parse_action(action: str) -> tuple[str, str | None]:
-    """`name[argument]` as the original reads it: greedy on both sides, what follows the last bracket ignored.
+    """Parse `name[argument]` as the original does: greedily, ignoring text after the last bracket.
 
     Returns:
-        The name, and the argument in lower case; the whole text and None where it has not that form.
+        The name and the argument in lower case; or the whole text and None if the text has another form.
     """
     match = _ACTION.match(action)
     return (match[1], match[2].lower()) if match else (action, None)
 
 
 class Shop:
-    """A catalogue with goals, prices and a search engine. Holds no session; any number of customers share it.
+    """Catalog with goals, prices and a search engine.
+
+    A shop holds no session, so any number of customers can share it.
 
     Args:
-        catalogue: the products.
-        human_goals: crowd-sourced instructions instead of synthetic ones.
-        show_attrs: give item pages an "Attributes" button.
-        load_seed: seeds the draws of prices within ranges and of price limits.
-        tagger: see `tagger.make_tagger`.
-        search: see `search.make_engine`.
-        filter_goals, limit_goals: see `goals.Goals`.
+        catalog: Products.
+        human_goals: Use crowd-sourced instructions instead of synthetic ones.
+        show_attrs: Add an "Attributes" button to item pages.
+        load_seed: Seed of the prices drawn from price ranges and of the price limits.
+        tagger: Noun tagger of the reward; see `tagger.make_tagger`.
+        search: Name of the search engine; see `search.make_engine`.
+        filter_goals: Function that selects goals; see `goals.Goals`.
+        limit_goals: Number of goals to draw; see `goals.Goals`.
+
+    Raises:
+        ConfigurationError: An option has an unknown value or needs a missing package, or there are no goals.
     """
 
     def __init__(
         self,
-        catalogue: Catalogue,
+        catalog: ProductCatalog,
         *,
         human_goals: bool = False,
         show_attrs: bool = False,
@@ -84,23 +93,23 @@ class Shop:
         limit_goals: int | None = None,
     ) -> None:
         rng = random.Random(load_seed)
-        self.catalogue = catalogue
+        self.catalog = catalog
         self.show_attrs = show_attrs
         self.tagger = make_tagger(tagger)
-        self.prices = draw_prices(catalogue, rng)
+        self.prices = draw_prices(catalog, rng)
         self.goals = Goals(
-            catalogue, self.prices, rng, human=human_goals, filter_goals=filter_goals, limit_goals=limit_goals
+            catalog, self.prices, rng, human=human_goals, filter_goals=filter_goals, limit_goals=limit_goals
         )
-        self._engine = make_engine(search, catalogue)
+        self._engine = make_engine(search, catalog)
         self.goal = lru_cache(maxsize=1024)(self.goals.__getitem__)
-        """The goal of an index."""
-        self._find = lru_cache(maxsize=1024)(self._find_now)
+        """Return the goal with an index, from a cache of recent goals."""
+        self._cached_search = lru_cache(maxsize=1024)(self._search)
 
     # ------------------------------------------------------------------ pages
 
     def page(self, session: Session) -> Page:
-        """The open page of a session."""
-        product = self.catalogue.product
+        """Return the page that is open in a session."""
+        product = self.catalog.product
         return Page(
             session,
             self.goal(session.goal),
@@ -110,21 +119,24 @@ class Shop:
         )
 
     def product(self, session: Session) -> Product:
-        """The open product."""
+        """Return the product that is open in a session."""
         assert session.product is not None
-        return self.catalogue.product(session.product)
+        return self.catalog.product(session.product)
 
     # ------------------------------------------------------------------ actions
 
     def act(self, session: Session, action: str, rng: random.Random) -> Turn:
-        """The session after an action.
+        """Return the result of an action.
 
         Args:
-            rng: draws the products of a search for `<r>`; nothing else is left to chance.
+            session: Session before the action.
+            action: `search[words]` or `click[name]`; any other text is an invalid action without effect.
+            rng: Draws the products of a search for `<r>`, the only random transition.
 
         Raises:
-            IndexError, TypeError, ValueError: where the original raises them: a search for `<c>` without a
-                category, for `<a>`, and for `<r>` in a shop of fewer than 50 products.
+            IndexError: A search for `<c>` names no category; the original raises here too.
+            TypeError: A search for `<a>`; the original raises here too.
+            ValueError: A search for `<r>` in a shop of fewer than 50 products; the original raises here too.
         """
         name, argument = parse_action(action)
         if name == "search" and argument:
@@ -134,22 +146,22 @@ class Shop:
         return Turn(session, False)
 
     def search(self, session: Session, words: str, rng: random.Random) -> Turn:
-        """A search, from whatever page."""
+        """Return the result of a search, which every page allows."""
         return Turn(self._results(session, tuple(words.lower().split(" ")), 1, rng), True)
 
     def click(self, session: Session, name: str, rng: random.Random) -> Turn:
-        """A click on something by its name in lower case."""
+        """Return the result of a click on a name in lower case."""
         clickable = self.page(session).clickables().get(name) if name != "search" else None
         if clickable is None:
             return Turn(session, False)
         return self._click(session, name, clickable, rng)
 
     def choose(self, session: Session, option: str, value: str) -> Turn:
-        """A value of an option on the open item page: what a click means, where two options share a value."""
+        """Choose a value of a named option; unlike a click, this is unambiguous if two options share a value."""
         if session.kind != "item" or value not in self.product(session).options.get(option, ()):
             return Turn(session, False)
-        options = session.chosen(option, value)
-        return Turn(session._replace(options=options, actions=session.counted("options")), True)
+        options = session.choose_option(option, value)
+        return Turn(session._replace(options=options, actions=session.count_action("options")), True)
 
     def _click(self, session: Session, name: str, clickable: Clickable, rng: random.Random) -> Turn:
         if name == "buy now":
@@ -158,7 +170,7 @@ class Shop:
             return Turn(Session(session.id, session.goal), True)
         words, page = session.keywords or (), session.page or 0
         if name in ("next >", "< prev"):
-            # The original tells pages apart by words in the address, which holds the customer's own words too.
+            # The original identifies the page by the first name in its address, which also contains the search.
             asin = "" if session.product is None else self.product(session).asin
             url = session.url(asin)
             kind = next((kind for kind in _PAGE_NAMES if kind in url), "")
@@ -168,18 +180,18 @@ class Shop:
                 return Turn(self._results(session, words, page, rng), True)
         elif name in _SUB_PAGE:
             sub = _SUB_PAGE[name]
-            return Turn(session._replace(kind="sub", sub=sub, actions=session.counted(sub)), True)
+            return Turn(session._replace(kind="sub", sub=sub, actions=session.count_action(sub)), True)
         if clickable.kind == "link":
             session = session._replace(
                 product=clickable.product,
                 visited=session.visited | {clickable.product},
-                actions=session.counted("asin"),
+                actions=session.count_action("asin"),
                 results=(),
                 total=0,
             )
         elif clickable.kind == "option":
             session = session._replace(
-                options=session.chosen(clickable.option, name), actions=session.counted("options")
+                options=session.choose_option(clickable.option, name), actions=session.count_action("options")
             )
         return Turn(session._replace(kind="item", sub=""), True)
 
@@ -193,7 +205,9 @@ class Shop:
             [value for _, value in session.options],
             self.tagger,
         )
-        bought = session._replace(kind="done", sub="", reward=purchase.reward, actions=session.counted("purchase"))
+        bought = session._replace(
+            kind="done", sub="", reward=purchase.reward, actions=session.count_action("purchase")
+        )
         return Turn(bought, True, purchase)
 
     def _results(self, session: Session, words: tuple[str, ...], page: int, rng: random.Random) -> Session:
@@ -208,64 +222,66 @@ class Shop:
             # Page 0 is empty and page -1 counts from the end, as Python's slices do.
             results=tuple(found[(page - 1) * PRODUCTS_PER_PAGE : page * PRODUCTS_PER_PAGE]),
             total=len(found),
-            actions=session.counted("search"),
+            actions=session.count_action("search"),
         )
 
     # ------------------------------------------------------------------ searching
 
     def find(self, words: tuple[str, ...], rng: random.Random) -> Sequence[int]:
-        """Numbers of the products for a search's words, best first.
+        """Return the numbers of the products that match a search, best first.
 
-        `<r>` draws 50 at random, `<c> name` lists a category, `<q> words` what was collected under a query.
+        The words `<r>` draw 50 random products, `<c> name` lists a category, and `<q> words` lists the products
+        that were collected under a query.
         """
         if words[0] == "<r>":
-            return rng.sample(range(len(self.catalogue)), k=RESULTS)
+            return rng.sample(range(len(self.catalog)), k=MAX_RESULTS)
         if words[0] == "<c>":
-            return self.catalogue.in_category(words[1].strip())
+            return self.catalog.in_category(words[1].strip())
         if words[0] == "<q>":
-            return self.catalogue.with_query(" ".join(words[1:]).strip())
+            return self.catalog.with_query(" ".join(words[1:]).strip())
         if words[0] == "<a>":
             raise TypeError("the text environment has no table of attributes to search for <a>")
-        return self._find(" ".join(words))
+        return self._cached_search(" ".join(words))
 
-    def forget(self) -> None:
-        """Drop what earlier searches found: for measurements."""
-        self._find.cache_clear()
+    def clear_search_cache(self) -> None:
+        """Clear the cache of search results, for benchmarks."""
+        self._cached_search.cache_clear()
 
-    def _find_now(self, query: str) -> tuple[int, ...]:
-        return tuple(self._engine(query, RESULTS))
+    def _search(self, query: str) -> tuple[int, ...]:
+        return tuple(self._engine(query, MAX_RESULTS))
 
 
 @lru_cache(maxsize=16)
-def _shared_catalogue(path: Path | None, num_products: int | None) -> Catalogue:
-    with progress_bar("Reading products") as progress:
+def _shared_catalog(path: Path | None, num_products: int | None) -> ProductCatalog:
+    with progress_bar(delay=BAR_DELAY, transient=True) as progress:
         if path is None:
-            return builtin_catalogue(num_products, progress)
-        return open_catalogue(find_sources(path), num_products, progress)
+            return builtin_catalog(num_products, progress)
+        return open_catalog(find_sources(path), num_products, progress)
 
 
 @lru_cache(maxsize=16)
-def _shared_shop(catalogue: Catalogue, options: tuple[tuple[str, Any], ...]) -> Shop:
-    return Shop(catalogue, **dict(options))
+def _shared_shop(catalog: ProductCatalog, options: tuple[tuple[str, Any], ...]) -> Shop:
+    return Shop(catalog, **dict(options))
 
 
 def open_shop(data: str | Path | None = None, num_products: int | None = None, **options: Any) -> Shop:
-    """A shop over real data where there is any, else over the generated catalogue.
+    """Open a shop on real data if there is any, else on the generated catalog.
 
-    Equal calls in one process return the same object, so any number of environments cost one catalogue. The first
-    call for a large catalogue takes minutes, with a progress bar on a terminal; later ones take milliseconds.
+    Equal calls in one process return the same object, so any number of environments share one catalog. The first
+    call for a large catalog takes minutes, with a progress bar on a terminal; later calls take milliseconds.
 
     Args:
-        data: the folder of WebShop's files, its parent, or the product file; None looks at `ARBORETUM_DATA`.
-        num_products: only the first so many products; None for all.
-        options: see `Shop`.
+        data: Folder of WebShop's files, its parent, or the product file; None uses `ARBORETUM_DATA`.
+        num_products: Number of products to load, in file order; None for all.
+        options: Options of `Shop`.
 
     Raises:
-        ConfigurationError, DataError: an impossible option, or a data file missing or malformed.
+        ConfigurationError: An option cannot work.
+        DataError: A data file is missing or malformed.
     """
     if num_products is not None and (not isinstance(num_products, int) or num_products < 1):
         raise ConfigurationError(f"num_products must be a positive integer or None, not {num_products!r}.")
     path = Path(data).expanduser() if data is not None else None
     if path is None or not path.is_file():
         path = data_folder("webshop", data)
-    return _shared_shop(_shared_catalogue(path, num_products), tuple(sorted(options.items())))
+    return _shared_shop(_shared_catalog(path, num_products), tuple(sorted(options.items())))

@@ -1,4 +1,4 @@
-"""Where a shop's products come from: the published data files, or the built-in catalogue."""
+"""Sources of a shop's products: the published data files or the built-in generator."""
 
 from __future__ import annotations
 
@@ -12,15 +12,23 @@ from typing import NamedTuple
 
 from ..data import cache_folder
 from ..errors import DataError
+from ..retrieval.progress import Progress
 from .generator import BUILTIN_PRODUCTS, GENERATOR_VERSION, generate_products
 from .json_stream import read_array, read_object
 from .product import Product, parse_product
-from .product_catalog import FORMAT, Catalogue
-from .progress import Progress
+from .product_catalog import CATALOG_FILE, FORMAT, ProductCatalog
+
+_STAGE = "Reading products"
 
 
 class Sources(NamedTuple):
-    """The data files of a shop."""
+    """Paths of a shop's data files.
+
+    Attributes:
+        products: Product file.
+        attributes: Attribute file.
+        human: File of crowd-sourced instructions, or None.
+    """
 
     products: Path
     attributes: Path
@@ -28,7 +36,7 @@ class Sources(NamedTuple):
 
     @property
     def key(self) -> str:
-        """A name for what the files hold: it changes when one of them does."""
+        """Key of the files in the cache; it changes with the path, size or time of any of them."""
         parts = []
         for path in self:
             if path is not None:
@@ -38,20 +46,23 @@ class Sources(NamedTuple):
 
 
 def find_sources(place: Path) -> Sources:
-    """The data files in a folder, under the names that the benchmark publishes them by, plain or gzipped.
+    """Find the data files in a folder by their published names, plain or gzipped.
 
-    Where there are several product files, the largest one, unless `place` names one itself. The others are those
-    with the same ending, such as `_1000`, else those without one.
+    Of several product files the largest is used. Attribute and instruction files with the ending of the product
+    file, such as `_1000`, take precedence over those without an ending.
+
+    Args:
+        place: Folder, or the product file itself.
 
     Raises:
-        DataError: no product or attribute file.
+        DataError: There is no product file or no attribute file.
     """
     folder = place if place.is_dir() else place.parent
     found = [p for p in folder.glob("items_shuffle*") if p.name.endswith((".json", ".json.gz"))]
     if folder != place:
         found = [p for p in found if p.name == place.name]
     if not found:
-        raise DataError(place, "no items_shuffle*.json(.gz) here; data= must name the folder of WebShop's files.")
+        raise DataError(place, "has no items_shuffle*.json(.gz); set data to the folder of WebShop's files.")
     products = max(found, key=lambda path: (path.stat().st_size, path.name))
     ending = products.name.removeprefix("items_shuffle").partition(".")[0]
 
@@ -61,19 +72,23 @@ def find_sources(place: Path) -> Sources:
 
     attributes = companion("items_ins_v2")
     if attributes is None:
-        raise DataError(folder, f"no items_ins_v2{ending}.json beside {products.name}; products need attributes.")
+        raise DataError(folder, f"has no items_ins_v2{ending}.json beside {products.name}; add that file.")
     return Sources(products, attributes, companion("items_human_ins"))
 
 
 def read_products(
-    sources: Sources, num_products: int | None, scratch: Path, watch: Callable[[float], None] | None = None
+    sources: Sources, num_products: int | None, scratch: Path, on_read: Callable[[float], None] | None = None
 ) -> Iterator[Product]:
-    """The products of the data files in their order, without repeats; memory does not grow with their number.
+    """Yield the products of the data files in file order, without repeats, in bounded memory.
 
     Args:
-        num_products: read only so many entries of the product file; None for all.
-        scratch: a folder for a temporary table of the attribute file, which may be in any order.
-        watch: called with the share of the product file that has been read.
+        sources: Data files.
+        num_products: Number of entries of the product file to read; None for all.
+        scratch: Folder for a temporary table of the attribute file, whose order is arbitrary.
+        on_read: Called with the fraction of the product file that has been read, from 0 to 1.
+
+    Raises:
+        DataError: A file is truncated or malformed.
     """
     table = sqlite3.connect(scratch / "attributes.sqlite", isolation_level=None)
     try:
@@ -88,7 +103,7 @@ def read_products(
         table.execute("COMMIT")
         human = dict(read_object(sources.human)) if sources.human else {}
         seen: set[str] = set()
-        for index, raw in enumerate(read_array(sources.products, watch)):
+        for index, raw in enumerate(read_array(sources.products, on_read)):
             if index == num_products:
                 return
             try:
@@ -99,53 +114,61 @@ def read_products(
                 row = table.execute("SELECT entry FROM mined WHERE asin = ?", (asin,)).fetchone()
                 yield parse_product(raw, json.loads(row[0]) if row else None, human.get(asin))
             except (AttributeError, KeyError, TypeError, ValueError) as error:
-                what = f"no field {error}" if isinstance(error, KeyError) else error
+                reason = f"no field {error}" if isinstance(error, KeyError) else error
                 raise DataError(
-                    sources.products, f"product {index} does not have the expected form: {what}."
+                    sources.products, f"product {index} does not have the expected form: {reason}."
                 ) from error
     finally:
         table.close()
 
 
-def _shelf() -> Path:
+def _catalogs_folder() -> Path:
     return cache_folder() / "webshop"
 
 
-def open_catalogue(
+def open_catalog(
     sources: Sources, num_products: int | None = None, progress: Progress | None = None
-) -> Catalogue:
-    """The catalogue of data files, from the cache or built into it now.
+) -> ProductCatalog:
+    """Open the catalog of data files, after building it on first use.
+
+    Args:
+        sources: Data files.
+        num_products: Number of entries of the product file to read; None for all.
+        progress: Called from time to time while the catalog is built.
 
     Raises:
-        DataError: a file is missing, truncated or malformed.
+        DataError: A file is missing, truncated or malformed.
     """
-    folder = _shelf() / f"v{FORMAT}-{sources.key}-{num_products or 'all'}"
-    if (folder / "catalogue.json").exists():
-        return Catalogue(folder)
+    folder = _catalogs_folder() / f"v{FORMAT}-{sources.key}-{num_products or 'all'}"
+    if (folder / CATALOG_FILE).exists():
+        return ProductCatalog(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="reading-", dir=folder.parent) as scratch:
-        share = 0.0
+        fraction = 0.0
 
-        def watch(read: float) -> None:
-            nonlocal share
-            share = read
+        def on_read(read: float) -> None:
+            nonlocal fraction
+            fraction = read
 
-        def note(done: int) -> None:
+        def on_indexed(done: int) -> None:
             if progress:
-                progress(done, share)
+                total = round(done / fraction) if fraction else None  # An estimate: the file has no count.
+                progress(_STAGE, done, total)
 
-        return Catalogue.build(read_products(sources, num_products, Path(scratch), watch), folder, note)
+        return ProductCatalog.build(
+            read_products(sources, num_products, Path(scratch), on_read), folder, on_indexed
+        )
 
 
-def builtin_catalogue(num_products: int | None = None, progress: Progress | None = None) -> Catalogue:
-    """The generated catalogue, from the cache or made now."""
+def builtin_catalog(num_products: int | None = None, progress: Progress | None = None) -> ProductCatalog:
+    """Open the generated catalog, after building it on first use."""
     count = num_products or BUILTIN_PRODUCTS
-    folder = _shelf() / f"v{FORMAT}-generated{GENERATOR_VERSION}-{count}"
-    if (folder / "catalogue.json").exists():
-        return Catalogue(folder)
+    folder = _catalogs_folder() / f"v{FORMAT}-generated{GENERATOR_VERSION}-{count}"
+    if (folder / CATALOG_FILE).exists():
+        return ProductCatalog(folder)
 
-    def note(done: int) -> None:
+    def on_indexed(done: int) -> None:
         if progress:
-            progress(done, done / count)
+            progress(_STAGE, done, count)
 
-    return Catalogue.build(generate_products(count), folder, note)
+    return ProductCatalog.build(generate_products(count), folder, on_indexed)

@@ -1,10 +1,10 @@
-"""Which words of a title are nouns: a plug for the title score of the reward.
+"""Noun taggers for the title score of the reward.
 
-The published reward takes nouns from spaCy's small English model. `tagger="spacy"` uses it (`pip install spacy`
-and `python -m spacy download en_core_web_sm`). The built-in stand-in, `tagger="letters"`, takes every run of the
-letters A–Z for a noun: product titles are mostly nouns, but it also counts "with", "women's" or "black", so its
-title scores differ somewhat, and rewards with them. `tagger="auto"`, the default, is spaCy where the model is
-installed and the stand-in elsewhere; every purchase reports in `info["tagger"]` which one it was.
+The published reward takes nouns from spaCy's small English model. `tagger="spacy"` uses that model (`pip install
+spacy` and `python -m spacy download en_core_web_sm`). The built-in approximation, `tagger="letters"`, counts every
+run of the letters A–Z as a noun. Product titles are mostly nouns, but it also counts "with", "women's" or "black",
+so its title scores and rewards differ somewhat. `tagger="auto"`, the default, is spaCy if the model is installed
+and the approximation otherwise. Every purchase reports the tagger in `info["tagger"]`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,19 @@ TAGGERS = ("auto", "letters", "spacy")
 
 
 class Tagger(NamedTuple):
-    """A named function from a title to its nouns, lower case, in order, repeats kept."""
+    """Named function from a title to its nouns.
+
+    Attributes:
+        name: Name of the tagger, as reported with a purchase.
+        nouns: Function that returns the nouns of a title in lower case, in order, with repeats.
+    """
 
     name: str
     nouns: Callable[[str], list[str]]
 
 
 def letter_runs(title: str) -> list[str]:
-    """Every run of the letters A–Z, lower case."""
+    """Return every run of the letters A–Z, in lower case."""
     return (
         re.findall(r"[a-z]+", title.lower())
         if title.isascii()
@@ -50,10 +55,10 @@ def _spacy_nouns() -> Callable[[str], list[str]]:
 
 
 def make_tagger(choice: str | Callable[[str], list[str]] = "auto") -> Tagger:
-    """The tagger of a name ("auto", "letters", "spacy"), or one's own function.
+    """Return the tagger with a name ("auto", "letters" or "spacy"), or wrap a custom function.
 
     Raises:
-        ConfigurationError: unknown name, or spaCy was asked for and is not installed with its model.
+        ConfigurationError: The name is unknown, or `tagger="spacy"` lacks spaCy or its model.
     """
     if callable(choice):
         return Tagger(getattr(choice, "__name__", type(choice).__name__), choice)

@@ -1,7 +1,7 @@
-"""Who is in the shop, and where: customers of the web server and the pages they have been to.
+"""Visits of the web server's customers, as numbered pages.
 
-A page is a state, and states are immutable: every page a customer opens gets a number, and its address names that
-number. The browser's back button, a second tab and a reload therefore all show what they showed.
+A page is an immutable state. Every page that a customer opens gets a number, which is part of its address, so the
+back button, a second tab and a reload of the browser all show the same page again.
 """
 
 from __future__ import annotations
@@ -19,19 +19,24 @@ from .shop import Shop
 
 
 class Stop(NamedTuple):
-    """One page a customer has been to; `purchase` on a score page."""
+    """Page that a customer has opened.
+
+    Attributes:
+        session: State of the page.
+        purchase: The purchase on a score page, else None.
+    """
 
     session: Session
     purchase: Purchase | None = None
 
 
 class Visits:
-    """All visits of a server.
+    """Thread-safe store of the visits of all customers.
 
     Args:
-        shop: the shop.
-        customers: how many customers are remembered; the one idle longest is forgotten first.
-        pages: how many pages of each are remembered.
+        shop: Shop of the visits.
+        customers: Maximum number of customers; the one that has been idle longest is dropped first.
+        pages: Maximum number of pages per customer; the oldest is dropped first.
     """
 
     def __init__(self, shop: Shop, customers: int = 10_000, pages: int = 500) -> None:
@@ -41,18 +46,21 @@ class Visits:
         self._visits: OrderedDict[str, OrderedDict[int, Stop]] = OrderedDict()
         self._lock = Lock()
         self._weights = [high - low for low, high in pairwise(shop.goals.cumulative)]
-        self._random = random.SystemRandom()
+        self._rng = random.SystemRandom()
 
     def enter(self, goal: int | None = None) -> str:
-        """A new customer, with this goal or one drawn by weight.
+        """Register a new customer.
+
+        Args:
+            goal: Index of the customer's goal; None draws one by weight.
 
         Returns:
-            The customer's key: 192 bits, not to be guessed.
+            The customer's key, 192 random bits.
         """
         if goal is None:
-            goal = self._random.choices(range(len(self._weights)), self._weights)[0]
+            goal = self._rng.choices(range(len(self._weights)), self._weights)[0]
         key = secrets.token_urlsafe(24)
-        # The session's own name shows in addresses of the text world; it is not the key.
+        # The id appears in addresses of the text environment, so it must not be the key.
         first = Stop(Session(f"web_{goal}", goal))
         with self._lock:
             self._visits[key] = OrderedDict({0: first})
@@ -61,13 +69,13 @@ class Visits:
         return key
 
     def latest(self, key: str) -> int | None:
-        """The number of the page a customer opened last; None for a stranger."""
+        """Return the number of the page that a customer opened last, or None for an unknown key."""
         with self._lock:
             visit = self._visits.get(key)
             return None if visit is None else next(reversed(visit))
 
     def stop(self, key: str, number: int) -> Stop | None:
-        """A page of a customer, or None."""
+        """Return a page of a customer, or None if the key or the number is unknown."""
         with self._lock:
             visit = self._visits.get(key)
             if visit is None:
@@ -76,7 +84,7 @@ class Visits:
             return visit.get(number)
 
     def add(self, key: str, stop: Stop) -> int:
-        """Note a page that a known customer has gone to, and return its number."""
+        """Add a page to the visit of a known customer, and return its number."""
         with self._lock:
             visit = self._visits[key]
             number: int = next(reversed(visit)) + 1

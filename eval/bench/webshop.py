@@ -68,7 +68,7 @@ def _scripted(env: WebShop, episodes: int) -> Callable[[], int]:
 
     def run() -> int:
         steps = 0
-        env.shop.forget()  # what planning has found must not help
+        env.shop.clear_search_cache()  # Cached results of planning would distort the measurement.
         for task, actions in itertools.islice(turns, episodes):
             env.reset(options={"task": task})
             for action in actions:
@@ -89,7 +89,7 @@ def _searches(find: SearchEngine, queries: list[str]) -> Callable[[], int]:
 
 
 def measure(peers: bool = False, rounds: int = 5, large: bool = True) -> Iterator[Row]:
-    """Start, steps, searches and memory over 1,000 products, then a catalogue of 100,000.
+    """Start, steps, searches and memory over 1,000 products, then a catalog of 100,000.
 
     Real data is used where `ARBORETUM_DATA` names it, else as many generated products.
 
@@ -109,10 +109,10 @@ def measure(peers: bool = False, rounds: int = 5, large: bool = True) -> Iterato
     yield Row("WebShop scripted steps", statistics.median(steps) / ORIGINAL_STEPS, "x", 50, True, beside)
 
     queries = [env.shop.goal(i).words.lower() for i in range(0, len(env.shop.goals), len(env.shop.goals) // 150)]
-    contenders = [_searches(make_engine("bm25", env.shop.catalogue), queries)]
+    contenders = [_searches(make_engine("bm25", env.shop.catalog), queries)]
     if peers:
         with contextlib.suppress(ConfigurationError):  # the extra is not installed
-            contenders.append(_searches(make_engine("lucene", env.shop.catalogue), queries))
+            contenders.append(_searches(make_engine("lucene", env.shop.catalog), queries))
     for run in contenders:
         run()  # warm: Java compiles what it runs often
     ours, *theirs = paired(contenders, rounds)
@@ -166,7 +166,7 @@ def _hundred_thousand() -> Iterator[Row]:
                 del os.environ["ARBORETUM_CACHE"]
             else:
                 os.environ["ARBORETUM_CACHE"] = cache
-        find = make_engine("bm25", shop.catalogue)
+        find = make_engine("bm25", shop.catalog)
         times = []
         for i in range(0, len(shop.goals), len(shop.goals) // 300):
             query = shop.goal(i).words.lower()

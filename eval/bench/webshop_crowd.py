@@ -27,7 +27,7 @@ serve(port=0, ready=lambda url: print(url, flush=True), **json.loads(sys.argv[1]
 
 def shopping(shop: Shop, goal: int) -> Iterator[tuple[str, str, dict[str, str]]]:
     """The expert's visit for a goal as requests: (method, path below the page's address, form)."""
-    product = shop.catalogue.product(shop.catalogue.number(shop.goal(goal).asin) or 0)
+    product = shop.catalog.product(shop.catalog.number(shop.goal(goal).asin) or 0)
     for action in plan(shop, Session("", goal)) or []:
         name, argument = action[:-1].split("[", 1)
         option = next((o for o, values in product.options.items() if argument in values), None)

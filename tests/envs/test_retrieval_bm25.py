@@ -1,4 +1,4 @@
-"""BM25's ranking against the shared index's full scoring, and the shape of any retriever."""
+"""Tests of BM25's top-k search against the index's exhaustive scoring, and of rank fusion."""
 
 import math
 import threading
@@ -13,21 +13,21 @@ from arboretum.envs.retrieval.bm25 import BM25
 from arboretum.envs.retrieval.fusion import Hybrid, reciprocal_rank_fusion
 from arboretum.envs.retrieval.lucene_bm25 import BM25Index
 
-# Few words, skewed: long and short posting lists, ties and repeats all occur.
+# A skewed distribution of few words gives long and short posting lists, ties and repeats.
 WORDS = [f"w{i}" for i in range(12) for _ in range(2 ** (12 - i) // 64 + 1)]
 texts = st.lists(st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join), min_size=1, max_size=80)
 
 
 @settings(max_examples=60, deadline=None)
 @given(texts, st.lists(st.sampled_from(WORDS), max_size=9).map(" ".join), st.integers(0, 12))
-def test_skipping_changes_nothing(contents, query, k):
+def test_top_k_search_equals_exhaustive_scoring(contents, query, k):
     documents = [Document(str(i), text) for i, text in enumerate(contents)]
     expected = BM25Index.build(documents).search(query, k)
     found = BM25.of(documents).search([query], k)[0]
     assert [(hit.document.id, hit.score) for hit in found] == expected
 
 
-def test_score_by_hand():
+def test_score_matches_hand_computed_value():
     retriever = BM25.of([Document("0", "oak oak elm"), Document("1", "elm ash"), Document("2", "fir")])
     (hit,) = retriever.search(["oaks"], 5)[0]
     # Robertson's formula with k1 0.9, b 0.4: N = 3, df = 1, tf = 2, length 3 of 2 on average.
@@ -37,7 +37,7 @@ def test_score_by_hand():
     assert hit.score == pytest.approx(expected, rel=1e-6)
 
 
-def test_odd_queries():
+def test_unusual_queries_are_answered():
     retriever = BM25.of([Document("0", "🌳 oak"), Document("1", "שלום עולם")])
     empty, stop, emoji, hebrew, lone = retriever.search(["", "the of", "🌳", "שלום", "\ud800"], 3)
     assert (empty, stop, lone) == ([], [], [])
@@ -46,7 +46,7 @@ def test_odd_queries():
     assert len(retriever.search(["oak " * 25_000], 3)[0]) == 1
 
 
-def test_threads_share_a_retriever():
+def test_concurrent_threads_get_equal_results():
     documents = [Document(str(i), f"w{i % 7} w{i % 11} w{i % 13} common") for i in range(500)]
     retriever = BM25.of(documents)
     queries = [f"w{i % 7} w{i % 11} common" for i in range(60)]
@@ -61,7 +61,7 @@ def test_threads_share_a_retriever():
 
 
 class Fixed(Retriever):
-    """Ranks documents in a given order."""
+    """Retriever with a fixed ranking."""
 
     def __init__(self, *order: str) -> None:
         self.order = order
@@ -74,7 +74,7 @@ class Fixed(Retriever):
         return [[Hit(Document(i, i), 1.0) for i in self.order[:k]] for _ in queries]
 
 
-def test_reciprocal_rank_fusion_by_hand():
+def test_reciprocal_rank_fusion_matches_hand_computed_values():
     # a: 1/61 + 1/63, b: 1/62 + 1/61, c: 1/63 + 1/62; d: 1/64
     fused = Hybrid([Fixed("a", "b", "c", "d"), Fixed("b", "c", "a")]).search(["x"], 3)[0]
     assert [hit.document.id for hit in fused] == ["b", "a", "c"]
@@ -82,7 +82,7 @@ def test_reciprocal_rank_fusion_by_hand():
     assert reciprocal_rank_fusion([], 3) == []
 
 
-def test_hybrid_refuses_a_single_part_and_names_both():
+def test_hybrid_rejects_a_single_retriever_and_names_both():
     with pytest.raises(ConfigurationError, match="at least two"):
         Hybrid([Fixed("a")])
     assert "fixed('a',) + fixed('b',)" in Hybrid([Fixed("a"), Fixed("b")]).identity

@@ -1,4 +1,4 @@
-"""Corpora: what is read, and what is refused in one sentence."""
+"""Tests of reading and validating corpora."""
 
 import gzip
 import json
@@ -18,12 +18,12 @@ def write(tmp_path, *lines: str | bytes):
     return path
 
 
-def test_reads_documents(tmp_path):
+def test_documents_are_read_and_empty_lines_skipped(tmp_path):
     path = write(tmp_path, GOOD, "", '{"id": 7, "contents": "no title", "more": 1}')
     assert list(read_corpus(path)) == [Document("0", '"A"\nfirst'), Document("7", "no title")]
 
 
-def test_title_and_text():
+def test_contents_split_into_title_and_text():
     document = Document("0", '"The "A" Team"\nline\nline')
     assert (document.title, document.text) == ('The "A" Team', "line\nline")
     assert Document("0", "plain").title == "plain"
@@ -42,13 +42,13 @@ def test_title_and_text():
         (b'{"id": "1", "contents": "\xff"}', "line 2: is not UTF-8"),
     ],
 )
-def test_bad_lines_are_named(tmp_path, line, message):
+def test_malformed_line_is_rejected_with_its_number(tmp_path, line, message):
     path = write(tmp_path, GOOD, line)
     with pytest.raises(DataError, match=message):
         list(read_corpus(path))
 
 
-def test_missing_and_truncated_files(tmp_path):
+def test_missing_or_truncated_file_is_rejected(tmp_path):
     with pytest.raises(DataError, match="no such file"):
         list(read_corpus(tmp_path / "none.jsonl"))
     path = tmp_path / "corpus.jsonl.gz"
@@ -58,7 +58,7 @@ def test_missing_and_truncated_files(tmp_path):
         list(read_corpus(path))
 
 
-def test_the_hash_is_of_the_documents_not_of_the_file(tmp_path):
+def test_corpus_hash_is_independent_of_compression_and_formatting(tmp_path):
     plain = write(tmp_path, GOOD)
     packed = tmp_path / "corpus.jsonl.gz"
     packed.write_bytes(gzip.compress(b'{"contents":"\\"A\\"\\nfirst","id":"0"}\n\n'))

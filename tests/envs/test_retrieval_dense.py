@@ -1,4 +1,4 @@
-"""Dense retrieval with a real small encoder, and FAISS's index types."""
+"""Tests of dense retrieval with a small real encoder and all FAISS index types."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from arboretum.envs.retrieval.report import as_table
 from arboretum.envs.searchqa.recall import supporting_title_recall
 
 
-def test_families_know_their_prefixes():
+def test_encoder_spec_uses_prefixes_and_pooling_of_the_family():
     assert encoder_spec("e5") == EncoderSpec("intfloat/e5-base-v2", "mean", "query: ", "passage: ")
     assert encoder_spec("intfloat/multilingual-e5-small").passage_prefix == "passage: "
     bge = encoder_spec("/models/bge-small-en-v1.5/")
@@ -46,7 +46,7 @@ def corpus(tmp_path_factory):
 
 
 @pytest.mark.heavy
-def test_vectors_are_those_of_the_reference(model):
+def test_vectors_equal_those_of_sentence_transformers(model):
     torch = pytest.importorskip("torch")
     sentence_transformers = pytest.importorskip("sentence_transformers")
     from arboretum.envs.retrieval.encoder import Encoder
@@ -65,7 +65,7 @@ def test_vectors_are_those_of_the_reference(model):
 
 
 @pytest.mark.heavy
-def test_every_faiss_type_finds_the_nearest(model, corpus, tmp_path):
+def test_every_faiss_type_finds_the_nearest_passages(model, corpus, tmp_path):
     flat = None
     for kind in ("Flat", "IVF", "HNSW", "PQ"):
         manifest = build_index(corpus, "dense", tmp_path / kind, encoder=model, faiss=kind)
@@ -82,7 +82,7 @@ def test_every_faiss_type_finds_the_nearest(model, corpus, tmp_path):
 
 
 @pytest.mark.heavy
-def test_dense_builds_go_on_and_check_their_encoder(model, corpus, tmp_path, monkeypatch):
+def test_dense_build_resumes_and_index_checks_its_encoder(model, corpus, tmp_path, monkeypatch):
     from arboretum.envs.retrieval import build
 
     monkeypatch.setattr(build, "BLOCK", 100)
@@ -96,39 +96,39 @@ def test_dense_builds_go_on_and_check_their_encoder(model, corpus, tmp_path, mon
 
     with pytest.raises(Stop):
         build_index(corpus, "hybrid", tmp_path / "i", encoder=model, progress=stop)
-    # A block that was being written when the process died does not count.
+    # An incomplete block, as a killed process leaves it, is encoded again.
     vectors = tmp_path / "i.partial" / "vectors.f32"
     with vectors.open("ab") as file:
         file.write(b"\0" * 5000)
     seen = []
     build_index(corpus, "hybrid", tmp_path / "i", encoder=model, progress=lambda *a: seen.append(a))
     assert seen == [("vectors", 300, 300)]
-    whole = tmp_path / "whole"
-    build_index(corpus, "hybrid", whole, encoder=model)
+    uninterrupted = tmp_path / "uninterrupted"
+    build_index(corpus, "hybrid", uninterrupted, encoder=model)
     queries = ["kittens", "bread 7"]
     assert [[h.document for h in r] for r in open_retriever(tmp_path / "i").search(queries, 5)] == [
-        [h.document for h in r] for r in open_retriever(whole).search(queries, 5)
+        [h.document for h in r] for r in open_retriever(uninterrupted).search(queries, 5)
     ]
-    assert open_retriever(whole, encoder=model)
+    assert open_retriever(uninterrupted, encoder=model)
     with pytest.raises(ConfigurationError, match="was built with"):
-        open_retriever(whole, encoder="e5")
-    # The same name with other weights is noticed by what it computes.
-    probe = whole / "probe.npy"
+        open_retriever(uninterrupted, encoder="e5")
+    # Other weights under the same name are detected by the vector of the probe sentence.
+    probe = uninterrupted / "probe.npy"
     content = bytearray(probe.read_bytes())
     content[-384 * 4 :] = bytes(384 * 4)
     probe.write_bytes(content)
     with pytest.raises(ConfigurationError, match="vectors differ"):
-        open_retriever(whole).search(["x"], 1)
+        open_retriever(uninterrupted).search(["x"], 1)
 
 
 @pytest.mark.heavy
-def test_a_missing_model_is_named(model, tmp_path, corpus):
+def test_missing_model_is_rejected_by_name(model, tmp_path, corpus):
     with pytest.raises(ConfigurationError, match="cannot be loaded"):
         build_index(corpus, "dense", tmp_path / "i", encoder=str(tmp_path))
 
 
 @pytest.mark.skipif(not os.environ.get("ARBORETUM_DATA"), reason="ARBORETUM_DATA is unset: no HotpotQA")
-def test_recall_of_the_supporting_titles():
+def test_recall_of_supporting_titles_on_hotpotqa():
     report = supporting_title_recall(["bm25"])
     assert report[0].questions == 60
     assert report[0].recall[20] > report[0].recall[1]

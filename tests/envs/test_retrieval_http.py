@@ -1,4 +1,4 @@
-"""Server and client over real loopback HTTP."""
+"""Tests of the retrieval server and its client over loopback HTTP."""
 
 import contextlib
 import json
@@ -46,7 +46,7 @@ def post(url, body):
             return error.code, json.loads(error.read())
 
 
-def test_the_wire_with_scores(server):
+def test_reply_with_scores_has_documents_and_scores(server):
     status, reply = post(server.url, {"queries": ["oak3", "oak4 wood"], "topk": 2, "return_scores": True})
     assert status == 200
     first, second = reply["result"]
@@ -60,8 +60,8 @@ def test_the_wire_with_scores(server):
     assert [item["document"]["id"] for item in second] == ["4", "0"]
 
 
-def test_the_wire_without_scores(server):
-    # One, two and three queries: the reference server unpacked the list of results into two.
+def test_reply_without_scores_has_bare_documents(server):
+    # The reference server unpacked the list of results into two variables, which broke other numbers of queries.
     for queries in (["oak3"], ["oak3", "oak4"], ["oak3", "oak4", "oak5"]):
         status, reply = post(server.url, {"queries": queries, "topk": 1, "return_scores": False})
         assert status == 200
@@ -69,7 +69,7 @@ def test_the_wire_without_scores(server):
         assert reply == post(server.url, {"queries": queries, "topk": 1})[1]
 
 
-def test_defaults(server):
+def test_missing_topk_and_scores_use_defaults(server):
     assert post(server.url, {"queries": []}) == (200, {"result": []})
     for topk in (None, 0):
         assert len(post(server.url, {"queries": ["wood"], "topk": topk})[1]["result"][0]) == 3
@@ -92,13 +92,13 @@ def test_defaults(server):
         {"queries": ["a"], "return_scores": "yes"},
     ],
 )
-def test_malformed_requests_are_explained(server, body):
+def test_malformed_request_gets_status_400_with_explanation(server, body):
     status, reply = post(server.url, body)
     assert status == 400
     assert reply["error"].endswith((".", ".)"))
 
 
-def test_health(server):
+def test_health_reports_index_and_documents(server):
     client = HTTPRetriever(server.url)
     report = client.health()
     assert (report["status"], report["documents"]) == ("ok", 30)
@@ -108,12 +108,12 @@ def test_health(server):
 @pytest.mark.parametrize(
     "query", ["🌳", "שלום", "oak7", "a" * 100_000, "wood oak7 " * 10_000, "\ud800", "a\0b", "", '"\\\n\t']
 )
-def test_any_query_travels(server, query):
+def test_any_query_gives_the_same_hits_over_http(server, query):
     direct = BM25.of(DOCUMENTS).search([query], 4)
     assert HTTPRetriever(server.url).search([query], 4) == direct
 
 
-def test_the_client_takes_any_address_form(server):
+def test_client_accepts_every_form_of_address(server):
     for url in (server.url, server.url + "/", server.url + "/retrieve"):
         assert HTTPRetriever(url).search(["oak9"], 1)[0][0].document.id == "9"
     with pytest.raises(ConfigurationError, match="starts with http"):
@@ -121,7 +121,7 @@ def test_the_client_takes_any_address_form(server):
     assert HTTPRetriever(server.url).search([], 3) == []
 
 
-def test_replies_of_other_servers():
+def test_replies_of_other_servers_are_parsed():
     document = {"id": "1", "contents": '"A"\nb'}
     assert parse_reply({"result": [[{"document": document, "score": 2}]]}, 1, "u") == [
         [Hit(Document("1", '"A"\nb'), 2.0)]
@@ -139,7 +139,7 @@ def test_replies_of_other_servers():
 
 
 class Slow(Retriever):
-    """Counts its calls and waits in each until let go."""
+    """Retriever that records the size of its calls and blocks until `go` is set."""
 
     def __init__(self) -> None:
         self.batches: list[int] = []
@@ -164,7 +164,7 @@ def wait_until(condition):
         time.sleep(0.005)
 
 
-def test_a_full_queue_answers_503_and_waiting_requests_share_a_batch():
+def test_full_queue_returns_503_and_waiting_requests_form_one_batch():
     slow = Slow()
     with RetrievalServer(slow, port=0, max_waiting=4) as server:
         replies = []
@@ -174,7 +174,7 @@ def test_a_full_queue_answers_503_and_waiting_requests_share_a_batch():
         assert slow.entered.wait(20)
         for thread in threads[1:]:
             thread.start()
-        wait_until(lambda: HTTPRetriever(server.url).health()["waiting"] == 4)  # health answers while all wait
+        wait_until(lambda: HTTPRetriever(server.url).health()["waiting"] == 4)  # /health is served meanwhile.
         status, reply = post(server.url, {"queries": ["one too many"]})
         assert status == 503 and "waiting" in reply["error"]
         with pytest.raises(RetrievalError, match=r"503 .* after 2 tries"):
@@ -184,10 +184,10 @@ def test_a_full_queue_answers_503_and_waiting_requests_share_a_batch():
             thread.join()
     assert slow.batches == [1, 4]
     assert sorted(ranking[0].document.id for (ranking,) in replies) == [f"q{i}" for i in range(5)]
-    assert sorted(len(ranking) for (ranking,) in replies) == [1, 1, 1, 2, 2]  # each its own k
+    assert sorted(len(ranking) for (ranking,) in replies) == [1, 1, 1, 2, 2]  # Every request keeps its own k.
 
 
-def test_a_failed_search_is_the_askers_alone():
+def test_failed_search_raises_in_its_caller_and_the_worker_continues():
     class Broken(Slow):
         def search(self, queries, k):
             raise ValueError("broken index")
@@ -195,14 +195,14 @@ def test_a_failed_search_is_the_askers_alone():
     batcher = Batcher(Broken())
     with pytest.raises(ValueError, match="broken index"):
         batcher.search(["a"], 1)
-    with pytest.raises(ValueError, match="broken index"):  # the worker lives on
+    with pytest.raises(ValueError, match="broken index"):  # The worker continues.
         batcher.search(["a"], 1)
     batcher.close()
     with RetrievalServer(Broken(), port=0) as server:
         assert post(server.url, {"queries": ["a"]})[0] == 500
 
 
-def test_a_taken_port_is_named(server):
+def test_taken_port_is_rejected(server):
     with pytest.raises(ConfigurationError, match=f"cannot listen on 127.0.0.1:{server.port}"):
         RetrievalServer(BM25.of(DOCUMENTS), port=server.port)
 
@@ -217,7 +217,7 @@ def free_port() -> int:
 
 
 class Flaky:
-    """A server that answers a list of statuses in turn, then well."""
+    """Server that replies with a list of statuses in turn, then with 200."""
 
     def __init__(self, *statuses: int, body: bytes = b'{"result": [[]]}', pause: float = 0.0) -> None:
         outer = self
@@ -234,7 +234,7 @@ class Flaky:
                 if status == 503:
                     self.send_header("Retry-After", "0.01")
                 self.end_headers()
-                with contextlib.suppress(BrokenPipeError):  # the client may have given up
+                with contextlib.suppress(BrokenPipeError):  # The client may have disconnected.
                     self.wfile.write(body)
 
             def log_message(self, *args):
@@ -252,22 +252,22 @@ class Flaky:
         self._server.server_close()
 
 
-def test_passing_failures_are_retried():
+def test_temporary_failures_are_retried():
     with Flaky(503, 500, 502) as server:
         assert HTTPRetriever(server.url, retries=3, backoff=0.01).search(["q"], 1) == [[]]
         assert server.requests == 4
     with Flaky(404) as server:
-        with pytest.raises(RetrievalError, match="answers 404"):
+        with pytest.raises(RetrievalError, match="returned status 404"):
             HTTPRetriever(server.url, retries=3, backoff=0.01).search(["q"], 1)
-        assert server.requests == 1  # asking again would not help
+        assert server.requests == 1  # A retry would not help.
 
 
-def test_nonsense_and_silence_are_named():
+def test_invalid_or_missing_reply_raises_with_its_cause():
     with Flaky(body=b"<html>") as server, pytest.raises(RetrievalError, match="not JSON"):
         HTTPRetriever(server.url).search(["q"], 1)
     with Flaky(body=b'{"result": []}') as server, pytest.raises(RetrievalError, match="0 lists"):
         HTTPRetriever(server.url).search(["q"], 1)
-    with Flaky(pause=0.5) as server, pytest.raises(RetrievalError, match=r"does not answer within 0.05 s"):
+    with Flaky(pause=0.5) as server, pytest.raises(RetrievalError, match=r"did not reply within 0.05 s"):
         HTTPRetriever(server.url, timeout=0.05, retries=0).search(["q"], 1)
     dead = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(RetrievalError, match="cannot be reached"):
@@ -282,7 +282,7 @@ serve(port=int(sys.argv[1]), index=sys.argv[2], ready=lambda url: print(url, flu
 
 
 class ServerProcess:
-    """`serve` in a process of its own, to be killed."""
+    """Process that runs `serve` and can be killed."""
 
     def __init__(self, corpus, port=0) -> None:
         command = [sys.executable, "-c", SERVE, str(port), str(corpus)]
@@ -303,7 +303,7 @@ def corpus(tmp_path):
     return path
 
 
-def test_a_server_killed_in_the_middle_of_an_episode(corpus, tmp_path):
+def test_episode_continues_after_its_server_is_killed_and_restarted(corpus, tmp_path):
     questions = tmp_path / "test.jsonl"
     questions.write_text(json.dumps({"id": "0", "question": "Which?", "golden_answers": ["oak4"]}))
     server = ServerProcess(corpus)
@@ -327,14 +327,14 @@ def test_a_server_killed_in_the_middle_of_an_episode(corpus, tmp_path):
         again.kill()
 
 
-def test_the_cache_answers_for_a_dead_server(tmp_path):
+def test_cache_replaces_a_stopped_server_and_detects_another_index(tmp_path):
     cache = tmp_path / "cache.sqlite"
     with RetrievalServer(BM25.of(DOCUMENTS), port=0) as server:
         url, port = server.url, server.port
         client = HTTPRetriever(url, cache=cache)
         expected = client.search(["oak1", "oak2", "oak1"], 2)
         assert expected == BM25.of(DOCUMENTS).search(["oak1", "oak2", "oak1"], 2)
-        assert client.health()["served"] == 2  # each query once
+        assert client.health()["served"] == 2  # Every query once.
         client.search(["oak2", "\ud800"], 2)
         assert client.health()["served"] == 3
         client.close()
@@ -343,9 +343,9 @@ def test_the_cache_answers_for_a_dead_server(tmp_path):
     with pytest.raises(RetrievalError):
         client.search(["oak1", "not seen"], 2)
     with pytest.raises(RetrievalError):
-        client.search(["oak1"], 3)  # another k is another request
+        client.search(["oak1"], 3)  # Another k is another request.
     client.close()
-    # Another index behind the same address is not confused with the old one.
+    # Another index at the same address has its own cache entries.
     changed = BM25.of([Document("new", "oak1")])
     with RetrievalServer(changed, port=port) as server:
         client = HTTPRetriever(url, cache=cache)
@@ -353,8 +353,8 @@ def test_the_cache_answers_for_a_dead_server(tmp_path):
         client.close()
 
 
-def test_a_file_that_is_no_cache(tmp_path):
+def test_file_that_is_not_a_cache_is_rejected(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("something else entirely, and long enough to be read as a database header" * 20)
-    with pytest.raises(DataError, match="no reply cache"):
+    with pytest.raises(DataError, match="not a reply cache"):
         HTTPRetriever("http://127.0.0.1:1", cache=path)

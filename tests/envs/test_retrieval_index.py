@@ -1,4 +1,4 @@
-"""Index folders: built whole or not at all, taken up after a stop, checked when opened."""
+"""Tests of index folders: atomic and resumable builds, and checks when an index is opened."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def index(corpus, tmp_path):
     return tmp_path / "index"
 
 
-def test_an_index_finds_what_the_corpus_finds(corpus, index):
+def test_index_and_corpus_file_give_equal_hits(corpus, index):
     queries = ["w3 w5", "oak", "T12", "🌳 é"]
     with_index, in_memory = open_retriever(index), open_retriever(corpus)
     assert (
@@ -51,7 +51,7 @@ def test_an_index_finds_what_the_corpus_finds(corpus, index):
     with_index.close()
 
 
-def test_manifest_and_progress(corpus, tmp_path):
+def test_build_writes_the_manifest_and_reports_progress(corpus, tmp_path):
     seen = []
     manifest = build_index(corpus, "bm25", tmp_path / "i", k1=1.2, b=0.75, progress=lambda *a: seen.append(a))
     assert Manifest.read(tmp_path / "i") == manifest
@@ -60,7 +60,7 @@ def test_manifest_and_progress(corpus, tmp_path):
     assert "k1=1.2" in open_retriever(tmp_path / "i").identity
 
 
-def test_nothing_is_overwritten_unasked(corpus, index):
+def test_existing_index_is_replaced_only_with_overwrite(corpus, index):
     with pytest.raises(ConfigurationError, match="exists"):
         build_index(corpus, "bm25", index)
     write_corpus(corpus, 20)
@@ -68,7 +68,7 @@ def test_nothing_is_overwritten_unasked(corpus, index):
     assert len(open_retriever(index)) == 20
 
 
-def test_another_corpus_or_encoder_is_refused(index, corpus, tmp_path):
+def test_index_of_another_corpus_or_encoder_is_rejected(index, corpus, tmp_path):
     assert open_retriever(index, corpus=corpus)
     other = write_corpus(tmp_path / "other.jsonl", word="elm")
     with pytest.raises(DataError, match="another corpus"):
@@ -77,9 +77,9 @@ def test_another_corpus_or_encoder_is_refused(index, corpus, tmp_path):
         open_retriever(index, encoder="e5")
 
 
-def test_damage_is_noticed(index):
+def test_damaged_index_is_rejected(index):
     append(index / "documents.jsonl", "x")
-    with pytest.raises(DataError, match="manifest says"):
+    with pytest.raises(DataError, match="in the manifest"):
         open_retriever(index)
     (index / "documents.jsonl").unlink()
     with pytest.raises(DataError, match="missing from the index"):
@@ -91,11 +91,11 @@ def test_damage_is_noticed(index):
     with pytest.raises(DataError, match="format 99"):
         open_retriever(index)
     (index / "manifest.json").unlink()
-    with pytest.raises(DataError, match="is no index"):
+    with pytest.raises(DataError, match="is not an index"):
         open_retriever(index)
 
 
-def test_a_bad_corpus_leaves_no_index(tmp_path):
+def test_malformed_corpus_leaves_no_index(tmp_path):
     corpus = write_corpus(tmp_path / "corpus.jsonl", 5)
     append(corpus, '{"id": "d0", "contents": "again"}\n')
     with pytest.raises(DataError, match="line 6: repeats the id of line 1"):
@@ -109,10 +109,10 @@ def test_a_bad_corpus_leaves_no_index(tmp_path):
 
 
 class Stop(Exception):
-    """Stands for whatever stops a build."""
+    """Exception that interrupts a build."""
 
 
-def test_a_stopped_build_goes_on_where_it_was(corpus, tmp_path):
+def test_interrupted_build_resumes_at_its_stage(corpus, tmp_path):
     def stop(stage, done, total):
         if stage == "bm25":
             raise Stop
@@ -122,11 +122,11 @@ def test_a_stopped_build_goes_on_where_it_was(corpus, tmp_path):
     assert not (tmp_path / "index").exists()
     stages = []
     build_index(corpus, "bm25", tmp_path / "index", progress=lambda stage, *_: stages.append(stage))
-    assert set(stages) == {"bm25"}  # the corpus was not copied again
+    assert set(stages) == {"bm25"}  # The corpus is not copied again.
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl", "index"]
 
 
-def test_a_partial_build_of_something_else_is_discarded(corpus, tmp_path):
+def test_partial_build_of_another_corpus_is_discarded(corpus, tmp_path):
     def stop(stage, done, total):
         if stage == "bm25":
             raise Stop
@@ -140,7 +140,7 @@ def test_a_partial_build_of_something_else_is_discarded(corpus, tmp_path):
     assert index.search(["oak"], 3) == [[]]
 
 
-def test_a_killed_build_leaves_nothing_half_done(tmp_path):
+def test_killed_build_leaves_no_index_and_resumes_without_leftovers(tmp_path):
     corpus = write_corpus(tmp_path / "corpus.jsonl", 12_000)
     script = (
         "import sys; from arboretum.envs.retrieval.build import build_index\n"
@@ -157,9 +157,11 @@ def test_a_killed_build_leaves_nothing_half_done(tmp_path):
     build_index(corpus, "bm25", tmp_path / "index")
     assert time.perf_counter() - start < 60
     assert len(open_retriever(tmp_path / "index")) == 12_000
+    names = {path.name for path in (tmp_path / "index").iterdir()}
+    assert names == {"bm25", "documents.jsonl", "manifest.json", "offsets.npy", "peaks.npy"}
 
 
-def test_two_builds_of_one_index_do_not_mix(corpus, tmp_path):
+def test_concurrent_build_of_the_same_index_is_rejected(corpus, tmp_path):
     def build_again(stage, done, total):
         with pytest.raises(ConfigurationError, match="another process is building"):
             build_index(corpus, "bm25", tmp_path / "index")
@@ -167,10 +169,10 @@ def test_two_builds_of_one_index_do_not_mix(corpus, tmp_path):
     build_index(corpus, "bm25", tmp_path / "index", progress=build_again)
 
 
-def test_large_corpora_want_an_index(corpus, monkeypatch):
+def test_large_corpus_requires_an_index(corpus, monkeypatch):
     from arboretum.envs.retrieval import factory
 
-    monkeypatch.setattr(factory, "LARGEST_IN_MEMORY", 1000)
+    monkeypatch.setattr(factory, "MAX_IN_MEMORY", 1000)
     write_corpus(corpus, 200, "ash")
     with pytest.raises(ConfigurationError, match="arboretum index build"):
         open_retriever(corpus)

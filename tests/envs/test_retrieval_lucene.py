@@ -1,4 +1,4 @@
-"""Lucene itself in this process (the extra `lucene`), beside the engine that reproduces it."""
+"""Tests of Lucene in this process (extra `lucene`) against the built-in BM25."""
 
 import json
 
@@ -29,7 +29,7 @@ def index(tmp_path_factory):
     return folder
 
 
-def test_the_same_documents_in_the_same_order(index):
+def test_rankings_equal_those_of_the_built_in_bm25(index):
     lucene, ours = open_retriever(index / "index"), open_retriever(index / "bm25")
     queries = ["w3 w5 run", "foxes jumping over", "T17", "🌳 שלום", "the of", "", "w1 " * 50, "nothing"]
     for a, b in zip(lucene.search(queries, 20), ours.search(queries, 20), strict=True):
@@ -39,7 +39,7 @@ def test_the_same_documents_in_the_same_order(index):
     assert lucene.search(["x"], 0) == [[]]
 
 
-def test_queries_that_java_or_lucene_would_refuse(index):
+def test_queries_invalid_in_java_or_lucene_are_answered(index):
     lucene = open_retriever(index / "index")
     many = "w3 " + " ".join(f"x{i}" for i in range(20_000))
     assert len(many) > 100_000
@@ -47,7 +47,7 @@ def test_queries_that_java_or_lucene_would_refuse(index):
     assert len(a) == len(b) == len(c) == 2
 
 
-def test_parameters_are_kept(index):
+def test_parameters_of_the_build_are_used_for_search(index):
     build_index(index / "corpus.jsonl", "lucene", index / "other", k1=1.2, b=0.75)
     build_index(index / "corpus.jsonl", "bm25", index / "other-bm25", k1=1.2, b=0.75)
     lucene, ours = open_retriever(index / "other"), open_retriever(index / "other-bm25")

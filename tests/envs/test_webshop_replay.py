@@ -1,4 +1,4 @@
-"""WebShop against recordings of the original: episodes, goals, rankings, terms, RAGEN's wrapper."""
+"""Replays of recordings of the original WebShop: episodes, goals, rankings, terms, RAGEN's wrapper."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def shop_of(config: dict[str, Any]) -> Shop:
     return open_shop(tagger="letters", load_seed=config["load_seed"], **options)
 
 
-def seen(shop: Shop, session: Session) -> dict[str, Any]:
-    """A session as the recordings write it."""
+def as_recorded(shop: Shop, session: Session) -> dict[str, Any]:
+    """Return a session in the form of the recordings."""
     return {
-        "asin": None if session.product is None else shop.catalogue.asins[session.product],
+        "asin": None if session.product is None else shop.catalog.asins[session.product],
         "page": session.page,
         "keywords": None if session.keywords is None else list(session.keywords),
         "options": dict(session.options),
-        "asins": sorted(shop.catalogue.asins[number] for number in session.visited),
+        "asins": sorted(shop.catalog.asins[number] for number in session.visited),
         "actions": dict(session.actions),
     }
 
@@ -67,7 +67,7 @@ def check_state(env: WebAgentTextEnv, record: dict[str, Any]) -> None:
     assert env.get_available_actions() == record["available"]
 
 
-def test_episodes() -> None:
+def test_recorded_episodes_are_reproduced() -> None:
     meta, *episodes = recorded("episodes_shared_120.jsonl.gz")
     assert len(episodes) >= 120
     for episode in episodes:
@@ -89,7 +89,7 @@ def test_episodes() -> None:
             check_state(env, step)
             assert state == step.get("returned", step["text"])
             assert (reward, done) == (step["reward"], step["done"])
-            assert seen(env.shop, env.session) == step["session"]
+            assert as_recorded(env.shop, env.session) == step["session"]
             if done:
                 assert parts == step["reward_info"]
                 assert env.session.product is not None
@@ -97,7 +97,7 @@ def test_episodes() -> None:
 
 
 class _VisibleText(HTMLParser):
-    """The visible text nodes of a page, by the recordings' rule for white space."""
+    """Parser that collects the visible text nodes of a page by the recordings' rule for white space."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -126,7 +126,7 @@ class _VisibleText(HTMLParser):
             self._text += data
 
 
-def test_html_shows_what_the_text_says() -> None:
+def test_visible_text_of_html_equals_text_observation() -> None:
     meta, *episodes = recorded("episodes_shared_120.jsonl.gz")
     for episode in episodes[::3]:
         env = WebAgentTextEnv(shop_of(meta["configs"][episode["config"]]), observation_mode="html")
@@ -141,12 +141,12 @@ def test_html_shows_what_the_text_says() -> None:
             assert " [SEP] ".join(page.nodes) == step["text"]
 
 
-def test_goals_index_for_index() -> None:
+def test_recorded_goals_are_reproduced_in_order() -> None:
     for config in recorded("goals.json.gz").values():
         shop = shop_of(config["config"])
         assert len(shop.goals) == config["n"]
         if config["prices"]:
-            assert dict(zip(shop.catalogue.asins, shop.prices.tolist(), strict=True)) == config["prices"]
+            assert dict(zip(shop.catalog.asins, shop.prices.tolist(), strict=True)) == config["prices"]
         for goal, row in zip(shop.goals, config["goals"] or shop.goals, strict=True):
             if config["goals"]:
                 options = goal.goal_options if isinstance(goal.goal_options, dict) else list(goal.goal_options)
@@ -154,8 +154,8 @@ def test_goals_index_for_index() -> None:
                 assert [*ours, goal.weight] == row
 
 
-def test_published_instructions() -> None:
-    """The human instructions are those of the published list, apart from price limits and removed quotes."""
+def test_human_instructions_are_in_the_published_list() -> None:
+    """The comparison ignores price limits, and quotes, which the published list lacks."""
     folder = Path(os.environ["ARBORETUM_DATA"]) / "webshop"
     published = set(json.loads(gzip.decompress((folder / "human_goals.json.gz").read_bytes())))
     stems = {text.partition(", and price lower than ")[0] for text in published}
@@ -165,39 +165,40 @@ def test_published_instructions() -> None:
 
 
 @pytest.mark.parametrize("engine", ["bm25", "bm25s"])
-def test_rankings(engine: str) -> None:
+def test_recorded_rankings_are_reproduced(engine: str) -> None:
     if engine == "bm25s":
         pytest.importorskip("bm25s")
     shop = open_shop()
-    find = make_engine(engine, shop.catalogue)
+    find = make_engine(engine, shop.catalog)
     _, *queries = recorded("bm25_top50.jsonl.gz")
     for query in queries:
-        assert [shop.catalogue.asins[number] for number in find(query["query"], 50)] == [
+        assert [shop.catalog.asins[number] for number in find(query["query"], 50)] == [
             asin for asin, _, _ in query["hits"]
         ]
     if engine == "bm25":
         for query in queries[::4]:
             for (_, score), (_, recorded_score, _) in zip(
-                shop.catalogue.index.search(query["query"], 50), query["hits"], strict=True
+                shop.catalog.index.search(query["query"], 50), query["hits"], strict=True
             ):
                 assert score == pytest.approx(recorded_score, abs=2e-4)
 
 
-def test_document_terms() -> None:
+def test_recorded_document_terms_are_reproduced() -> None:
     meta, *documents = recorded("doc_terms.jsonl.gz")
-    catalogue = open_shop().catalogue
-    assert catalogue.index.total_terms == meta["index_stats"]["total_terms"]
-    assert len(catalogue.index.terms) == meta["index_stats"]["unique_terms"]
+    catalog = open_shop().catalog
+    assert catalog.index.total_terms == meta["index_stats"]["total_terms"]
+    assert len(catalog.index.terms) == meta["index_stats"]["unique_terms"]
     for document in documents:
-        number = catalogue.number(document["docid"])
+        number = catalog.number(document["docid"])
         assert number is not None
-        assert Counter(analyze(catalogue.product(number).document)) == document["terms"]
+        assert Counter(analyze(catalog.product(number).document)) == document["terms"]
 
 
-def test_ragen_wrapper_rules() -> None:
-    """RAGEN's wrapper shows the same pages: its rewards and available actions follow from ours.
+def test_recorded_episodes_of_ragen_wrapper_are_reproduced() -> None:
+    """RAGEN's observations, available actions and rewards are derived from ours.
 
-    Its rules: clicks only, `next >` left out where a results page is empty, reward 1 only for a raw reward of 1.
+    Its wrapper lists clicks only, omits `next >` on an empty results page, and gives reward 1 only for a raw
+    reward of 1.
     """
     _, *episodes = recorded("ragen_episodes_20.jsonl.gz")
     shop = open_shop(tagger="letters")
@@ -219,8 +220,8 @@ def test_ragen_wrapper_rules() -> None:
             assert float(reward >= 1) == step["reward"]
 
 
-def test_pages_of_the_flask_site() -> None:
-    """The original's web pages hold their state in their address; the same state shows the same text here."""
+def test_recorded_pages_of_the_flask_site_have_the_same_text() -> None:
+    """The original's web pages encode their state in their address, from which the session is rebuilt."""
     _, *visits = recorded("flask_pages_13.jsonl.gz")
     shop = open_shop(human_goals=True, tagger="letters")
     rng = random.Random(0)
@@ -230,7 +231,7 @@ def test_pages_of_the_flask_site() -> None:
         assert shop.goal(first.goal).instruction_text == visit["goal"]["instruction_text"]
         for page in visit["pages"]:
             kind, *rest = (unquote(part) for part in page["path"].strip("/").split("/"))
-            parts = rest[1:]  # the session's name comes first
+            parts = rest[1:]  # The first part is the name of the session.
             if page["status"] != 200:
                 continue
             session = first
@@ -244,7 +245,7 @@ def test_pages_of_the_flask_site() -> None:
                     kind="item",
                     keywords=(site_words(parts[1]),),
                     page=1,
-                    product=shop.catalogue.number(parts[0]),
+                    product=shop.catalog.number(parts[0]),
                     options=tuple(options.items()),
                 )
             if kind == "item_sub_page":
@@ -260,12 +261,12 @@ def test_pages_of_the_flask_site() -> None:
 
 
 def site_words(text: str) -> str:
-    """The site writes searches into addresses as a printed list, or takes one string."""
+    """Return the words of a search in an address, which is either a printed list or one string."""
     return " ".join(literal_eval(text)) if text.startswith("[") else text
 
 
-def test_expert_buys_what_can_be_bought() -> None:
-    """Every human goal is reached in full; of the synthetic ones about 6 % cannot be (facts of the benchmark)."""
+def test_expert_meets_all_human_goals_and_all_feasible_synthetic_goals() -> None:
+    """About 6 % of the synthetic goals cannot be met in full, which is a fact of the benchmark."""
     from arboretum.envs.webshop import WebShop
 
     human = WebShop(human_goals=True, tagger="letters")
@@ -283,6 +284,6 @@ def test_expert_buys_what_can_be_bought() -> None:
             assert info["valid"]
         rewards.append(reward)
         if reward < 1:
-            assert info["reward_parts"]["r_option"] < 1, "only options stand in the way"
+            assert info["reward_parts"]["r_option"] < 1, "only options may be infeasible"
             assert info["reward_parts"]["r_att"] == info["reward_parts"]["r_type"] == 1
     assert 0.92 < sum(reward == 1 for reward in rewards) / len(rewards) < 0.97

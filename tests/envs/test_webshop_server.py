@@ -1,4 +1,4 @@
-"""The shop's web server: pages, sessions that cannot be crossed, escaping, and a crowd of customers."""
+"""Tests of the shop's web server: pages, isolation of visits, escaping, and concurrent customers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def client(shop: Shop) -> Any:
     return create_app(shop).test_client()
 
 
-def test_a_customer_buys_the_right_thing(shop: Shop, client: Any) -> None:
+def test_purchase_of_the_right_product_scores_1(shop: Shop, client: Any) -> None:
     for goal in (0, 17, 230):
         page = client.get(f"/?goal={goal}", follow_redirects=True)
         assert shop.goal(goal).instruction_text in page.text.replace("&#39;", "'")
@@ -46,9 +46,9 @@ def test_a_customer_buys_the_right_thing(shop: Shop, client: Any) -> None:
         assert 'id="search_input"' in again.text
 
 
-def test_another_buys_something_else(shop: Shop, client: Any) -> None:
+def test_purchase_of_a_wrong_product_scores_less_than_1(shop: Shop, client: Any) -> None:
     page = client.get("/?goal=0", follow_redirects=True)
-    other = next(p for p in map(shop.catalogue.product, range(99)) if p.query != shop.goal(0).query)
+    other = next(p for p in map(shop.catalog.product, range(99)) if p.query != shop.goal(0).query)
     page = client.post(page.request.path, data={"search_query": other.title}, follow_redirects=True)
     page = client.get(f"{page.request.path}/item/{other.asin}", follow_redirects=True)
     page = client.post(page.request.path, data={"action": "Buy Now"}, follow_redirects=True)
@@ -56,8 +56,8 @@ def test_another_buys_something_else(shop: Shop, client: Any) -> None:
     assert 0 <= score < 1
 
 
-def test_pages_have_addresses_that_stay(shop: Shop, client: Any) -> None:
-    """Back, reload and a second tab: a page number shows the same page whatever happened since."""
+def test_page_address_shows_the_same_page_after_later_actions(shop: Shop, client: Any) -> None:
+    """The back button, a reload and a second tab rely on it."""
     client.get("/?goal=3", follow_redirects=True)
     client.post("/visit/0", data={"search_query": "lamp"})
     results = client.get("/visit/1").text
@@ -69,13 +69,13 @@ def test_pages_have_addresses_that_stay(shop: Shop, client: Any) -> None:
     assert client.get("/").headers["Location"] == "/visit/3"
 
 
-def test_sessions_cannot_be_crossed(shop: Shop) -> None:
+def test_customers_cannot_open_pages_of_others(shop: Shop) -> None:
     app = create_app(shop)
     one, two, stranger = app.test_client(), app.test_client(), app.test_client()
     one.get("/?goal=1", follow_redirects=True)
     two.get("/?goal=2", follow_redirects=True)
     one.post("/visit/0", data={"search_query": "lamp"})
-    assert two.get("/visit/1").headers["Location"] == "/", "the other's page number leads nowhere"
+    assert two.get("/visit/1").headers["Location"] == "/", "the page of another customer is unknown"
     assert stranger.get("/visit/0").headers["Location"] == "/"
     stranger.set_cookie(COOKIE, "guess")
     assert stranger.post("/visit/0", data={"action": "buy now"}).headers["Location"] == "/"
@@ -85,7 +85,7 @@ def test_sessions_cannot_be_crossed(shop: Shop) -> None:
     assert "HttpOnly" in cookie and "SameSite=Lax" in cookie
 
 
-def test_memory_is_bounded(shop: Shop) -> None:
+def test_number_of_customers_and_pages_is_bounded(shop: Shop) -> None:
     visits = Visits(shop, customers=3, pages=4)
     keys = [visits.enter(0) for _ in range(5)]
     assert [visits.latest(key) for key in keys] == [None, None, 0, 0, 0]
@@ -110,7 +110,7 @@ def test_memory_is_bounded(shop: Shop) -> None:
         ("GET", "/new", {}, 405),
     ],
 )
-def test_requests_that_lead_nowhere(
+def test_invalid_requests_redirect_or_report_an_error(
     client: Any, method: str, path: str, form: dict[str, str], status: int
 ) -> None:
     client.get("/?goal=0", follow_redirects=True)
@@ -118,8 +118,8 @@ def test_requests_that_lead_nowhere(
     assert client.get("/", follow_redirects=True).status_code == 200
 
 
-def test_other_peoples_text_is_escaped(shop: Shop, tmp_path: Any) -> None:
-    from arboretum.envs.webshop.product_catalog import Catalogue
+def test_untrusted_text_is_escaped(shop: Shop, tmp_path: Any) -> None:
+    from arboretum.envs.webshop.product_catalog import ProductCatalog
 
     evil = "<script>alert('x')</script>\"&"
     product = Product(
@@ -138,7 +138,7 @@ def test_other_peoples_text_is_escaped(shop: Shop, tmp_path: Any) -> None:
         instruction=f"Find me a lamp {evil}",
         instruction_attributes=("bright",),
     )
-    client = create_app(Shop(Catalogue.build([product], tmp_path / "shop"), tagger="letters")).test_client()
+    client = create_app(Shop(ProductCatalog.build([product], tmp_path / "shop"), tagger="letters")).test_client()
     option = {f"color{evil}": evil.lower()}
     pages = [
         client.get("/?goal=0", follow_redirects=True),
@@ -157,7 +157,7 @@ def test_other_peoples_text_is_escaped(shop: Shop, tmp_path: Any) -> None:
     assert "checked" in pages[3].text
 
 
-def test_images_have_alternative_text(shop: Shop, client: Any) -> None:
+def test_every_image_has_alternative_text(shop: Shop, client: Any) -> None:
     client.get("/?goal=0", follow_redirects=True)
     page = client.post("/visit/0", data={"search_query": "lamp"}, follow_redirects=True).text
     pictures = re.findall(r'<(?:img|span class="picture")[^>]*>', page)
@@ -165,19 +165,19 @@ def test_images_have_alternative_text(shop: Shop, client: Any) -> None:
     assert all(re.search(r'(alt|aria-label)="[^"]{10,}"', picture) for picture in pictures)
 
 
-def test_a_taken_port_and_a_wrong_one_are_refused() -> None:
+def test_taken_or_invalid_port_is_rejected() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(ConfigurationError, match="choose another one"):
             serve(port=taken.getsockname()[1])
-    with pytest.raises(ConfigurationError, match="port must lie"):
+    with pytest.raises(ConfigurationError, match="port must be between"):
         serve(port=70000)
 
 
 @pytest.mark.heavy
-def test_fifty_customers_at_once(shop: Shop) -> None:
-    """Every one buys the right thing, twice; `arboretum bench` says how long they wait."""
+def test_fifty_concurrent_customers_reach_the_full_score(shop: Shop) -> None:
+    """Every customer makes two purchases; `arboretum bench webshop` measures the latency."""
     with serving(tagger="letters") as address:
         assert address[0] == "127.0.0.1"
         times = crowd(address, shop, customers=50)

@@ -1,8 +1,8 @@
-"""Full-text search as Lucene's, in NumPy: the same English terms, the same BM25 scores, the same order.
+"""Full-text search in NumPy with the terms, BM25 scores and ranking of Lucene.
 
-The published WebShop and search-agent results were made with Anserini/Pyserini (k1 0.9, b 0.4). This package
-reproduces their rankings without a Java machine: the analyser token for token, the score in the same float32
-steps with the same one-byte document lengths, ties broken by document id.
+Published results on WebShop and of search agents were made with Anserini and Pyserini (k1 0.9, b 0.4). This
+package reproduces their rankings without Java: the analyzer token for token, and scores in the same float32
+operations with the same one-byte document lengths. Ties are broken by document id.
 """
 
 from .analysis import analyze, tokenize

@@ -1,12 +1,19 @@
-"""Text to index terms, exactly as Lucene's (and so Anserini's) default English analyser does it.
+"""Analysis of text into index terms, identical to the default English analyzer of Lucene and Anserini.
 
-Unicode word breaks (UAX #29, with Lucene's tailoring: runs of South-East Asian letters stay together, Han and
-Hiragana characters stand alone, emoji are tokens) → possessive `'s` removed → lower case → 33 stop words dropped →
-Porter stems. The tables below are Unicode's word-break and emoji properties as that tokenizer knows them; letters
-added to Unicode later than version 9 count as letters here, which Lucene would drop.
+The steps are:
+
+1. Split at Unicode word breaks (UAX #29) with Lucene's tailoring: runs of South-East Asian letters stay together,
+   Han and Hiragana characters are single tokens, and emoji are tokens.
+2. Remove the possessive `'s`.
+3. Convert to lower case.
+4. Drop 33 stop words.
+5. Apply the Porter stemmer.
+
+The tables below are Unicode's word-break and emoji properties in the version of Lucene's tokenizer. There is one
+difference: letters that Unicode added after version 9 are letters here, and Lucene drops them.
 
 Characters are first mapped to one letter per word-break class, so that one small regular expression over the
-classes does the segmentation of any script.
+classes segments any script.
 """
 
 from __future__ import annotations
@@ -23,7 +30,7 @@ STOP_WORDS = frozenset(_STOP.split())
 """Lucene's English stop words."""
 
 MAX_TOKEN = 255
-"""Longer tokens are cut, and tokenization goes on after the cut."""
+"""Maximum number of characters of a token; longer ones are cut, and tokenization continues after the cut."""
 
 _PICTOGRAPHS = (
     "00A9 00AE 203C 2049 2122 2194-2199 21A9-21AA 231A-231B 2328 2388 23CF 23E9-23F3 23F8-23FA 25AA-25AB 25B6"
@@ -39,9 +46,9 @@ _PICTOGRAPHS = (
 _CLASSES: tuple[tuple[str, str], ...] = (
     ("'", "0027"),
     ('"', "0022"),
-    (".", "002E 2018 2019 2024 FE52 FF07 FF0E"),  # between letters or between digits
-    (":", "003A 00B7 0387 05F4 2027 FE13 FE55 FF1A"),  # between letters
-    (",", "002C 003B 037E 0589 060C 060D 066C 07F8 2044 FE10 FE14 FF0C FF1B"),  # between digits
+    (".", "002E 2018 2019 2024 FE52 FF07 FF0E"),  # Joins letters, and joins digits.
+    (":", "003A 00B7 0387 05F4 2027 FE13 FE55 FF1A"),  # Joins letters.
+    (",", "002C 003B 037E 0589 060C 060D 066C 07F8 2044 FE10 FE14 FF0C FF1B"),  # Joins digits.
     ("_", "005F 202F 203F-2040 2054 FE33-FE34 FE4D-FE4F FF3F"),
     ("#", "0023 002A"),
     ("v", "FE0F"),
@@ -64,20 +71,20 @@ _CLASSES: tuple[tuple[str, str], ...] = (
     ("a", "05F3 24B6-24E9 1F130-1F149 1F150-1F169 1F170-1F189"),
     ("e", _PICTOGRAPHS),
 )
-"""Word-break classes by code point; earlier rows win. Characters of no row go by their general category."""
+"""Word-break classes and their code points; earlier rows win, and other characters use their general category."""
 
 
-def _spans(ranges: str) -> list[tuple[int, int]]:
+def _parse_ranges(ranges: str) -> list[tuple[int, int]]:
     spans = (span.partition("-") for span in ranges.split())
     return [(int(first, 16), int(last or first, 16)) for first, _, last in spans]
 
 
 class _ClassTable(dict[int, int]):
-    """Code point → the class letter's code point, for `str.translate`; filled as characters occur."""
+    """Cache from a code point to the code point of its class letter, for `str.translate`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._rows = [(name, _spans(ranges)) for name, ranges in _CLASSES]
+        self._rows = [(name, _parse_ranges(ranges)) for name, ranges in _CLASSES]
 
     def __missing__(self, point: int) -> int:
         found = self[point] = ord(self._classify(point))
@@ -97,9 +104,9 @@ class _ClassTable(dict[int, int]):
 
 _table = _ClassTable()
 
-# Any character takes the extending and formatting characters that follow it along (rule WB4).
+# Extending and formatting characters belong to the character before them (rule WB4).
 _X = "[xzvwctT]*"
-_X_EMOJI = "[xzctT]*"  # without the presentation selectors
+_X_EMOJI = "[xzctT]*"  # Excludes the presentation selectors.
 _KATAKANA = rf"k{_X}(?:(?:_{_X})*k{_X})*"
 _WORD = (
     rf"(?:h{_X}(?:'{_X}|\"{_X}h{_X})"
@@ -122,7 +129,7 @@ _ASCII_TOKENS = re.compile(
 
 
 def tokenize(text: str) -> list[str]:
-    """The words of a text, before any of the later steps."""
+    """Return the words of a text (step 1 of the analysis)."""
     if text.isascii():
         tokens: list[str] = _ASCII_TOKENS.findall(text)
         if len(text) <= MAX_TOKEN or max(map(len, tokens), default=0) <= MAX_TOKEN:
@@ -142,14 +149,14 @@ def tokenize(text: str) -> list[str]:
 
 @lru_cache(maxsize=1 << 17)
 def term_of(token: str) -> str:
-    """The index term of one token; empty for a stop word."""
+    """Return the index term of a token (steps 2 to 5); empty for a stop word."""
     if token[-1:] in ("s", "S") and token[-2:-1] in ("'", "’", "＇"):
         token = token[:-2]
-    # Letter by letter, as Java does it: no final sigma, one character for each.
+    # Java converts letter by letter: it has no final sigma, and every letter gives one character.
     token = token.lower() if token.isascii() else "".join(c.lower()[0] for c in token)
     return "" if token in STOP_WORDS else porter_stem(token)
 
 
 def analyze(text: str) -> list[str]:
-    """The index terms of a document or query, in order, repeats kept."""
+    """Return the index terms of a document or query, in order, with repeats."""
     return [term for term in map(term_of, tokenize(text)) if term]

@@ -1,17 +1,18 @@
-"""An inverted index with Lucene's BM25 scores, built in bounded memory and memory-mapped when loaded.
+"""Inverted index with Lucene's BM25 scores, built in bounded memory and memory-mapped when loaded.
 
-Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009), as Lucene 8 and later
-compute it: for a term that occurs q times in the query and f times in a document of (coded) length L,
+The scores are those of Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009), as
+Lucene 8 and later compute them. A term that occurs q times in the query, f times in a document of length L, and in
+df of N documents contributes
 
-    score = w - w / (1 + f / (k1 (1 - b + b L / mean length))),   w = q ln(1 + (N - df + 0.5) / (df + 0.5)),
+    score = w - w / (1 + f / (k1 (1 - b + b L / mean length))),   w = q ln(1 + (N - df + 0.5) / (df + 0.5)).
 
-in float32, document lengths rounded down to one of 256 values; the sum over terms is float64, the total float32.
+Contributions are computed in float32 with L rounded down to one of 256 values. Their sum is float64, and the total
+is rounded to float32.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from array import array
 from bisect import bisect_left
@@ -24,19 +25,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import DataError
+from ...files import PART, replace_folder
 from .analysis import analyze, term_of, tokenize
 
 FORMAT = 1
-"""Version of the files; an index of another version is refused."""
+"""Version of the files; indexes of another version are rejected."""
 
 BLOCK_TOKENS = 2_000_000
-"""Tokens that are inverted at once while an index is built; bounds the memory this takes (about 100 MB)."""
+"""Number of tokens inverted at once during a build, which bounds its memory to about 100 MB."""
 
 _ARRAYS = ("term_ends", "postings", "documents", "divisors", "idf", "id_ends", "id_rank")
 
 
 def _length_table() -> NDArray[np.int64]:
-    """The 256 document lengths that Lucene's one-byte code can express (`SmallFloat.byte4ToInt`)."""
+    """Return the 256 document lengths that Lucene's one-byte code represents (`SmallFloat.byte4ToInt`)."""
     values = list(range(24))
     for code in range(256 - 24):
         shift = (code >> 3) - 1
@@ -48,7 +50,12 @@ LENGTHS = _length_table()
 
 
 class PackedStrings(Sequence[str]):
-    """A list of strings as one UTF-8 blob and the end of each in it; reads straight from a memory map."""
+    """Sequence of strings in one UTF-8 blob, which may be memory-mapped.
+
+    Args:
+        blob: Buffer with the concatenated strings.
+        ends: End of each string in `blob`; shape (strings,).
+    """
 
     def __init__(self, blob: Any, ends: NDArray[np.int64]) -> None:
         self._blob = memoryview(blob)
@@ -65,13 +72,14 @@ class PackedStrings(Sequence[str]):
 
     @staticmethod
     def pack(strings: Iterable[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """Return the blob and the ends of strings."""
         encoded = [s.encode() for s in strings]
         ends = np.cumsum([len(e) for e in encoded], dtype=np.int64)
         return np.frombuffer(b"".join(encoded), dtype=np.uint8), ends
 
 
 class _TermIds(dict[str, int]):
-    """Token → number of its term (-1 for a stop word), numbered as terms occur."""
+    """Cache from a token to the number of its term, or -1 for a stop word; terms are numbered as they occur."""
 
     LIMIT = 1 << 20
 
@@ -82,17 +90,29 @@ class _TermIds(dict[str, int]):
     def __missing__(self, token: str) -> int:
         term = term_of(token)
         number = self.terms.setdefault(term, len(self.terms)) if term else -1
-        if len(self) >= self.LIMIT:  # only a cache: misspellings must not fill the memory
+        if len(self) >= self.LIMIT:  # Rare tokens must not fill the memory.
             self.clear()
         self[token] = number
         return number
 
 
 class BM25Index:
-    """Documents that can be searched. Make one with `build`, keep it with `save`, map it back with `load`.
+    """Searchable index of documents.
 
-    `search` and its kin only read, so threads may share an index; processes share a loaded one through the page
-    cache.
+    Create an index with `build`, write it with `save` and open it again with `load`. Searches only read, so
+    threads may share an index, and processes share a loaded one through the page cache. Documents are numbered
+    from 0 in the order of indexing, terms in sorted order.
+
+    Attributes:
+        terms: Index terms, sorted.
+        ids: Id of every document.
+        postings: Bounds of every term's postings in `documents` and `divisors`; int64, shape (terms + 1,).
+        documents: Numbers of the documents of every posting, ascending per term; int32.
+        divisors: Denominator 1 + f / (…) of every posting's score; float32.
+        idf: Inverse document frequency of every term; float32.
+        id_ranks: Rank of every document among all ids in ascending order, which breaks ties; int32.
+        k1: BM25's term-frequency parameter.
+        b: BM25's length-normalization parameter.
     """
 
     def __init__(self, arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> None:
@@ -100,11 +120,13 @@ class BM25Index:
         self._meta = meta
         self.terms = PackedStrings(arrays["terms"], arrays["term_ends"])
         self.ids = PackedStrings(arrays["ids"], arrays["id_ends"])
-        self._postings = arrays["postings"]
-        self._documents = arrays["documents"]
-        self._divisors = arrays["divisors"]
-        self._idf = arrays["idf"]
-        self._id_rank = arrays["id_rank"]
+        self.postings = arrays["postings"]
+        self.documents = arrays["documents"]
+        self.divisors = arrays["divisors"]
+        self.idf = arrays["idf"]
+        self.id_ranks = arrays["id_rank"]
+        self.k1: float = meta["k1"]
+        self.b: float = meta["b"]
         self._numbers: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -112,49 +134,47 @@ class BM25Index:
 
     @property
     def total_terms(self) -> int:
-        """Tokens indexed, stop words not counted."""
+        """Number of tokens indexed, stop words excluded."""
         return int(self._meta["total_terms"])
 
     # ------------------------------------------------------------------ searching
 
     def search(self, query: str, k: int = 10) -> list[tuple[str, float]]:
-        """The k best documents for a query: `(document id, score)`, best first, ties by id ascending."""
-        return self.search_terms(analyze(query), k)
-
-    def search_terms(self, terms: Sequence[str], k: int = 10) -> list[tuple[str, float]]:
-        """`search` for a query that is analysed already."""
-        numbers, scores = self.top(terms, k)
+        """Return `(document id, score)` of the k best documents for a query, best first, ties by ascending id."""
+        numbers, scores = self.top(analyze(query), k)
         ids = self.ids
         return [(ids[n], s) for n, s in zip(numbers.tolist(), scores.tolist(), strict=True)]
 
-    def search_batch(self, queries: Iterable[str], k: int = 10) -> list[list[tuple[str, float]]]:
-        """`search` for each of many queries."""
-        return [self.search(query, k) for query in queries]
-
     def top(self, terms: Sequence[str], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Numbers (in order of indexing) and float32 scores of the k best documents, best first."""
+        """Return the numbers and scores of the k best documents, best first, ties by ascending id.
+
+        Args:
+            terms: Analyzed terms of the query, with repeats.
+            k: Maximum number of documents.
+        """
         scores = self._scores(terms)
         found = np.flatnonzero(scores)
         values = scores[found]
         if len(found) > k > 0:
             least = np.partition(values, len(values) - k)[len(values) - k]
-            keep = values >= least  # ties of the last place included: their ids decide
+            keep = values >= least  # Includes all ties for the last place, which ids break.
             found, values = found[keep], values[keep]
-        order = np.lexsort((self._id_rank[found], -values))[: max(k, 0)]
+        order = np.lexsort((self.id_ranks[found], -values))[: max(k, 0)]
         return found[order], values[order]
 
     def _scores(self, terms: Sequence[str]) -> NDArray[np.float32]:
         total = np.zeros(len(self), dtype=np.float64)
         for term, count in Counter(terms).items():
-            number = self._number(term)
+            number = self.term_number(term)
             if number < 0:
                 continue
-            start, end = int(self._postings[number]), int(self._postings[number + 1])
-            weight = np.float32(count) * self._idf[number]
-            total[self._documents[start:end]] += weight - weight / self._divisors[start:end]
+            start, end = int(self.postings[number]), int(self.postings[number + 1])
+            weight = np.float32(count) * self.idf[number]
+            total[self.documents[start:end]] += weight - weight / self.divisors[start:end]
         return total.astype(np.float32)
 
-    def _number(self, term: str) -> int:
+    def term_number(self, term: str) -> int:
+        """Return the number of an analyzed term, or -1 if no document contains it."""
         number = self._numbers.get(term)
         if number is None:
             number = bisect_left(self.terms, term)
@@ -164,21 +184,11 @@ class BM25Index:
                 self._numbers[term] = number
         return number
 
-    def frequencies(self, term: str) -> int:
-        """In how many documents a term (already analysed) occurs."""
-        number = self._number(term)
-        return 0 if number < 0 else int(self._postings[number + 1] - self._postings[number])
-
-    @property
-    def id_ranks(self) -> NDArray[np.int32]:
-        """For each document, its place among all ids sorted ascending: how ties are broken."""
-        return self._id_rank
-
     def score_matrix(self) -> dict[str, NDArray[Any]]:
-        """Scores of single terms as a sparse matrix, a column a term: `data`, `indices` (documents), `indptr`."""
-        weights = np.repeat(self._idf, np.diff(self._postings))
-        data = weights - weights / self._divisors
-        return {"data": data, "indices": self._documents, "indptr": self._postings}
+        """Return the scores of all terms in all documents as `data`, `indices` and `indptr` of a CSC matrix."""
+        weights = np.repeat(self.idf, np.diff(self.postings))
+        data = weights - weights / self.divisors
+        return {"data": data, "indices": self.documents, "indptr": self.postings}
 
     # ------------------------------------------------------------------ building
 
@@ -195,12 +205,15 @@ class BM25Index:
         """Index documents.
 
         Args:
-            documents: `(id, text)`, ids distinct; read once, never held together.
-            k1, b: BM25's parameters; Anserini's defaults.
-            folder: where to write the index, built there in bounded memory; None keeps it in memory.
-            progress: called now and then with the number of documents read so far.
+            documents: `(id, text)` pairs with distinct ids, consumed once.
+            k1: BM25's term-frequency parameter; the default is Anserini's.
+            b: BM25's length-normalization parameter; the default is Anserini's.
+            folder: Folder to write the index to, which bounds the memory of the build. None keeps it in memory.
+            progress: Called from time to time with the number of documents read so far.
         """
-        with tempfile.TemporaryDirectory(prefix="bm25-", dir=folder.parent if folder else None) as scratch:
+        with tempfile.TemporaryDirectory(
+            prefix="bm25-", suffix=PART, dir=folder.parent if folder else None
+        ) as scratch:
             blocks = _Blocks(Path(scratch))
             token_ids = _TermIds()
             ids: list[str] = []
@@ -231,7 +244,7 @@ class BM25Index:
         slopes = one / (k1_ * ((one - b_) + b_ * LENGTHS.astype(np.float32) / mean))
 
         words = sorted(terms)
-        rank = np.empty(len(words), dtype=np.int64)  # first-seen number → place in the sorted list
+        rank = np.empty(len(words), dtype=np.int64)  # First-seen number → place in the sorted list.
         rank[[terms[w] for w in words]] = np.arange(len(words))
         frequency = np.zeros(len(words), dtype=np.int64)
         for numbers, _, _ in blocks:
@@ -279,50 +292,48 @@ class BM25Index:
     # ------------------------------------------------------------------ files
 
     def save(self, folder: Path) -> None:
-        """Write the index into a folder, whole or not at all."""
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix=folder.name, dir=folder.parent))
-        try:
-            for name, array_ in self._arrays.items():
-                np.save(fresh / f"{name}.npy", array_)
-            (fresh / "meta.json").write_text(json.dumps(self._meta))
-            fresh.chmod(0o755)
-            if folder.exists():
-                shutil.rmtree(folder)
-            fresh.rename(folder)
-        except BaseException:
-            shutil.rmtree(fresh, ignore_errors=True)
-            raise
+        """Write the index to a folder, which replaces an existing one."""
+        with replace_folder(folder) as part:
+            for name, values in self._arrays.items():
+                np.save(part / f"{name}.npy", values)
+            (part / "meta.json").write_text(json.dumps(self._meta))
 
     @classmethod
     def load(cls, folder: Path) -> BM25Index:
-        """Map an index that `save` or `build` wrote; takes milliseconds at any size.
+        """Open an index that `save` or `build` wrote, as a memory map; takes milliseconds at any size.
 
         Raises:
-            DataError: the folder is not a whole index of this version.
+            DataError: The folder is not a complete index of this version.
         """
         try:
             meta = json.loads((folder / "meta.json").read_text())
             if meta.get("format") != FORMAT:
-                raise DataError(folder, f"index of format {meta.get('format')}, expected {FORMAT}; build it anew.")
+                raise DataError(folder, f"has format {meta.get('format')}, not {FORMAT}; build the index again.")
             names = (*_ARRAYS, "terms", "ids")
-            # As plain arrays: `numpy.memmap` costs several times as much for every slice taken.
+            # Plain arrays, because slices of `numpy.memmap` cost several times as much.
             arrays = {n: np.asarray(np.load(folder / f"{n}.npy", mmap_mode="r")) for n in names}
         except (OSError, ValueError) as error:
             if isinstance(error, DataError):
                 raise
-            raise DataError(folder, f"not a whole search index ({error}); delete it and build it anew.") from error
+            raise DataError(folder, f"not a complete search index ({error}); build it again.") from error
         return cls(arrays, meta)
 
 
 class _Blocks:
-    """Postings in blocks of `(term numbers, document numbers, counts)`, spilt to files if there are several."""
+    """Postings in blocks of `(term numbers, document numbers, counts)`, spilled to files if there are several.
+
+    Args:
+        scratch: Folder for the files.
+
+    Attributes:
+        lengths: Number of terms of every document.
+    """
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
         self._tokens = array("i")
         self._sizes = array("i")
-        self._spilt: list[Path] = []
+        self._spilled: list[Path] = []
         self._last: tuple[NDArray[np.int64], ...] | None = None
         self.lengths = array("i")
 
@@ -332,11 +343,11 @@ class _Blocks:
         self._sizes.append(len(numbers))
         self.lengths.append(len(numbers))
         if len(self._tokens) >= BLOCK_TOKENS:
-            path = self._scratch / f"block-{len(self._spilt)}.npy"
-            np.save(path, np.stack(self._invert()))
-            self._spilt.append(path)
+            path = self._scratch / f"block-{len(self._spilled)}.npy"
+            np.save(path, np.stack(self._invert_block()))
+            self._spilled.append(path)
 
-    def _invert(self) -> tuple[NDArray[np.int64], ...]:
+    def _invert_block(self) -> tuple[NDArray[np.int64], ...]:
         sizes = np.array(self._sizes, dtype=np.int64)
         first = len(self.lengths) - len(sizes)
         keys = np.array(self._tokens, dtype=np.int64) * max(len(sizes), 1)
@@ -347,8 +358,8 @@ class _Blocks:
         return numbers, docs + first, counts
 
     def __iter__(self) -> Iterator[tuple[NDArray[np.int64], ...]]:
-        for path in self._spilt:
+        for path in self._spilled:
             yield tuple(np.load(path))
         if self._last is None:
-            self._last = self._invert()
+            self._last = self._invert_block()
         yield self._last

@@ -1,8 +1,8 @@
-"""The Porter stemmer as Lucene's English analyser applies it.
+"""The Porter stemmer of Lucene's English analyzer.
 
-M. F. Porter, "An algorithm for suffix stripping", Program 14(3), 1980, with the two departures that the author's
-own later implementations (and Lucene's port of them) have: `-bli` becomes `-ble`, and `-logi` becomes `-log`.
-Snowball's "porter" has neither, so its stems of words such as "technology" differ.
+The algorithm is M. F. Porter, "An algorithm for suffix stripping", Program 14(3), 1980, with two changes from the
+author's later implementations, which Lucene ports: `-bli` becomes `-ble`, and `-logi` becomes `-log`. Snowball's
+"porter" stemmer has neither, so its stems of words such as "technology" differ.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _STEP_2 = {
     "t": (("aliti", "al"), ("iviti", "ive"), ("biliti", "ble")),
     "g": (("logi", "log"),),
 }
-"""Suffixes by their last letter but one."""
+"""Suffixes by their second-to-last letter."""
 
 _STEP_3 = {
     "e": (("icate", "ic"), ("ative", ""), ("alize", "al")),
@@ -41,11 +41,11 @@ _STEP_4 = {
     "v": ("ive",),
     "z": ("ize",),
 }
-"""Suffixes by their last letter but one."""
+"""Suffixes by their second-to-last letter."""
 
 
 def _form(word: str) -> str:
-    """The word as a string of `c` (consonant) and `v` (vowel); y is a vowel after a consonant."""
+    """Return a word as a string of `c` (consonant) and `v` (vowel); y is a vowel after a consonant."""
     form = []
     kind = "v"
     for i, letter in enumerate(word):
@@ -60,16 +60,16 @@ def _form(word: str) -> str:
 
 
 def _measure(stem: str) -> int:
-    """Porter's m: how many vowel runs are followed by a consonant run."""
+    """Return Porter's m, the number of vowel runs that a consonant run follows."""
     return _form(stem).count("vc")
 
 
-def _double_consonant(word: str) -> bool:
+def _ends_double_consonant(word: str) -> bool:
     return len(word) > 1 and word[-1] == word[-2] and _form(word)[-1] == "c"
 
 
 def _ends_cvc(word: str) -> bool:
-    """Whether the word ends consonant, vowel, consonant, the last not w, x or y."""
+    """Return whether a word ends in consonant, vowel, consonant, the last not w, x or y."""
     return len(word) > 2 and word[-1] not in "wxy" and _form(word).endswith("cvc")
 
 
@@ -90,7 +90,7 @@ def _step_1(word: str) -> str:
             word = stem
             if word.endswith(("at", "bl", "iz")):
                 word += "e"
-            elif _double_consonant(word):
+            elif _ends_double_consonant(word):
                 if word[-1] not in "lsz":
                     word = word[:-1]
             elif _measure(word) == 1 and _ends_cvc(word):
@@ -100,7 +100,7 @@ def _step_1(word: str) -> str:
     return word
 
 
-def _replace(word: str, pairs: tuple[tuple[str, str], ...]) -> str:
+def _replace_suffix(word: str, pairs: tuple[tuple[str, str], ...]) -> str:
     for suffix, replacement in pairs:
         if word.endswith(suffix):
             stem = word[: -len(suffix)]
@@ -128,13 +128,13 @@ def _step_5(word: str) -> str:
 
 
 def porter_stem(word: str) -> str:
-    """The stem of a lower-case word; words of one or two letters are left as they are."""
+    """Return the stem of a lower-case word; words of one or two letters are unchanged."""
     if len(word) < 3:
         return word
     word = _step_1(word)
     if len(word) > 1:
-        word = _replace(word, _STEP_2.get(word[-2], ()))
-    word = _replace(word, _STEP_3.get(word[-1], ()))
+        word = _replace_suffix(word, _STEP_2.get(word[-2], ()))
+    word = _replace_suffix(word, _STEP_3.get(word[-1], ()))
     if len(word) > 1:
         word = _step_4(word)
     return _step_5(word)

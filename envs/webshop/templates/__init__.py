@@ -1,1 +1,1 @@
-"""Pages of the shop: Jinja templates, one style sheet and a few lines of script."""
+"""Jinja templates, style sheet and script of the shop's web site."""

@@ -1,4 +1,4 @@
-// Choosing an option is one click, as in the text world: no button to press after it.
+// Choosing an option submits its form, so that it takes one click as in the text environment.
 document.addEventListener("change", (event) => {
   if (event.target.matches("[data-submit]")) event.target.form.requestSubmit();
 });

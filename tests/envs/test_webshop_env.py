@@ -1,4 +1,4 @@
-"""The WebShop world on its generated catalogue: Gymnasium's contract, snapshots, the expert, refusals, sharing."""
+"""Tests of WebShop on its generated catalog: Gymnasium's contract, snapshots, the expert, refusals, sharing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import arboretum  # noqa: F401  (registers the worlds)
+import arboretum  # noqa: F401  (registers the environments)
 from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.webshop import WebShop
 from arboretum.envs.webshop.goals import Goal
@@ -34,11 +34,11 @@ def env() -> WebShop:
 
 
 @pytest.mark.parametrize("mode", ["text", "text_rich", "html", "url"])
-def test_gymnasium_checker(mode: str) -> None:
+def test_environment_passes_gymnasium_checker(mode: str) -> None:
     check_env(gym.make("TextWebShop-v0", observation_mode=mode).unwrapped)
 
 
-def test_every_goal_of_the_generated_shop_can_be_met(env: WebShop) -> None:
+def test_expert_meets_every_goal_of_the_generated_shop(env: WebShop) -> None:
     assert len(env.tasks) > 2000
     for task in range(0, len(env.tasks), 25):
         env.reset(options={"task": task})
@@ -55,8 +55,8 @@ def test_every_goal_of_the_generated_shop_can_be_met(env: WebShop) -> None:
         assert env.admissible_actions() == ()
 
 
-def test_expert_from_anywhere(env: WebShop) -> None:
-    """Wherever random clicks lead, short of the purchase, the expert's plan from there still earns everything."""
+def test_expert_succeeds_from_any_page(env: WebShop) -> None:
+    """After random clicks other than the purchase, the expert's plan still earns the full reward."""
     free = WebShop(tagger="letters", max_steps=None)
     for seed in range(30):
         free.reset(seed=seed)
@@ -71,9 +71,9 @@ def test_expert_from_anywhere(env: WebShop) -> None:
         assert info["success"], (seed, plan)
 
 
-def test_a_wrong_product_earns_less(env: WebShop) -> None:
+def test_purchase_of_a_wrong_product_is_no_success(env: WebShop) -> None:
     env.reset(options={"task": "0"})
-    other = next(p for p in map(env.shop.catalogue.product, range(50)) if p.query != env.goal.query)
+    other = next(p for p in map(env.shop.catalog.product, range(50)) if p.query != env.goal.query)
     _, _, _, _, info = env.step(f"search[{other.title}]")
     assert other.asin.lower() in info["available"]["clickables"]
     env.step(f"click[{other.asin}]")
@@ -82,7 +82,7 @@ def test_a_wrong_product_earns_less(env: WebShop) -> None:
     assert info["reward_parts"]["query_match"] is False
 
 
-def test_tasks_and_splits(env: WebShop) -> None:
+def test_splits_are_the_published_ranges_of_goals(env: WebShop) -> None:
     test, dev, train = (WebShop(split=split).tasks for split in ("test", "dev", "train"))
     assert (test[0], test[-1], dev[0], dev[-1], train[0]) == ("0", "499", "500", "1499", "1500")
     assert len(test) + len(dev) + len(train) == len(env.tasks)
@@ -107,7 +107,7 @@ def test_tasks_and_splits(env: WebShop) -> None:
         ({"filter_goals": lambda index, goal: False}, "there is no goal"),
     ],
 )
-def test_bad_configuration(options: dict[str, Any], message: str) -> None:
+def test_invalid_configuration_is_rejected(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         WebShop(**options)
 
@@ -118,7 +118,7 @@ def test_bad_configuration(options: dict[str, Any], message: str) -> None:
      "[x]", "search[a[b]c]", "click[Search\n]", "think[hm]", "search[<a> x]", "search[<c>]", "\ud800",
      "click" * 2000],
 )  # fmt: skip
-def test_refused_on_the_start_page(env: WebShop, action: str) -> None:
+def test_invalid_action_on_the_start_page_changes_nothing(env: WebShop, action: str) -> None:
     first, _ = env.reset(seed=3)
     key = env.state_key()
     observation, reward, terminated, _, info = env.step(action)
@@ -129,7 +129,7 @@ def test_refused_on_the_start_page(env: WebShop, action: str) -> None:
 
 @given(st.text(max_size=40))
 @settings(max_examples=150, deadline=None)
-def test_no_text_breaks_it(text: str) -> None:
+def test_arbitrary_text_gives_a_valid_observation(text: str) -> None:
     env = WebShop(observation_mode="html", max_steps=None)
     env.reset(seed=5)
     for action in (
@@ -145,7 +145,7 @@ def test_no_text_breaks_it(text: str) -> None:
         assert "<script>" not in observation
 
 
-def test_markup_in_words_is_escaped() -> None:
+def test_markup_in_searches_is_escaped() -> None:
     env = WebShop(observation_mode="html")
     env.reset(seed=5)
     page = env.step('search[<script>alert(1)</script> "lamp"]')[0]
@@ -153,7 +153,7 @@ def test_markup_in_words_is_escaped() -> None:
     assert to_json({"a": "</script>'&"}) == '{"a": "\\u003c/script\\u003e\\u0027\\u0026"}'
 
 
-def test_pages_past_the_end(env: WebShop) -> None:
+def test_result_pages_past_the_end_are_empty(env: WebShop) -> None:
     env.reset(seed=0)
     env.step("search[lamp]")
     for page in range(2, 8):
@@ -163,8 +163,8 @@ def test_pages_past_the_end(env: WebShop) -> None:
     assert "Page 1 (Total results: 0)" in env.step("search[zzzz]")[0]
 
 
-def test_random_search_follows_the_snapshot(env: WebShop) -> None:
-    """`<r>` draws products; a restored episode draws the same ones, a different seed others."""
+def test_random_search_repeats_after_restoring_a_snapshot(env: WebShop) -> None:
+    """A search for `<r>` draws products: the same ones after a restore, others with another seed."""
     env.reset(seed=11, options={"task": "4"})
     start = env.snapshot()
     first = [env.step(a)[0] for a in ("search[<r>]", "click[next >]")]
@@ -174,7 +174,7 @@ def test_random_search_follows_the_snapshot(env: WebShop) -> None:
     assert env.step("search[<r>]")[0] != first[0]
 
 
-def test_snapshot_in_another_process(env: WebShop) -> None:
+def test_snapshot_restored_in_another_process_continues_identically(env: WebShop) -> None:
     env.reset(options={"task": "7"})
     plan = env.expert_actions() or []
     env.step(plan[0])
@@ -187,23 +187,23 @@ env.restore(pickle.loads(sys.stdin.buffer.read()))
 observations = [env.step(action)[:2] for action in env.expert_actions()]
 sys.stdout.buffer.write(pickle.dumps(observations))
 """
-    there = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(env.snapshot()), capture_output=True)
-    assert there.returncode == 0, there.stderr.decode()
-    assert pickle.loads(there.stdout) == [env.step(action)[:2] for action in env.expert_actions() or []]
+    child = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(env.snapshot()), capture_output=True)
+    assert child.returncode == 0, child.stderr.decode()
+    assert pickle.loads(child.stdout) == [env.step(action)[:2] for action in env.expert_actions() or []]
     assert len(pickle.dumps(env.snapshot())) < 4000
 
 
-def test_state_key_is_the_page_and_what_leads_on(env: WebShop) -> None:
+def test_state_key_ignores_action_counts_and_option_order(env: WebShop) -> None:
     env.reset(options={"task": "7"})
     plan = env.expert_actions() or []
     search, product, *options, _ = plan
     env.step(search)
     env.step(product)
-    here = env.state_key()
+    before = env.state_key()
     env.step("click[features]")
-    assert env.state_key() != here
+    assert env.state_key() != before
     env.step("click[< prev]")
-    assert env.state_key() == here, "the counters of what was done do not matter"
+    assert env.state_key() == before, "action counts are not part of the key"
     if len(options) > 1:
         env.step(options[0])
         env.step(options[1])
@@ -211,10 +211,10 @@ def test_state_key_is_the_page_and_what_leads_on(env: WebShop) -> None:
         env.reset(options={"task": "7"})
         for action in (search, product, options[1], options[0]):
             env.step(action)
-        assert env.state_key() == chosen, "nor the order in which options were chosen"
+        assert env.state_key() == chosen, "the order of choices is not part of the key"
 
 
-def test_history_goes_before_the_observation() -> None:
+def test_history_precedes_the_observation() -> None:
     env = WebShop(num_prev_obs=1, num_prev_actions=2)
     start, _ = env.reset(seed=0)
     plain = WebShop()
@@ -228,10 +228,10 @@ def test_environments_share_one_shop() -> None:
     envs = [WebShop(tagger="letters") for _ in range(8)]
     assert len({id(env.shop) for env in envs}) == 1
     assert WebShop(load_seed=1).shop is not envs[0].shop
-    assert WebShop(load_seed=1).shop.catalogue is envs[0].shop.catalogue
+    assert WebShop(load_seed=1).shop.catalog is envs[0].shop.catalog
 
 
-def test_load_seed_moves_price_limits_only() -> None:
+def test_load_seed_changes_only_price_limits() -> None:
     one, two = WebShop(load_seed=1).shop.goals, WebShop(load_seed=2).shop.goals
     assert [g.words for g in one[:50]] == [g.words for g in two[:50]]
     assert [g.price_upper for g in one[:50]] != [g.price_upper for g in two[:50]]
@@ -239,7 +239,7 @@ def test_load_seed_moves_price_limits_only() -> None:
     assert limits <= {10.0 * step for step in range(2, 100)} | {1_000_000.0}
 
 
-def test_filter_limit_and_own_tagger() -> None:
+def test_goal_filter_goal_limit_and_custom_tagger_are_applied() -> None:
     def tea(index: int, goal: Goal) -> bool:
         return "tea" in goal.query
 
@@ -253,7 +253,7 @@ def test_filter_limit_and_own_tagger() -> None:
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_vectorized(vectorization: str) -> None:
+def test_vectorized_environments_step_together(vectorization: str) -> None:
     envs = gym.make_vec("TextWebShop-v0", num_envs=2, vectorization_mode=vectorization)
     try:
         envs.reset(seed=1)
