@@ -25,7 +25,7 @@ class Seat:
         rng: Random generator of this episode, seeded from it, so that actions do not depend on the other episodes
             in progress.
         memory: State that the agent keeps between turns.
-        asked: `time.perf_counter()` when the current turn was first passed to the agent; 0 before that.
+        waiting_since: `time.perf_counter()` when the current turn was first passed to the agent; 0 before that.
     """
 
     env: TextEnv[Any]
@@ -34,7 +34,7 @@ class Seat:
     episode: Episode
     rng: random.Random
     memory: Any = None
-    asked: float = 0.0
+    waiting_since: float = 0.0
 
 
 class Stop(RuntimeError):

@@ -74,7 +74,7 @@ def play(
             return
         now = time.perf_counter()
         for seat in seats:
-            seat.asked = seat.asked or now
+            seat.waiting_since = seat.waiting_since or now
         try:
             replies = agent.act(seats)
         except Stop:
@@ -88,8 +88,8 @@ def play(
         for seat, reply in zip(seats, replies, strict=True):
             if reply is not None:
                 key = seat.env.state_key() if keep_states else None
-                _execute(agent, seat, reply, now - seat.asked, max_turns)
-                seat.asked = 0.0
+                _execute(agent, seat, reply, now - seat.waiting_since, max_turns)
+                seat.waiting_since = 0.0
                 if keep_states and seat.episode.turns:
                     seat.episode.turns[-1].state_key = key
             episode = seat.episode

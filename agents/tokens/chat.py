@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _PROBES = {
     "it changes earlier turns": "Go left.",
     "it drops or moves thoughts": "<think>The box is left of me.</think><answer>Left</answer>",
-    "it drops or moves thoughts that stand on lines of their own": "<think>\nleft\n</think>\n\nLeft",
+    "it drops or moves thoughts on lines of their own": "<think>\nleft\n</think>\n\nLeft",
     "it strips white space from replies": " \n Left \n\n",
     "it changes empty replies": "",
     "it changes replies of white space only": "\n\n",

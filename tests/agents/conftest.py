@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from arboretum.agents.engines.openai import OpenAIEngine
+    from arboretum.eval.bench.endpoint import Endpoint
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +34,29 @@ def tiny_tokenizer(tiny_model: Path) -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(tiny_model)
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    """Run a local HTTP server with the chat completions API."""
+    from arboretum.eval.bench.endpoint import Endpoint
+
+    with Endpoint().running() as server:
+        yield server
+
+
+@pytest.fixture
+def make(endpoint: Endpoint) -> Iterator[Callable[..., OpenAIEngine]]:
+    """Return a function that makes OpenAI engines for the endpoint, which are closed after the test."""
+    from arboretum.agents.engines.openai import OpenAIEngine
+
+    engines: list[OpenAIEngine] = []
+
+    def build(**options: Any) -> OpenAIEngine:
+        engines.append(OpenAIEngine("m", **{"base_url": endpoint.url, "api_key": "secret", **options}))
+        return engines[-1]
+
+    yield build
+    for engine in engines:
+        engine.close()
+    assert not [t for t in threading.enumerate() if t.name.startswith("engine ")]

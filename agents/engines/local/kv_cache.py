@@ -77,7 +77,7 @@ class KVCache:
     @property
     def idle_tokens(self) -> int:
         """Number of cached tokens of idle conversations."""
-        return sum(cached.cached for cached in self._conversations.values() if not cached.busy)
+        return sum(one.cached for one in self._conversations.values() if not one.busy)
 
     def admit(self, generation: Generation) -> bool:
         """Assign a row to a generation, with the cached prefix of its conversation.

@@ -26,7 +26,7 @@ class SampledTokens(NamedTuple):
 
 
 class BatchSampling:
-    """The sampling settings of a batch as tensors; made anew only when the batch changes.
+    """The sampling settings of a batch as tensors; recomputed only when the batch changes.
 
     Args:
         rows: Settings of each row.
