@@ -106,4 +106,5 @@ class ReplyCache:
         return int(count)
 
     def close(self) -> None:
+        """Close the file."""
         self._db.close()
