@@ -1,1 +1,1 @@
-"""Players: what turns observations into actions."""
+"""Agents: policies that turn observations into actions."""

@@ -1,4 +1,4 @@
-"""The interface between a player and the loop that plays it."""
+"""Interface between an agent and the loop that runs its episodes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from .episode import Episode
 
 @dataclass(slots=True)
 class Seat:
-    """One episode in progress, as its player sees it.
+    """State of one episode in progress, as passed to its agent.
 
     Attributes:
-        env: the world itself. Language agents look at `observation` and `env.instructions` only; the expert may
-            look further.
-        observation: the current text.
-        info: the current `info`.
-        episode: the record so far.
-        rng: the player's own generator, seeded by the episode: replies do not depend on who plays beside it.
-        memory: whatever the player keeps between turns.
-        asked: when the current turn was first put to the player (`time.perf_counter`); 0 before.
+        env: The environment. Language agents use only `observation` and `env.instructions`; the expert also calls
+            the environment's solver.
+        observation: The current observation.
+        info: The current `info`.
+        episode: The episode recorded so far.
+        rng: Random generator of this episode, seeded from it, so that actions do not depend on the other episodes
+            in progress.
+        memory: State that the agent keeps between turns.
+        waiting_since: `time.perf_counter()` when the current turn was first passed to the agent; 0 before that.
     """
 
     env: TextEnv[Any]
@@ -33,26 +34,29 @@ class Seat:
     episode: Episode
     rng: random.Random
     memory: Any = None
-    asked: float = 0.0
+    waiting_since: float = 0.0
 
 
 class Stop(RuntimeError):
-    """A player cannot go on: its budget is spent, its key is refused. Ends the run, and loses nothing finished."""
+    """An error that ends the whole run, such as a rejected API key or a spent budget.
+
+    Finished episodes are kept.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A player's answer in one turn.
+    """An agent's answer in one turn.
 
     Attributes:
-        actions: what to do, in order; execution stops when the episode ends.
-        text: the raw reply (default: the actions, one a line).
-        thought: its reasoning, if any.
-        token_ids, logprobs, loss_mask: see `Turn`.
-        well_formed: whether the reply kept to the dialogue's format.
-        restart: see `Turn`.
-        quit: ends the episode after these actions as truncated, for the reason given.
-        error: why there is no reply; the episode breaks off and a resumed run plays it again.
+        actions: Actions to execute, in order; execution stops when the episode ends.
+        text: The raw reply. None uses the actions, one per line.
+        thought: The reasoning, if any.
+        token_ids, logprobs, loss_mask: See `Turn`.
+        well_formed: True if the reply follows the dialogue's format.
+        restart: See `Turn`.
+        quit: Reason to truncate the episode after these actions; None to continue.
+        error: Reason why there is no reply. The episode is aborted, and a resumed run plays it again.
     """
 
     actions: tuple[str, ...]
@@ -68,42 +72,42 @@ class Reply:
 
 
 class Agent(ABC):
-    """A player of any number of episodes at once."""
+    """A policy that acts in any number of episodes at once."""
 
     name: str
-    """How tables and records call it."""
+    """Name in tables and records."""
 
     uses_success_labels = False
-    """Whether the player learns from the world if it succeeded, and acts on it; reports say so."""
+    """True if the agent acts on the environment's success signal; reports mention it."""
 
     one_process = False
-    """Whether all episodes must be played in one process (a model in memory, a person at the keyboard)."""
+    """True if all episodes must run in one process (a model in memory, a person at the keyboard)."""
 
     at_once: int | None = None
-    """The most episodes it can play at the same time; None for any number."""
+    """Maximum number of concurrent episodes; None for no limit."""
 
     def begin(self, seat: Seat) -> None:  # noqa: B027 (optional)
-        """Called when an episode starts."""
+        """Prepare for an episode; called after the reset."""
 
     @abstractmethod
     def act(self, seats: Sequence[Seat]) -> Sequence[Reply | None]:
-        """Reply to each seat, in order.
+        """Return the reply of each seat, in order.
 
-        A player that works on many seats at once may return None for those whose reply is not ready yet, and is
-        asked for them again; it waits itself, rather than return None for all of them time after time.
+        An agent that serves many seats concurrently may return None for seats whose reply is not ready; these are
+        passed again in the next call. It must block rather than return None for every seat.
         """
 
     def settle(self, seat: Seat) -> str | None:
-        """Called when a turn was carried out and is the last of `seat.episode.turns`.
+        """Process the turn that was just executed, which is the last of `seat.episode.turns`.
 
         Returns:
-            A reason to end the episode as truncated, or None to go on.
+            A reason to truncate the episode, or None to continue.
         """
         return None
 
     def again(self, seat: Seat) -> bool:
-        """Called when an episode has ended without an error: whether to try the same task once more."""
+        """Return True to attempt the same task again; called after an episode that ended without an error."""
         return False
 
     def end(self, seat: Seat) -> None:  # noqa: B027 (optional)
-        """Called when an episode has ended, for whatever reason."""
+        """Release the resources of an episode; called when it has ended for any reason."""

@@ -1,4 +1,4 @@
-"""What is kept of an episode: enough to score it, replay it, and train on it."""
+"""The record of an episode, complete enough to score it, replay it and train on it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from typing import Any
 
 @dataclass(slots=True)
 class Move:
-    """One action taken in the world, and what came of it."""
+    """One action executed in the environment, and its outcome.
+
+    Attributes:
+        action: The action, as passed to `env.step`.
+        reward: The reward.
+        valid: True if the environment accepted the action.
+        changed: True if the action changed the state.
+    """
 
     action: str
     reward: float
@@ -22,19 +29,22 @@ class Turn:
     """One reply of the agent and the moves that it led to.
 
     Attributes:
-        observation: what the agent was shown.
-        reply: what it said, raw.
-        thought: its reasoning, where the dialogue has any.
-        moves: the actions taken, in order; empty when the reply held none.
-        well_formed: whether the reply kept to the dialogue's format.
-        penalty: the dialogue's penalty for this turn; not part of the return.
-        agent_seconds: wall time that the agent took.
-        world_seconds: wall time that the world took.
-        token_ids: tokens that this turn added to the conversation, prompt pieces included (language agents).
-        logprobs: log-probability of each of them under the sampling policy; 0.0 where not sampled.
-        loss_mask: 1 for tokens that the policy sampled, 0 for all others.
-        state_key: the `state_key()` before the turn, where `play` was asked to keep it; not stored in files.
-        restart: whether these tokens begin a new sequence (histories that are cut) instead of continuing the last.
+        observation: The observation before the turn.
+        reply: The raw reply.
+        thought: The reasoning, where the dialogue has any.
+        moves: The executed actions, in order; empty if there were none.
+        well_formed: True if the reply follows the dialogue's format.
+        penalty: The dialogue's format penalty for this turn; not part of the return.
+        agent_seconds: Wall time of the agent, in seconds.
+        env_seconds: Wall time of the environment, in seconds.
+        token_ids: Tokens that this turn appended to the conversation, prompt included; None for agents without a
+            tokenizer.
+        logprobs: Log-probability of each of these tokens under the sampling policy; 0.0 for prompt tokens.
+        loss_mask: 1 for sampled tokens, 0 for prompt tokens.
+        restart: True if these tokens begin a new sequence (truncated histories) instead of extending the previous
+            one.
+        state_key: The environment's `state_key()` before the turn, if `play` was called with `keep_states`; not
+            stored in files.
     """
 
     observation: str
@@ -52,7 +62,7 @@ class Turn:
     state_key: Hashable | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The turn as plain data, without its state key and what is None."""
+        """Return the turn as plain data, without its state key and without fields that are None."""
         record = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "state_key"}
         record["moves"] = [asdict(move) for move in self.moves]
         return {name: value for name, value in record.items() if value is not None}
@@ -60,21 +70,21 @@ class Turn:
 
 @dataclass(slots=True)
 class Episode:
-    """One played task.
+    """The record of one attempt at a task.
 
     Attributes:
-        world: id of the world.
-        task: name of the task.
-        seed: what the episode's luck was drawn from.
-        agent: name of the agent.
-        success: whether the task was solved at the end.
-        terminated: ended by the world's rules.
-        truncated: ended by a step or turn limit.
-        error: why the episode broke off, in one sentence; None for a whole episode.
-        details: what the world's last `info` said beyond the standard keys (scores, task type).
-        final_observation: the text after the last move.
-        trials: earlier attempts at the same task, of players that try again; this episode is the last.
-        turns: the turns, in order.
+        env: Id of the environment.
+        task: Id of the task.
+        seed: Seed of all randomness of the episode.
+        agent: Name of the agent.
+        success: True if the task was solved at the end.
+        terminated: True if the episode was ended by the environment's rules.
+        truncated: True if the episode was ended by a step, turn or action limit.
+        error: Reason why the episode was aborted, in one sentence; None for a complete episode.
+        details: Entries of the last `info` beyond the standard keys (scores, task type), and entries of the agent.
+        final_observation: The observation after the last move.
+        trials: Earlier attempts at the same task, for agents that retry; this episode is the last attempt.
+        turns: The turns, in order.
     """
 
     env: str
@@ -92,31 +102,31 @@ class Episode:
 
     @property
     def total_reward(self) -> float:
-        """The undiscounted return."""
+        """Undiscounted return."""
         return sum(move.reward for turn in self.turns for move in turn.moves)
 
     @property
     def total_penalty(self) -> float:
-        """The sum of format penalties, at most 0."""
+        """Sum of the format penalties, at most 0."""
         return sum(turn.penalty for turn in self.turns)
 
     @property
     def steps(self) -> int:
-        """Actions taken in the world, refused ones included."""
+        """Number of executed actions, invalid ones included."""
         return sum(len(turn.moves) for turn in self.turns)
 
     @property
     def invalid(self) -> int:
-        """Actions that the world refused."""
+        """Number of actions that the environment rejected."""
         return sum(not move.valid for turn in self.turns for move in turn.moves)
 
     @property
     def seconds(self) -> float:
-        """Wall time of agent and world together."""
+        """Wall time of agent and environment together, in seconds."""
         return sum(turn.agent_seconds + turn.env_seconds for turn in self.turns)
 
     def to_dict(self) -> dict[str, Any]:
-        """The record as plain data, without an empty `trials`."""
+        """Return the record as plain data, without an empty `trials`."""
         record = {name: getattr(self, name) for name in self.__dataclass_fields__}
         record["turns"] = [turn.to_dict() for turn in self.turns]
         record["trials"] = [trial.to_dict() for trial in self.trials]
@@ -126,7 +136,7 @@ class Episode:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Episode:
-        """The inverse of `to_dict`; unknown keys are ignored."""
+        """Return the episode of a record written by `to_dict`; unknown keys are ignored."""
         known = {name: record[name] for name in cls.__dataclass_fields__ if name in record}
         known["trials"] = [cls.from_dict(trial) for trial in record.get("trials", ())]
         known["turns"] = [

@@ -1,4 +1,4 @@
-"""A person at the terminal: words or arrow keys in, the board in colour out, and any move can be undone."""
+"""An agent controlled by a person at the terminal: typed actions or arrow keys, a colored board, and undo."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from .base import Agent, Reply, Seat
 ARROWS = {"\x1b[A": "Up", "\x1b[B": "Down", "\x1b[C": "Right", "\x1b[D": "Left"}
 ARROWS |= {sequence.replace("[", "O"): name for sequence, name in ARROWS.items()}
 
-COMMANDS = ":undo takes a move back, :hint asks the expert, :actions lists what is possible, :quit leaves"
+COMMANDS = ":undo reverts a move, :hint asks the expert, :actions lists the admissible actions, :quit exits"
 
 
 class Quit(KeyboardInterrupt):
-    """The person has left: like Ctrl-C, no failure of the episode, and it ends the loop that plays."""
+    """The person has quit; like Ctrl-C, it ends the rollout loop and is no error of the episode."""
 
 
 class HumanAgent(Agent):
-    """Shows the world and asks for an action.
+    """Agent that shows observations to a person and asks for actions.
 
     Args:
-        console: where to show; default: the terminal.
-        read: returns the next entry, an action or a `:command`; default: the keyboard, where an arrow key is an
-            entry of its own in worlds that know directions.
+        console: Console for output; None uses the terminal.
+        read: Function that returns the next input, an action or a `:command`; its argument is True if arrow keys
+            are actions. None reads the keyboard.
     """
 
     name = "human"
@@ -43,13 +43,13 @@ class HumanAgent(Agent):
         self.read = read or Keyboard()
 
     def begin(self, seat: Seat) -> None:
-        seat.memory = []  # a snapshot before every move so far
+        seat.memory = []  # the snapshot and observation before every move so far
         self.console.print(Text(seat.env.instructions, style="dim"))
         self.console.print(Text(COMMANDS, style="dim"))
 
     def act(self, seats: Sequence[Seat]) -> list[Reply | None]:
         replies: list[Reply | None] = [None] * len(seats)
-        replies[0] = self._ask(seats[0])  # one board at a time
+        replies[0] = self._ask(seats[0])  # one episode at a time
         return replies
 
     def end(self, seat: Seat) -> None:
@@ -61,7 +61,7 @@ class HumanAgent(Agent):
         self.console.print(verdict, f"in {seat.episode.steps} moves; return {seat.episode.total_reward:.2f}")
 
     def _ask(self, seat: Seat) -> Reply:
-        past: list[tuple[Snapshot, str]] = seat.memory
+        history: list[tuple[Snapshot, str]] = seat.memory
         while True:
             self.console.print()
             self.console.print(board(seat.env, seat.observation))
@@ -70,29 +70,29 @@ class HumanAgent(Agent):
             if entry in (":q", ":quit"):
                 raise Quit
             if entry in (":u", ":undo"):
-                self._undo(seat, past)
+                self._undo(seat, history)
             elif entry in (":h", ":hint"):
                 plan = seat.env.expert_actions()
-                self.console.print(f"The expert would: {plan[0]}" if plan else "The expert sees no way from here.")
+                self.console.print(f"The expert would: {plan[0]}" if plan else "The expert has no plan from here.")
             elif entry in (":a", ":actions"):
                 self.console.print(Text(", ".join(actions) if actions is not None else "any text"))
             elif entry.startswith(":"):
                 self.console.print(COMMANDS)
             elif entry:
-                past.append((seat.env.snapshot(), seat.observation))
+                history.append((seat.env.snapshot(), seat.observation))
                 return Reply((entry,))
 
-    def _undo(self, seat: Seat, past: list[tuple[Snapshot, str]]) -> None:
-        if not past:
+    def _undo(self, seat: Seat, history: list[tuple[Snapshot, str]]) -> None:
+        if not history:
             self.console.print("Nothing to undo.")
             return
-        snapshot, seat.observation = past.pop()
+        snapshot, seat.observation = history.pop()
         seat.env.restore(snapshot)
         del seat.episode.turns[-1]
 
 
 def board(env: TextEnv[object], observation: str) -> Text:
-    """The observation, with the symbols of a board in the world's colours."""
+    """Return the observation with the symbols of board lines in the environment's colors."""
     text = Text()
     symbols = set(env.palette)
     for line in observation.splitlines(keepends=True):
@@ -103,25 +103,30 @@ def board(env: TextEnv[object], observation: str) -> Text:
 
 
 class Keyboard:
-    """Entries from a terminal or a pipe. What is typed or pasted ahead is kept for the entries that follow.
+    """Reader of inputs from a terminal or a pipe; keys typed or pasted in advance are kept for later inputs.
 
-    From the first entry on, a terminal hands over keys as they are pressed and does not echo them by itself, until
-    `restore` (at the latest when the process ends).
+    The first read puts a terminal into cbreak mode without echo, until `restore` is called or the process ends.
+
+    Args:
+        stdin: Stream to read; None uses `sys.stdin`.
     """
 
     def __init__(self, stdin: TextIO | None = None) -> None:
         self._stdin = stdin or sys.stdin
-        self._ahead: list[str] = []
-        self._before: Any = None
+        self._unread: list[str] = []
+        self._saved_mode: Any = None
 
     def __call__(self, arrows: bool) -> str:
-        """The next entry.
+        """Return the next input: a line, or the action of an arrow key.
 
-        At a terminal, an arrow key counts at once where `arrows` is set; anything else is a line ended by Enter.
-        From a pipe, a line. The end of input raises `Quit`.
+        Args:
+            arrows: Return an arrow key at once, without Enter (terminals only).
+
+        Raises:
+            Quit: The input has ended.
         """
         if self._stdin.isatty() and os.name == "posix":
-            self._take_over()
+            self._set_cbreak()
             _echo("> ")
             return self._read_keys(arrows)
         _echo("> ")
@@ -131,27 +136,27 @@ class Keyboard:
         return line
 
     def restore(self) -> None:
-        """Give the terminal back as it was."""
-        if self._before is not None:
+        """Restore the terminal's original mode."""
+        if self._saved_mode is not None:
             import termios
 
-            termios.tcsetattr(self._stdin.fileno(), termios.TCSADRAIN, self._before)
-            self._before = None
+            termios.tcsetattr(self._stdin.fileno(), termios.TCSADRAIN, self._saved_mode)
+            self._saved_mode = None
 
-    def _take_over(self) -> None:
+    def _set_cbreak(self) -> None:
         import termios
         import tty
 
-        if self._before is None:
-            self._before = termios.tcgetattr(self._stdin.fileno())
-            tty.setcbreak(self._stdin.fileno(), termios.TCSADRAIN)  # what was typed ahead is kept
+        if self._saved_mode is None:
+            self._saved_mode = termios.tcgetattr(self._stdin.fileno())
+            tty.setcbreak(self._stdin.fileno(), termios.TCSADRAIN)  # unlike the default, keeps unread input
             atexit.register(self.restore)
 
     def _read_keys(self, arrows: bool) -> str:
         typed = ""
         while True:
             key = self._next_key()
-            if key in ("", "\x04"):  # the end of input, Ctrl-D
+            if key in ("", "\x04"):  # end of input, Ctrl-D
                 _echo("\n")
                 raise Quit
             if key in ("\r", "\n"):
@@ -169,11 +174,11 @@ class Keyboard:
                 _echo(key)
 
     def _next_key(self) -> str:
-        """One character, or one escape sequence."""
-        if not self._ahead:
+        """Return one character or one escape sequence; "" at the end of input."""
+        if not self._unread:
             data = os.read(self._stdin.fileno(), 1024).decode("utf-8", "ignore")
-            self._ahead = _KEYS.findall(data)[::-1]
-        return self._ahead.pop() if self._ahead else ""
+            self._unread = _KEYS.findall(data)[::-1]
+        return self._unread.pop() if self._unread else ""
 
 
 _KEYS = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)

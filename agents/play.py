@@ -1,4 +1,4 @@
-"""The one loop that everything uses: players act, worlds answer, episodes are kept."""
+"""The rollout loop: agents act, environments step, episodes are recorded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ _STANDARD_INFO = frozenset({"task", "success", "valid", "changed", "admissible_a
 
 
 class Job(NamedTuple):
-    """One episode to play: `task` None lets `seed` draw it."""
+    """One episode to play.
+
+    Attributes:
+        task: Id of the task; None draws one from `seed`.
+        seed: Seed of the episode.
+    """
 
     task: str | None
     seed: int
@@ -32,33 +37,34 @@ def play(
     max_turns: int | None = None,
     keep_states: bool = False,
 ) -> Iterator[Episode]:
-    """Play `jobs` on `envs`, as many at once as there are environments, and yield episodes as they end.
+    """Play `jobs` on `envs`, one episode per environment at a time, and yield episodes as they end.
 
-    What an episode is does not depend on how many are played beside it or in which order.
+    An episode depends neither on the number of concurrent episodes nor on their order.
 
     Args:
-        agent: the player.
-        envs: interchangeable environments of one world (`gym.make(id)`, wrapped or not).
-        jobs: what to play; taken one by one as environments fall free.
-        max_turns: replies after which an episode is truncated; None for the world's own limit only.
-        keep_states: note the world's `state_key()` in every turn, as anchor-state credit needs it.
+        agent: The agent.
+        envs: Interchangeable environments of one id (`gym.make(id)`, wrapped or not).
+        jobs: The episodes to play; each is taken when an environment becomes free.
+        max_turns: Replies after which an episode is truncated; None for the environment's own limit only.
+        keep_states: Record the environment's `state_key()` in every turn, as anchor-state credit requires.
 
     Yields:
-        Finished episodes. One whose world or player raised carries the reason in `error` and the turns so far.
+        Finished episodes. If the environment or the agent raised, `error` has the reason and `turns` has the turns
+        until then.
 
     Raises:
-        Stop: the player cannot go on at all; the episodes under way are abandoned.
+        Stop: The agent cannot continue at all; episodes in progress are discarded.
     """
-    waiting = iter(jobs)
+    pending = iter(jobs)
     free: list[TextEnv[Any]] = [env.unwrapped for env in reversed(envs)]  # type: ignore[misc]
     seats: list[Seat] = []
     while True:
         while free:
-            job = next(waiting, None)
+            job = next(pending, None)
             if job is None:
                 break
             env = free.pop()
-            seat = _sit(agent, env, job)
+            seat = _start(agent, env, job)
             if seat.episode.error is not None:
                 free.append(env)
                 yield seat.episode
@@ -68,45 +74,46 @@ def play(
             return
         now = time.perf_counter()
         for seat in seats:
-            seat.asked = seat.asked or now
+            seat.waiting_since = seat.waiting_since or now
         try:
             replies = agent.act(seats)
         except Stop:
             raise
         except Exception as error:
             for seat in seats:
-                seat.episode.error = _reason("the player", error)
+                seat.episode.error = _reason("the agent", error)
             replies = [None] * len(seats)
         now = time.perf_counter()
-        staying = []
+        remaining = []
         for seat, reply in zip(seats, replies, strict=True):
             if reply is not None:
                 key = seat.env.state_key() if keep_states else None
-                _carry_out(agent, seat, reply, now - seat.asked, max_turns)
-                seat.asked = 0.0
+                _execute(agent, seat, reply, now - seat.waiting_since, max_turns)
+                seat.waiting_since = 0.0
                 if keep_states and seat.episode.turns:
                     seat.episode.turns[-1].state_key = key
             episode = seat.episode
             over = episode.terminated or episode.truncated or episode.error is not None
             if not over or _retry(agent, seat):
-                staying.append(seat)
+                remaining.append(seat)
             else:
                 agent.end(seat)
                 free.append(seat.env)
                 yield seat.episode
-        seats = staying
+        seats = remaining
 
 
-def _sit(agent: Agent, env: TextEnv[Any], job: Job) -> Seat:
+def _start(agent: Agent, env: TextEnv[Any], job: Job) -> Seat:
     env_id = env.spec.id if env.spec is not None else type(env).__name__
     episode = Episode(env=env_id, task=job.task or "", seed=job.seed, agent=agent.name)
+    # The string "player" is part of the seed: changing it would change every recorded result.
     seat = Seat(env, "", {}, episode, random.Random(stable_seed("player", job.seed, job.task)))
-    _open(agent, seat, job)
+    _reset(agent, seat, job)
     return seat
 
 
 def _retry(agent: Agent, seat: Seat) -> bool:
-    """Let a player that wants to try the task again do so, with new luck."""
+    """Start another trial of the task, with a new seed, if the agent requests one; return True if it started."""
     last = seat.episode
     if last.error is not None or not agent.again(seat):
         return False
@@ -114,23 +121,24 @@ def _retry(agent: Agent, seat: Seat) -> bool:
     trials = [*last.trials, last]
     last.trials = []
     seat.episode = Episode(last.env, last.task, last.seed, last.agent, trials=trials)
-    _open(agent, seat, Job(last.task, stable_seed("trial", len(trials), last.seed) >> 33))
+    _reset(agent, seat, Job(last.task, stable_seed("trial", len(trials), last.seed) >> 33))
     return seat.episode.error is None
 
 
-def _open(agent: Agent, seat: Seat, job: Job) -> None:
+def _reset(agent: Agent, seat: Seat, job: Job) -> None:
     episode = seat.episode
     try:
         options = None if job.task is None else {"task": job.task}
         seat.observation, seat.info = seat.env.reset(seed=job.seed, options=options)
         episode.task = seat.env.task
-        _look(seat)
+        _record_state(seat)
         agent.begin(seat)
     except Exception as error:
         episode.error = _reason("opening the task", error)
 
 
-def _carry_out(agent: Agent, seat: Seat, reply: Reply, agent_seconds: float, max_turns: int | None) -> None:
+def _execute(agent: Agent, seat: Seat, reply: Reply, agent_seconds: float, max_turns: int | None) -> None:
+    """Execute a reply's actions in the environment and append the turn to the episode."""
     episode = seat.episode
     if reply.error is not None:
         episode.error = reply.error
@@ -158,18 +166,18 @@ def _carry_out(agent: Agent, seat: Seat, reply: Reply, agent_seconds: float, max
                 episode.terminated, episode.truncated = terminated, truncated
                 break
     except Exception as error:
-        episode.error = _reason("the world", error)
+        episode.error = _reason("the environment", error)
     turn.env_seconds = round(time.perf_counter() - start, 6)
-    why = reply.quit or agent.settle(seat)
+    reason = reply.quit or agent.settle(seat)
     if max_turns is not None and len(episode.turns) >= max_turns:
-        why = why or f"the {max_turns} turns are spent"
-    _look(seat)
-    if why is not None and not (episode.terminated or episode.truncated):
+        reason = reason or f"the {max_turns} turns are spent"
+    _record_state(seat)
+    if reason is not None and not (episode.terminated or episode.truncated):
         episode.truncated = True
-        episode.details["ended"] = why
+        episode.details["ended"] = reason
 
 
-def _look(seat: Seat) -> None:
+def _record_state(seat: Seat) -> None:
     seat.episode.final_observation = seat.observation
     seat.episode.success = bool(seat.info["success"])
     seat.episode.details |= _details(seat.info)

@@ -1,4 +1,4 @@
-"""The two players that every result is read against: chance below, the world's own solver above."""
+"""The two reference agents of every result: random actions below, the environment's own solver above."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .base import Agent, Reply, Seat
 
 
 class RandomAgent(Agent):
-    """Draws uniformly from the admissible actions."""
+    """Agent that draws uniformly from the admissible actions."""
 
     name = "random"
 
@@ -17,9 +17,10 @@ class RandomAgent(Agent):
 
 
 class ExpertAgent(Agent):
-    """Takes the first action of the world's own plan, and plans again every turn, as chance demands.
+    """Agent that takes the first action of the environment's own plan.
 
-    Where no plan leads to success it plays like `random`.
+    It replans every turn, as stochastic environments require. In states without a plan to success it acts as
+    `RandomAgent`.
     """
 
     name = "expert"

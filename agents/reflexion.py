@@ -1,4 +1,4 @@
-"""Reflexion (Shinn et al., 2023, arXiv:2303.11366): try, look back on the failure, try again."""
+"""Reflexion (Shinn et al., 2023, arXiv:2303.11366): retry a failed task with reflections on the failures."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from typing import Any
 
 from .base import Reply, Seat
 from .engines.base import Completion, Message
-from .language import LanguageAgent, Talk
+from .language import ChatState, LanguageAgent
 
-LOOK_BACK = (
+REFLECTION_PROMPT = (
     "You tried a task in the world described below and did not solve it. Read the record of the attempt, say what"
     " went wrong, and write a short plan for the next attempt that avoids it. Answer with the plan only, in a few"
     " sentences."
 )
-MEMORY = 3
-"""How many of the latest reflections are shown (the paper's setting, and T-STAR's)."""
+MAX_REFLECTIONS = 3
+"""Number of latest reflections in the prompt (the setting of the paper and of T-STAR)."""
 
 
 @dataclass(slots=True)
-class Trial(Talk):
-    """A conversation that knows the reflections on earlier trials.
+class TrialState(ChatState):
+    """The conversation of one trial, with the reflections on earlier trials.
 
     Attributes:
-        reflections: what was noted after each failed trial, the oldest first.
-        record: the last failed trial as text, while the reflection on it is still to be written.
+        reflections: The reflection on each failed trial, oldest first.
+        transcript: The last failed trial as text, until the reflection on it has been sampled; else None.
     """
 
     reflections: list[str] = field(default_factory=list)
-    record: str | None = None
+    transcript: str | None = None
 
 
 class Reflexion(LanguageAgent):
-    """Plays a task up to `trials` times, with the reflections on its failures in mind.
+    """Agent that attempts a task up to `trials` times, with reflections on its failures in the prompt.
 
-    It learns from the world whether a trial succeeded, so its results use success labels, which reports say. The
-    episode that counts is the last trial; the earlier ones are kept in its `trials`, and `details` tells the
+    It retries depending on the environment's success signal, so its results use success labels, which reports
+    mention. The recorded episode is the last trial; its `trials` are the earlier ones, and its `details` have the
     number of the trial and the latest reflection.
 
     Args:
-        trials: attempts at most, the first one included.
-        settings: see `LanguageAgent`.
+        trials: Maximum number of attempts, the first one included.
+        settings: See `LanguageAgent`.
     """
 
     uses_success_labels = True
@@ -50,48 +50,46 @@ class Reflexion(LanguageAgent):
         self.trials = trials
 
     def begin(self, seat: Seat) -> None:
-        before = seat.memory
+        previous = seat.memory
         super().begin(seat)
-        talk: Talk = seat.memory
-        trial = seat.memory = Trial(talk.name, talk.messages)
-        if isinstance(before, Trial):
-            trial.reflections, trial.record = before.reflections, before.record
-            trial.usage = before.usage  # what earlier trials have cost counts too
+        chat: ChatState = seat.memory
+        trial = seat.memory = TrialState(chat.name, chat.messages)
+        if isinstance(previous, TrialState):
+            trial.reflections, trial.transcript = previous.reflections, previous.transcript
+            trial.usage = previous.usage  # usage accumulates over the trials of a task
         seat.episode.details["trial"] = len(seat.episode.trials) + 1
 
     def again(self, seat: Seat) -> bool:
         episode = seat.episode
         if episode.success or len(episode.trials) + 1 >= self.trials:
             return False
-        seat.memory.record = _record(seat)
+        seat.memory.transcript = _transcript(seat)
         return True
 
     def ask(self, seat: Seat, text: str | None = None) -> Reply | None:
-        trial: Trial = seat.memory
-        if trial.record is None:
+        trial: TrialState = seat.memory
+        if trial.transcript is None:
             return super().ask(seat, text)
-        self.aside(seat, LOOK_BACK, trial.record, "reflection")
+        self.ask_separately(seat, REFLECTION_PROMPT, trial.transcript, "reflection")
         return None
 
-    def hear(self, seat: Seat, completion: Completion) -> Reply | None:
-        trial: Trial = seat.memory
-        if trial.record is None or completion.finish == "error":
-            return super().hear(seat, completion)
-        trial.record = None
+    def receive(self, seat: Seat, completion: Completion) -> Reply | None:
+        trial: TrialState = seat.memory
+        if trial.transcript is None or completion.finish == "error":
+            return super().receive(seat, completion)
+        trial.transcript = None
         trial.reflections.append(completion.text.strip())
-        recent = trial.reflections[-MEMORY:]
+        recent = trial.reflections[-MAX_REFLECTIONS:]
         first = len(trial.reflections) - len(recent) + 1
         notes = [f"After attempt {k}: {text}" for k, text in enumerate(recent, first)]
-        told = f"{trial.messages[0].content}\n\nWhat you noted about earlier attempts at this task:\n" + "\n".join(
-            notes
-        )
-        trial.messages[0] = Message("system", told)
+        heading = f"{trial.messages[0].content}\n\nWhat you noted about earlier attempts at this task:\n"
+        trial.messages[0] = Message("system", heading + "\n".join(notes))
         seat.episode.details["reflection"] = trial.reflections[-1]
         return self.ask(seat)
 
 
-def _record(seat: Seat) -> str:
-    """The failed attempt as text."""
+def _transcript(seat: Seat) -> str:
+    """Return the failed trial as text."""
     episode = seat.episode
     lines = [seat.env.instructions, ""]
     for turn in episode.turns:

@@ -1,9 +1,10 @@
-"""The players by name, and how each is put together."""
+"""Registry of agents by name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from importlib import import_module
 from typing import Any
 
 from ..envs.errors import ConfigurationError, unknown_name
@@ -11,44 +12,44 @@ from ..envs.plugins import plugin_class
 from .base import Agent
 from .dialogue import make_dialogue
 from .engines.base import Engine, Sampling
+from .engines.registry import ENGINES
 from .human import HumanAgent
 from .reference import ExpertAgent, RandomAgent
 
 
 @dataclass(frozen=True)
-class Language:
-    """How a language agent of the table is made.
+class LanguageAgentSpec:
+    """Class and settings of a language agent.
 
     Attributes:
-        module, cls: where its class lives; imported when one is made.
-        dialogue: name of its dialogue.
-        settings: arguments of the class.
-        defaults: dialogue settings that differ from the dialogue's own.
+        module: Module of its class within this package; imported on first use.
+        cls: Name of its class.
+        dialogue: Name of its default dialogue.
+        settings: Arguments of the class.
     """
 
     module: str
     cls: str
     dialogue: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
-MODEL_FREE_AGENTS: dict[str, type[Agent]] = {"random": RandomAgent, "expert": ExpertAgent, "human": HumanAgent}
+MODEL_FREE_AGENTS: dict[str, type[Agent]] = {kind.name: kind for kind in (RandomAgent, ExpertAgent, HumanAgent)}
 
-LANGUAGE_AGENTS: dict[str, Language] = {
-    "direct": Language("language", "LanguageAgent", "plain"),
-    "think": Language("language", "LanguageAgent", "think"),
-    "no_think": Language("language", "LanguageAgent", "no_think"),
-    "tags": Language("language", "LanguageAgent", "tags"),
-    "react": Language("language", "LanguageAgent", "react", {"examples": 3}),
-    "reflexion": Language("reflexion", "Reflexion", "react", {"examples": 3}),
-    "search_o1": Language("search_o1", "SearchO1", "search_o1"),
+LANGUAGE_AGENTS: dict[str, LanguageAgentSpec] = {
+    "direct": LanguageAgentSpec("language", "LanguageAgent", "plain"),
+    "think": LanguageAgentSpec("language", "LanguageAgent", "think"),
+    "no_think": LanguageAgentSpec("language", "LanguageAgent", "no_think"),
+    "tags": LanguageAgentSpec("language", "LanguageAgent", "tags"),
+    "react": LanguageAgentSpec("language", "LanguageAgent", "react", {"examples": 3}),
+    "reflexion": LanguageAgentSpec("reflexion", "Reflexion", "react", {"examples": 3}),
+    "search_o1": LanguageAgentSpec("search_o1", "SearchO1", "search_o1"),
 }
-"""ReAct and Reflexion are shown three examples and decode greedily, as in the protocol of T-STAR."""
+"""ReAct and Reflexion have three examples in the prompt and decode greedily, as in the protocol of T-STAR."""
 
 
 def agent_names() -> list[str]:
-    """All names of the table."""
+    """Return the names of all built-in agents."""
     return [*MODEL_FREE_AGENTS, *LANGUAGE_AGENTS]
 
 
@@ -61,18 +62,18 @@ def make_agent(
     sampling: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Agent:
-    """The player of a name: one of the table's, a plug-in's, or the class at a path `module:attr`.
+    """Make an agent by name.
 
     Args:
-        name: what to make.
-        engine: the model of language agents.
-        dialogue_name: a dialogue to use instead of the agent's own: by name, or a plug-in's, or by path.
-        dialogue: settings of the dialogue; those that the agent's dialogue does not know are an error.
-        sampling: settings of `Sampling`.
-        settings: further arguments of the agent's class, such as `examples` or `trials`.
+        name: Name of a built-in or plug-in agent, or the path `module:attr` of a class.
+        engine: Engine of a language agent; the others ignore it.
+        dialogue_name: Name or path of a dialogue; None uses the agent's default dialogue.
+        dialogue: Settings of the dialogue.
+        sampling: Settings of `Sampling`.
+        settings: Further arguments of the agent's class, such as `examples` or `trials`.
 
     Raises:
-        ConfigurationError: unknown name or setting; a language agent without an engine.
+        ConfigurationError: The name or a setting is unknown, or a language agent has no engine.
     """
     if name in MODEL_FREE_AGENTS:
         return MODEL_FREE_AGENTS[name]()
@@ -83,21 +84,19 @@ def make_agent(
         return kind()
     if engine is None:
         raise ConfigurationError(
-            f"agent {name!r} needs a model: say --engine (transformers, vllm, openai) and --model, such as"
+            f"agent {name!r} needs a model: pass --engine ({', '.join(ENGINES)}) and --model, such as"
             " --engine transformers --model Qwen/Qwen2.5-0.5B-Instruct."
         )
-    from importlib import import_module
-
-    row = LANGUAGE_AGENTS[name]
-    module = import_module(f".{row.module}", __package__)
-    made: Agent = getattr(module, row.cls)(
+    spec = LANGUAGE_AGENTS[name]
+    module = import_module(f".{spec.module}", __package__)
+    agent: Agent = getattr(module, spec.cls)(
         name,
         engine,
-        make_dialogue(dialogue_name or row.dialogue, {**row.defaults, **(dialogue or {})}),
+        make_dialogue(dialogue_name or spec.dialogue, dialogue),
         _sampling(sampling or {}),
-        **{**row.settings, **settings},
+        **{**spec.settings, **settings},
     )
-    return made
+    return agent
 
 
 def _sampling(options: Mapping[str, Any]) -> Sampling:

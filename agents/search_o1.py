@@ -1,4 +1,4 @@
-"""Search-o1 (Li et al., 2025, arXiv:2501.05366): search while reasoning; a second call reads what was found."""
+"""Search-o1 (Li et al., 2025, arXiv:2501.05366): search while reasoning; a second call condenses the documents."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Any
 from .base import Reply, Seat
 from .dialogue.search_o1 import BEGIN_QUERY, BEGIN_RESULT, END_QUERY, END_RESULT, QUERY
 from .engines.base import Completion
-from .language import LanguageAgent, Talk
+from .language import ChatState, LanguageAgent
 
 _FINDING = "**Final Information**"
 
-READ = (
+READING_PROMPT = (
     "You help someone who reasons towards the answer of a question and has just searched. Read the documents, and"
     " keep only what helps the next step of the reasoning. Write it, briefly and in your own words, under the"
     f" heading {_FINDING}. If nothing in them helps, write there: No helpful information found."
 )
-LIMIT = "The search limit is reached. Answer from what you know by now."
-REPEATED = "You have searched for this already. Look at the earlier result, or search for something else."
+LIMIT_NOTICE = "The search limit is reached. Answer from what you know by now."
+REPETITION_NOTICE = "You have searched for this already. Look at the earlier result, or search for something else."
 
 
 @dataclass(slots=True)
-class Research(Talk):
-    """A conversation with what has been asked so far.
+class SearchState(ChatState):
+    """A conversation with the queries made so far.
 
     Attributes:
-        queries: normalised queries made.
-        reading: whether a call that reads documents is under way.
+        queries: The queries made, normalized.
+        reading: True while a request that condenses documents is in progress.
     """
 
     queries: set[str] = field(default_factory=set)
@@ -35,11 +35,14 @@ class Research(Talk):
 
 
 class SearchO1(LanguageAgent):
-    """Reasons with searches. The documents found are read by a separate call, whose findings alone are inserted.
+    """Agent that searches while it reasons.
+
+    A separate request condenses the retrieved documents, and only its result enters the conversation.
 
     Args:
-        searches: searches an episode at most (5 for single-hop questions in the paper, 10 for multi-hop).
-        settings: see `LanguageAgent`; the dialogue is always `SearchO1Dialogue`.
+        searches: Maximum number of searches per episode (the paper has 5 for single-hop questions, 10 for
+            multi-hop).
+        settings: See `LanguageAgent`; the dialogue is always `SearchO1Dialogue`.
     """
 
     def __init__(self, *args: Any, searches: int = 10, **settings: Any) -> None:
@@ -48,46 +51,46 @@ class SearchO1(LanguageAgent):
 
     def begin(self, seat: Seat) -> None:
         super().begin(seat)
-        talk: Talk = seat.memory
-        seat.memory = Research(talk.name, talk.messages)
+        chat: ChatState = seat.memory
+        seat.memory = SearchState(chat.name, chat.messages)
 
     def ask(self, seat: Seat, text: str | None = None) -> Reply | None:
-        talk: Research = seat.memory
-        searched = bool(seat.episode.turns) and talk.messages[-1].content.rstrip().endswith(END_QUERY)
+        chat: SearchState = seat.memory
+        searched = bool(seat.episode.turns) and chat.messages[-1].content.rstrip().endswith(END_QUERY)
         if text is None and searched and seat.info["valid"]:
-            talk.reading = True
-            query = QUERY.findall(talk.messages[-1].content)[-1].strip()
-            reasoning = _compress([m.content for m in talk.messages if m.role == "assistant"])
+            chat.reading = True
+            query = QUERY.findall(chat.messages[-1].content)[-1].strip()
+            reasoning = _compress([m.content for m in chat.messages if m.role == "assistant"])
             user = f"Reasoning so far:\n{reasoning}\n\nQuery: {query}\n\nDocuments:\n{seat.observation.strip()}"
-            self.aside(seat, READ, user, "reading")
+            self.ask_separately(seat, READING_PROMPT, user, "reading")
             return None
         return super().ask(seat, text)
 
-    def hear(self, seat: Seat, completion: Completion) -> Reply | None:
-        talk: Research = seat.memory
-        if talk.reading and completion.finish != "error":
-            talk.reading = False
+    def receive(self, seat: Seat, completion: Completion) -> Reply | None:
+        chat: SearchState = seat.memory
+        if chat.reading and completion.finish != "error":
+            chat.reading = False
             finding = completion.text.rpartition(_FINDING)[2].strip(" \n:*")
             return self.ask(seat, f"{BEGIN_RESULT}\n{finding or 'No helpful information found.'}\n{END_RESULT}")
-        mark = talk.mark
-        reply = super().hear(seat, completion)
+        mark = chat.mark
+        reply = super().receive(seat, completion)
         if reply is None or not reply.actions or not reply.actions[0].startswith("<search>"):
             return reply
         query = " ".join(reply.actions[0].lower().split())
-        if query not in talk.queries and len(talk.queries) < self.searches:
-            talk.queries.add(query)
+        if query not in chat.queries and len(chat.queries) < self.searches:
+            chat.queries.add(query)
             return reply
-        notice = REPEATED if query in talk.queries else LIMIT
-        if self.dialogue.max_turns is not None and len(talk.users) >= self.dialogue.max_turns:
+        notice = REPETITION_NOTICE if query in chat.queries else LIMIT_NOTICE
+        if self.dialogue.max_turns is not None and len(chat.users) >= self.dialogue.max_turns:
             return replace(reply, actions=(), quit=f"the {self.dialogue.max_turns} turns are spent")
-        talk.mark = mark  # the exchange belongs to the turn that follows
+        chat.mark = mark  # the tokens of this exchange are recorded with the next turn
         return self.ask(seat, f"{BEGIN_RESULT}\n{notice}\n{END_RESULT}")
 
 
 def _compress(steps: list[str]) -> str:
-    """The first step, the last four, and every step that searched; gaps are marked."""
+    """Return the first step, the last four and every step with a query, with gaps marked by an ellipsis."""
     kept = [i for i, step in enumerate(steps) if i == 0 or i >= len(steps) - 4 or BEGIN_QUERY in step]
     lines: list[str] = []
-    for before, i in zip([-1, *kept], kept, strict=False):
-        lines += [*(["..."] if i > before + 1 else []), steps[i].strip()]
+    for previous, i in zip([-1, *kept], kept, strict=False):
+        lines += [*(["..."] if i > previous + 1 else []), steps[i].strip()]
     return "\n\n".join(lines)

@@ -1,4 +1,4 @@
-"""One episode in the terminal, played by a person or watched."""
+"""One episode in the terminal, played by a person or by an agent on display."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from .play import Job, play
 from .registry import make_agent
 
 
-class Watched(Agent):
-    """Shows every move of another player.
+class DisplayedAgent(Agent):
+    """Wrapper that prints every move of another agent.
 
     Args:
-        player: who plays.
-        pause: seconds between moves.
+        inner: The agent that acts.
+        console: Console for output.
+        pause: Pause between moves, in seconds.
     """
 
     one_process = True
@@ -62,20 +63,29 @@ def play_in_terminal(
     console: Console,
     pause: float = 0.0,
 ) -> int:
-    """Play one episode.
+    """Play one episode in the terminal.
+
+    Args:
+        env_id: Id of the environment.
+        agent: Name of the agent.
+        task: Id of the task; None draws one from the seed.
+        seed: Seed of the episode, not negative; None draws one.
+        options: Settings of the environment.
+        console: Console for output.
+        pause: Pause between the moves of an agent other than `human`, in seconds.
 
     Returns:
-        Exit status: 0, also when the person left; 1 when the episode broke off.
+        Exit status: 0 if the episode ended or the person quit, 1 if the episode was aborted by an error.
 
     Raises:
-        ConfigurationError: unknown world, option, task or agent.
+        ConfigurationError: The environment, an option, the task or the agent is unknown, or the seed is negative.
     """
     if seed is not None and seed < 0:
-        raise ConfigurationError(f"a seed must not be negative, but is {seed}.")
+        raise ConfigurationError(f"seed must not be negative, but is {seed}.")
     env = make_env(env_id, **options)
     if task is not None:
-        env.reset(seed=0, options={"task": task})  # a wrong name is the caller's error, not the episode's
-    chosen = HumanAgent(console) if agent == "human" else Watched(make_agent(agent), console, pause)
+        env.reset(seed=0, options={"task": task})  # raises on an unknown task instead of recording an error
+    chosen = HumanAgent(console) if agent == "human" else DisplayedAgent(make_agent(agent), console, pause)
     seed = secrets.randbits(31) if seed is None else seed
     try:
         (episode,) = play(chosen, [env], [Job(task, seed)])

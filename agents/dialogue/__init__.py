@@ -1,39 +1,12 @@
-"""Dialogues: how a world speaks to a language model."""
+"""Dialogues: rendering of observations as chat messages, and parsing of replies into actions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any
-
-from ...envs.errors import unknown_name
-from ...envs.plugins import plugin_class
 from .base import Dialogue, Parsed
 from .plain import Plain
 from .react import ReAct
-from .search_o1 import SearchO1Dialogue
+from .registry import DIALOGUES, make_dialogue
 from .tags import Tags
 from .think import NoThink, Think
-
-DIALOGUES: dict[str, type[Dialogue]] = {
-    kind.name: kind for kind in (Think, NoThink, ReAct, Tags, Plain, SearchO1Dialogue)
-}
-
-
-def make_dialogue(name: str, options: Mapping[str, Any] | None = None) -> Dialogue:
-    """The dialogue of a name, a plug-in's, or the class at a path `module:attr`, with its settings.
-
-    Raises:
-        ConfigurationError: unknown name or setting, or a value that cannot work.
-    """
-    kind = DIALOGUES.get(name) or plugin_class(Dialogue, name)  # type: ignore[type-abstract]
-    if kind is None:
-        raise unknown_name("dialogue", name, DIALOGUES)
-    known = [field.name for field in fields(kind)]
-    for option in options or {}:
-        if option not in known:
-            raise unknown_name(f"setting of dialogue {name}", option, known)
-    return kind(**(options or {}))
-
 
 __all__ = ["DIALOGUES", "Dialogue", "NoThink", "Parsed", "Plain", "ReAct", "Tags", "Think", "make_dialogue"]

@@ -1,8 +1,8 @@
-"""How a world speaks to a language model, the same in evaluation and in training.
+"""Interface of dialogues, which are the same objects in evaluation and in training.
 
-A dialogue renders what the model is told (a system message once, a user message every turn) and reads actions out
-of what it says. Both directions are pure functions of the episode so far: what is sampled under is what is
-trained on.
+A dialogue renders an environment as chat messages (a system message once, a user message every turn) and parses
+replies into actions. Both directions are pure functions of the episode so far, so that training uses exactly the
+prompts of sampling.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from ...envs.core import TextEnv
 from ...envs.errors import ConfigurationError
 from ..episode import Turn
 
+HISTORIES = ("full", "window", "single")
+"""Values of `Dialogue.history`."""
+
 
 class Parsed(NamedTuple):
-    """What a reply says.
+    """A parsed reply.
 
     Attributes:
-        actions: the actions in it, in order; empty when it cannot be read.
-        thought: the reasoning in it, if the dialogue has any.
-        well_formed: whether the reply keeps to the format.
+        actions: The actions, in order; empty if the reply cannot be parsed.
+        thought: The reasoning, if there is any.
+        well_formed: True if the reply follows the format.
     """
 
     actions: tuple[str, ...]
@@ -32,18 +35,20 @@ class Parsed(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Dialogue(ABC):
-    """Settings that all dialogues share; the defaults are those of RAGEN (arXiv:2504.20073).
+    """Base class of dialogues, with the settings that all share.
+
+    The defaults are those of RAGEN (arXiv:2504.20073).
 
     Attributes:
-        max_turns: replies an episode; None for no limit of the dialogue's own.
-        max_actions_per_turn: actions executed in one turn; further ones are dropped.
-        max_actions: accepted actions an episode; None for no limit beside the world's own.
-        format_penalty: added to the episode's penalty account (not to its return) once for every turn that is
-            malformed or holds an action the world refuses.
-        history: "full": the whole conversation; "window": the last `window` turns as messages; "single": one
-            message that sums up the last `window` turns as text.
-        window: how many turns are shown, the current one included, unless `history` is "full".
-        show_reward: tell the model the reward of its last turn.
+        max_turns: Maximum number of replies per episode; None for no limit.
+        max_actions_per_turn: Maximum number of actions executed per turn; further ones are dropped.
+        max_actions: Maximum number of valid actions per episode; None for the environment's limit only.
+        format_penalty: Penalty, at most 0, of each turn that is malformed or has an invalid action. It is recorded
+            as the turn's penalty and is not part of the return.
+        history: Earlier turns in the prompt. "full": the whole conversation; "window": the last `window` turns as
+            messages; "single": one message that summarizes the last `window` turns as text.
+        window: Number of turns in the prompt, the current one included, unless `history` is "full".
+        show_reward: Include the reward of the last turn in the next user message.
     """
 
     max_turns: int | None = None
@@ -55,14 +60,15 @@ class Dialogue(ABC):
     show_reward: bool = False
 
     name: ClassVar[str]
+    """Name in the registry."""
     prefill: ClassVar[str] = ""
-    """What every reply is made to begin with, where the engine can."""
+    """Forced beginning of every reply, for engines with a tokenizer."""
     stop: ClassVar[tuple[str, ...]] = ()
-    """Texts that end a reply."""
+    """Stop texts of replies."""
 
     def __post_init__(self) -> None:
-        if self.history not in ("full", "window", "single"):
-            raise ConfigurationError(f'history must be "full", "window" or "single", not {self.history!r}.')
+        if self.history not in HISTORIES:
+            raise ConfigurationError(f"history must be one of {', '.join(HISTORIES)}, not {self.history!r}.")
         for option in ("max_turns", "max_actions_per_turn", "max_actions", "window"):
             value = getattr(self, option)
             if value is not None and (not isinstance(value, int) or value < 1):
@@ -70,24 +76,24 @@ class Dialogue(ABC):
         if self.format_penalty > 0:
             raise ConfigurationError(f"format_penalty must not be positive, but is {self.format_penalty}.")
 
-    # ------------------------------------------------------------------ what a dialogue defines
+    # ------------------------------------------------------------------ defined by subclasses
 
     @abstractmethod
     def format_rules(self) -> str:
-        """How the model should answer, in one or two sentences."""
+        """Return the instructions on the format of a reply, in one or two sentences."""
 
     @abstractmethod
     def parse(self, reply: str) -> Parsed:
-        """Read a reply (prefill included). Total: any text in, never an exception."""
+        """Parse a reply, prefill included. Accepts any text and never raises."""
 
     def demonstrate(self, thought: str, action: str) -> str:
-        """A reply as this dialogue wants it, for examples."""
+        """Return a well-formed reply with a thought and an action, for examples."""
         return action
 
-    # ------------------------------------------------------------------ what the model is told
+    # ------------------------------------------------------------------ prompts
 
     def system(self, env: TextEnv[Any]) -> str:
-        """The system message."""
+        """Return the system message."""
         parts = [env.instructions, self.format_rules()]
         if self.max_actions_per_turn > 1:
             parts.append(f"A reply may hold up to {self.max_actions_per_turn} actions.")
@@ -96,11 +102,11 @@ class Dialogue(ABC):
         return "\n".join(parts)
 
     def user(self, observation: str, turns: list[Turn]) -> str:
-        """The message of the next turn.
+        """Return the user message of the next turn.
 
         Args:
-            observation: the world's current text.
-            turns: the turns so far.
+            observation: The current observation.
+            turns: The turns so far.
         """
         lines = []
         if turns and self.show_reward:
@@ -115,7 +121,7 @@ class Dialogue(ABC):
         return "\n".join(lines)
 
     def summary(self, observation: str, turns: list[Turn]) -> str:
-        """The one message of `history="single"`: the last turns as text, then the current one."""
+        """Return the user message of `history="single"`: the last turns as text, then the current one."""
         lines = []
         first = max(0, len(turns) - (self.window - 1))
         for k, turn in enumerate(turns[first:], first + 1):
@@ -127,18 +133,18 @@ class Dialogue(ABC):
     # ------------------------------------------------------------------ budgets and penalties
 
     def actions_left(self, turns: list[Turn]) -> int | None:
-        """Accepted actions that may still be taken; refused ones cost none."""
+        """Return the remaining budget of valid actions, of which invalid ones use none; None for no limit."""
         if self.max_actions is None:
             return None
         return max(0, self.max_actions - sum(move.valid for turn in turns for move in turn.moves))
 
     def allowed(self, actions: tuple[str, ...], turns: list[Turn]) -> tuple[str, ...]:
-        """The actions of a reply that will be executed: the budgets' worth of them, from the first."""
+        """Return the leading actions of a reply that are within the budgets."""
         left = self.actions_left(turns)
         return actions[: self.max_actions_per_turn if left is None else min(left, self.max_actions_per_turn)]
 
     def spent(self, turns: list[Turn]) -> str | None:
-        """Why the episode must end now by the dialogue's budgets; None while it may go on."""
+        """Return the reason why a budget ends the episode; None if the episode may continue."""
         if self.max_turns is not None and len(turns) >= self.max_turns:
             return f"the {self.max_turns} turns are spent"
         if self.actions_left(turns) == 0:
@@ -146,6 +152,6 @@ class Dialogue(ABC):
         return None
 
     def penalty(self, turn: Turn) -> float:
-        """The format penalty of a turn, once it was carried out."""
-        clean = turn.well_formed and turn.moves and all(move.valid for move in turn.moves)
-        return 0.0 if clean else self.format_penalty
+        """Return the format penalty of an executed turn."""
+        is_valid = turn.well_formed and turn.moves and all(move.valid for move in turn.moves)
+        return 0.0 if is_valid else self.format_penalty

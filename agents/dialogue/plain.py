@@ -1,4 +1,4 @@
-"""No protocol: the reply is the action."""
+"""Dialogue without markup: the reply is the action."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .base import Dialogue, Parsed
 
 @dataclass(frozen=True, kw_only=True)
 class Plain(Dialogue):
-    """The whole reply, stripped, is one action (in plan-at-once worlds: the whole plan)."""
+    """The whole reply, stripped, as one action; in environments that take a plan at once, as the whole plan."""
 
     name: ClassVar[str] = "plain"
 

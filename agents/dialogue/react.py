@@ -1,4 +1,4 @@
-"""ReAct (Yao et al., 2023, arXiv:2210.03629): a line of thought, a line of action."""
+"""ReAct (Yao et al., 2023, arXiv:2210.03629): a line of thought, then a line of action."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _THOUGHT = re.compile(r"^[ \t]*thought(?:[ \t]+\d+)?[ \t]*:[ \t]*", re.IGNORECAS
 
 @dataclass(frozen=True, kw_only=True)
 class ReAct(Dialogue):
-    """`Thought: …` and `Action: …`, one action a turn.
+    """`Thought: …` and `Action: …`, one action per turn.
 
-    The first action line of the reply counts: what a model writes after it (an observation that it made up, a
-    further step) is not read.
+    The first action line of the reply is used. Text after it, such as a hallucinated observation or a further
+    step, is ignored.
     """
 
     name: ClassVar[str] = "react"

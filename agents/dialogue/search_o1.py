@@ -1,4 +1,4 @@
-"""The marks of Search-o1 (Li et al., 2025, arXiv:2501.05366): queries inside free reasoning, a boxed answer."""
+"""Format of Search-o1 (Li et al., 2025, arXiv:2501.05366): queries within free reasoning, and a boxed answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _BOXED = re.compile(r"\\boxed\{(.*)\}")
 
 @dataclass(frozen=True, kw_only=True)
 class SearchO1Dialogue(Dialogue):
-    """Free reasoning with marked queries; the answer in `\\boxed{}`. For worlds that take `<search>` tags."""
+    """Free reasoning with delimited queries, and the answer in `\\boxed{}`.
+
+    Actions are `<search>…</search>` and `<answer>…</answer>`, as in `TextSearchQA-v0`.
+    """
 
     max_turns: int | None = 15
     format_penalty: float = 0.0

@@ -1,4 +1,4 @@
-"""Search-R1's protocol: reasoning, then one tagged action (Jin et al., 2025, arXiv:2503.09516)."""
+"""Format of Search-R1 (Jin et al., 2025, arXiv:2503.09516): reasoning, then one tagged action."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _THINK = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 class Tags(Dialogue):
     """`<think>…</think>` and then `<search>query</search>` or `<answer>answer</answer>`.
 
-    The action is the reply up to its first complete search or answer, as worlds with tagged actions
-    (`TextSearchQA-v0`) take it: they find the tag, and judge the format around it. A reply without one is handed
-    over whole; the world refuses it in its own words and counts the turn.
+    The action is the reply up to and including its first complete search or answer. Environments with tagged
+    actions (`TextSearchQA-v0`) extract the tag from it and check the format around it. A reply without a tag is
+    passed as it is; the environment rejects it and counts the step.
     """
 
     format_penalty: float = 0.0

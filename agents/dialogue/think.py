@@ -1,4 +1,4 @@
-"""RAGEN's protocol: reasoning in one tag, actions in another, several actions a turn (arXiv:2504.20073, §3)."""
+"""Format of RAGEN (arXiv:2504.20073, §3): reasoning in one tag, one or more actions in another."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TAGS = re.compile(r"</?(?:think|answer)>")
 
 
 def split_actions(text: str) -> tuple[str, ...]:
-    """The actions between separators, stripped, empty ones dropped."""
+    """Return the actions between separators, stripped and without empty ones."""
     return tuple(action for part in text.split(SEPARATOR) if (action := part.strip()))
 
 
@@ -24,7 +24,7 @@ def split_actions(text: str) -> tuple[str, ...]:
 class Think(Dialogue):
     """`<think>…</think><answer>first action || second action</answer>`.
 
-    The first such pair in the reply counts; text around it is ignored.
+    The first such pair in the reply is used; text around it is ignored.
     """
 
     max_turns: int | None = 5

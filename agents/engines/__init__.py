@@ -1,1 +1,1 @@
-"""Engines: what turns messages or tokens into a reply."""
+"""Engines: samplers of model replies to chat messages or token prompts."""

@@ -1,8 +1,8 @@
-"""The interface of every engine: requests go in, completions come out as they are ready.
+"""Interface of engines: requests are submitted, and completions are collected as they finish.
 
-One interface serves a model in this process, a vLLM server and a paid API. Requests of many conversations are
-under way at once; a conversation has at most one. Engines that keep state a conversation (a key-value cache)
-find it again by the conversation's name.
+The same interface serves a model in this process, a vLLM server and a hosted API. Requests of many conversations
+are processed concurrently, at most one per conversation. An engine with per-conversation state (a key-value cache)
+identifies it by the conversation's name.
 """
 
 from __future__ import annotations
@@ -10,14 +10,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 Role = Literal["system", "user", "assistant"]
 Finish = Literal["stop", "length", "error"]
 
 
 class Message(NamedTuple):
-    """One message of a conversation."""
+    """One message of a conversation.
+
+    Attributes:
+        role: Author of the message.
+        content: The text.
+    """
 
     role: Role
     content: str
@@ -25,14 +33,14 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a reply is drawn.
+    """Sampling settings of a reply.
 
     Attributes:
-        temperature: 0 is greedy.
-        top_p: nucleus sampling; 1 is off.
-        top_k: 0 is off.
-        max_tokens: longest reply, in tokens.
-        stop: texts after which the reply ends; the reply includes the one that ended it.
+        temperature: Sampling temperature; 0 is greedy.
+        top_p: Probability mass of nucleus sampling; 1 disables it.
+        top_k: Number of most likely tokens to sample from; 0 disables the limit.
+        max_tokens: Maximum length of the reply, in tokens.
+        stop: Texts that end the reply; the reply includes the one that ended it.
     """
 
     temperature: float = 0.0
@@ -44,17 +52,18 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be answered.
+    """A request for one reply.
 
     Attributes:
-        conversation: name of the conversation, unique among those alive.
-        messages: the whole conversation as text, for engines that take text. The last message is the user's.
-        prompt_ids: the whole conversation as tokens, sampled ones verbatim, up to where the reply begins; for
-            engines with a tokenizer.
-        sampling: how to draw.
-        seed: decides the draw, where the engine can be seeded.
-        prefill: text that the reply is made to begin with (already part of `prompt_ids`).
-        parent: name of the conversation that this one branched off, whose cache may be forked.
+        conversation: Name of the conversation, unique among those not released.
+        messages: The whole conversation as text, ending with a user message; for engines without a tokenizer.
+        prompt_ids: The whole conversation as token ids up to the beginning of the reply, sampled ids unchanged;
+            for engines with a tokenizer. None for engines without.
+        sampling: Sampling settings.
+        seed: Seed of the sampling, for engines that can be seeded.
+        prefill: Forced beginning of the reply (already part of `prompt_ids`).
+        parent: Name of the conversation that this one branched from, whose cache may be forked; None if there is
+            none.
     """
 
     conversation: str
@@ -68,15 +77,22 @@ class Request:
 
 @dataclass(slots=True)
 class Usage:
-    """Tokens and money. `prompt_tokens` counts all, `cached_tokens` those of them that cost no computation."""
+    """Token counts and cost.
+
+    Attributes:
+        prompt_tokens: Number of prompt tokens, cached ones included.
+        cached_tokens: Number of prompt tokens that needed no computation.
+        completion_tokens: Number of sampled tokens.
+        cost: Cost in US dollars; 0 where prices are unknown.
+    """
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
     cost: float = 0.0
-    """In US dollars, where prices are known."""
 
     def add(self, other: Usage) -> None:
+        """Add another usage in place."""
         self.prompt_tokens += other.prompt_tokens
         self.cached_tokens += other.cached_tokens
         self.completion_tokens += other.completion_tokens
@@ -88,13 +104,15 @@ class Completion:
     """A reply.
 
     Attributes:
-        text: what was said, without the prefill and without end-of-turn tokens.
-        finish: "stop" (end of turn or a stop text), "length" (cut by `max_tokens` or the context), "error".
-        token_ids: what was sampled, end-of-turn token included, for engines with a tokenizer.
-        logprobs: the log-probability of each, at temperature 1 and before top-p and top-k (an engine beside a
-            trainer may be told to report those of the distribution that was drawn from).
-        usage: what it cost.
-        error: one sentence, when `finish` is "error"; the episode then breaks off and a resumed run retries it.
+        text: The text, without the prefill and without end-of-turn tokens.
+        finish: "stop" (end of turn or stop text), "length" (limit of `max_tokens` or of the context window), or
+            "error".
+        token_ids: The sampled token ids, end-of-turn token included; None for engines without a tokenizer.
+        logprobs: Log-probability of each sampled token at temperature 1, before top-p and top-k. Engines of
+            trainers may be configured to report those of the sampling distribution instead.
+        usage: Token counts and cost.
+        error: Reason in one sentence if `finish` is "error"; the episode is then aborted, and a resumed run
+            repeats it.
     """
 
     text: str
@@ -106,36 +124,39 @@ class Completion:
 
 
 class Engine(ABC):
-    """Answers requests of many conversations at once.
+    """A sampler that serves many conversations concurrently.
 
     Attributes:
-        name: how records call it, such as "transformers:Qwen/Qwen2.5-0.5B-Instruct".
-        tokenizer: the Hugging Face tokenizer of engines that take `prompt_ids`; None for text engines.
-        context: longest conversation in tokens, reply included; None where it is not known.
-        end_ids: tokens that end a reply; agents add those of their chat template.
-        usage: what all replies together cost.
+        name: Name in records, such as "transformers:Qwen/Qwen2.5-0.5B-Instruct".
+        tokenizer: Hugging Face tokenizer of an engine that takes `prompt_ids`; None for engines that take text.
+        context: Context window in tokens, reply included; None if unknown.
+        end_ids: Tokens that end a reply; agents add those of their chat template.
+        usage: Token counts and cost of all replies.
     """
 
     name: str
-    tokenizer: Any = None
+    tokenizer: PreTrainedTokenizerBase | Any = None
     context: int | None = None
     end_ids: Set[int] = frozenset()
     usage: Usage
 
     @abstractmethod
     def submit(self, request: Request) -> None:
-        """Take a request. Returns at once; the work may begin."""
+        """Queue a request and return at once."""
 
     @abstractmethod
     def collect(self) -> list[tuple[str, Completion]]:
-        """Wait until at least one request is answered; return all that are, by conversation name.
+        """Wait until at least one request is finished, and return all finished ones.
+
+        Returns:
+            Pairs of conversation name and completion.
 
         Raises:
-            RuntimeError: nothing was submitted.
+            RuntimeError: No request is pending.
         """
 
     def release(self, conversation: str) -> None:  # noqa: B027 (optional)
-        """Forget a conversation, and drop its request if one is under way."""
+        """Drop the state of a conversation, and its request if one is pending."""
 
     def close(self) -> None:  # noqa: B027 (optional)
-        """Let go of models, connections and threads."""
+        """Release models, connections and threads."""

@@ -1,4 +1,4 @@
-"""Replies kept on disk: what was once paid for is not paid for again."""
+"""On-disk cache of replies, so that no request to a paid API is repeated."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ _BUSY_SECONDS = 10.0
 
 
 def reply_key(endpoint: str, body: Mapping[str, Any], sample: int) -> bytes:
-    """What a reply is found by: the endpoint's address, everything in the request, and which draw of it.
+    """Return the cache key of a request.
 
     Args:
-        endpoint: address that the request goes to.
-        body: the request as sent: model, messages or token ids, sampling, seed.
-        sample: 0 for the first time that a conversation asks exactly this, 1 for the second, …
+        endpoint: URL of the request.
+        body: Body of the request: model, messages or token ids, sampling settings, seed.
+        sample: Number of identical requests that the conversation made before, each of which is a sample of its
+            own.
     """
     canonical = json.dumps([endpoint, body, sample], sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return blake2b(canonical.encode("utf-8", "surrogatepass"), digest_size=20).digest()
@@ -35,14 +36,14 @@ def reply_key(endpoint: str, body: Mapping[str, Any], sample: int) -> bytes:
 class ReplyCache:
     """Completions in an SQLite file, which several processes may share (write-ahead log).
 
-    Only whole replies are kept, never errors. A cache that fails later (a full disk, a lock held for long) is
-    passed over with a warning in the log: a reply in hand is worth more.
+    Errors are not cached. A later failure of the file (a full disk, a lock held for long) is logged as a warning
+    and otherwise ignored, so that no reply is lost to it.
 
     Args:
-        path: the file; made, with its folder, if missing.
+        path: The file; it and its folder are created if missing.
 
     Raises:
-        DataError: the file is no cache of this version, or cannot be opened.
+        DataError: The file is not a cache of this version, or cannot be opened.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -53,12 +54,14 @@ class ReplyCache:
                 self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
         except (OSError, sqlite3.Error) as error:
-            raise DataError(self.path, f"cannot be opened as a reply cache ({error}); name another.") from None
+            raise DataError(
+                self.path, f"cannot be opened as a reply cache ({error}); name another file."
+            ) from None
         try:
             (version,) = self._db.execute("PRAGMA user_version").fetchone()
             (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
             if version != _FORMAT and tables:
-                raise DataError(self.path, "is no reply cache of this version; name another file, or delete it.")
+                raise DataError(self.path, "not a reply cache of this version; name another file, or delete it.")
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
             self._db.execute(
@@ -68,14 +71,14 @@ class ReplyCache:
         except sqlite3.Error as error:
             self._db.close()
             raise DataError(
-                self.path, f"is no readable reply cache ({error}); name another file, or delete it."
+                self.path, f"not a readable reply cache ({error}); name another file, or delete it."
             ) from None
         except DataError:
             self._db.close()
             raise
 
     def get(self, key: bytes) -> Completion | None:
-        """The reply of a key, at no cost: all of its prompt counts as cached. None if there is none."""
+        """Return the reply of a key, at no cost and with its whole prompt counted as cached; None on a miss."""
         try:
             row = self._db.execute("SELECT reply FROM replies WHERE key = ?", (key,)).fetchone()
             if row is None:
@@ -88,7 +91,7 @@ class ReplyCache:
         return Completion(text, finish, token_ids, logprobs, usage)
 
     def put(self, key: bytes, completion: Completion) -> None:
-        """Keep a reply. Errors are not kept."""
+        """Store a reply, unless it is an error."""
         if completion.finish == "error":
             return
         prompt, _, generated, _ = astuple(completion.usage)
@@ -96,11 +99,12 @@ class ReplyCache:
         try:
             self._db.execute("INSERT OR REPLACE INTO replies VALUES (?, ?)", (key, json.dumps(row)))
         except (sqlite3.Error, ValueError) as error:
-            log.warning("reply cache %s: cannot keep a reply: %s", self.path, error)
+            log.warning("reply cache %s: cannot store a reply: %s", self.path, error)
 
     def __len__(self) -> int:
         (count,) = self._db.execute("SELECT count(*) FROM replies").fetchone()
         return int(count)
 
     def close(self) -> None:
+        """Close the file."""
         self._db.close()

@@ -1,4 +1,4 @@
-"""One try of a request over HTTP: what goes out, and what an answer, or the lack of one, means."""
+"""One attempt of a request over HTTP, and the classification of its response."""
 
 from __future__ import annotations
 
@@ -16,7 +16,16 @@ from urllib.parse import urlsplit
 
 from ...envs.errors import ConfigurationError
 from ..base import Stop
-from .faults import Adapted, ContextFull, Fault, Refused, asked_wait, is_context_full, said, unsupported_option
+from .faults import (
+    ContextOverflow,
+    OptionRejected,
+    RequestRejected,
+    RetryableError,
+    error_text,
+    is_context_overflow,
+    requested_wait,
+    unsupported_option,
+)
 
 if TYPE_CHECKING:
     import aiohttp
@@ -27,22 +36,22 @@ _CONNECT_SECONDS = 10.0
 
 
 class Connection:
-    """A pool of connections to an OpenAI-compatible API. For one event loop.
+    """A connection pool to an OpenAI-compatible API, within one event loop.
 
-    It goes to aiohttp directly: the `openai` SDK, even stripped of its own retries and parsing, spends three times
-    the processor time on a request, and 64 requests of 100 ms then no longer come back on time.
+    It uses aiohttp directly: the `openai` SDK takes three times the CPU time per request, even without its own
+    retries and parsing, which delays 64 concurrent requests of 100 ms each.
 
     Args:
-        base_url: address of the API, up to and including `/v1`. Proxies named in the environment are used.
-        model: name of the model, for sentences.
-        headers: of every request.
-        timeout: seconds that one try may take, to the last byte.
+        base_url: URL of the API, up to and including `/v1`. Proxies of the process environment are used.
+        model: Name of the model, for error messages.
+        headers: HTTP headers of every request.
+        timeout: Maximum duration of one attempt, to the last byte, in seconds.
 
     Attributes:
-        answered: whether the server has ever answered a request.
+        answered: True once the server has answered a request.
 
     Raises:
-        ConfigurationError: the address cannot be used, or the extra `openai` is not installed.
+        ConfigurationError: The URL is invalid, or the extra `openai` is not installed.
     """
 
     def __init__(self, base_url: str, model: str, headers: Mapping[str, str], timeout: float) -> None:
@@ -56,63 +65,65 @@ class Connection:
         try:
             self._base: Any = URL(base_url)
         except ValueError as error:
-            raise ConfigurationError(f"base_url {base_url!r} cannot be used ({error}).") from None
+            raise ConfigurationError(f"base_url {base_url!r} is not a valid URL ({error}).") from None
         if self._base.scheme not in ("http", "https") or not self._base.host:
-            raise ConfigurationError(f"base_url must look like https://host/v1, unlike {base_url!r}.")
+            raise ConfigurationError(f"base_url must look like https://host/v1, not {base_url!r}.")
         self.base_url = base_url.rstrip("/")
         self.answered = False
-        self._where = f"{self.base_url} ({model})"
+        self._label = f"{self.base_url} ({model})"
         self._headers = dict(headers)
         self._timeout = timeout
         self._session: aiohttp.ClientSession | None = None
         self._proxy = _proxy(self.base_url)
         self._not_before = 0.0
-        self._without: set[str] = set()
-        self._rng = random.Random(os.urandom(16))  # of waits only
+        self._rejected_options: set[str] = set()
+        self._rng = random.Random(os.urandom(16))  # jitter of waits only; results do not depend on it
 
     async def close(self) -> None:
+        """Close all connections."""
         if self._session is not None:
             await self._session.close()
-            await asyncio.sleep(0)  # lets transports say goodbye
+            await asyncio.sleep(0)  # lets the transports close
 
     def jitter(self, wait: float) -> float:
-        """A random delay on top of `wait`, so that many do not come back at the same moment."""
+        """Return a random delay on top of `wait`, so that many waiting requests do not resume at the same time."""
         return self._rng.uniform(0, min(1.0, 0.1 + wait / 4))
 
     async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The JSON object that answers a request.
+        """Send a request and return the JSON object of its response.
 
         Raises:
-            Fault: this try failed, another may succeed.
-            Refused, ContextFull: this request will not be answered.
-            Stop: no request will be answered.
+            RetryableError: This attempt failed, but another may succeed.
+            RequestRejected, ContextOverflow: This request cannot succeed.
+            Stop: No request can succeed.
         """
         while (wait := self._not_before - time.monotonic()) > 0:
             await asyncio.sleep(wait + self.jitter(wait))
         while True:
             try:
-                content = await self._exchange(path, self._fitted(body))
+                content = await self._exchange(path, self._without_rejected(body))
                 break
-            except Adapted:
+            except OptionRejected:
                 pass
         try:
             reply = json.loads(content)
         except ValueError:
-            raise Fault(f"a reply that is no JSON: {said(content[:200].decode(errors='replace'), 80)!r}") from None
+            text = error_text(content[:200].decode(errors="replace"), 80)
+            raise RetryableError(f"the response is not JSON: {text!r}") from None
         if not isinstance(reply, dict):
-            raise Fault(f"a reply that is no JSON object: {said(reply, 80)!r}")
+            raise RetryableError(f"the response is not a JSON object: {error_text(reply, 80)!r}")
         if reply.get("error") and not reply.get("choices"):
-            raise Fault(f"an error in place of a reply: {said(reply)}")
+            raise RetryableError(f"the response is an error: {error_text(reply)}")
         return reply
 
-    def _fitted(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The body without options that the server has refused."""
-        if not self._without:
+    def _without_rejected(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the body without options that the server has rejected."""
+        if not self._rejected_options:
             return body
-        fitted = {name: value for name, value in body.items() if name not in self._without}
-        if "max_tokens" in body and "max_tokens" in self._without:
-            fitted["max_completion_tokens"] = body["max_tokens"]
-        return fitted
+        accepted = {name: value for name, value in body.items() if name not in self._rejected_options}
+        if "max_tokens" in body and "max_tokens" in self._rejected_options:
+            accepted["max_completion_tokens"] = body["max_tokens"]
+        return accepted
 
     async def _exchange(self, path: str, body: dict[str, Any]) -> bytes:
         import aiohttp
@@ -124,13 +135,13 @@ class Connection:
                 content: bytes = await response.read()
                 status, headers = response.status, response.headers
         except TimeoutError:
-            raise Fault(f"no whole reply within {self._timeout:g} s") from None
+            raise RetryableError(f"no complete response within {self._timeout:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
-            reason = said(str(error)) or type(error).__name__
-            raise Fault(f"the connection failed ({reason})", unreachable=True) from None
+            reason = error_text(str(error)) or type(error).__name__
+            raise RetryableError(f"the connection failed ({reason})", unreachable=True) from None
         if 200 <= status < 300:
             return content
-        raise self._judge(status, headers, content, body)
+        raise self._classify(status, headers, content, body)
 
     def _open(self) -> aiohttp.ClientSession:
         import aiohttp
@@ -145,41 +156,41 @@ class Connection:
         )
         return self._session
 
-    def _judge(
+    def _classify(
         self, status: int, headers: Mapping[str, str], content: bytes, sent: Mapping[str, Any]
     ) -> Exception:
-        """What an HTTP status other than success means."""
+        """Return the exception for an HTTP status other than success."""
         try:
             body = json.loads(content)
         except ValueError:
             body = content.decode(errors="replace")
-        what = f"status {status}: {said(body) or 'no explanation'}"
+        reason = f"status {status}: {error_text(body) or 'no explanation'}"
         if status in (401, 402) or (status == 429 and "insufficient_quota" in str(body)):
-            return Stop(f"{self._where} refuses the account or its key: {what}")
+            return Stop(f"{self._label} rejects the account or its key: {reason}")
         if status in (403, 404) and not self.answered:
-            hint = "is the model's name right?" if status == 404 else "may this key use it?"
-            return Stop(f"{self._where} refuses: {what}; {hint}")
+            hint = "check the model's name" if status == 404 else "check that the key may use this model"
+            return Stop(f"{self._label} rejects all requests: {reason}; {hint}.")
         if 300 <= status < 400:
-            return Stop(f"{self._where} has moved to {headers.get('location')}; give that as base_url.")
-        if status in (400, 413) and is_context_full(body):
-            return ContextFull(what)
+            return Stop(f"{self._label} has moved; pass base_url={headers.get('location')}.")
+        if status in (400, 413) and is_context_overflow(body):
+            return ContextOverflow(reason)
         if status in (400, 422):
             option = unsupported_option(body, sent)
             if option is not None:
-                if option not in self._without:
-                    log.warning("%s takes no %s; going on without (%s)", self._where, option, what)
-                self._without.add(option)
-                return Adapted(what)
+                if option not in self._rejected_options:
+                    log.warning("%s rejects the option %s, which is omitted (%s)", self._label, option, reason)
+                self._rejected_options.add(option)
+                return OptionRejected(reason)
         if status in (404, 408, 409, 425, 429) or status >= 500:
-            wait = asked_wait(headers, time.time())
+            wait = requested_wait(headers, time.time())
             if wait is not None:
                 self._not_before = max(self._not_before, time.monotonic() + wait)
-            return Fault(what, wait)
-        return Refused(f"{self._where} refuses this request: {what}")
+            return RetryableError(reason, wait)
+        return RequestRejected(f"{self._label} rejects this request: {reason}")
 
 
 def _proxy(url: str) -> str | None:
-    """The proxy that the environment names for an address; aiohttp itself would ask in a thread each time."""
+    """Return the proxy for a URL from the process environment; aiohttp would look it up in a thread each time."""
     parts = urlsplit(url)
     if parts.hostname is None or urllib.request.proxy_bypass(parts.hostname):
         return None
@@ -188,7 +199,7 @@ def _proxy(url: str) -> str | None:
 
 
 def _ssl_context() -> ssl.SSLContext:
-    """The system's certificates, and certifi's where Python does not find the system's."""
+    """Return a context with the system's certificates, or certifi's where Python does not find the system's."""
     context = ssl.create_default_context()
     if not context.get_ca_certs() and not os.environ.get("SSL_CERT_FILE"):
         try:

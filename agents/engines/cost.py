@@ -1,4 +1,4 @@
-"""What replies of a hosted model cost, and a limit that is never passed."""
+"""Cost of a hosted model's replies, and a strict limit on it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...envs.errors import ConfigurationError, unknown_name
 from ..base import Stop
 from .base import Request, Usage
 
-_TOKENS_PER_MESSAGE = 8  # role and delimiters, in every chat format we know of fewer
+_TOKENS_PER_MESSAGE = 8  # upper bound of role and delimiters in common chat formats
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +18,9 @@ class Prices:
     """US dollars per million tokens.
 
     Attributes:
-        input: prompt tokens.
-        output: completion tokens, hidden reasoning included.
-        cached: prompt tokens that the provider had cached; default: as `input`.
+        input: Price of prompt tokens.
+        output: Price of completion tokens, hidden reasoning included.
+        cached: Price of prompt tokens that the provider had cached; None for the price of `input`.
     """
 
     input: float
@@ -39,45 +39,60 @@ class Prices:
 
     @classmethod
     def of(cls, prices: Prices | Mapping[str, float]) -> Prices:
-        """Prices from a mapping such as `{"input": 2.5, "cached": 1.25, "output": 10}`.
+        """Return the prices of a mapping such as `{"input": 2.5, "cached": 1.25, "output": 10}`.
 
         Raises:
-            ConfigurationError: a name is unknown or missing, or a price is no number.
+            ConfigurationError: A name is unknown or missing, or a price is not a number.
         """
         if isinstance(prices, Prices):
             return prices
+        known = ("input", "cached", "output")
         for name in prices:
-            if name not in ("input", "output", "cached"):
-                raise unknown_name("price", name, ("input", "cached", "output"))
+            if name not in known:
+                raise unknown_name("price", name, known)
         if "input" not in prices or "output" not in prices:
             raise ConfigurationError('prices need "input" and "output", in US dollars per million tokens.')
         return cls(**prices)
 
-    def of_usage(self, usage: Usage) -> float:
-        """What a reply cost, in US dollars."""
+    def cost_of(self, usage: Usage) -> float:
+        """Return the cost of a reply, in US dollars."""
         cached = self.input if self.cached is None else self.cached
-        fresh = usage.prompt_tokens - usage.cached_tokens
-        total = fresh * self.input + usage.cached_tokens * cached + usage.completion_tokens * self.output
+        uncached_tokens = usage.prompt_tokens - usage.cached_tokens
+        total = uncached_tokens * self.input + usage.cached_tokens * cached + usage.completion_tokens * self.output
         return total / 1e6
 
-    def at_most(self, request: Request) -> float:
-        """More than a request can cost: a token is at least one byte, and a reply at most `max_tokens` long."""
+    def max_cost(self, request: Request) -> float:
+        """Return an upper bound of a request's cost, in US dollars.
+
+        A token has at least one byte, and a reply at most `max_tokens` tokens.
+        """
         if request.prompt_ids is not None:
             prompt = len(request.prompt_ids)
         else:
             prompt = sum(len(text.encode()) + _TOKENS_PER_MESSAGE for _, text in request.messages)
-        return self.of_usage(Usage(prompt_tokens=prompt, completion_tokens=request.sampling.max_tokens))
+        return self.cost_of(Usage(prompt_tokens=prompt, completion_tokens=request.sampling.max_tokens))
 
 
 class CostLimit(Stop):
-    """The money is spent."""
+    """The cost limit is reached."""
 
 
 class Budget:
-    """Grants requests as long as even the dearest outcome stays within the limit. For one event loop.
+    """Admission of requests under a cost limit, within one event loop.
 
-    A request that might not fit waits until those under way have come in at their true cost, usually far lower.
-    If it does not fit even then, it and all later ones are refused.
+    A request is admitted only if the limit holds even at its maximum cost. Otherwise it waits until the requests
+    in progress have been settled at their actual cost, which is usually far lower. If it still does not fit, it
+    and all later requests are rejected.
+
+    Args:
+        limit: Cost limit in US dollars; None for no limit.
+
+    Attributes:
+        spent: Cost of all settled requests, in US dollars.
+        refusal: Message of the first rejection; None before.
+
+    Raises:
+        ConfigurationError: The limit is not positive.
     """
 
     def __init__(self, limit: float | None) -> None:
@@ -87,38 +102,38 @@ class Budget:
         self.spent = 0.0
         self.refusal: str | None = None
         self._reserved = 0.0
-        self._under_way = 0
+        self._in_progress = 0
         self._settled = asyncio.Condition()
 
-    async def reserve(self, most: float) -> None:
-        """Set `most` dollars aside for a request.
+    async def reserve(self, max_cost: float) -> None:
+        """Reserve the maximum cost of a request, in US dollars.
 
         Raises:
-            CostLimit: they are not there.
+            CostLimit: It does not fit within the limit.
         """
         if self.limit is None:
             return
         async with self._settled:
-            while self.refusal is None and self.spent + self._reserved + most > self.limit:
-                if self._under_way == 0:
+            while self.refusal is None and self.spent + self._reserved + max_cost > self.limit:
+                if self._in_progress == 0:
                     self.refusal = (
                         f"the cost limit of ${self.limit:g} is reached: ${self.spent:.4f} are spent and the next"
-                        f" request may cost up to ${most:.4f}; raise cost_limit to go on."
+                        f" request may cost up to ${max_cost:.4f}; raise cost_limit to continue."
                     )
                     self._settled.notify_all()
                 else:
                     await self._settled.wait()
             if self.refusal is not None:
                 raise CostLimit(self.refusal)
-            self._reserved += most
-            self._under_way += 1
+            self._reserved += max_cost
+            self._in_progress += 1
 
-    async def settle(self, most: float, cost: float) -> None:
-        """Give back what was set aside, and book what the request did cost."""
+    async def settle(self, max_cost: float, cost: float) -> None:
+        """Release the reservation of a request and add its actual cost, in US dollars."""
         self.spent += cost
         if self.limit is None:
             return
         async with self._settled:
-            self._under_way -= 1
-            self._reserved = self._reserved - most if self._under_way else 0.0
+            self._in_progress -= 1
+            self._reserved = self._reserved - max_cost if self._in_progress else 0.0
             self._settled.notify_all()

@@ -1,4 +1,4 @@
-"""What can go wrong between us and a model's server, and how long to wait before trying again."""
+"""Errors of requests to a model server, and the delay before a retry."""
 
 from __future__ import annotations
 
@@ -20,35 +20,39 @@ _UNSUPPORTED = re.compile(
 )
 
 
-class Fault(Exception):
-    """One try failed, and another may succeed.
+class RetryableError(Exception):
+    """An attempt failed, but another may succeed.
 
     Args:
-        sentence: what happened.
-        wait: seconds after which the server asks to be tried again; None if it does not say.
-        unreachable: whether there was no answer at all, good or bad.
+        message: Description of the failure.
+        wait: Delay in seconds that the server requests before the next attempt; None if it requests none.
+        unreachable: True if there was no response at all.
     """
 
-    def __init__(self, sentence: str, wait: float | None = None, unreachable: bool = False) -> None:
-        super().__init__(sentence)
+    def __init__(self, message: str, wait: float | None = None, unreachable: bool = False) -> None:
+        super().__init__(message)
         self.wait = wait
         self.unreachable = unreachable
 
 
-class Refused(Exception):
-    """This request will not be answered; others may be."""
+class RequestRejected(Exception):
+    """This request cannot succeed; others may."""
 
 
-class Adapted(Exception):
-    """The server refused an option, which is left out from now on."""
+class OptionRejected(Exception):
+    """The server rejected an option, which is omitted from now on."""
 
 
-class ContextFull(Exception):
-    """The conversation is longer than the model can read."""
+class ContextOverflow(Exception):
+    """The conversation exceeds the model's context window."""
 
 
-def seconds(duration: str) -> float | None:
-    """Seconds of a duration as rate-limit headers write it: `1s`, `6m0s`, `20ms` or plain seconds."""
+def parse_duration(duration: str) -> float | None:
+    """Return the seconds of a duration in a rate-limit header: `1s`, `6m0s`, `20ms` or a number of seconds.
+
+    Returns:
+        None if the duration is malformed.
+    """
     text = duration.strip()
     try:
         value = float(text)
@@ -64,23 +68,23 @@ def seconds(duration: str) -> float | None:
     return value if math.isfinite(value) and value >= 0 else None
 
 
-def asked_wait(headers: Mapping[str, str], now: float) -> float | None:
-    """Seconds that a server asks us to wait; None if it does not say.
+def requested_wait(headers: Mapping[str, str], now: float) -> float | None:
+    """Return the delay in seconds that a server requests before the next attempt; None if it requests none.
 
-    `Retry-After` (RFC 9110, 10.2.3: seconds or a date) and `retry-after-ms` are taken at their word. The headers
-    `x-ratelimit-reset-*` say when a limit is whole again, long after it first lets a request through; they count
-    where `x-ratelimit-remaining-*` is 0, for a minute at most.
+    `Retry-After` (RFC 9110, 10.2.3: seconds or a date) and `retry-after-ms` are used as they are. The headers
+    `x-ratelimit-reset-*` have the time until a limit is fully replenished, long after it first admits a request;
+    they are used only where `x-ratelimit-remaining-*` is 0, and for at most one minute.
 
     Args:
-        headers: of the response, names in lower case or matched without regard to case.
-        now: the time, as `time.time()`.
+        headers: Headers of the response, with names in lower case or matched case-insensitively.
+        now: Current time, as of `time.time()`.
     """
     milliseconds = headers.get("retry-after-ms")
-    if milliseconds is not None and (value := seconds(milliseconds)) is not None:
+    if milliseconds is not None and (value := parse_duration(milliseconds)) is not None:
         return value / 1000
     after = headers.get("retry-after")
     if after is not None:
-        value = seconds(after)
+        value = parse_duration(after)
         if value is not None:
             return value
         try:
@@ -88,7 +92,7 @@ def asked_wait(headers: Mapping[str, str], now: float) -> float | None:
         except (ValueError, OverflowError):
             pass
     resets = [
-        seconds(headers.get(f"x-ratelimit-reset-{kind}", ""))
+        parse_duration(headers.get(f"x-ratelimit-reset-{kind}", ""))
         for kind in ("requests", "tokens")
         if headers.get(f"x-ratelimit-remaining-{kind}", "").strip() == "0"
     ]
@@ -96,8 +100,8 @@ def asked_wait(headers: Mapping[str, str], now: float) -> float | None:
     return min(max(known), _RESET_CAP) if known else None
 
 
-def said(body: Any, limit: int = 200) -> str:
-    """The message in an error's body, whatever its shape, on one line."""
+def error_text(body: Any, limit: int = 200) -> str:
+    """Return the message in an error response of any shape, on one line of at most `limit` characters."""
     text = body
     if isinstance(body, dict):
         inner = body.get("error", body)
@@ -106,18 +110,26 @@ def said(body: Any, limit: int = 200) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def is_context_full(body: Any) -> bool:
-    """Whether the body of a 400 or 413 says that the conversation is too long."""
+def is_context_overflow(body: Any) -> bool:
+    """Return True if the body of a 400 or 413 response reports that the conversation is too long."""
     inner = body.get("error", body) if isinstance(body, dict) else None
     code = inner.get("code") if isinstance(inner, dict) else None
-    return code == "context_length_exceeded" or bool(_CONTEXT.search(said(body, 2000)))
+    return code == "context_length_exceeded" or bool(_CONTEXT.search(error_text(body, 2000)))
 
 
 def unsupported_option(body: Any, sent: Mapping[str, Any]) -> str | None:
-    """The sampling option that a 400 or 422 objects to as such, if it names one of those sent."""
+    """Return the sampling option that a 400 or 422 response rejects as unsupported.
+
+    Args:
+        body: Body of the response.
+        sent: Body of the request.
+
+    Returns:
+        None if the response names no option of the request.
+    """
     inner = body.get("error", body) if isinstance(body, dict) else body
     fields = inner if isinstance(inner, dict) else {}
-    message = said(body, 2000)
+    message = error_text(body, 2000)
     reason = f"{fields.get('code')} {fields.get('type')} {message}"
     if not _UNSUPPORTED.search(reason):
         return None

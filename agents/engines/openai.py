@@ -1,4 +1,4 @@
-"""Hosted models, and any server that speaks OpenAI's chat completions."""
+"""Engine for hosted models and any other server with OpenAI's chat completions API."""
 
 from __future__ import annotations
 
@@ -9,36 +9,37 @@ from typing import Any
 
 from ...envs.errors import ConfigurationError
 from .base import Completion, Finish, Request, Usage
-from .faults import Fault
+from .faults import RetryableError
 from .remote import RemoteEngine
 
 OPENAI_URL = "https://api.openai.com/v1"
 
 
 class OpenAIEngine(RemoteEngine):
-    """Chat completions of OpenAI or any compatible endpoint; text in, text out.
+    """Engine for the chat completions of OpenAI or a compatible endpoint, on text only.
 
-    Options that a model does not take (temperature and stop texts of reasoning models, say) are left out from the
-    moment that the endpoint objects to them; stop texts are then applied here. `max_tokens` becomes
-    `max_completion_tokens` likewise.
+    **Unsupported options.** Options that a model does not support (such as the temperature and stop texts of
+    reasoning models) are omitted once the endpoint has rejected them; stop texts are then applied by the engine.
+    `max_tokens` is replaced by `max_completion_tokens` in the same way.
 
-    Stop texts: the API leaves out the one that ended a reply. Servers that name it (vLLM's `stop_reason`, SGLang's
-    `matched_stop`) have it appended. Where it is not named, a closing tag such as `</answer>` is appended if the
-    reply opened it last and left it open; other texts are not, as a reply that ended by itself looks the same.
+    **Stop texts.** The API omits the stop text that ended a reply. It is appended if the server reports it (vLLM's
+    `stop_reason`, SGLang's `matched_stop`). If not, a closing tag such as `</answer>` is appended if its element
+    is the last one opened and still open. Other texts are not appended, because a reply that ended without a stop
+    text looks the same.
 
-    Prefill: such APIs cannot begin a reply for the model, so a prefill is left to it; if the reply does begin with
-    it, it is taken off. With `continue_prefill` it is sent as the beginning of the assistant's message, with the
-    flags by which vLLM and SGLang continue it.
+    **Prefill.** These APIs cannot force the beginning of a reply, so the prefill is not sent; it is removed from
+    replies that begin with it. With `continue_prefill` it is sent as the beginning of the assistant message, with
+    the flags by which vLLM and SGLang continue that message.
 
     Args:
-        model: name of the model, such as "gpt-4.1-mini".
-        base_url: address of the API; default: the environment variable OPENAI_BASE_URL, else OpenAI's own.
-        api_key: default: the environment variable OPENAI_API_KEY. Servers of one's own mostly need none.
-        continue_prefill: see above.
-        **options: see `RemoteEngine`.
+        model: Name of the model, such as "gpt-4.1-mini".
+        base_url: URL of the API. None uses the environment variable OPENAI_BASE_URL, or else OpenAI's API.
+        api_key: API key. None uses the environment variable OPENAI_API_KEY; local servers usually need none.
+        continue_prefill: Send the prefill; see above.
+        **options: See `RemoteEngine`.
 
     Raises:
-        ConfigurationError: no key for OpenAI's own API; see also `RemoteEngine`.
+        ConfigurationError: OpenAI's API is used without a key; see also `RemoteEngine`.
     """
 
     path = "chat/completions"
@@ -56,8 +57,8 @@ class OpenAIEngine(RemoteEngine):
         api_key = api_key or os.environ.get("OPENAI_API_KEY")
         if not api_key and base_url.startswith(OPENAI_URL):
             raise ConfigurationError(
-                "OpenAI's API needs a key: set the environment variable OPENAI_API_KEY, or give base_url= to use"
-                " a server of your own."
+                "OpenAI's API needs a key: set the environment variable OPENAI_API_KEY, or pass base_url= to use"
+                " another server."
             )
         super().__init__(model, base_url=base_url, api_key=api_key or "none", **options)
         self.name = f"openai:{model}"
@@ -91,33 +92,33 @@ class OpenAIEngine(RemoteEngine):
         if text is None:
             text = message.get("refusal") or ""
         if not isinstance(text, str):
-            raise Fault(f"a reply whose text is of type {type(text).__name__}")
+            raise RetryableError(f"the response has a text of type {type(text).__name__}")
         reason = choice.get("finish_reason")
         finish: Finish = "length" if reason == "length" else "stop"
-        named = choice.get("stop_reason", choice.get("matched_stop"))
-        told = "stop_reason" in choice or "matched_stop" in choice
+        matched_stop = choice.get("stop_reason", choice.get("matched_stop"))
+        reports_stop = "stop_reason" in choice or "matched_stop" in choice
         if request.prefill:
             text = text.removeprefix(request.prefill)
         text, cut = cut_at_stop(text, request.sampling.stop)
         if cut:
             finish = "stop"
         elif finish == "stop":
-            if told:
-                text += named if isinstance(named, str) else ""
+            if reports_stop:
+                text += matched_stop if isinstance(matched_stop, str) else ""
             else:
-                text += open_tag_stop(request.prefill + text, request.sampling.stop)
+                text += missing_closing_tag(request.prefill + text, request.sampling.stop)
         return Completion(text, finish, usage=read_usage(reply.get("usage")))
 
 
 def cut_at_stop(text: str, stop: Sequence[str]) -> tuple[str, bool]:
-    """`text` up to and including the first stop text in it, and whether there is one."""
+    """Return `text` up to and including the first stop text, and True if there is one."""
     ends = [at + len(s) for s in stop if s and (at := text.find(s)) >= 0]
     return (text[: min(ends)], True) if ends else (text, False)
 
 
-def open_tag_stop(text: str, stop: Sequence[str]) -> str:
-    """The closing tag among the stop texts whose element was opened last in `text` and is open still, or ""."""
-    found = ""
+def missing_closing_tag(text: str, stop: Sequence[str]) -> str:
+    """Return the closing tag among the stop texts whose element is the last one left open in `text`, or ""."""
+    closing_tag = ""
     last = -1
     for s in stop:
         match = re.fullmatch(r"</([\w-]+)>", s)
@@ -125,12 +126,12 @@ def open_tag_stop(text: str, stop: Sequence[str]) -> str:
             continue
         opened = text.rfind(f"<{match[1]}>")
         if opened > last and text.find(s, opened) < 0:
-            found, last = s, opened
-    return found
+            closing_tag, last = s, opened
+    return closing_tag
 
 
 def read_usage(usage: Mapping[str, Any] | None) -> Usage:
-    """Token counts of a reply; what the server does not tell is 0."""
+    """Return the token counts of a response; counts that the server does not report are 0."""
     if not isinstance(usage, Mapping):
         return Usage()
     details = usage.get("prompt_tokens_details") or {}

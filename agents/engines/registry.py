@@ -1,4 +1,4 @@
-"""The engines by name."""
+"""Registry of engines by name."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ ENGINES: dict[str, tuple[str, str]] = {
     "vllm-server": ("vllm_server", "VLLMServerEngine"),
     "openai": ("openai", "OpenAIEngine"),
 }
-"""Name -> (module of this package, class); a module is imported when its engine is made."""
+"""Name -> (module of this package, class); the module is imported when its engine is made."""
 
 
 def make_engine(name: str, model: str, **options: Any) -> Engine:
-    """The engine of a name, a plug-in's, or the class at a path `module:attr`.
+    """Make an engine by name.
 
     Args:
-        name: which engine.
-        model: what it loads, or asks for.
-        options: further arguments of its class; None leaves one at its default.
+        name: Name of a built-in or plug-in engine, or the path `module:attr` of a class.
+        model: The model that the engine loads or requests.
+        options: Further arguments of the class; None leaves one at its default.
 
     Raises:
-        ConfigurationError: unknown engine or option, or whatever the engine finds wrong.
+        ConfigurationError: The engine or an option is unknown, or the engine cannot be made.
     """
     if name in ENGINES:
         module, cls = ENGINES[name]
         kind: type[Engine] = getattr(import_module(f".{module}", __package__), cls)
     else:
-        found = plugin_class(Engine, name)  # type: ignore[type-abstract]
-        if found is None:
+        plugin = plugin_class(Engine, name)  # type: ignore[type-abstract]
+        if plugin is None:
             raise unknown_name("engine", name, ENGINES)
-        kind = found
+        kind = plugin
     given = {key: value for key, value in options.items() if value is not None}
     known = _options(kind)
     for option in given:
@@ -47,9 +47,10 @@ def make_engine(name: str, model: str, **options: Any) -> Engine:
 
 
 def _options(kind: type[Engine]) -> list[str] | None:
-    """What a class takes beside the model, and its bases as long as each passes the rest on (`**options`).
+    """Return the options of an engine class, including those of base classes that it forwards (`**options`).
 
-    None if the rest goes to another library, which alone knows what it takes.
+    Returns:
+        None if the remaining options are forwarded to another library, whose options are not known here.
     """
     known: list[str] = []
     for cls in inspect.getmro(kind):

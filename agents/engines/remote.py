@@ -1,7 +1,7 @@
-"""The common part of engines behind HTTP: many requests at once, retries, a budget and a cache.
+"""Base class of engines over HTTP: concurrency, retries, a cost limit and a reply cache.
 
-An event loop in a thread of its own does the talking; `submit` and `collect` only pass things to and fro. What a
-request looks like and how a reply is read is left to the engines of `openai` and `vllm_server`.
+An event loop in a background thread runs all requests; `submit` and `collect` exchange requests and completions
+with it. The format of requests and responses is defined by the engines in `openai` and `vllm_server`.
 """
 
 from __future__ import annotations
@@ -23,17 +23,24 @@ from .base import Completion, Engine, Request, Usage
 from .cache import ReplyCache, reply_key
 from .connection import Connection
 from .cost import Budget, CostLimit, Prices
-from .faults import ContextFull, Fault, Refused
+from .faults import ContextOverflow, RequestRejected, RetryableError
 
 log = logging.getLogger(__name__)
 logging.getLogger("stamina").addHandler(logging.NullHandler())  # retries are counted, not printed
 
-_FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0  # seconds
-_FIRST_CONTACT = 4  # tries to reach a server that never answered: a wrong address should not take minutes to tell
+_MIN_WAIT, _MAX_WAIT = 0.5, 30.0  # seconds
+_CONTACT_ATTEMPTS = 4  # to reach a server that has never answered, so that a wrong URL is reported soon
 
 
-class _Ticket:
-    """A request under way."""
+class _PendingRequest:
+    """A request in progress.
+
+    Attributes:
+        request: The request.
+        task: Task of the event loop that serves it; None before it has started.
+        released: True once its conversation was released.
+        refused: True if a `Stop` was its result.
+    """
 
     __slots__ = ("refused", "released", "request", "task")
 
@@ -45,36 +52,37 @@ class _Ticket:
 
 
 class RemoteEngine(Engine):
-    """An engine behind an OpenAI-compatible HTTP API.
+    """Engine for a model behind an OpenAI-compatible HTTP API.
 
-    A request is tried until it is answered, at most `attempts` times and `deadline` seconds in all: again after
-    status 408, 409, 425, 429 and 5xx, time-outs, lost connections and bodies that make no sense, with exponential
-    back-off and jitter, or after as long as the server asks for. What stays unanswered comes back with finish
-    "error". A conversation too long for the model comes back empty with finish "length".
+    A request is attempted up to `attempts` times within `deadline` seconds. It is retried after status 408, 409,
+    425, 429 and 5xx, timeouts, lost connections and malformed responses, with exponential back-off and jitter or
+    after the delay that the server requests. A request without a response finishes with "error". A conversation
+    that exceeds the context window finishes with "length" and an empty text.
 
-    Faults that no request can escape (a refused key, an unknown model, no server, no credit, the cost limit) are
+    Errors that affect all requests (a rejected key, an unknown model, no server, no credit, the cost limit) are
     raised from `collect` as `Stop`.
 
     Args:
-        model: name of the model, as the server knows it.
-        base_url: address of the API, up to and including `/v1`.
-        api_key: sent as bearer token.
-        concurrency: requests under way at once; further ones queue.
-        attempts: tries of one request.
-        timeout: seconds that one try may take, to the last byte.
-        deadline: seconds that one request may take, all its tries and waits together.
-        prices: US dollars per million tokens, `{"input": …, "cached": …, "output": …}`; "cached" may be missing.
-        cost_limit: US dollars that all requests of this engine together will not exceed.
-        cache: SQLite file that keeps replies; None for no cache.
-        extra: further fields of every request, such as `{"reasoning_effort": "low"}`.
-        headers: further HTTP headers of every request.
+        model: Name of the model on the server.
+        base_url: URL of the API, up to and including `/v1`.
+        api_key: API key, sent as bearer token.
+        concurrency: Maximum number of concurrent requests; further ones are queued.
+        attempts: Maximum number of attempts per request.
+        timeout: Maximum duration of one attempt, to the last byte, in seconds.
+        deadline: Maximum duration of one request, with all attempts and waits, in seconds.
+        prices: Prices in US dollars per million tokens, `{"input": …, "cached": …, "output": …}`; "cached" is
+            optional. None leaves costs at 0.
+        cost_limit: Limit on the cost of all requests of this engine, in US dollars; None for no limit.
+        cache: SQLite file of the reply cache; None for no cache.
+        extra: Further fields of every request body, such as `{"reasoning_effort": "low"}`.
+        headers: Further HTTP headers of every request.
 
     Attributes:
-        retries: tries that failed and were followed by another.
-        cache_hits: replies that came from the cache.
+        retries: Number of failed attempts that were followed by another.
+        cache_hits: Number of replies from the cache.
 
     Raises:
-        ConfigurationError: an option makes no sense, or the extra `openai` is not installed.
+        ConfigurationError: An option is invalid, or the extra `openai` is not installed.
     """
 
     def __init__(
@@ -123,70 +131,70 @@ class RemoteEngine(Engine):
         self._extra = dict(extra or {})
         self._slots = asyncio.Semaphore(concurrency)
         self._cache = None if cache is None else ReplyCache(cache)
-        self._draws: dict[str, dict[bytes, int]] = {}
-        self._open: dict[str, _Ticket] = {}
-        self._done: SimpleQueue[tuple[_Ticket, Completion | Stop] | None] = SimpleQueue()
+        self._samples: dict[str, dict[bytes, int]] = {}
+        self._pending: dict[str, _PendingRequest] = {}
+        self._done: SimpleQueue[tuple[_PendingRequest, Completion | Stop] | None] = SimpleQueue()
         self._stop: Stop | None = None
         self._loop = asyncio.new_event_loop()
         thread = threading.Thread(target=self._loop.run_forever, name=f"engine {model}", daemon=True)
         thread.start()
-        self._end = weakref.finalize(self, _end, self._loop, thread, self._connection, self._cache)
+        self._finalizer = weakref.finalize(self, _shut_down, self._loop, thread, self._connection, self._cache)
 
-    # ------------------------------------------------------------------ what an engine defines
+    # ------------------------------------------------------------------ defined by subclasses
 
     path: str
-    """Where requests go, relative to `base_url`."""
+    """Path of requests, relative to `base_url`."""
 
     @abstractmethod
     def body(self, request: Request) -> dict[str, Any]:
-        """The request as JSON.
+        """Return the JSON body of a request.
 
         Raises:
-            ContextFull: there is no room for a reply.
+            ContextOverflow: The context window has no room for a reply.
         """
 
     @abstractmethod
     def read(self, reply: dict[str, Any], request: Request) -> Completion:
-        """The completion in a JSON reply, its cost left out.
+        """Return the completion in a JSON response, without its cost.
 
         Raises:
-            Fault: the reply makes no sense.
-            KeyError, IndexError, TypeError, AttributeError: likewise.
+            RetryableError: The response is malformed.
+            KeyError, IndexError, TypeError, AttributeError, ValueError: The response is malformed.
         """
 
-    # ------------------------------------------------------------------ the engine's interface
+    # ------------------------------------------------------------------ interface of Engine
 
     def submit(self, request: Request) -> None:
-        if not self._end.alive:
+        if not self._finalizer.alive:
             raise RuntimeError("the engine is closed.")
-        if request.conversation in self._open:
-            raise RuntimeError(f"conversation {request.conversation!r} has a request under way already.")
-        ticket = _Ticket(request)
-        self._open[request.conversation] = ticket
-        self._loop.call_soon_threadsafe(self._begin, ticket)
+        if request.conversation in self._pending:
+            raise RuntimeError(f"conversation {request.conversation!r} already has a pending request.")
+        pending = _PendingRequest(request)
+        self._pending[request.conversation] = pending
+        self._loop.call_soon_threadsafe(self._start, pending)
 
     def collect(self) -> list[tuple[str, Completion]]:
         """See `Engine.collect`.
 
         Raises:
-            Stop: no request can be answered any more. At the cost limit, replies under way are returned first.
-            RuntimeError: nothing was submitted, or the engine is closed.
+            Stop: No request can succeed any more. At the cost limit, requests in progress are returned first.
+            RuntimeError: No request is pending, or the engine is closed.
         """
         ready: list[tuple[str, Completion]] = []
         while not ready:
-            # At the cost limit replies under way are still waited for; other reasons to stop do not wait.
+            # At the cost limit, wait for the requests in progress; any other stop is raised at once.
             if self._stop is not None and (
-                not isinstance(self._stop, CostLimit) or all(ticket.refused for ticket in self._open.values())
+                not isinstance(self._stop, CostLimit) or all(pending.refused for pending in self._pending.values())
             ):
                 raise self._stop
-            if not self._open:
-                raise RuntimeError("nothing was submitted.")
+            if not self._pending:
+                raise RuntimeError("no request is pending.")
             item = self._done.get()
             while True:
                 if item is None:
                     self._done.put(None)  # for the next call
                     raise RuntimeError("the engine is closed.")
-                self._sort(*item, ready)
+                self._deliver(*item, ready)
                 try:
                     item = self._done.get_nowait()
                 except Empty:
@@ -194,51 +202,56 @@ class RemoteEngine(Engine):
         return ready
 
     def release(self, conversation: str) -> None:
-        self._draws.pop(conversation, None)
-        ticket = self._open.pop(conversation, None)
-        if ticket is not None and self._end.alive:
-            self._loop.call_soon_threadsafe(_drop, ticket)
+        self._samples.pop(conversation, None)
+        pending = self._pending.pop(conversation, None)
+        if pending is not None and self._finalizer.alive:
+            self._loop.call_soon_threadsafe(_cancel, pending)
 
     def close(self) -> None:
-        """Break off what is under way. Can be called again, and is, at the latest, when the program ends."""
-        self._end()
-        self._open.clear()
+        """Cancel all requests and stop the thread; runs at exit unless called before, and may be called again."""
+        self._finalizer()
+        self._pending.clear()
         self._done.put(None)
 
-    def _sort(self, ticket: _Ticket, result: Completion | Stop, ready: list[tuple[str, Completion]]) -> None:
-        name = ticket.request.conversation
-        if self._open.get(name) is not ticket:
+    def _deliver(
+        self, pending: _PendingRequest, result: Completion | Stop, ready: list[tuple[str, Completion]]
+    ) -> None:
+        """Append a completion to `ready`, or set `_stop`."""
+        name = pending.request.conversation
+        if self._pending.get(name) is not pending:
             return  # released
         if isinstance(result, Stop):
             self._stop = result
-            ticket.refused = True
+            pending.refused = True
         else:
-            del self._open[name]
+            del self._pending[name]
             ready.append((name, result))
 
     # ------------------------------------------------------------------ in the loop's thread
 
-    def _begin(self, ticket: _Ticket) -> None:
-        if not ticket.released:
-            ticket.task = self._loop.create_task(self._serve(ticket))
+    def _start(self, pending: _PendingRequest) -> None:
+        if not pending.released:
+            pending.task = self._loop.create_task(self._serve(pending))
 
-    async def _serve(self, ticket: _Ticket) -> None:
-        request = ticket.request
+    async def _serve(self, pending: _PendingRequest) -> None:
+        """Process a request and put its result into the queue."""
+        request = pending.request
         result: Completion | Stop
         try:
-            result = await self._answer(request)
+            result = await self._complete(request)
         except Stop as stop:
             result = stop
-        except ContextFull:
+        except ContextOverflow:
             result = Completion("", "length")
-        except Refused as refusal:
-            result = Completion("", "error", error=str(refusal))
+        except RequestRejected as rejection:
+            result = Completion("", "error", error=str(rejection))
         except Exception as error:
             log.exception("request of conversation %s", request.conversation)
             result = Completion("", "error", error=f"{type(error).__name__}: {error}")
-        self._done.put((ticket, result))
+        self._done.put((pending, result))
 
-    async def _answer(self, request: Request) -> Completion:
+    async def _complete(self, request: Request) -> Completion:
+        """Return the completion of a request, from the cache or within the cost limit from the server."""
         body = self.body(request)
         key = None
         if self._cache is not None:
@@ -249,48 +262,53 @@ class RemoteEngine(Engine):
                 self.usage.add(hit.usage)
                 return hit
         async with self._slots:
-            most = self._prices.at_most(request) if self._prices is not None else 0.0
-            await self._budget.reserve(most)
+            max_cost = self._prices.max_cost(request) if self._prices is not None else 0.0
+            await self._budget.reserve(max_cost)
             cost = 0.0
             try:
-                completion = await self._persist(request, body)
+                completion = await self._retry(request, body)
                 if self._prices is not None:
                     usage = completion.usage
-                    told = usage.prompt_tokens or usage.completion_tokens
-                    cost = self._prices.of_usage(usage) if told else most
+                    is_reported = usage.prompt_tokens or usage.completion_tokens
+                    cost = self._prices.cost_of(usage) if is_reported else max_cost
                     completion = replace(completion, usage=replace(usage, cost=cost))
             finally:
-                await self._budget.settle(most, cost)
+                await self._budget.settle(max_cost, cost)
         self.usage.add(completion.usage)
         if self._cache is not None and key is not None:
             self._cache.put(key, completion)
         return completion
 
     def _key(self, request: Request, body: dict[str, Any]) -> bytes:
-        """The same conversation asking the same again wants another draw; a new one repeats the first."""
-        url = f"{self.base_url}/{self.path}"
-        draws = self._draws.setdefault(request.conversation, {})
-        first = reply_key(url, body, 0)
-        draw = draws.get(first, 0)
-        draws[first] = draw + 1
-        return first if draw == 0 else reply_key(url, body, draw)
+        """Return the cache key of a request.
 
-    async def _persist(self, request: Request, body: dict[str, Any]) -> Completion:
-        """Try until there is a reply.
+        An identical request of the same conversation is another sample; one of a new conversation repeats the
+        first sample.
+        """
+        url = f"{self.base_url}/{self.path}"
+        samples = self._samples.setdefault(request.conversation, {})
+        first = reply_key(url, body, 0)
+        sample = samples.get(first, 0)
+        samples[first] = sample + 1
+        return first if sample == 0 else reply_key(url, body, sample)
+
+    async def _retry(self, request: Request, body: dict[str, Any]) -> Completion:
+        """Attempt a request until it succeeds.
 
         Raises:
-            Refused, ContextFull, Stop: there will be none.
+            RequestRejected, ContextOverflow, Stop: It cannot succeed.
         """
         import stamina
 
         end = self._loop.time() + self._deadline
-        last: Fault | None = None
+        last: RetryableError | None = None
         tries = 0
 
-        def again(error: Exception) -> bool | float:
-            if not isinstance(error, Fault):
+        def should_retry(error: Exception) -> bool | float:
+            """Return True to retry after the back-off, the seconds to wait before a retry, or False."""
+            if not isinstance(error, RetryableError):
                 return False
-            if error.unreachable and not self._connection.answered and tries >= _FIRST_CONTACT:
+            if error.unreachable and not self._connection.answered and tries >= _CONTACT_ATTEMPTS:
                 return False
             if error.wait is None:
                 return True
@@ -300,51 +318,55 @@ class RemoteEngine(Engine):
         try:
             async with asyncio.timeout(self._deadline):
                 async for attempt in stamina.retry_context(
-                    on=again,
+                    on=should_retry,
                     attempts=self._attempts,
                     timeout=None,
-                    wait_initial=_FIRST_WAIT,
-                    wait_max=_LONGEST_WAIT,
+                    wait_initial=_MIN_WAIT,
+                    wait_max=_MAX_WAIT,
                     wait_jitter=1.0,
                 ):
                     with attempt:
                         self.retries += tries > 0
                         tries += 1
                         try:
-                            return await self._try(request, body)
-                        except Fault as fault:
-                            last = fault
+                            return await self._attempt(request, body)
+                        except RetryableError as error:
+                            last = error
                             raise
-        except (Fault, TimeoutError):
+        except (RetryableError, TimeoutError):
             pass
         if last is None:
-            raise Refused(f"{self.base_url} gave no reply within {self._deadline:g} s.")
+            raise RequestRejected(f"{self.base_url} did not respond within {self._deadline:g} s.")
         if last.unreachable and not self._connection.answered:
-            raise Stop(f"no server answers at {self.base_url} ({last}); is it running, and is base_url right?")
-        hopeless = last.wait is not None and self._loop.time() + last.wait >= end
-        asked = f", and asks to wait {last.wait:.0f} s" if hopeless else ""
-        raise Refused(f"{self.base_url} failed {tries} times in a row, at last: {last}{asked}.")
+            raise Stop(
+                f"no server answers at {self.base_url} ({last}); start the server, or pass the right base_url."
+            )
+        exceeds_deadline = last.wait is not None and self._loop.time() + last.wait >= end
+        wait = f"; the server requests a wait of {last.wait:.0f} s" if exceeds_deadline else ""
+        raise RequestRejected(f"{self.base_url} failed {tries} times in a row, at last with: {last}{wait}.")
 
-    async def _try(self, request: Request, body: dict[str, Any]) -> Completion:
+    async def _attempt(self, request: Request, body: dict[str, Any]) -> Completion:
         reply = await self._connection.post(self.path, body)
         try:
             completion = self.read(reply, request)
         except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-            raise Fault(f"a reply without its parts ({type(error).__name__}: {error})") from None
+            raise RetryableError(f"the response is incomplete ({type(error).__name__}: {error})") from None
         self._connection.answered = True
         return completion
 
 
-def _drop(ticket: _Ticket) -> None:
-    ticket.released = True
-    if ticket.task is not None:
-        ticket.task.cancel()
+def _cancel(pending: _PendingRequest) -> None:
+    pending.released = True
+    if pending.task is not None:
+        pending.task.cancel()
 
 
-def _end(
+def _shut_down(
     loop: asyncio.AbstractEventLoop, thread: threading.Thread, connection: Connection, cache: ReplyCache | None
 ) -> None:
-    async def wind_up() -> None:
+    """Cancel all tasks, close the connections, stop the loop and close the cache."""
+
+    async def close_connections() -> None:
         tasks = asyncio.all_tasks(loop) - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
@@ -352,7 +374,7 @@ def _end(
         await connection.close()
 
     try:
-        asyncio.run_coroutine_threadsafe(wind_up(), loop).result(timeout=10)
+        asyncio.run_coroutine_threadsafe(close_connections(), loop).result(timeout=10)
     except TimeoutError:
         log.warning("connections did not close within 10 s")
     loop.call_soon_threadsafe(loop.stop)

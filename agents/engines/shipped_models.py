@@ -1,4 +1,4 @@
-"""The model that comes with the package."""
+"""The model that ships with the package."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ SAPLING = "sapling"
 
 
 def model_source(name: str | Path) -> str | Path:
-    """Where a model lies: the shipped sapling's folder for "sapling", else what was named.
+    """Return the folder of the shipped model for "sapling", and any other name or path unchanged.
 
-    A folder of one's own that is called so is "./sapling".
+    A folder of that name in the working directory can be passed as "./sapling".
     """
     return asset(SAPLING) if name == SAPLING else name

@@ -1,4 +1,4 @@
-"""The engine that runs a Hugging Face model in this process."""
+"""Engine that runs a Hugging Face model in this process."""
 
 from __future__ import annotations
 
@@ -12,35 +12,58 @@ from ..tokens.templates import turn_end_ids
 from .base import Completion, Engine, Finish, Request, Usage
 
 if TYPE_CHECKING:
-    from .local.generation import Task
-    from .local.sampling import Settings
-    from .local.stop import StopTexts
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-# What idle conversations may keep, unless `cache_tokens` says otherwise.
+    from .local.generation import Generation
+    from .local.sampling import BatchSampling
+    from .local.stop import StopTextMatcher
+
+# Memory of the keys and values of idle conversations, if `cache_tokens` is None.
 _IDLE_BYTES = 4 * 2**30
 
 
 class TransformersEngine(Engine):
-    """Samples from any `AutoModelForCausalLM`, many conversations at once.
+    """Engine that samples from any `AutoModelForCausalLM`, in this process.
 
-    Keys and values stay between turns and are shared at branches: a turn costs its new tokens, not its history.
-    The place of a finished reply in the batch is taken by the next request at once. A reply depends on its request
-    only, not on those sampled beside it (up to rounding, which differs between batches of different sizes).
+    Requests are batched continuously: a finished reply's place in the batch is taken by the next request at once.
+    Keys and values are kept between turns and shared between branches, so a turn costs its new tokens, not its
+    history. A reply depends only on its request, not on the others in the batch (up to rounding, which differs
+    between batch sizes).
 
-    Models whose layers keep something else than plain keys and values (sliding windows shorter than the context,
-    state spaces), or whose attention kernels take no mask (flash), are run one conversation at a time, every turn
-    from its beginning; `keeps_cache` tells.
+    Models whose layers keep other state than plain keys and values (sliding windows shorter than the context
+    window, state spaces), or whose attention kernels accept no mask (flash attention), are run one conversation at
+    a time, and every turn is encoded from its beginning; `keeps_cache` is False for these.
+
+    Args:
+        model: Folder or Hugging Face hub name of a model, "sapling" for the shipped one, or a model object. A
+            model object is used in place: call `invalidate` after its weights have changed.
+        tokenizer: Folder, hub name or tokenizer object. None uses the model's; a model object requires one.
+        device: "cuda", "mps" or "cpu"; None uses the best available one, or the device of the model object.
+        dtype: Data type of the weights, such as "bfloat16"; None uses float32 on the CPU and the checkpoint's
+            elsewhere.
+        adapter: Folder or hub name of LoRA weights, which are merged into the loaded model; None for no adapter.
+        max_batch: Maximum number of replies sampled at once. Memory is proportional to it times the longest
+            conversation.
+        context: Context window in tokens; None uses the model's.
+        cache_tokens: Maximum number of cached tokens of idle conversations; the least recently used ones are
+            evicted and encoded again on their next turn. None allows 4 GiB.
+        logprobs_as_drawn: Report log-probabilities of the sampling distribution, after temperature, top-p and
+            top-k, as trainers need them, instead of those at temperature 1.
+        name: Name in records; None uses "transformers:" and the model's name.
 
     Attributes:
-        end_ids: tokens that end a reply; a template that ends turns otherwise may add its own.
-        refused: replies refused because the model gave NaN or infinite logits.
-        keeps_cache: whether turns cost their new tokens only.
+        end_ids: Tokens that end a reply; agents add those of their chat template.
+        refused: Number of replies that failed because of NaN or infinite logits.
+        keeps_cache: True if keys and values are kept between turns.
+
+    Raises:
+        ConfigurationError: torch is not installed, or the model, tokenizer or adapter cannot be loaded.
     """
 
     def __init__(
         self,
-        model: Any,
-        tokenizer: Any = None,
+        model: PreTrainedModel | str | Path,
+        tokenizer: PreTrainedTokenizerBase | str | Path | None = None,
         *,
         device: str | None = None,
         dtype: str | None = None,
@@ -51,26 +74,6 @@ class TransformersEngine(Engine):
         logprobs_as_drawn: bool = False,
         name: str | None = None,
     ) -> None:
-        """Load a model, or share one.
-
-        Args:
-            model: a folder, a name on the Hugging Face hub, or a model object, which is used in place: after its
-                weights have changed call `invalidate`.
-            tokenizer: a folder, hub name or tokenizer object; needed beside a model object.
-            device: "cuda", "mps" or "cpu"; None for the best there is, or where the model object is.
-            dtype: such as "bfloat16"; None for the checkpoint's, on the CPU float32.
-            adapter: a folder or hub name of LoRA weights, merged into a model that is loaded here.
-            max_batch: most replies sampled at once. Memory grows with it times the longest conversation.
-            context: longest conversation in tokens; None for what the model was made for.
-            cache_tokens: most tokens that idle conversations keep in memory; those idle longest are forgotten and
-                encoded again when they come back. None for what fits 4 GiB.
-            logprobs_as_drawn: report log-probabilities of the distribution that a token was drawn from, after
-                temperature, top-p and top-k, as a trainer compares them, instead of those at temperature 1.
-            name: how records call the engine; None for "transformers:" and the model's name.
-
-        Raises:
-            ConfigurationError: torch is missing, or the model, tokenizer or adapter cannot be had.
-        """
         try:
             import torch
 
@@ -80,16 +83,15 @@ class TransformersEngine(Engine):
                 f"the transformers engine needs torch and transformers ({error}): pip install 'arboretum[lm]'"
             ) from None
         if max_batch < 1:
-            raise ConfigurationError(f"max_batch is {max_batch}; it must be at least 1")
+            raise ConfigurationError(f"max_batch must be at least 1, not {max_batch}")
         self._torch = torch
+        self.model: Any
         if isinstance(model, (str, Path)):
             self.model = load.load_model(model, device or load.best_device(), dtype, adapter)
             tokenizer = model if tokenizer is None else tokenizer
         else:
             if tokenizer is None or device is not None or dtype is not None or adapter is not None:
-                raise ConfigurationError(
-                    "a model object needs a tokenizer beside it, and no device, dtype or adapter"
-                )
+                raise ConfigurationError("a model object needs a tokenizer, and takes no device, dtype or adapter")
             self.model = model
         self.tokenizer = load.load_tokenizer(tokenizer) if isinstance(tokenizer, (str, Path)) else tokenizer
         config = self.model.config.get_text_config(decoder=True)
@@ -101,45 +103,48 @@ class TransformersEngine(Engine):
         )
         self.usage = Usage()
         self.refused = 0
-        with _Sampling(self):
+        with _InferenceMode(self):
             self._cache = load.choose_cache(self.model, self.context, max_batch, cache_tokens, _IDLE_BYTES)
-        self.keeps_cache: bool = self._cache.keeps
+        self.keeps_cache: bool = self._cache.keeps_cache
         self._max_batch = max_batch
         self._as_drawn = logprobs_as_drawn
-        self._waiting: deque[Task] = deque()
-        self._active: list[Task] = []
+        self._waiting: deque[Generation] = deque()
+        self._active: list[Generation] = []
         self._done: list[tuple[str, Completion]] = []
-        self._stops: dict[tuple[str, ...], StopTexts] = {}
-        self._settings: tuple[list[Task], Settings] | None = None
+        self._matchers: dict[tuple[str, ...], StopTextMatcher] = {}
+        self._settings: tuple[list[Generation], BatchSampling] | None = None
 
     @property
     def computed_tokens(self) -> int:
-        """Tokens that went through the model so far, padding included."""
-        return self._cache.computed
+        """Number of tokens that the model has encoded, padding included."""
+        return self._cache.computed_tokens
 
     def submit(self, request: Request) -> None:
-        """Take a request.
+        """Queue a request and return at once.
 
         Raises:
-            ValueError: it has no prompt, or its conversation has a request under way.
+            ValueError: The request has no prompt, or its conversation has a pending request.
         """
         if not request.prompt_ids:
             raise ValueError(
-                f"the request of {request.conversation!r} has no prompt_ids; this engine needs tokens"
+                f"conversation {request.conversation!r} has no prompt_ids, but this engine requires token ids."
             )
-        if any(task.request.conversation == request.conversation for task in (*self._active, *self._waiting)):
-            raise ValueError(f"{request.conversation!r} has a request under way already")
-        self._waiting.append(self._task(request))
+        if any(one.request.conversation == request.conversation for one in (*self._active, *self._waiting)):
+            raise ValueError(f"conversation {request.conversation!r} already has a pending request.")
+        self._waiting.append(self._new_generation(request))
 
     def collect(self) -> list[tuple[str, Completion]]:
-        """Sample until at least one reply is complete; return all that are, by conversation name.
+        """Sample until at least one reply is complete, and return all that are.
+
+        Returns:
+            Pairs of conversation name and completion.
 
         Raises:
-            RuntimeError: nothing was submitted.
+            RuntimeError: No request is pending.
         """
         if not self._waiting and not self._active:
-            raise RuntimeError("there is nothing to collect: no request was submitted")
-        with _Sampling(self):
+            raise RuntimeError("no request is pending.")
+        with _InferenceMode(self):
             while not self._done and (self._waiting or self._active):
                 self._admit()
                 if self._active:
@@ -148,111 +153,117 @@ class TransformersEngine(Engine):
         return done
 
     def release(self, conversation: str) -> None:
-        """Forget a conversation, and drop its request if one is under way."""
-        self._active = [task for task in self._active if task.request.conversation != conversation]
-        self._waiting = deque(task for task in self._waiting if task.request.conversation != conversation)
+        """Drop the cache of a conversation, and its request if one is pending."""
+        self._active = [one for one in self._active if one.request.conversation != conversation]
+        self._waiting = deque(one for one in self._waiting if one.request.conversation != conversation)
         self._cache.forget(conversation)
 
     def invalidate(self) -> None:
-        """Forget all that was computed; call it after the model's weights have changed."""
-        with _Sampling(self):
+        """Drop all keys and values; call it after the model's weights have changed."""
+        with _InferenceMode(self):
             self._cache.invalidate()
 
     def close(self) -> None:
-        """Let go of the model."""
+        """Release the model."""
         self._waiting.clear()
         self._active.clear()
         self._done.clear()
         self._cache.close()
         self.model = None
 
-    def _task(self, request: Request) -> Task:
-        from .local.generation import Task
-        from .local.sampling import uniforms
-        from .local.stop import StopTexts
+    def _new_generation(self, request: Request) -> Generation:
+        from .local.generation import Generation
+        from .local.sampling import draw_uniforms
+        from .local.stop import StopTextMatcher
 
         assert request.prompt_ids is not None
         ids, sampling = list(request.prompt_ids), request.sampling
         room = sampling.max_tokens if self.context is None else min(sampling.max_tokens, self.context - len(ids))
-        draws = uniforms(request.seed, max(room, 0)) if sampling.temperature > 0 else []
-        stop = None
+        uniforms = draw_uniforms(request.seed, max(room, 0)) if sampling.temperature > 0 else []
+        matcher = None
         if any(sampling.stop):
-            stop = self._stops.setdefault(sampling.stop, StopTexts(self.tokenizer, sampling.stop))
-        return Task(request, ids, len(ids), draws, stop)
+            matcher = self._matchers.setdefault(sampling.stop, StopTextMatcher(self.tokenizer, sampling.stop))
+        return Generation(request, ids, len(ids), uniforms, matcher)
 
     def _admit(self) -> None:
+        """Move waiting generations into the batch, as far as there is room."""
         while self._waiting and len(self._active) < self._max_batch:
-            task = self._waiting[0]
-            if task.request.sampling.max_tokens < 1 or self._is_full(task):
+            generation = self._waiting[0]
+            if generation.request.sampling.max_tokens < 1 or self._is_full(generation):
                 self._waiting.popleft()
-                self._complete(task, "length")
-            elif self._cache.admit(task):
+                self._complete(generation, "length")
+            elif self._cache.admit(generation):
                 self._active.append(self._waiting.popleft())
             else:
                 return
 
     def _step(self) -> None:
-        """One more token for every reply under way."""
-        from .local.sampling import Settings, draw
+        """Sample one more token of every reply in the batch."""
+        from .local.sampling import BatchSampling, sample_tokens
 
-        tasks, logits = self._cache.advance(self._active)
-        if self._settings is None or self._settings[0] != tasks:
-            rows = [task.request.sampling for task in tasks]
-            self._settings = tasks, Settings(rows, logits.device, as_drawn=self._as_drawn)
-        uniform = [task.draws[len(task.logprobs)] if task.draws else 0.0 for task in tasks]
-        drawn = draw(logits, uniform, self._settings[1])
-        over: set[int] = set()
-        for n, (task, token, logprob, usable) in enumerate(zip(tasks, *drawn, strict=True)):
+        generations, logits = self._cache.advance(self._active)
+        if self._settings is None or self._settings[0] != generations:
+            rows = [one.request.sampling for one in generations]
+            self._settings = generations, BatchSampling(rows, logits.device, as_drawn=self._as_drawn)
+        uniforms = [one.uniforms[len(one.logprobs)] if one.uniforms else 0.0 for one in generations]
+        sampled = sample_tokens(logits, uniforms, self._settings[1])
+        finished: set[int] = set()
+        for n, (generation, token, logprob, usable) in enumerate(zip(generations, *sampled, strict=True)):
             if not usable:
-                self._refuse(task)
-                over.add(n)
+                self._fail(generation)
+                finished.add(n)
                 continue
-            task.ids.append(token)
-            task.logprobs.append(logprob)
-            finish, text = self._finish(task, token)
+            generation.ids.append(token)
+            generation.logprobs.append(logprob)
+            finish, text = self._finish_reason(generation, token)
             if finish is not None:
-                self._cache.finish(task)
-                self._complete(task, finish, text)
-                over.add(n)
-        if over:
-            self._active = [task for n, task in enumerate(tasks) if n not in over]
+                self._cache.finish(generation)
+                self._complete(generation, finish, text)
+                finished.add(n)
+        if finished:
+            self._active = [one for n, one in enumerate(generations) if n not in finished]
 
-    def _finish(self, task: Task, token: int) -> tuple[Finish | None, str | None]:
-        """Whether a reply ends with the token just sampled, and its text where that is known."""
+    def _finish_reason(self, generation: Generation, token: int) -> tuple[Finish | None, str | None]:
+        """Return the reason why a reply ends with the token just sampled (None if it does not), and its text.
+
+        The text is None unless a stop text ended the reply.
+        """
         if token in self.end_ids:
             return "stop", None
-        if task.stop is not None and (text := task.stop.cut(task.sampled)) is not None:
+        if generation.matcher is not None and (text := generation.matcher.match(generation.sampled)) is not None:
             return "stop", text
-        if len(task.logprobs) >= task.request.sampling.max_tokens or self._is_full(task):
+        if len(generation.logprobs) >= generation.request.sampling.max_tokens or self._is_full(generation):
             return "length", None
         return None, None
 
-    def _is_full(self, task: Task) -> bool:
-        return self.context is not None and len(task.ids) >= self.context
+    def _is_full(self, generation: Generation) -> bool:
+        return self.context is not None and len(generation.ids) >= self.context
 
-    def _complete(self, task: Task, finish: Finish, text: str | None = None) -> None:
+    def _complete(self, generation: Generation, finish: Finish, text: str | None = None) -> None:
         from .local.stop import decode
 
-        sampled = task.sampled
+        sampled = generation.sampled
         if text is None:
             ended = bool(sampled) and sampled[-1] in self.end_ids
             text = decode(self.tokenizer, sampled[:-1] if ended else sampled)
-        usage = Usage(task.prompt, task.reused, len(sampled))
+        usage = Usage(generation.prompt_length, generation.reused, len(sampled))
         self.usage.add(usage)
-        self._done.append((task.request.conversation, Completion(text, finish, sampled, task.logprobs, usage)))
+        completion = Completion(text, finish, sampled, generation.logprobs, usage)
+        self._done.append((generation.request.conversation, completion))
 
-    def _refuse(self, task: Task) -> None:
-        reason = "the model gave NaN or infinite logits: its weights or its precision are at fault"
+    def _fail(self, generation: Generation) -> None:
+        """Finish a generation with an error, because its logits are not finite."""
+        reason = "the model's logits are NaN or infinite; check its weights and dtype."
         self.refused += 1
-        self._cache.finish(task, poisoned=True)
-        usage = Usage(task.prompt, task.reused, len(task.logprobs))
+        self._cache.finish(generation, poisoned=True)
+        usage = Usage(generation.prompt_length, generation.reused, len(generation.logprobs))
         self.usage.add(usage)
-        failed = Completion("", "error", task.sampled, task.logprobs, usage, reason)
-        self._done.append((task.request.conversation, failed))
+        failed = Completion("", "error", generation.sampled, generation.logprobs, usage, reason)
+        self._done.append((generation.request.conversation, failed))
 
 
-class _Sampling:
-    """Within it the model computes no gradients and drops nothing out; afterwards it is as it was."""
+class _InferenceMode:
+    """Context without gradients and dropout; restores the model's training mode on exit."""
 
     def __init__(self, engine: TransformersEngine) -> None:
         self._model = engine.model

@@ -1,4 +1,4 @@
-"""vLLM in this process: sampling beside a trainer, with weights that can be updated in place."""
+"""Engine that runs vLLM in this process, with weights that a trainer can update in place."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from .shipped_models import model_source
 
 
 class VLLMEngine(Engine):
-    """A model in this process, served by vLLM: requests of many conversations share every forward pass.
+    """Engine that samples from a model with vLLM, in this process.
 
-    Requests join and leave the running batch one by one; `collect` returns as soon as any is answered. What a
-    conversation has in common with earlier ones, its own last turn above all, is not computed again (prefix
-    cache); `Usage.cached_tokens` tells how much that was.
+    Requests are batched continuously, and `collect` returns as soon as any is finished. Prefixes that a
+    conversation shares with earlier ones, such as its own previous turns, are not computed again (prefix cache);
+    `Usage.cached_tokens` is the number of such tokens.
 
-    Token ids are what was sampled; log-probabilities are those at temperature 1 of the whole vocabulary, or with
-    `logprobs_mode="processed_logprobs"` those of the distribution that a token was drawn from. A reply whose
-    log-probabilities are not numbers is refused: it comes back with finish "error".
+    Log-probabilities are those at temperature 1 over the whole vocabulary, or with
+    `logprobs_mode="processed_logprobs"` those of the sampling distribution. A reply with NaN log-probabilities
+    finishes with "error".
 
     Args:
-        model: a model's folder, its name on the Hugging Face hub, or "seed" for the one that is shipped.
-        context: longest conversation in tokens; default: the model's own.
-        **options: further arguments of `vllm.LLM`, such as `dtype`, `gpu_memory_utilization`, `enforce_eager`,
+        model: Folder or Hugging Face hub name of a model, or "sapling" for the shipped one.
+        context: Context window in tokens; None uses the model's.
+        **options: Further arguments of `vllm.LLM`, such as `dtype`, `gpu_memory_utilization`, `enforce_eager`,
             `tensor_parallel_size`, `tokenizer`, `trust_remote_code`.
 
     Raises:
@@ -64,10 +64,10 @@ class VLLMEngine(Engine):
         self.context = int(self._engine.model_config.max_model_len)
         self.end_ids: set[int] = turn_end_ids(self.tokenizer)
         self.usage = Usage()
-        self._ids = itertools.count()
-        self._open: dict[str, str] = {}  # request ids by conversation
-        self._asked: dict[str, str] = {}  # conversations by request id
-        self._early: list[tuple[str, Completion]] = []
+        self._next_id = itertools.count()
+        self._request_ids: dict[str, str] = {}  # by conversation
+        self._conversations: dict[str, str] = {}  # by request id
+        self._overlong: list[tuple[str, Completion]] = []  # completions of prompts that fill the context window
         self._shapes: dict[str, tuple[int, ...]] | None = None
 
     @property
@@ -76,7 +76,7 @@ class VLLMEngine(Engine):
             raise RuntimeError("the engine is closed.")
         return self._llm.llm_engine
 
-    # ------------------------------------------------------------------ the engine's interface
+    # ------------------------------------------------------------------ interface of Engine
 
     def submit(self, request: Request) -> None:
         from vllm import SamplingParams
@@ -84,14 +84,14 @@ class VLLMEngine(Engine):
 
         engine = self._engine
         if request.prompt_ids is None:
-            raise ConfigurationError(f"{self.name} takes tokens, but the request has no prompt_ids.")
-        if request.conversation in self._open:
-            raise RuntimeError(f"conversation {request.conversation!r} has a request under way already.")
+            raise ConfigurationError(f"{self.name} requires token ids, but the request has no prompt_ids.")
+        if request.conversation in self._request_ids:
+            raise RuntimeError(f"conversation {request.conversation!r} already has a pending request.")
         sampling = request.sampling
-        name = f"{next(self._ids)}"
+        request_id = f"{next(self._next_id)}"
         if len(request.prompt_ids) >= (self.context or math.inf):
-            self._open[request.conversation] = name
-            self._early.append((request.conversation, Completion("", "length", [], [])))
+            self._request_ids[request.conversation] = request_id
+            self._overlong.append((request.conversation, Completion("", "length", [], [])))
             return
         try:
             parameters = SamplingParams(
@@ -107,41 +107,41 @@ class VLLMEngine(Engine):
                 output_kind=RequestOutputKind.FINAL_ONLY,
             )
             (prompt,) = engine.renderer.render_cmpl([{"prompt_token_ids": list(request.prompt_ids)}])
-            engine.add_request(name, prompt, parameters)
+            engine.add_request(request_id, prompt, parameters)
         except Exception as error:
-            raise ConfigurationError(f"{self.name} cannot take the request: {error}") from error
-        self._open[request.conversation] = name
-        self._asked[name] = request.conversation
+            raise ConfigurationError(f"{self.name} rejects the request: {error}") from error
+        self._request_ids[request.conversation] = request_id
+        self._conversations[request_id] = request.conversation
 
     def collect(self) -> list[tuple[str, Completion]]:
         engine = self._engine
-        if not self._open:
-            raise RuntimeError("nothing was submitted.")
-        ready, self._early = self._early, []
+        if not self._request_ids:
+            raise RuntimeError("no request is pending.")
+        ready, self._overlong = self._overlong, []
         while not ready:
             if not engine.has_unfinished_requests():
-                raise Stop(f"{self.name} lost {len(self._open)} requests.")
+                raise Stop(f"{self.name} lost {len(self._request_ids)} requests.")
             try:
                 outputs = engine.step()
             except Exception as error:
                 raise Stop(f"{self.name} failed: {type(error).__name__}: {error}") from error
             for output in outputs:
-                conversation = self._asked.pop(output.request_id, None)
+                conversation = self._conversations.pop(output.request_id, None)
                 if conversation is not None and output.finished:
                     completion = self._read(output)
                     self.usage.add(completion.usage)
                     ready.append((conversation, completion))
         for conversation, _ in ready:
-            del self._open[conversation]
+            del self._request_ids[conversation]
         return ready
 
     def release(self, conversation: str) -> None:
-        name = self._open.pop(conversation, None)
-        if name is None or self._llm is None:
+        request_id = self._request_ids.pop(conversation, None)
+        if request_id is None or self._llm is None:
             return
-        self._early = [item for item in self._early if item[0] != conversation]
-        if self._asked.pop(name, None) is not None:
-            self._engine.abort_request([name])
+        self._overlong = [item for item in self._overlong if item[0] != conversation]
+        if self._conversations.pop(request_id, None) is not None:
+            self._engine.abort_request([request_id])
 
     def close(self) -> None:
         if self._llm is None:
@@ -150,8 +150,8 @@ class VLLMEngine(Engine):
 
         self._engine.engine_core.shutdown()
         self._llm = None
-        self._open.clear()
-        self._asked.clear()
+        self._request_ids.clear()
+        self._conversations.clear()
         gc.collect()
         cleanup_dist_env_and_memory()
 
@@ -165,56 +165,57 @@ class VLLMEngine(Engine):
             completion_tokens=len(token_ids),
         )
         if reply.finish_reason in ("error", "abort"):
-            return Completion("", "error", usage=usage, error=f"vLLM broke off ({reply.finish_reason}).")
-        text = without_end(reply.text, token_ids, self)
+            return Completion("", "error", usage=usage, error=f"vLLM aborted the reply ({reply.finish_reason}).")
+        text = strip_end_token(reply.text, token_ids, self)
         finish: Finish = "length" if reply.finish_reason == "length" else "stop"
-        return checked_logprobs(token_ids, logprobs, usage) or Completion(text, finish, token_ids, logprobs, usage)
+        return nan_completion(logprobs, usage) or Completion(text, finish, token_ids, logprobs, usage)
 
     # ------------------------------------------------------------------ training
 
     def update_weights(self, tensors: Iterable[tuple[str, Any]]) -> None:
-        """Sample from these weights from now on; what was cached of earlier ones is forgotten.
+        """Replace weights in place and clear the prefix cache.
 
         Args:
-            tensors: names and values as in the model's checkpoint (`model.named_parameters()` of the Hugging Face
-                model, LoRA merged), taken one by one; on any device, cast to the engine's type. Weights that are
-                not among them stay as they are.
+            tensors: Names and values as in the model's checkpoint (`model.named_parameters()` of the Hugging Face
+                model with LoRA merged), consumed one by one. They may be on any device and are cast to the
+                engine's dtype. Weights that are not among them stay unchanged.
 
         Raises:
-            RuntimeError: requests are under way.
-            ConfigurationError: a name or a shape is not the model's. Those before it are in effect.
+            RuntimeError: Requests are pending.
+            ConfigurationError: The model has no weight of a name, or one of another shape. The weights before it
+                have been replaced.
         """
-        if self._open:
-            raise RuntimeError("weights cannot change while requests are under way; collect or release them.")
-        fault: list[BaseException] = []
+        if self._request_ids:
+            raise RuntimeError("weights cannot change while requests are pending; collect or release them first.")
+        errors: list[BaseException] = []
 
-        def checked() -> Iterator[tuple[str, Any]]:
-            # An exception inside of vLLM's loading would leave the model without weights: end early instead.
+        def checked_tensors() -> Iterator[tuple[str, Any]]:
+            # An exception within vLLM's loader would leave the model without weights, so end early instead.
             try:
                 for name, tensor in tensors:
-                    self._check(name, tuple(tensor.shape))
+                    self._check_weight(name, tuple(tensor.shape))
                     yield name, tensor.detach()
             except BaseException as error:
-                fault.append(error)
+                errors.append(error)
 
-        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": checked()})
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": checked_tensors()})
         self._llm.apply_model(_repack)
         if not self._llm.reset_prefix_cache():
-            raise RuntimeError("vLLM did not let go of the prefix cache of the old weights.")
-        if fault:
-            raise fault[0]
+            raise RuntimeError("vLLM could not clear the prefix cache of the old weights.")
+        if errors:
+            raise errors[0]
 
-    def _check(self, name: str, shape: tuple[int, ...]) -> None:
+    def _check_weight(self, name: str, shape: tuple[int, ...]) -> None:
         if self._shapes is None:
             self._shapes = self._model_shapes()
         expected = self._shapes.get(name)
         if expected is None and self._shapes:
-            raise ConfigurationError(f"{self.name} has no weight {name!r}; merge LoRA and take wrappers off.")
+            raise ConfigurationError(f"{self.name} has no weight {name!r}; merge LoRA and remove wrappers.")
         if expected is not None and expected != shape:
             raise ConfigurationError(f"weight {name!r} has shape {shape}, but {self.name} has {expected}.")
 
     def _model_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the model's weights as Hugging Face knows it; empty if it does not."""
+        """Return the shapes of the model's weights by name in transformers; empty if it lacks the architecture."""
         import torch
         from transformers import AutoModelForCausalLM
 
@@ -228,31 +229,34 @@ class VLLMEngine(Engine):
 
 
 def _repack(model: Any) -> None:
-    """On a CPU vLLM keeps packed copies of matrices; that of an output layer tied to the input would stay old."""
+    """Renew the packed copies of weight matrices that vLLM keeps on CPUs.
+
+    Reloading does not renew that of an output layer that is tied to the input embedding.
+    """
     for module in model.modules():
         weight = getattr(module, "weight", None)
         if hasattr(module, "cpu_linear") and weight is not None and weight.numel():
             module.quant_method.process_weights_after_loading(module)
 
 
-def without_end(text: str, token_ids: list[int], engine: Engine) -> str:
-    """The text without its end-of-turn token, where that is no special token, which is left out anyway."""
+def strip_end_token(text: str, token_ids: list[int], engine: Engine) -> str:
+    """Return the text without its end-of-turn token; vLLM itself omits only those that are special tokens."""
     if token_ids and token_ids[-1] in engine.end_ids:
         return text.removesuffix(engine.tokenizer.decode(token_ids[-1:]))
     return text
 
 
-def checked_logprobs(token_ids: list[int], logprobs: list[float], usage: Usage) -> Completion | None:
-    """An error in place of a reply whose log-probabilities are no numbers."""
+def nan_completion(logprobs: list[float], usage: Usage) -> Completion | None:
+    """Return an error completion if any log-probability is NaN, else None."""
     if any(map(math.isnan, logprobs)):
-        text = "the model's output is not a number (NaN): its weights or its precision are broken."
-        return Completion("", "error", usage=usage, error=text)
+        reason = "the model's log-probabilities are NaN; check its weights and dtype."
+        return Completion("", "error", usage=usage, error=reason)
     return None
 
 
 @contextmanager
 def _quiet_in_process() -> Iterator[None]:
-    """vLLM reads these at start: its engine must share our process, or weights could not be handed over."""
+    """Set the variables that vLLM reads at start: its engine must share this process to accept new weights."""
     before = os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING")
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
@@ -267,14 +271,14 @@ def _quiet_in_process() -> Iterator[None]:
 
 @contextmanager
 def _isolated_rng() -> Iterator[None]:
-    """vLLM seeds the global generators of whoever starts it; put them back."""
+    """Restore the states of the global random generators, which vLLM seeds at start."""
     import numpy
 
     python, legacy = random.getstate(), numpy.random.get_state()  # noqa: NPY002
     try:
         import torch
     except ImportError:
-        yield  # to fail with a sentence of its own
+        yield  # vLLM's own import then fails with an error message
         return
     generator = torch.get_rng_state()
     try:

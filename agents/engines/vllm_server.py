@@ -1,4 +1,4 @@
-"""A vLLM server: exact tokens over HTTP."""
+"""Engine for a vLLM server, with token ids over HTTP."""
 
 from __future__ import annotations
 
@@ -6,38 +6,41 @@ import json
 import os
 import urllib.error
 import urllib.request
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...envs.errors import ConfigurationError
 from ..base import Stop
 from ..tokens.templates import turn_end_ids
 from .base import Completion, Finish, Request
-from .faults import ContextFull, Fault, Refused, said
+from .faults import ContextOverflow, RequestRejected, RetryableError, error_text
 from .openai import read_usage
 from .remote import RemoteEngine
-from .vllm import checked_logprobs, without_end
+from .vllm import nan_completion, strip_end_token
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 LOCAL_URL = "http://localhost:8000/v1"
 _CONTACT_SECONDS = 15.0
 
 
 class VLLMServerEngine(RemoteEngine):
-    """A running OpenAI-compatible vLLM server, spoken to in tokens: what was sampled comes back verbatim.
+    """Engine for a running vLLM server, which exchanges token ids.
 
-    Requests go to `/v1/completions` with token ids and return token ids and log-probabilities. Sampling defaults
-    of the model's generation config are overridden, so that the distribution is the one asked for. Start the
-    server with `--enable-prompt-tokens-details` to see in `Usage.cached_tokens` what its prefix cache saved, and
-    leave its `--logprobs-mode` as it is.
+    Requests are sent to `/v1/completions` with token ids and return the sampled token ids and their
+    log-probabilities. They override the sampling defaults of the model's generation config, so that the
+    distribution is exactly the requested one. Start the server with `--enable-prompt-tokens-details` to get the
+    hits of its prefix cache in `Usage.cached_tokens`, and leave its `--logprobs-mode` at the default.
 
     Args:
-        model: name of the model, as the server knows it; default: the first that it serves.
-        base_url: address of the server, up to and including `/v1`.
-        tokenizer: a tokenizer, or the name or folder of one; default: that of the served model.
-        api_key: what the server was started with, if anything; default: the environment variable VLLM_API_KEY.
-        **options: see `RemoteEngine`.
+        model: Name of the model on the server; None uses the first one that it serves.
+        base_url: URL of the server, up to and including `/v1`.
+        tokenizer: A tokenizer, or the name or folder of one; None uses the tokenizer of the served model.
+        api_key: API key that the server was started with. None uses the environment variable VLLM_API_KEY.
+        **options: See `RemoteEngine`.
 
     Raises:
-        ConfigurationError: no server answers, it does not serve the model, or the tokenizer is not found.
+        ConfigurationError: No server answers, it does not serve the model, or the tokenizer cannot be loaded.
     """
 
     path = "completions"
@@ -47,19 +50,19 @@ class VLLMServerEngine(RemoteEngine):
         model: str | None = None,
         *,
         base_url: str = LOCAL_URL,
-        tokenizer: Any = None,
+        tokenizer: PreTrainedTokenizerBase | str | None = None,
         api_key: str | None = None,
         **options: Any,
     ) -> None:
         api_key = api_key or os.environ.get("VLLM_API_KEY") or "none"
-        card = _served(base_url.rstrip("/"), model, api_key)
+        card = _model_card(base_url.rstrip("/"), model, api_key)
         super().__init__(card["id"], base_url=base_url, api_key=api_key, **options)
         self.name = f"vllm:{self.model}"
         self.context = card.get("max_model_len")
         try:
-            self.tokenizer = _tokenizer(card.get("root") or card["id"]) if tokenizer is None else tokenizer
+            self.tokenizer = _load_tokenizer(card.get("root") or card["id"]) if tokenizer is None else tokenizer
             if isinstance(self.tokenizer, str):
-                self.tokenizer = _tokenizer(self.tokenizer)
+                self.tokenizer = _load_tokenizer(self.tokenizer)
             self.end_ids: set[int] = turn_end_ids(self.tokenizer)
         except ConfigurationError:
             self.close()
@@ -67,17 +70,18 @@ class VLLMServerEngine(RemoteEngine):
 
     def submit(self, request: Request) -> None:
         if request.prompt_ids is None:
-            raise ConfigurationError(f"{self.name} takes tokens, but the request has no prompt_ids.")
+            raise ConfigurationError(f"{self.name} requires token ids, but the request has no prompt_ids.")
         super().submit(request)
 
     def body(self, request: Request) -> dict[str, Any]:
         assert request.prompt_ids is not None
         sampling = request.sampling
-        most = sampling.max_tokens
+        max_tokens = sampling.max_tokens
         if self.context is not None:
-            most = min(most, self.context - len(request.prompt_ids))  # the server would refuse what does not fit
-            if most < 1:
-                raise ContextFull
+            # The server rejects requests that exceed the context window.
+            max_tokens = min(max_tokens, self.context - len(request.prompt_ids))
+            if max_tokens < 1:
+                raise ContextOverflow
         return {
             "model": self.model,
             "prompt": list(request.prompt_ids),
@@ -86,7 +90,7 @@ class VLLMServerEngine(RemoteEngine):
             "top_k": sampling.top_k,
             "min_p": 0.0,
             "repetition_penalty": 1.0,
-            "max_tokens": most,
+            "max_tokens": max_tokens,
             "seed": request.seed % 2**63,
             "stop": list(sampling.stop),
             "include_stop_str_in_output": True,
@@ -102,21 +106,21 @@ class VLLMServerEngine(RemoteEngine):
             raise Stop(f"{self.base_url} returns no token ids; it must be a vLLM server of version 0.11 or later.")
         assert request.prompt_ids is not None
         if prompt_ids != list(request.prompt_ids):
-            raise Stop(f"{self.base_url} changed the prompt's tokens: its replies answer another prompt.")
+            raise Stop(f"{self.base_url} changed the prompt's tokens, so its replies are to another prompt.")
         logprobs = [float(value) for value in choice["logprobs"]["token_logprobs"]]
         text = choice["text"]
         if len(logprobs) != len(token_ids) or not isinstance(text, str):
-            raise Fault(f"{len(token_ids)} tokens with {len(logprobs)} log-probabilities")
+            raise RetryableError(f"the response has {len(token_ids)} tokens and {len(logprobs)} log-probabilities")
         usage = read_usage(reply.get("usage"))
-        broken = checked_logprobs(token_ids, logprobs, usage)
-        if broken is not None:
-            raise Refused(broken.error)
+        failed = nan_completion(logprobs, usage)
+        if failed is not None:
+            raise RequestRejected(failed.error)
         finish: Finish = "length" if choice.get("finish_reason") == "length" else "stop"
-        return Completion(without_end(text, token_ids, self), finish, token_ids, logprobs, usage)
+        return Completion(strip_end_token(text, token_ids, self), finish, token_ids, logprobs, usage)
 
 
-def _served(base_url: str, model: str | None, api_key: str) -> dict[str, Any]:
-    """What a server tells about a model that it serves."""
+def _model_card(base_url: str, model: str | None, api_key: str) -> dict[str, Any]:
+    """Return the server's description of a model that it serves; None selects the first."""
     try:
         request = urllib.request.Request(f"{base_url}/models", headers={"authorization": f"Bearer {api_key}"})
         with urllib.request.urlopen(request, timeout=_CONTACT_SECONDS) as response:
@@ -124,14 +128,14 @@ def _served(base_url: str, model: str | None, api_key: str) -> dict[str, Any]:
             names = [card["id"] for card in cards]
     except urllib.error.HTTPError as error:
         with error:
-            why = f"status {error.code}: {said(error.read().decode(errors='replace'))}"
-        raise ConfigurationError(f"{base_url} does not tell which models it serves ({why}).") from None
+            reason = f"status {error.code}: {error_text(error.read().decode(errors='replace'))}"
+        raise ConfigurationError(f"{base_url} does not list the models that it serves ({reason}).") from None
     except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"no vLLM server answers at {base_url} ({error}); start one with: vllm serve MODEL"
         ) from None
     except (KeyError, TypeError):
-        raise ConfigurationError(f"what answers at {base_url} is no OpenAI-compatible server.") from None
+        raise ConfigurationError(f"the server at {base_url} is not OpenAI-compatible.") from None
     if model is None and names:
         model = names[0]
     for card in cards:
@@ -140,7 +144,7 @@ def _served(base_url: str, model: str | None, api_key: str) -> dict[str, Any]:
     raise ConfigurationError(f"{base_url} serves {', '.join(names) or 'nothing'}, not {model!r}.")
 
 
-def _tokenizer(name: str) -> Any:
+def _load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     try:
         from transformers import AutoTokenizer
     except ImportError:
@@ -152,5 +156,5 @@ def _tokenizer(name: str) -> Any:
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigurationError(
-            f"the server's model has no tokenizer here at {name!r} ({reason}); name one with tokenizer=…"
+            f"the tokenizer of the served model cannot be loaded from {name!r} ({reason}); pass tokenizer=…"
         ) from None

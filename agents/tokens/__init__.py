@@ -1,8 +1,8 @@
-"""Conversations as tokens: what the model saw and said, id for id."""
+"""Conversations as token ids, exactly as prompted and sampled."""
 
 from __future__ import annotations
 
 from .chat import ChatTokens
-from .conversation import Conversation, Piece
+from .conversation import Conversation, Segment
 
-__all__ = ["ChatTokens", "Conversation", "Piece"]
+__all__ = ["ChatTokens", "Conversation", "Segment"]

@@ -1,4 +1,4 @@
-"""Chat templates applied piece by piece, so that nothing the model sampled is ever decoded and encoded again."""
+"""Chat templates applied turn by turn, so that sampled tokens are never decoded and encoded again."""
 
 from __future__ import annotations
 
@@ -6,81 +6,82 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import permutations
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...envs.errors import ConfigurationError
 from ..engines.base import Message
-from .templates import Template, advice, load_template
+from .templates import Template, load_template, suggest_template
 
-# What a template may do to earlier turns, and a reply that shows it.
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+# Ways in which a template may rewrite earlier turns, each with a reply that reveals it.
 _PROBES = {
     "it changes earlier turns": "Go left.",
     "it drops or moves thoughts": "<think>The box is left of me.</think><answer>Left</answer>",
-    "it drops or moves thoughts that stand on lines of their own": "<think>\nleft\n</think>\n\nLeft",
+    "it drops or moves thoughts on lines of their own": "<think>\nleft\n</think>\n\nLeft",
     "it strips white space from replies": " \n Left \n\n",
     "it changes empty replies": "",
     "it changes replies of white space only": "\n\n",
 }
 _BASE = [Message("user", "What now?")]
-_MARK = "Go left."
-
+_REPLY = "Go left."
 
 _Render = Callable[[Sequence[Message]], str]
 
 
 class ChatTokens:
-    """Turns messages into tokens, one turn at a time.
+    """Encoder of chat messages as tokens, one turn at a time.
 
-    A conversation is `opening(…)`, what the model sampled, `bridge(…)`, what it sampled next, and so on. Whatever
-    was sampled stands in it id for id. Where that is the tokenizer's own encoding of the reply, the concatenation
-    decodes to exactly what the template renders for the whole conversation. Texts of messages cannot forge turns:
-    special tokens that they spell out are encoded as plain text.
+    A conversation is the concatenation of `opening(…)`, the sampled reply, `bridge(…)`, the next sampled reply,
+    and so on; sampled token ids are part of it unchanged. Where these are the tokenizer's own encoding of the
+    reply, the concatenation decodes to exactly the template's rendering of the whole conversation. Message
+    contents cannot forge turns: special tokens within them are encoded as plain text.
+
+    Args:
+        tokenizer: A Hugging Face tokenizer.
+        template: Name of a shipped template (see `shipped_templates`), or path of a `.jinja` file. None uses the
+            tokenizer's own. The shipped templates have the tokens and roles of the originals, never rewrite an
+            earlier turn and add no system prompt.
 
     Attributes:
-        tokenizer: the Hugging Face tokenizer.
-        end_ids: the tokens that end a turn.
+        tokenizer: The tokenizer.
+        end_ids: Tokens that end a turn.
+
+    Raises:
+        ConfigurationError: The template is unknown, does not fit the tokenizer, or rewrites earlier turns, which
+            is checked by rendering small conversations.
     """
 
-    def __init__(self, tokenizer: Any, template: str | Path | None = None) -> None:
-        """Check that the template is append-only by rendering small conversations with it.
-
-        Args:
-            tokenizer: a Hugging Face tokenizer.
-            template: the name of a shipped template ("chatml", "llama3", "phi4", "phi4-mini", "qwen2.5", "qwen3"),
-                the path of a `.jinja` file, or None for the tokenizer's own. The shipped ones keep the original's
-                tokens and roles, never rewrite an earlier turn and add no system prompt of their own.
-
-        Raises:
-            ConfigurationError: the template is not known, does not fit the tokenizer, or rewrites earlier turns.
-        """
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str | Path | None = None) -> None:
         self.tokenizer = tokenizer
         self._template: Template = load_template(tokenizer, template)
         special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
         texts = sorted(special, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, texts))) if texts else None
-        self._head = self._render(_BASE) + _MARK
-        self._probe()
+        self._head = self._render(_BASE) + _REPLY
+        self._check_append_only()
         closing = self._encode(self._bridge_text(_BASE))
         self._turn_end = next((i for i in closing if i in tokenizer.added_tokens_decoder), None)
         self.end_ids: frozenset[int] = frozenset({self._turn_end, tokenizer.eos_token_id} - {None})
 
     def opening(self, messages: Sequence[Message], prefill: str = "") -> list[int]:
-        """Tokens of a new conversation, up to where the reply begins.
+        """Return the tokens of a new conversation, up to the beginning of the reply.
 
         Args:
-            messages: what stands before the first reply; replies of few-shot examples may be among them.
-            prefill: text that the reply is made to begin with.
+            messages: Messages before the first sampled reply; they may include assistant messages.
+            prefill: Forced beginning of the reply.
         """
         return self._tokens(messages, prefill, self._render)
 
     def bridge(self, last_sampled_ids: Sequence[int], messages: Sequence[Message], prefill: str = "") -> list[int]:
-        """Tokens between a sampled reply and the next reply.
+        """Return the tokens between a sampled reply and the next reply.
 
         Args:
-            last_sampled_ids: the reply as it was sampled; with its end-of-turn token, or without it where it was
-                cut. Only the last token is looked at.
-            messages: what comes before the next reply, usually one message of the user.
-            prefill: text that the next reply is made to begin with.
+            last_sampled_ids: Token ids of the sampled reply, with its end-of-turn token or, if the reply was cut,
+                without it. Only the last token is used.
+            messages: Messages before the next reply, usually one user message.
+            prefill: Forced beginning of the next reply.
         """
         ids = self._tokens(messages, prefill, self._bridge_text)
         if last_sampled_ids and last_sampled_ids[-1] == self._turn_end:
@@ -90,19 +91,20 @@ class ChatTokens:
     def _tokens(self, messages: Sequence[Message], prefill: str, render: _Render) -> list[int]:
         if self._special is None or not any(self._special.search(message.content) for message in messages):
             return self._encode(render(messages) + prefill)
-        # While the template works, a private-use character that no message contains stands for such tokens.
-        whole = "".join(message.content for message in messages)
-        shield = next(chr(code) for code in range(0xE000, 0xF8FF) if chr(code) not in whole)
-        found: list[str] = []
+        # While the template renders, special tokens in contents are replaced by a private-use character that no
+        # message contains.
+        contents = "".join(message.content for message in messages)
+        placeholder = next(chr(code) for code in range(0xE000, 0xF8FF) if chr(code) not in contents)
+        replaced: list[str] = []
 
-        def hide(match: re.Match[str]) -> str:
-            found.append(match[0])
-            return shield
+        def replace(match: re.Match[str]) -> str:
+            replaced.append(match[0])
+            return placeholder
 
-        shielded = [Message(message.role, self._special.sub(hide, message.content)) for message in messages]
-        first, *rest = render(shielded).split(shield)
+        masked = [Message(message.role, self._special.sub(replace, message.content)) for message in messages]
+        first, *rest = render(masked).split(placeholder)
         ids = self._encode(first if rest else first + prefill)
-        for n, (literal, text) in enumerate(zip(found, rest, strict=True)):
+        for n, (literal, text) in enumerate(zip(replaced, rest, strict=True)):
             ids += self.tokenizer.encode(literal, add_special_tokens=False, split_special_tokens=True)
             ids += self._encode(text + prefill if n == len(rest) - 1 else text)
         return ids
@@ -111,10 +113,10 @@ class ChatTokens:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     def _bridge_text(self, messages: Sequence[Message]) -> str:
-        """What the template puts between a reply and the next; independent of all that came before."""
-        text = self._render([*_BASE, Message("assistant", _MARK), *messages])
+        """Return the text between a reply and the next, which does not depend on the conversation before it."""
+        text = self._render([*_BASE, Message("assistant", _REPLY), *messages])
         if not text.startswith(self._head):
-            raise self._rewrites("it changes earlier turns")
+            raise self._not_append_only("it changes earlier turns")
         return text[len(self._head) :]
 
     def _render(self, messages: Sequence[Message]) -> str:
@@ -128,25 +130,25 @@ class ChatTokens:
         except (TemplateError, TypeError) as error:
             roles = ", ".join(message.role for message in messages)
             raise ConfigurationError(
-                f"{self._template.name} cannot render messages of these roles ({roles}): {error}"
+                f"{self._template.name} cannot render messages with the roles {roles}: {error}"
             ) from None
         return str(text)
 
-    def _probe(self) -> None:
-        """Render conversations whole and piece by piece; both must be the same text."""
-        between, replies = self._bridge_text(_BASE), _PROBES.values()
-        alone = [(fault, (reply, reply)) for fault, reply in _PROBES.items()]
+    def _check_append_only(self) -> None:
+        """Check that rendering a conversation at once and turn by turn gives the same text."""
+        bridge, replies = self._bridge_text(_BASE), _PROBES.values()
+        repeated = [(fault, (reply, reply)) for fault, reply in _PROBES.items()]
         mixed = [("it changes earlier turns", pair) for pair in permutations(replies, 2)]
-        for fault, said in alone + mixed:
-            conversation, pieces = list(_BASE), self._render(_BASE)
-            for reply in said:
+        for fault, pair in repeated + mixed:
+            conversation, concatenation = list(_BASE), self._render(_BASE)
+            for reply in pair:
                 conversation += [Message("assistant", reply), *_BASE]
-                pieces += reply + between
-                if self._render(conversation) != pieces:
-                    raise self._rewrites(fault)
+                concatenation += reply + bridge
+                if self._render(conversation) != concatenation:
+                    raise self._not_append_only(fault)
 
-    def _rewrites(self, fault: str) -> ConfigurationError:
+    def _not_append_only(self, fault: str) -> ConfigurationError:
         return ConfigurationError(
-            f"{self._template.name} is not append-only ({fault}): the model would be trained on other tokens than "
-            f"those that it saw; {advice(self.tokenizer)}"
+            f"{self._template.name} is not append-only ({fault}), so training and sampling would use different "
+            f"tokens; {suggest_template(self.tokenizer)}"
         )

@@ -1,4 +1,4 @@
-"""A conversation as an append-only list of token ids, with what was sampled marked."""
+"""A conversation as an append-only list of token ids with a mask of the sampled ones."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Piece(NamedTuple):
-    """A stretch of a conversation: three lists of equal length, named as in `Turn`."""
+class Segment(NamedTuple):
+    """A contiguous part of a conversation: three lists of equal length, as in `Turn`.
+
+    Attributes:
+        token_ids: The tokens.
+        logprobs: Log-probability of each token under the sampling policy; 0.0 for prompt tokens.
+        loss_mask: 1 for sampled tokens, 0 for prompt tokens.
+    """
 
     token_ids: list[int]
     logprobs: list[float]
@@ -15,18 +21,20 @@ class Piece(NamedTuple):
 
 
 class Conversation:
-    """Token ids in the order in which the model saw them; they are only ever added to.
+    """Append-only token ids of a conversation.
+
+    Args:
+        ids: Prompt tokens to begin with.
 
     Attributes:
-        ids: all tokens.
-        logprobs: the log-probability of each under the sampling policy; 0.0 where it was not sampled.
-        loss_mask: 1 where the policy sampled the token, 0 elsewhere.
+        ids: All tokens.
+        logprobs: Log-probability of each token under the sampling policy; 0.0 for prompt tokens.
+        loss_mask: 1 for sampled tokens, 0 for prompt tokens.
     """
 
     __slots__ = ("ids", "logprobs", "loss_mask")
 
     def __init__(self, ids: Sequence[int] = ()) -> None:
-        """Begin with the prompt `ids`."""
         self.ids: list[int] = []
         self.logprobs: list[float] = []
         self.loss_mask: list[int] = []
@@ -36,16 +44,20 @@ class Conversation:
         return len(self.ids)
 
     def add_prompt(self, ids: Sequence[int]) -> None:
-        """Append tokens that were given to the model."""
+        """Append prompt tokens."""
         self.ids.extend(ids)
         self.logprobs.extend([0.0] * len(ids))
         self.loss_mask.extend([0] * len(ids))
 
     def add_reply(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
-        """Append tokens that the model sampled, end-of-turn token included.
+        """Append sampled tokens, end-of-turn token included.
+
+        Args:
+            ids: The tokens.
+            logprobs: Log-probability of each token.
 
         Raises:
-            ValueError: the two differ in length.
+            ValueError: `ids` and `logprobs` differ in length.
         """
         if len(ids) != len(logprobs):
             raise ValueError(f"a reply of {len(ids)} tokens came with {len(logprobs)} log-probabilities")
@@ -53,12 +65,12 @@ class Conversation:
         self.logprobs.extend(logprobs)
         self.loss_mask.extend([1] * len(ids))
 
-    def since(self, mark: int) -> Piece:
-        """What was added after the conversation was `mark` tokens long."""
-        return Piece(self.ids[mark:], self.logprobs[mark:], self.loss_mask[mark:])
+    def since(self, mark: int) -> Segment:
+        """Return everything after the first `mark` tokens."""
+        return Segment(self.ids[mark:], self.logprobs[mark:], self.loss_mask[mark:])
 
     def fork(self) -> Conversation:
-        """A branch with the same past. Copies three flat lists: about 10 µs per thousand tokens."""
+        """Return an independent copy. It copies three flat lists, in about 10 µs per thousand tokens."""
         branch = Conversation()
         branch.ids, branch.logprobs, branch.loss_mask = self.ids[:], self.logprobs[:], self.loss_mask[:]
         return branch

@@ -1,4 +1,4 @@
-"""Every language agent, end to end: a real (tiny, random) model plays real worlds through the harness."""
+"""Language agents end to end: a tiny random model in real environments, and through the evaluation harness."""
 
 from __future__ import annotations
 
@@ -38,27 +38,26 @@ def engine(tiny_model: Path) -> Any:
 
 @pytest.mark.parametrize("env_id", ENVS)
 @pytest.mark.parametrize("agent", LANGUAGE_AGENTS)
-def test_every_agent_plays_every_kind_of_world(agent: str, env_id: str, engine: Any) -> None:
-    made = make_agent(agent, engine=engine, sampling=SHORT, dialogue={"max_turns": 3})
+def test_every_language_agent_plays_every_kind_of_environment(agent: str, env_id: str, engine: Any) -> None:
+    language_agent = make_agent(agent, engine=engine, sampling=SHORT, dialogue={"max_turns": 3})
     envs = [make_env(env_id, **ENVS[env_id]) for _ in range(4)]
-    played = list(play(made, envs, [Job(None, seed) for seed in range(6)]))
-    assert len(played) == 6
-    for episode in played:
+    episodes = list(play(language_agent, envs, [Job(None, seed) for seed in range(6)]))
+    assert len(episodes) == 6
+    for episode in episodes:
         assert episode.error is None and (episode.terminated or episode.truncated)
         assert 1 <= len(episode.turns) <= 4
         if "fills the context" in str(episode.details.get("ended")):
-            assert episode.turns.pop().token_ids is None  # no reply was asked for
+            assert episode.turns.pop().token_ids is None  # no request was submitted
         assert all(turn.loss_mask is not None and sum(turn.loss_mask) > 0 for turn in episode.turns)
         assert episode.details["completion_tokens"] > 0
 
 
 @pytest.mark.parametrize("history", ["full", "window", "single"])
-def test_what_was_sampled_is_what_would_be_trained_on(history: str, engine: Any) -> None:
-    """The kept tokens, run through the model in one plain forward pass, have the kept log-probabilities."""
+def test_recorded_tokens_have_recorded_logprobs_in_a_plain_forward_pass(history: str, engine: Any) -> None:
     dialogue = {"history": history, "window": 2, "max_turns": 4, "max_actions": None}
-    made = make_agent("think", engine=engine, sampling=SHORT, dialogue=dialogue)
+    agent = make_agent("think", engine=engine, sampling=SHORT, dialogue=dialogue)
     envs = [make_env("TextSokoban-v0") for _ in range(3)]
-    for episode in play(made, envs, [Job(None, seed) for seed in range(3)]):
+    for episode in play(agent, envs, [Job(None, seed) for seed in range(3)]):
         sequences: list[list[Any]] = []
         for turn in episode.turns:
             if turn.restart or not sequences:
@@ -68,27 +67,27 @@ def test_what_was_sampled_is_what_would_be_trained_on(history: str, engine: Any)
         for turns in sequences:
             ids = [token for turn in turns for token in turn.token_ids]
             mask = [m for turn in turns for m in turn.loss_mask]
-            kept = [p for turn in turns for p in turn.logprobs]
+            recorded = [p for turn in turns for p in turn.logprobs]
             with torch.no_grad():
                 logits = engine.model(torch.tensor([ids])).logits[0].float()
-            scored = torch.log_softmax(logits, -1)
-            for place in [i for i, m in enumerate(mask) if m]:
-                assert kept[place] == pytest.approx(float(scored[place - 1, ids[place]]), abs=2e-4)
+            expected = torch.log_softmax(logits, -1)
+            for i in [i for i, m in enumerate(mask) if m]:
+                assert recorded[i] == pytest.approx(float(expected[i - 1, ids[i]]), abs=2e-4)
 
 
-def test_a_conversation_that_fills_the_context_ends_as_truncated(tiny_model: Path) -> None:
+def test_episode_that_fills_the_context_is_truncated(tiny_model: Path) -> None:
     from arboretum.agents.engines.registry import make_engine
 
     engine = make_engine("transformers", str(tiny_model), context=400)
     unlimited = {"max_turns": None, "max_actions": None}
-    made = make_agent("think", engine=engine, sampling={"max_tokens": 40, "temperature": 1.0}, dialogue=unlimited)
-    (episode,) = play(made, [make_env("TextSokoban-v0", max_steps=None)], [Job(None, 0)])
+    agent = make_agent("think", engine=engine, sampling={"max_tokens": 40, "temperature": 1.0}, dialogue=unlimited)
+    (episode,) = play(agent, [make_env("TextSokoban-v0", max_steps=None)], [Job(None, 0)])
     assert episode.truncated and episode.error is None
     assert "fills the context of 400" in episode.details["ended"]
     assert sum(len(turn.token_ids or ()) for turn in episode.turns) <= 400
 
 
-def test_a_suite_is_played_from_the_command_line_and_resumed(tiny_model: Path, tmp_path: Path) -> None:
+def test_evaluation_with_a_model_is_resumed_without_repetition(tiny_model: Path, tmp_path: Path) -> None:
     from arboretum.eval.agents import open_agents
     from arboretum.eval.evaluate import evaluate
 
@@ -110,8 +109,8 @@ def test_a_suite_is_played_from_the_command_line_and_resumed(tiny_model: Path, t
     assert any("is told by the world whether it succeeded" in note for note in summary["notes"])
 
 
-def test_a_hosted_model_whose_server_dies_keeps_what_is_finished(tmp_path: Path) -> None:
-    """The server is killed in the middle of a run, and started again for the next one."""
+def test_evaluation_whose_server_dies_is_resumed_from_finished_episodes(tmp_path: Path) -> None:
+    """The server is killed during the first run and restarted for the second."""
     import socket
 
     from arboretum.eval.agents import open_agents
@@ -141,12 +140,12 @@ def test_a_hosted_model_whose_server_dies_keeps_what_is_finished(tmp_path: Path)
             assert run(sink, in_flight=4) == 1
             killer.join()
         finished = [json.loads(line) for line in (out / "episodes.jsonl").read_text().splitlines()]
-        whole = [record["task"] for record in finished if record["error"] is None]
-        assert 0 < len(whole) < 40
+        complete = [record["task"] for record in finished if record["error"] is None]
+        assert 0 < len(complete) < 40
         with in_a_process(delay=0.0, port=port):
             assert run(sink, in_flight=8) == 0
     records = [json.loads(line) for line in (out / "episodes.jsonl").read_text().splitlines()]
     assert records[: len(finished)] == finished
-    again = [record["task"] for record in records[len(finished) :]]
-    assert len(again) == len(set(again)) == 40 - len(whole) and not set(again) & set(whole)
+    resumed = [record["task"] for record in records[len(finished) :]]
+    assert len(resumed) == len(set(resumed)) == 40 - len(complete) and not set(resumed) & set(complete)
     assert json.loads((out / "summary.json").read_text())["episodes"] == 40

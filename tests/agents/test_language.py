@@ -1,7 +1,6 @@
-"""Language agents: what the model is told, what is done with its answers, and when an episode ends.
+"""Language agents: prompts, processing of replies, and the end of episodes.
 
-The engine here is a function from requests to answers: the agents' side of the interface is what is tested. Real
-engines play in `test_engines_play.py`.
+The engine is scripted, a function from requests to replies; `test_engines_play.py` has real engines.
 """
 
 from __future__ import annotations
@@ -22,29 +21,35 @@ Answer = Callable[[Request], str | Completion]
 
 
 class Scripted(Engine):
-    """Answers each request by a function, the latest first, so that order cannot be relied on."""
+    """Engine whose replies are the results of a function; the latest request is answered first.
 
-    def __init__(self, answer: Answer, at_once: int = 2) -> None:
+    Args:
+        answer: Function from a request to its reply.
+        batch: Number of requests answered per call of `collect`.
+    """
+
+    def __init__(self, answer: Answer, batch: int = 2) -> None:
         self.name = "scripted"
         self.usage = Usage()
         self.answer = answer
-        self.at_once = at_once
-        self.asked: list[Request] = []
+        self.batch = batch
+        self.requests: list[Request] = []
         self.waiting: list[Request] = []
         self.released: list[str] = []
 
     def submit(self, request: Request) -> None:
         assert request.conversation not in [r.conversation for r in self.waiting]
-        self.asked.append(request)
+        self.requests.append(request)
         self.waiting.append(request)
 
     def collect(self) -> list[tuple[str, Completion]]:
         assert self.waiting, "collect() without a request"
         done = []
-        for _ in range(min(self.at_once, len(self.waiting))):
+        for _ in range(min(self.batch, len(self.waiting))):
             request = self.waiting.pop()
-            said = self.answer(request)
-            done.append((request.conversation, said if isinstance(said, Completion) else Completion(said, "stop")))
+            reply = self.answer(request)
+            completion = reply if isinstance(reply, Completion) else Completion(reply, "stop")
+            done.append((request.conversation, completion))
         return done
 
     def release(self, conversation: str) -> None:
@@ -63,7 +68,7 @@ def last(request: Request) -> str:
 
 
 def oracle(env_id: str, reply: str) -> Answer:
-    """Solves the world's levels: replays the conversation's actions on an environment of its own."""
+    """Return a function that solves the environment's levels, on a copy of the environment per conversation."""
     envs: dict[str, Any] = {}
 
     def answer(request: Request) -> str:
@@ -85,7 +90,7 @@ def oracle(env_id: str, reply: str) -> Answer:
     return answer
 
 
-def test_a_model_that_knows_solves_sokoban_in_several_turns() -> None:
+def test_oracle_replies_solve_sokoban_over_several_turns() -> None:
     engine = Scripted(oracle("TextSokoban-v0", "<think>I see.</think><answer>{}</answer>"))
     played = episodes(engine, "think", "TextSokoban-v0", jobs=12, dialogue={"max_actions": None})
     assert len(played) == 12 and all(e.success and e.error is None for e in played)
@@ -94,10 +99,10 @@ def test_a_model_that_knows_solves_sokoban_in_several_turns() -> None:
     assert len(set(engine.released)) == 12
 
 
-def test_history_is_the_whole_conversation_by_default() -> None:
+def test_default_history_is_the_whole_conversation() -> None:
     engine = Scripted(lambda request: "<think>x</think><answer>Up</answer>")
     (episode,) = episodes(engine, "think", "TextSokoban-v0")
-    final = engine.asked[-1]
+    final = engine.requests[-1]
     assert [m.role for m in final.messages] == [
         "system",
         *["user", "assistant"] * (len(episode.turns) - 1),
@@ -109,56 +114,57 @@ def test_history_is_the_whole_conversation_by_default() -> None:
 
 
 @pytest.mark.parametrize(("history", "most"), [("window", 6), ("single", 2)])
-def test_histories_can_be_cut(history: str, most: int) -> None:
+def test_truncated_history_limits_the_number_of_messages(history: str, most: int) -> None:
     engine = Scripted(lambda request: "<think>x</think><answer>Up</answer>")
     dialogue = {"history": history, "window": 3, "max_turns": 8}
     (episode,) = episodes(engine, "think", "TextSokoban-v0", dialogue=dialogue)
     assert len(episode.turns) == 8
-    assert max(len(request.messages) for request in engine.asked) == most
-    assert "Turn 8" in last(engine.asked[-1])
+    assert max(len(request.messages) for request in engine.requests) == most
+    assert "Turn 8" in last(engine.requests[-1])
 
 
-def test_what_cannot_be_read_costs_a_turn_and_a_penalty_and_is_said() -> None:
+def test_malformed_reply_costs_a_turn_and_a_penalty_and_is_reported() -> None:
     replies = iter(
         ["gibberish", "<think>x</think><answer>Fly || Up</answer>", *["<think>x</think><answer>Up</answer>"] * 9]
     )
-    engine = Scripted(lambda request: next(replies), at_once=1)
+    engine = Scripted(lambda request: next(replies), batch=1)
     (episode,) = episodes(engine, "think", "TextSokoban-v0")
     first, second, third = episode.turns[:3]
     assert [(move.action, move.valid) for move in first.moves] == [("", False)]
     assert first.penalty == -0.1 and not first.well_formed
-    assert "no action that the world accepts" in last(engine.asked[1])
+    assert "no action that the world accepts" in last(engine.requests[1])
     assert [move.valid for move in second.moves] == [False, True] and second.penalty == -0.1
     assert third.penalty == 0.0
     assert episode.total_penalty == pytest.approx(-0.2)
     assert episode.total_reward == pytest.approx(sum(m.reward for t in episode.turns for m in t.moves))
 
 
-def test_replies_without_actions_run_into_the_worlds_limit() -> None:
+def test_replies_without_actions_reach_the_environments_step_limit() -> None:
     engine = Scripted(lambda request: "I would rather not.")
     unlimited = {"max_turns": None, "max_actions": None}
     (episode,) = episodes(engine, "think", "TextSokoban-v0", dialogue=unlimited, kwargs={"max_steps": 6})
     assert len(episode.turns) == 6 and episode.truncated and episode.invalid == 6
 
 
-def test_the_action_budget_ends_the_episode() -> None:
+def test_action_budget_ends_the_episode() -> None:
     engine = Scripted(lambda request: "<think>x</think><answer>Up||Down||Up||Down||Up||Down</answer>")
     (episode,) = episodes(engine, "think", "TextSokoban-v0", dialogue={"max_actions": 7})
     assert [len(turn.moves) for turn in episode.turns] == [5, 2]
     assert episode.details["ended"] == "the 7 actions are spent"
 
 
-def test_react_is_shown_three_solved_examples_that_are_not_its_task() -> None:
+def test_react_prompt_has_three_examples_of_other_tasks() -> None:
     engine = Scripted(lambda request: "Thought: so\nAction: Up")
     (episode,) = episodes(engine, "react", "TextSokoban-v0", kwargs={"max_steps": 3, "split": "test"})
-    told = engine.asked[0].messages[0].content
-    assert "3 examples" in told and told.count("Thought: My plan from here") + told.count("Thought: One step") >= 6
-    assert episode.turns[0].observation not in told
+    system = engine.requests[0].messages[0].content
+    assert "3 examples" in system
+    assert system.count("Thought: My plan from here") + system.count("Thought: One step") >= 6
+    assert episode.turns[0].observation not in system
     episodes(engine, "react", "TextSokoban-v0", kwargs={"max_steps": 3}, examples=1)
-    assert "An example" in engine.asked[-1].messages[0].content
+    assert "An example" in engine.requests[-1].messages[0].content
 
 
-def test_an_engines_error_breaks_off_one_episode_only() -> None:
+def test_engine_error_aborts_only_its_episode() -> None:
     def answer(request: Request) -> str | Completion:
         if "Teacher" in last(request):
             return Completion("", "error", error="the server said 500 five times")
@@ -171,7 +177,7 @@ def test_an_engines_error_breaks_off_one_episode_only() -> None:
     assert {e.error for e in broken} == {"the engine failed: the server said 500 five times"}
 
 
-def test_a_player_that_cannot_go_on_stops_the_run() -> None:
+def test_stop_raised_by_an_engine_ends_the_run() -> None:
     def answer(request: Request) -> str:
         raise Stop("the budget is spent")
 
@@ -179,7 +185,7 @@ def test_a_player_that_cannot_go_on_stops_the_run() -> None:
         episodes(Scripted(answer), "direct", "TextBandit-v0", jobs=3)
 
 
-def test_reflexion_tries_again_with_its_last_three_notes() -> None:
+def test_reflexion_retries_with_its_last_three_reflections() -> None:
     def answer(request: Request) -> str:
         if "did not solve it" in request.messages[0].content:
             return f"Note {last(request).count('> ')}."
@@ -191,7 +197,7 @@ def test_reflexion_tries_again_with_its_last_three_notes() -> None:
     assert episode.details["trial"] == 5 and len(episode.trials) == 4
     assert [trial.details["trial"] for trial in episode.trials] == [1, 2, 3, 4]
     assert {trial.task for trial in episode.trials} == {episode.task}
-    final = engine.asked[-1].messages[0].content
+    final = engine.requests[-1].messages[0].content
     assert (
         final.count("After attempt") == 3
         and "After attempt 1" not in final
@@ -201,7 +207,7 @@ def test_reflexion_tries_again_with_its_last_three_notes() -> None:
     assert again.to_dict() == episode.to_dict() and len(again.trials) == 4
 
 
-def test_reflexion_stops_when_it_has_solved_the_task() -> None:
+def test_reflexion_stops_after_success() -> None:
     env = make_env("TextBandit-v0")
     env.reset(seed=0)
     (daring,) = env.expert_actions() or ()
@@ -228,27 +234,27 @@ def test_reflexion_stops_when_it_has_solved_the_task() -> None:
         ("react", {"dialogue_name": "raect"}, "did you mean react"),
     ],
 )
-def test_impossible_agents_are_refused_in_one_sentence(agent: str, settings: dict[str, Any], message: str) -> None:
+def test_invalid_agent_is_rejected(agent: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         make_agent(agent, **{"engine": Scripted(lambda request: ""), **settings})
 
 
-def test_search_o1_reads_apart_and_refuses_to_search_twice_for_the_same() -> None:
-    """Query, documents read by another call, the same query again (a notice), then the boxed answer."""
-    said = iter(
+def test_search_o1_condenses_documents_separately_and_rejects_repeated_queries() -> None:
+    """The model queries, repeats the query, gets a notice, and answers."""
+    replies = iter(
         [
             "First I look. <|begin_search_query|> born <|end_search_query|>",
             "Once more. <|begin_search_query|> Born <|end_search_query|>",
             "So the answer is \\boxed{forty-two}.",
         ]
     )
-    read: list[str] = []
+    readings: list[str] = []
 
     def answer(request: Request) -> str:
         if "has just searched" in request.messages[0].content:
-            read.append(last(request))
+            readings.append(last(request))
             return "I skim.\n**Final Information**\nIt is forty-two."
-        return next(said)
+        return next(replies)
 
     engine = Scripted(answer)
     (episode,) = episodes(engine, "search_o1", "TextSearchQA-v0", kwargs={"dataset": "encyclopedia"})
@@ -256,14 +262,14 @@ def test_search_o1_reads_apart_and_refuses_to_search_twice_for_the_same() -> Non
         "<search>born</search>",
         "<answer>forty-two</answer>",
     ]
-    assert len(read) == 1 and "Query: born" in read[0] and "Doc 1" in read[0]
-    told = [m.content for m in engine.asked[-1].messages if m.role == "user"]
-    assert told[1] == "<|begin_search_result|>\nIt is forty-two.\n<|end_search_result|>"
-    assert "already" in told[2]
-    assert not any("Doc 1" in text for text in told)  # only the findings enter the reasoning
+    assert len(readings) == 1 and "Query: born" in readings[0] and "Doc 1" in readings[0]
+    users = [m.content for m in engine.requests[-1].messages if m.role == "user"]
+    assert users[1] == "<|begin_search_result|>\nIt is forty-two.\n<|end_search_result|>"
+    assert "already" in users[2]
+    assert not any("Doc 1" in text for text in users)  # only the condensed findings enter the conversation
 
 
-def test_search_o1_stops_searching_at_its_limit() -> None:
+def test_search_o1_answers_at_its_search_limit() -> None:
     words = iter(["alpha", "beta", "gamma", "delta", "epsilon", "zeta"] * 9)
     marked = "<|begin_search_query|>{}<|end_search_query|>"
 

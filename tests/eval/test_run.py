@@ -166,7 +166,7 @@ def test_a_world_that_breaks_is_recorded_and_retried(
     assert run(suite, tmp_path / "r") == 1
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert summary["episodes"] == EPISODES - 2
-    assert summary["errors"] == {"the world failed: ConnectionError: the bandit's server is gone": 2}
+    assert summary["errors"] == {"the environment failed: ConnectionError: the bandit's server is gone": 2}
     assert "Incomplete" in (tmp_path / "r" / "report.html").read_text()
     monkeypatch.setattr(Bandit, "_apply", whole)
     assert run(suite, tmp_path / "r") == 0

@@ -1,1 +1,1 @@
-"""The parts of the engine that runs a model in this process. Importing its modules imports torch."""
+"""Parts of the in-process engine. Importing its modules imports torch."""

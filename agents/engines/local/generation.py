@@ -1,40 +1,40 @@
-"""One request under way."""
+"""The state of one request in progress."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from ..base import Request
-from .stop import StopTexts
+from .stop import StopTextMatcher
 
 
 @dataclass(slots=True, eq=False)
-class Task:
-    """A request and the reply so far.
+class Generation:
+    """A request and the reply sampled so far.
 
     Attributes:
-        request: what was asked.
-        ids: the prompt and what was sampled after it.
-        prompt: how many of `ids` are the prompt.
-        draws: a uniform number for every token that may be sampled; empty for greedy requests.
-        stop: looks for stop texts; None where there are none.
-        logprobs: of the sampled tokens.
-        row: where the keys and values are; -1 before admission.
-        reused: prompt tokens whose keys and values were there already.
-        returning: whether some were its own conversation's.
+        request: The request.
+        ids: Token ids of the prompt and of the reply so far.
+        prompt_length: Number of prompt tokens.
+        uniforms: A uniform number for every token that may be sampled; empty for greedy requests.
+        matcher: Matcher of the stop texts; None if there are none.
+        logprobs: Log-probabilities of the sampled tokens.
+        row: Row of the KV cache; -1 before admission.
+        reused: Number of prompt tokens whose keys and values were already cached.
+        resumed: True if some of them were cached for the same conversation.
     """
 
     request: Request
     ids: list[int]
-    prompt: int
-    draws: list[float]
-    stop: StopTexts | None
+    prompt_length: int
+    uniforms: list[float]
+    matcher: StopTextMatcher | None
     logprobs: list[float] = field(default_factory=list)
     row: int = -1
     reused: int = 0
-    returning: bool = False
+    resumed: bool = False
 
     @property
     def sampled(self) -> list[int]:
-        """The reply so far."""
-        return self.ids[self.prompt :]
+        """Token ids of the reply so far."""
+        return self.ids[self.prompt_length :]

@@ -1,56 +1,64 @@
-"""Keys and values of a batch of conversations, one row each, and the forward pass that fills and reads them.
+"""Tensors of the KV cache of a batch of conversations, one row each, and the forward pass over them.
 
-Rows are padded on the right and positions are counted in every row, so one comparison (key position at most query
-position) is the whole attention mask: what lies beyond a row's end is never seen, and overwritten in time.
+Rows are padded on the right, and positions are counted per row, so the whole attention mask is one comparison (key
+position <= query position): whatever is beyond the end of a row is masked until it is overwritten.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
-class _Plan(NamedTuple):
-    """Where the tokens of one forward pass go, and which keys they may see."""
 
-    rows: torch.Tensor  # [batch, 1]
-    positions: torch.Tensor  # [batch, new tokens]
-    span: slice | None  # the rows as one stretch of the buffer; None where they lie scattered
-    length: int  # keys that any row may see
+class _ForwardPlan(NamedTuple):
+    """Cache positions that one forward pass writes and reads.
 
-    def to(self, device: torch.device) -> _Plan:
-        """The same for a layer on another device."""
+    Attributes:
+        rows: [batch, 1], the row of each batch element.
+        positions: [batch, new tokens], the position of each new token in its row.
+        span: The rows as a slice of the buffer; None if they are not contiguous.
+        length: Number of leading positions that the pass reads.
+    """
+
+    rows: torch.Tensor
+    positions: torch.Tensor
+    span: slice | None
+    length: int
+
+    def to(self, device: torch.device) -> _ForwardPlan:
+        """Return the same plan for a layer on another device."""
         return self._replace(rows=self.rows.to(device), positions=self.positions.to(device))
 
 
 class _Layer(CacheLayerMixin):  # type: ignore[misc]
-    """One layer's keys and values, [rows, heads, length, width] each; made when first needed."""
+    """Keys and values of one layer, [rows, heads, length, head width] each; allocated on first use."""
 
     is_sliding = False
 
     def __init__(self) -> None:
         super().__init__()
         self.size = (0, 0)
-        self.plan: _Plan | None = None
+        self.plan: _ForwardPlan | None = None
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         rows, length = self.size
 
-        def empty(
-            states: torch.Tensor,
-        ) -> torch.Tensor:  # zeros, for NaN spreads even from where nobody looks
+        def zeros(states: torch.Tensor) -> torch.Tensor:  # NaN would spread even from masked positions
             return states.new_zeros((rows, states.shape[1], length, states.shape[3]))
 
-        self.keys, self.values = empty(key_states), empty(value_states)
+        self.keys, self.values = zeros(key_states), zeros(value_states)
         self.is_initialized = True
 
     def resize(self, rows: int, length: int) -> None:
         self.size = (rows, length)
         if self.is_initialized:
-            self.keys, self.values = (_enlarged(buffer, rows, length) for buffer in (self.keys, self.values))
+            self.keys, self.values = (_enlarge(tensor, rows, length) for tensor in (self.keys, self.values))
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -59,12 +67,12 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
             self.lazy_initialization(key_states, value_states)
         assert self.plan is not None
         plan = self.plan if self.plan.rows.device == key_states.device else self.plan.to(key_states.device)
-        seen = []
-        for buffer, states in ((self.keys, key_states), (self.values, value_states)):
-            buffer[plan.rows, :, plan.positions] = states.transpose(1, 2)
-            rows = buffer[plan.span] if plan.span is not None else buffer.index_select(0, plan.rows[:, 0])
-            seen.append(rows[:, :, : plan.length])
-        return seen[0], seen[1]
+        visible = []
+        for tensor, states in ((self.keys, key_states), (self.values, value_states)):
+            tensor[plan.rows, :, plan.positions] = states.transpose(1, 2)
+            rows = tensor[plan.span] if plan.span is not None else tensor.index_select(0, plan.rows[:, 0])
+            visible.append(rows[:, :, : plan.length])
+        return visible[0], visible[1]
 
     def get_seq_length(self) -> int:
         return self.plan.length if self.plan is not None else 0
@@ -76,67 +84,67 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         return -1
 
 
-def _enlarged(buffer: torch.Tensor, rows: int, length: int) -> torch.Tensor:
-    larger = buffer.new_zeros((rows, buffer.shape[1], length, buffer.shape[3]))
-    larger[: buffer.shape[0], :, : buffer.shape[2]] = buffer
-    return larger
+def _enlarge(tensor: torch.Tensor, rows: int, length: int) -> torch.Tensor:
+    enlarged = tensor.new_zeros((rows, tensor.shape[1], length, tensor.shape[3]))
+    enlarged[: tensor.shape[0], :, : tensor.shape[2]] = tensor
+    return enlarged
 
 
-class Buffer:
-    """The rows of one model.
+class KVBuffer:
+    """Keys and values of all layers of one model.
 
     Args:
-        model: a causal language model all of whose layers keep plain keys and values.
-        layers: how many layers do.
+        model: A causal language model whose layers all keep plain keys and values.
+        layers: Number of layers.
 
     Attributes:
-        rows: how many conversations fit.
-        computed: tokens that went through the model, padding included.
+        rows: Number of rows, each of which has room for one conversation.
+        computed_tokens: Number of tokens that the model has encoded, padding included.
     """
 
-    def __init__(self, model: Any, layers: int) -> None:
-        self._model = model
+    def __init__(self, model: PreTrainedModel, layers: int) -> None:
+        self._model: Any = model
         self._layers = [_Layer() for _ in range(layers)]
         self._cache: Any = Cache(layers=self._layers)
         self._length = 0
         self.rows = 0
-        self.computed = 0
+        self.computed_tokens = 0
 
     @property
     def token_bytes(self) -> int:
-        """Memory of one token's keys and values; 0 before anything was encoded."""
-        return sum(part.shape[1] * part.shape[3] * part.element_size() for part in self._parts())
+        """Memory of the keys and values of one token, in bytes; 0 before the first forward pass."""
+        return sum(tensor.shape[1] * tensor.shape[3] * tensor.element_size() for tensor in self._tensors())
 
     def reserve(self, rows: int, length: int) -> None:
-        """Make room for so many rows of so many tokens."""
+        """Ensure room for `rows` rows of `length` tokens."""
         if rows > self.rows or length > self._length:
-            if length > self._length:  # half as much again, so that growing token by token copies little
+            if length > self._length:  # grow by half, so that appending single tokens rarely copies
                 length = (max(length, self._length * 3 // 2) + 63) // 64 * 64
             self.rows, self._length = max(rows, self.rows), max(length, self._length)
             for layer in self._layers:
                 layer.resize(self.rows, self._length)
 
-    def take(self, row: int, count: int) -> list[torch.Tensor]:
-        """A copy of a row's first `count` tokens."""
-        return [part[row, :, :count].clone() for part in self._parts()]
+    def read_row(self, row: int, count: int) -> list[torch.Tensor]:
+        """Return a copy of the first `count` tokens of a row."""
+        return [tensor[row, :, :count].clone() for tensor in self._tensors()]
 
-    def put(self, row: int, states: Sequence[torch.Tensor], start: int, end: int) -> None:
-        """Fill tokens `start` to `end` of a row from what `take` gave."""
+    def write_row(self, row: int, states: Sequence[torch.Tensor], start: int, end: int) -> None:
+        """Write tokens `start` to `end` of a row from the result of `read_row`."""
         self.reserve(self.rows, end)
-        for part, state in zip(self._parts(), states, strict=True):
-            part[row, :, start:end] = state[:, start:end]
+        for tensor, state in zip(self._tensors(), states, strict=True):
+            tensor[row, :, start:end] = state[:, start:end]
 
-    def share(self, source: int, row: int, start: int, end: int) -> None:
-        """Fill tokens `start` to `end` of a row with those of another."""
-        for part in self._parts():
-            part[row, :, start:end] = part[source, :, start:end]
+    def copy_row(self, source: int, row: int, start: int, end: int) -> None:
+        """Copy tokens `start` to `end` of one row to another."""
+        for tensor in self._tensors():
+            tensor[row, :, start:end] = tensor[source, :, start:end]
 
-    def wipe(self, row: int | None = None) -> None:
-        """Forget a row, or all."""
-        for part in self._parts():
-            (part if row is None else part[row]).zero_()
+    def clear(self, row: int | None = None) -> None:
+        """Zero a row, or all rows."""
+        for tensor in self._tensors():
+            (tensor if row is None else tensor[row]).zero_()
 
-    def run(
+    def forward(
         self,
         rows: Sequence[int],
         starts: Sequence[int],
@@ -144,14 +152,14 @@ class Buffer:
         keep: Sequence[int] | None = None,
         visible: int | None = None,
     ) -> torch.Tensor:
-        """One forward pass.
+        """Run one forward pass and store the keys and values of its tokens.
 
         Args:
-            rows: ascending.
-            starts: in each row, the position of its first new token.
-            ids: new tokens, equally many in each row.
-            keep: which of them to give logits for, one a row; None for the last.
-            visible: how many keys a row may see; None for all up to the farthest new token.
+            rows: Rows of the buffer, ascending.
+            starts: Position of the first new token of each row.
+            ids: New tokens, the same number in every row.
+            keep: Index of the new token of each row whose logits are returned; None for the last.
+            visible: Number of leading positions that are read; None for all up to the last new token.
 
         Returns:
             Logits [rows, vocabulary].
@@ -164,16 +172,16 @@ class Buffer:
         if width > 1:
             positions = positions + torch.arange(width, device=device)
         span = slice(rows[0], rows[-1] + 1) if rows[-1] - rows[0] + 1 == len(rows) else None
-        plan = _Plan(torch.tensor(rows, device=device)[:, None], positions, span, length)
+        plan = _ForwardPlan(torch.tensor(rows, device=device)[:, None], positions, span, length)
         for layer in self._layers:
             layer.plan = plan
-        # Added to the scores: kernels would turn true and false into this again in every layer.
-        seen = torch.arange(length, device=device) <= positions[:, None, :, None]
+        # An additive mask: attention kernels would convert a boolean one in every layer.
+        is_visible = torch.arange(length, device=device) <= positions[:, None, :, None]
         zero, hidden = (torch.tensor(value, dtype=self._model.dtype, device=device) for value in (0.0, -torch.inf))
-        self.computed += width * len(rows)
+        self.computed_tokens += width * len(rows)
         output = self._model(
             input_ids=torch.tensor(ids, device=device),
-            attention_mask=torch.where(seen, zero, hidden),
+            attention_mask=torch.where(is_visible, zero, hidden),
             position_ids=positions,
             past_key_values=self._cache,
             use_cache=True,
@@ -183,9 +191,10 @@ class Buffer:
         return logits
 
     def close(self) -> None:
-        """Let go of the model and all that was computed."""
+        """Release the model and the tensors."""
         self._layers.clear()
         self._cache = self._model = None
 
-    def _parts(self) -> list[torch.Tensor]:
-        return [part for layer in self._layers if layer.is_initialized for part in (layer.keys, layer.values)]
+    def _tensors(self) -> list[torch.Tensor]:
+        """Return the keys and values of all layers; empty before the first forward pass."""
+        return [tensor for layer in self._layers if layer.is_initialized for tensor in (layer.keys, layer.values)]

@@ -1,286 +1,325 @@
-"""Which conversation's keys and values lie where, and what has to be computed next.
+"""KV cache of many conversations, with reuse across turns and branches.
 
-A conversation keeps its row between turns for as long as nobody else needs it: a turn then costs its new tokens,
-and nothing is copied. When the row is needed, the idle conversation's keys and values are parked at their exact
-length. When idle conversations hold more than a budget of tokens, those idle longest are dropped, and encoded anew
-should they come back. Conversations that begin alike compute what they share once.
+A conversation keeps its row of the buffer between turns until another one needs it, so a turn costs only its new
+tokens and copies nothing. When the row is needed, the keys and values of the idle conversation are offloaded at
+their exact length. When idle conversations exceed a budget of tokens, the least recently used ones are evicted and
+encoded again on their next turn. A prefix that several conversations share is computed once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from .generation import Task
-from .kv_buffer import Buffer
+from .generation import Generation
+from .kv_buffer import KVBuffer
 
-# Prefixes shorter than this are not worth sharing.
-_OPENING = 32
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+# Number of leading tokens by which conversations with a common prefix are found; shorter prefixes are not shared.
+_PREFIX = 32
 # Padding, in tokens, that costs less than another forward pass.
-_SLACK = 32
-# Longest stretch of one prompt, and most tokens of all, in one forward pass: bounds activations and masks.
-_CHUNK, _TOKENS = 512, 8192
+_PADDING = 32
+# Maximum number of tokens per prompt and in total in one forward pass; bounds the memory of activations and masks.
+_CHUNK, _MAX_TOKENS = 512, 8192
 
 
 @dataclass(slots=True, eq=False)
-class _Kept:
-    """What is kept of a conversation.
+class _CachedConversation:
+    """The cached state of a conversation.
 
     Attributes:
-        ids: its tokens; the list of the task under way, if one is.
-        cached: how many of them have keys and values.
-        row: where these are; -1 where they are parked.
-        parked: what `Buffer.take` gave.
-        busy: whether a request is under way.
+        ids: Its token ids; the same list object as that of its generation in progress.
+        cached: Number of leading tokens whose keys and values are cached.
+        row: Row of the buffer; -1 if offloaded.
+        offloaded: Result of `KVBuffer.read_row`; None if the conversation has a row.
+        busy: True while a request is in progress.
     """
 
     ids: list[int] = field(default_factory=list)
     cached: int = 0
     row: int = -1
-    parked: list[torch.Tensor] | None = None
+    offloaded: list[torch.Tensor] | None = None
     busy: bool = False
 
 
-class Rows:
-    """The caches of all conversations.
+class KVCache:
+    """KV cache of all conversations of an engine.
 
     Args:
-        model: a causal language model all of whose layers keep plain keys and values.
-        layers: how many layers do.
-        max_rows: most conversations in one forward pass.
-        budget: most tokens that idle conversations may keep; None for what `idle_bytes` hold.
-        idle_bytes: see `budget`.
+        model: A causal language model whose layers all keep plain keys and values.
+        layers: Number of layers.
+        max_rows: Maximum number of conversations in one forward pass.
+        budget: Maximum number of cached tokens of idle conversations; None derives it from `idle_bytes`.
+        idle_bytes: Maximum memory of idle conversations in bytes, if `budget` is None.
     """
 
-    keeps = True
+    keeps_cache = True
 
-    def __init__(self, model: Any, layers: int, max_rows: int, budget: int | None, idle_bytes: int) -> None:
-        self._buffer = Buffer(model, layers)
+    def __init__(
+        self, model: PreTrainedModel, layers: int, max_rows: int, budget: int | None, idle_bytes: int
+    ) -> None:
+        self._buffer = KVBuffer(model, layers)
         self._max_rows, self._budget, self._idle_bytes = max_rows, budget, idle_bytes
-        self._kept: dict[str, _Kept] = {}  # idle ones in the order in which they fell idle
-        self._owners: dict[int, str] = {}  # which conversation lives in a row
-        self._begun: dict[int, str] = {}  # who began with these tokens, by their hash
+        self._conversations: dict[str, _CachedConversation] = {}  # idle ones from least to most recently used
+        self._owners: dict[int, str] = {}  # name of the conversation in each row
+        self._prefixes: dict[int, str] = {}  # name of a conversation by the hash of its first tokens
 
     @property
-    def computed(self) -> int:
-        """Tokens that went through the model, padding included."""
-        return self._buffer.computed
+    def computed_tokens(self) -> int:
+        """Number of tokens that the model has encoded, padding included."""
+        return self._buffer.computed_tokens
 
     @property
     def idle_tokens(self) -> int:
-        """Tokens whose keys and values are kept for idle conversations."""
-        return sum(kept.cached for kept in self._kept.values() if not kept.busy)
+        """Number of cached tokens of idle conversations."""
+        return sum(one.cached for one in self._conversations.values() if not one.busy)
 
-    def admit(self, task: Task) -> bool:
-        """Give a task a row, with as much of its conversation's past in it as is kept; False if none is free."""
-        name = task.request.conversation
-        kept = self._kept.get(name)
-        if kept is None or kept.row < 0:
+    def admit(self, generation: Generation) -> bool:
+        """Assign a row to a generation, with the cached prefix of its conversation.
+
+        Returns:
+            False if no row is free.
+        """
+        name = generation.request.conversation
+        conversation = self._conversations.get(name)
+        if conversation is None or conversation.row < 0:
             row = self._free_row()
             if row is None:
                 return False
-            kept = self._kept.setdefault(name, _Kept())
-            if kept.parked is not None:
-                self._buffer.put(row, kept.parked, 0, kept.cached)
-                kept.parked = None
-            kept.row = row
+            conversation = self._conversations.setdefault(name, _CachedConversation())
+            if conversation.offloaded is not None:
+                self._buffer.write_row(row, conversation.offloaded, 0, conversation.cached)
+                conversation.offloaded = None
+            conversation.row = row
             self._owners[row] = name
         # The last token is always encoded, for its logits.
-        kept.cached = min(_common(kept.ids, task.ids, kept.cached), len(task.ids) - 1)
-        kept.ids, kept.busy = task.ids, True
-        task.row, task.reused, task.returning = kept.row, kept.cached, kept.cached > 0
+        shared = _common_prefix(conversation.ids, generation.ids, conversation.cached)
+        conversation.cached = min(shared, len(generation.ids) - 1)
+        conversation.ids, conversation.busy = generation.ids, True
+        generation.row, generation.reused = conversation.row, conversation.cached
+        generation.resumed = conversation.cached > 0
         return True
 
-    def advance(self, tasks: Sequence[Task]) -> tuple[list[Task], torch.Tensor]:
-        """Encode what is new in each task.
+    def advance(self, generations: Sequence[Generation]) -> tuple[list[Generation], torch.Tensor]:
+        """Encode the new tokens of each generation.
 
         Returns:
-            The tasks in another order, and the logits [tasks, vocabulary], float32, after the last token of each.
+            The generations in another order, and the logits [generations, vocabulary], float32, after the last
+            token of each.
         """
-        going = sorted((task for task in tasks if self._new(task) == 1), key=_row)
-        fresh = [task for task in tasks if self._new(task) > 1]
-        ordered, logits = [*going], [self._decode(going)] if going else []
-        while fresh:
-            wave, fresh = self._inherit(fresh)
-            for group in self._groups(wave):
+        decoding = sorted((one for one in generations if self._new_tokens(one) == 1), key=_row)
+        prefilling = [one for one in generations if self._new_tokens(one) > 1]
+        ordered, logits = [*decoding], [self._decode(decoding)] if decoding else []
+        while prefilling:
+            ready, prefilling = self._share_prefixes(prefilling)
+            for group in self._groups(ready):
                 ordered += group
-                logits.append(self._encode(group, [self._new(task) for task in group]))
+                logits.append(self._encode(group, [self._new_tokens(one) for one in group]))
         return ordered, (torch.cat(logits) if len(logits) > 1 else logits[0]).float()
 
-    def finish(self, task: Task, poisoned: bool = False) -> None:
-        """The task is over; its conversation falls idle. One whose keys and values may hold NaN is wiped."""
-        name = task.request.conversation
+    def finish(self, generation: Generation, poisoned: bool = False) -> None:
+        """Mark the conversation of a finished generation as idle.
+
+        Args:
+            generation: The generation.
+            poisoned: True if its keys and values may contain NaN; they are then cleared and forgotten.
+        """
+        name = generation.request.conversation
         if poisoned:
-            self._buffer.wipe(task.row)
+            self._buffer.clear(generation.row)
             self.forget(name)
             return
-        kept = self._kept.pop(name)
-        kept.busy = False
-        self._kept[name] = kept
-        self._fit_budget()
+        conversation = self._conversations.pop(name)
+        conversation.busy = False
+        self._conversations[name] = conversation
+        self._evict()
 
     def forget(self, name: str) -> None:
-        """Drop a conversation."""
-        kept = self._kept.pop(name, None)
-        if kept is not None:
-            self._owners.pop(kept.row, None)
+        """Drop the cached state of a conversation."""
+        conversation = self._conversations.pop(name, None)
+        if conversation is not None:
+            self._owners.pop(conversation.row, None)
 
     def invalidate(self) -> None:
-        """Drop all keys and values, because the weights have changed; tasks under way encode theirs again."""
-        for name in [name for name, kept in self._kept.items() if not kept.busy]:
+        """Drop all keys and values, because the weights have changed.
+
+        Generations in progress encode theirs again.
+        """
+        for name in [name for name, conversation in self._conversations.items() if not conversation.busy]:
             self.forget(name)
-        for kept in self._kept.values():
-            kept.cached = 0
-        self._buffer.wipe()
+        for conversation in self._conversations.values():
+            conversation.cached = 0
+        self._buffer.clear()
 
     def close(self) -> None:
-        """Let go of the model and all that was computed."""
-        self._kept.clear()
+        """Release the model and the cached state."""
+        self._conversations.clear()
         self._owners.clear()
         self._buffer.close()
 
-    # Where conversations live.
+    # ------------------------------------------------------------------ rows
 
-    def _of(self, task: Task) -> _Kept:
-        return self._kept[task.request.conversation]
+    def _conversation(self, generation: Generation) -> _CachedConversation:
+        return self._conversations[generation.request.conversation]
 
-    def _new(self, task: Task) -> int:
-        return len(task.ids) - self._of(task).cached
+    def _new_tokens(self, generation: Generation) -> int:
+        """Return the number of tokens to encode."""
+        return len(generation.ids) - self._conversation(generation).cached
 
     def _free_row(self) -> int | None:
+        """Return an unused row, after offloading the least recently used conversation if necessary.
+
+        Returns:
+            None if all rows are busy.
+        """
         unused = next((row for row in range(self._max_rows) if row not in self._owners), None)
         if unused is not None:
             if unused >= self._buffer.rows:
                 self._buffer.reserve(min(max(2 * self._buffer.rows, 4), self._max_rows), 0)
             return unused
-        for kept in self._kept.values():
-            if not kept.busy and kept.row >= 0:
-                row, kept.row = kept.row, -1
-                kept.parked = self._buffer.take(row, kept.cached)
+        for conversation in self._conversations.values():
+            if not conversation.busy and conversation.row >= 0:
+                row, conversation.row = conversation.row, -1
+                conversation.offloaded = self._buffer.read_row(row, conversation.cached)
                 del self._owners[row]
                 return row
         return None
 
-    def _fit_budget(self) -> None:
+    def _evict(self) -> None:
+        """Drop the least recently used idle conversations beyond the budget."""
         budget = self._budget
         if budget is None:
             budget = self._idle_bytes // max(self._buffer.token_bytes, 1)
         excess = self.idle_tokens - budget
-        for name, kept in list(self._kept.items()):
+        for name, conversation in list(self._conversations.items()):
             if excess <= 0:
                 return
-            if not kept.busy:
-                excess -= kept.cached
+            if not conversation.busy:
+                excess -= conversation.cached
                 self.forget(name)
 
-    # What conversations have in common.
+    # ------------------------------------------------------------------ shared prefixes
 
-    def _inherit(self, tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
-        """Give new conversations the keys and values of prefixes that others have computed already.
+    def _share_prefixes(self, generations: Sequence[Generation]) -> tuple[list[Generation], list[Generation]]:
+        """Copy the keys and values of prefixes that other conversations have already computed.
 
         Returns:
-            Those to encode now, and those that wait for one of these because they begin like it.
+            The generations to encode now, and those that wait for one of these because they share its prefix.
         """
-        now: list[Task] = []
-        wait: list[Task] = []
-        begun: set[int] = set()
-        for task in tasks:
-            kept = self._of(task)
-            if task.returning:
-                now.append(task)
+        ready: list[Generation] = []
+        waiting: list[Generation] = []
+        encoding: set[int] = set()  # hashes of the prompts and prefixes that are encoded now
+        for generation in generations:
+            conversation = self._conversation(generation)
+            if generation.resumed:
+                ready.append(generation)
                 continue
-            whole, opening = hash(tuple(task.ids)), hash(tuple(task.ids[:_OPENING]))
-            for name in (task.request.parent, self._begun.get(whole), self._begun.get(opening)):
-                if name is not None and name in self._kept:
-                    self._share(self._kept[name], task)
-            gains = (whole in begun and self._new(task) > 1) or (opening in begun and kept.cached == 0)
-            if gains and len(task.ids) > _OPENING:
-                wait.append(task)
+            prompt, prefix = hash(tuple(generation.ids)), hash(tuple(generation.ids[:_PREFIX]))
+            for name in (generation.request.parent, self._prefixes.get(prompt), self._prefixes.get(prefix)):
+                if name is not None and name in self._conversations:
+                    self._copy_prefix(self._conversations[name], generation)
+            saves_tokens = (prompt in encoding and self._new_tokens(generation) > 1) or (
+                prefix in encoding and conversation.cached == 0
+            )
+            if saves_tokens and len(generation.ids) > _PREFIX:
+                waiting.append(generation)
                 continue
-            now.append(task)
-            for key in (whole, opening):
-                begun.add(key)
-                if self._begun.get(key) not in self._kept:
-                    self._begun[key] = task.request.conversation
-        while len(self._begun) > 8 * self._max_rows:
-            del self._begun[next(iter(self._begun))]
-        return now, wait
+            ready.append(generation)
+            for key in (prompt, prefix):
+                encoding.add(key)
+                if self._prefixes.get(key) not in self._conversations:
+                    self._prefixes[key] = generation.request.conversation
+        while len(self._prefixes) > 8 * self._max_rows:
+            del self._prefixes[next(iter(self._prefixes))]
+        return ready, waiting
 
-    def _share(self, source: _Kept, task: Task) -> None:
-        kept = self._of(task)
-        shared = min(_common(source.ids, task.ids, source.cached), len(task.ids) - 1)
-        if shared <= kept.cached:
+    def _copy_prefix(self, source: _CachedConversation, generation: Generation) -> None:
+        """Copy the keys and values of the prefix that a generation shares with another conversation."""
+        conversation = self._conversation(generation)
+        shared = min(_common_prefix(source.ids, generation.ids, source.cached), len(generation.ids) - 1)
+        if shared <= conversation.cached:
             return
-        if source.parked is not None:
-            self._buffer.put(kept.row, source.parked, kept.cached, shared)
+        if source.offloaded is not None:
+            self._buffer.write_row(conversation.row, source.offloaded, conversation.cached, shared)
         else:
-            self._buffer.share(source.row, kept.row, kept.cached, shared)
-        task.reused += shared - kept.cached
-        kept.cached = shared
+            self._buffer.copy_row(source.row, conversation.row, conversation.cached, shared)
+        generation.reused += shared - conversation.cached
+        conversation.cached = shared
 
-    # What is computed together.
+    # ------------------------------------------------------------------ forward passes
 
-    def _groups(self, tasks: Sequence[Task]) -> list[list[Task]]:
-        """Encode all but the last stretch of long prompts; then put like with like, so that little is padding."""
-        tasks = sorted(tasks, key=_row)
-        while long := [task for task in tasks if self._new(task) > _CHUNK]:
-            for n in range(0, len(long), _TOKENS // _CHUNK):
-                some = long[n : n + _TOKENS // _CHUNK]
-                self._encode(some, [_CHUNK] * len(some))
-        groups: list[list[Task]] = []
-        longest = real = 0
-        for task in sorted(tasks, key=self._new, reverse=True):
-            new = self._new(task)
+    def _groups(self, generations: Sequence[Generation]) -> list[list[Generation]]:
+        """Encode all but the last chunk of long prompts, then group by length, so that there is little padding."""
+        generations = sorted(generations, key=_row)
+        while long := [one for one in generations if self._new_tokens(one) > _CHUNK]:
+            for n in range(0, len(long), _MAX_TOKENS // _CHUNK):
+                batch = long[n : n + _MAX_TOKENS // _CHUNK]
+                self._encode(batch, [_CHUNK] * len(batch))
+        groups: list[list[Generation]] = []
+        longest = total = 0
+        for generation in sorted(generations, key=self._new_tokens, reverse=True):
+            new = self._new_tokens(generation)
             size = len(groups[-1]) + 1 if groups else 0
-            padding = longest * size - real - new
-            if groups and padding <= max(_SLACK, (real + new) // 12) and longest * size <= _TOKENS:
-                groups[-1].append(task)
-                real += new
+            padding = longest * size - total - new
+            if groups and padding <= max(_PADDING, (total + new) // 12) and longest * size <= _MAX_TOKENS:
+                groups[-1].append(generation)
+                total += new
             else:
-                groups.append([task])
-                longest = real = new
+                groups.append([generation])
+                longest = total = new
         return [sorted(group, key=_row) for group in groups]
 
-    def _encode(self, tasks: Sequence[Task], counts: Sequence[int]) -> torch.Tensor:
-        """Encode the next `counts` tokens of tasks in order of rows; gives the logits after the last of them."""
+    def _encode(self, generations: Sequence[Generation], counts: Sequence[int]) -> torch.Tensor:
+        """Encode the next `counts` tokens of generations in ascending order of rows.
+
+        Returns:
+            Logits [generations, vocabulary] after the last of these tokens.
+        """
         width = max(counts)
-        kept = [self._of(task) for task in tasks]
-        ids = [k.ids[k.cached : k.cached + n] + [0] * (width - n) for k, n in zip(kept, counts, strict=True)]
+        conversations = [self._conversation(one) for one in generations]
+        ids = [
+            c.ids[c.cached : c.cached + n] + [0] * (width - n) for c, n in zip(conversations, counts, strict=True)
+        ]
         ends = [n - 1 for n in counts] if min(counts) < width else None
-        logits = self._buffer.run([k.row for k in kept], [k.cached for k in kept], ids, ends)
-        for k, n in zip(kept, counts, strict=True):
-            k.cached += n
+        logits = self._buffer.forward([c.row for c in conversations], [c.cached for c in conversations], ids, ends)
+        for c, n in zip(conversations, counts, strict=True):
+            c.cached += n
         return logits
 
-    def _decode(self, tasks: Sequence[Task]) -> torch.Tensor:
-        """Encode the newest token of each task, in order of rows.
+    def _decode(self, generations: Sequence[Generation]) -> torch.Tensor:
+        """Encode the newest token of generations in ascending order of rows.
 
-        Where most rows between the first and the last are at work, the idle ones among them go along: that reads
-        the buffer in place, and what they write lies beyond their end.
+        If most rows between the first and the last are active, the idle rows among them are included: the buffer
+        is then read as one slice, without a copy, and what they write is beyond their end.
+
+        Returns:
+            Logits [generations, vocabulary].
         """
-        first, last = tasks[0].row, tasks[-1].row
-        newest = {task.row: task.ids[-1] for task in tasks}
-        dense = last - first + 1 < 2 * len(tasks)
+        first, last = generations[0].row, generations[-1].row
+        newest = {one.row: one.ids[-1] for one in generations}
+        dense = last - first + 1 < 2 * len(generations)
         rows = list(range(first, last + 1)) if dense else list(newest)
-        starts = [self._kept[self._owners[row]].cached if row in self._owners else 0 for row in rows]
-        visible = max(self._of(task).cached for task in tasks) + 1
-        logits = self._buffer.run(rows, starts, [[newest.get(row, 0)] for row in rows], visible=visible)
-        for task in tasks:
-            self._of(task).cached += 1
+        starts = [self._conversations[self._owners[row]].cached if row in self._owners else 0 for row in rows]
+        visible = max(self._conversation(one).cached for one in generations) + 1
+        logits = self._buffer.forward(rows, starts, [[newest.get(row, 0)] for row in rows], visible=visible)
+        for one in generations:
+            self._conversation(one).cached += 1
         if len(rows) > len(newest):
             logits = logits[torch.tensor([row - first for row in newest], device=logits.device)]
         return logits
 
 
-def _row(task: Task) -> int:
-    return task.row
+def _row(generation: Generation) -> int:
+    return generation.row
 
 
-def _common(one: Sequence[int], other: Sequence[int], limit: int) -> int:
-    """How many of the first `limit` tokens two conversations share."""
+def _common_prefix(one: Sequence[int], other: Sequence[int], limit: int) -> int:
+    """Return the length of the common prefix of two sequences, at most `limit`."""
     low, high = 0, min(limit, len(one), len(other))
     if one[:high] == other[:high]:
         return high

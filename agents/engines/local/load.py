@@ -1,11 +1,11 @@
-"""Loading models and tokenizers, and finding out which cache fits a model."""
+"""Loading of models and tokenizers, and the choice of a cache for a model."""
 
 from __future__ import annotations
 
 import random
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -14,29 +14,33 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 from ....envs.errors import ConfigurationError
 from ..base import Request, Sampling
 from ..shipped_models import model_source
-from .generation import Task
-from .kv_cache import Rows
-from .uncached import Reencoding
+from .generation import Generation
+from .kv_cache import KVCache
+from .uncached import UncachedDecoder
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
 def best_device() -> str:
-    """CUDA, then Apple's GPU, then the CPU."""
+    """Return the best available device: "cuda", else "mps", else "cpu"."""
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
-def load_model(name: str | Path, device: str, dtype: str | None, adapter: str | Path | None) -> Any:
-    """A causal language model, ready to sample from.
+def load_model(name: str | Path, device: str, dtype: str | None, adapter: str | Path | None) -> PreTrainedModel:
+    """Load a causal language model in evaluation mode.
 
     Args:
-        name: a folder, a name on the Hugging Face hub, or "seed" for the model that comes with the package.
-        device: where to put it.
-        dtype: such as "bfloat16"; None for that of the checkpoint, on the CPU float32.
-        adapter: a folder or hub name of LoRA weights, merged into the model; or None.
+        name: Folder or Hugging Face hub name of a model, or "sapling" for the shipped one.
+        device: Device of the weights, such as "cuda".
+        dtype: Data type of the weights, such as "bfloat16"; None uses float32 on the CPU and the checkpoint's
+            elsewhere.
+        adapter: Folder or hub name of LoRA weights, which are merged into the model; None for no adapter.
 
     Raises:
-        ConfigurationError: it cannot be had, or is no causal language model.
+        ConfigurationError: The model cannot be loaded, or a setting is invalid.
     """
     precision: Any = ("float32" if device == "cpu" else "auto") if dtype is None else dtype
     if precision != "auto" and not isinstance(getattr(torch, str(precision), None), torch.dtype):
@@ -44,18 +48,21 @@ def load_model(name: str | Path, device: str, dtype: str | None, adapter: str | 
     _check_device(device)
     try:
         model = AutoModelForCausalLM.from_pretrained(model_source(name), dtype=precision)
-    except Exception as error:  # many kinds: files, formats, the network, remote code
+    except Exception as error:  # of any type: files, formats, the network, remote code
         raise ConfigurationError(f"cannot load the model {str(name)!r}: {_first_line(error)}") from None
     if adapter is not None:
-        model = _with_adapter(model, adapter)
+        model = _merge_adapter(model, adapter)
     return model.to(device).eval()
 
 
-def load_tokenizer(name: str | Path) -> Any:
-    """The tokenizer of a folder or a hub name.
+def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a model.
+
+    Args:
+        name: Folder or Hugging Face hub name of the model, or "sapling" for the shipped one.
 
     Raises:
-        ConfigurationError: it cannot be had.
+        ConfigurationError: The tokenizer cannot be loaded.
     """
     try:
         return AutoTokenizer.from_pretrained(model_source(name))
@@ -64,10 +71,13 @@ def load_tokenizer(name: str | Path) -> Any:
 
 
 def load_context(name: str | Path) -> int | None:
-    """The longest sequence that a model was made for, in tokens; None where its configuration does not say.
+    """Return the context window of a model in tokens, from its configuration file; None if it has none.
+
+    Args:
+        name: Folder or Hugging Face hub name of the model, or "sapling" for the shipped one.
 
     Raises:
-        ConfigurationError: the configuration cannot be had.
+        ConfigurationError: The configuration cannot be loaded.
     """
     try:
         config = AutoConfig.from_pretrained(model_source(name))
@@ -76,29 +86,37 @@ def load_context(name: str | Path) -> int | None:
     return context_of(config)
 
 
-def context_of(config: Any) -> int | None:
-    """The longest sequence, in tokens, that a model's configuration names; None where it names none."""
+def context_of(config: PretrainedConfig) -> int | None:
+    """Return the context window in a model's configuration, in tokens; None if it has none."""
     return getattr(config.get_text_config(decoder=True), "max_position_embeddings", None) or None
 
 
 def choose_cache(
-    model: Any, context: int | None, max_batch: int, budget: int | None, idle_bytes: int
-) -> Rows | Reencoding:
-    """Rows of keys and values where these give the model's own logits, else encoding anew in every turn."""
-    layers = _plain_layers(model, context)
+    model: PreTrainedModel, context: int | None, max_batch: int, budget: int | None, idle_bytes: int
+) -> KVCache | UncachedDecoder:
+    """Return a `KVCache` if it reproduces the model's logits, else an `UncachedDecoder`.
+
+    Args:
+        model: The model.
+        context: Context window in tokens; None if unknown.
+        max_batch: Maximum number of conversations in one forward pass.
+        budget: See `KVCache`.
+        idle_bytes: See `KVCache`.
+    """
+    layers = _count_plain_layers(model, context)
     if layers is not None:
         try:
-            if _agrees(model, Rows(model, layers, 2, None, 0)):
-                return Rows(model, layers, max_batch, budget, idle_bytes)
+            if _reproduces_logits(model, KVCache(model, layers, 2, None, 0)):
+                return KVCache(model, layers, max_batch, budget, idle_bytes)
         except (TypeError, ValueError, RuntimeError, IndexError, AttributeError):
-            pass  # an architecture with a convention of its own
-    return Reencoding(model)
+            pass  # an architecture with an interface of its own
+    return UncachedDecoder(model)
 
 
-def _plain_layers(model: Any, context: int | None) -> int | None:
-    """How many layers keep keys and values; None if any keeps something else, or forgets within the context."""
+def _count_plain_layers(model: PreTrainedModel, context: int | None) -> int | None:
+    """Return the number of layers if all keep plain keys and values over the whole context window, else None."""
     if model.config._attn_implementation not in ("sdpa", "eager"):
-        return None  # flash kernels take no mask of their own for each row
+        return None  # flash attention kernels accept no custom mask
     try:
         layers = DynamicCache(config=model.config).layers
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -110,25 +128,26 @@ def _plain_layers(model: Any, context: int | None) -> int | None:
     return len(layers) or None
 
 
-def _agrees(model: Any, rows: Rows) -> bool:
-    """Whether ragged rows, encoded in two pieces and two steps, give the logits of plain forward passes."""
+def _reproduces_logits(model: PreTrainedModel, cache: KVCache) -> bool:
+    """Return True if two prefills and one decoding step of ragged rows give the logits of plain forward passes."""
     rng = random.Random(0)
     vocabulary = model.get_input_embeddings().num_embeddings
-    tasks = []
+    generations = []
     for n, length in enumerate((5, 3)):
         ids = [rng.randrange(vocabulary) for _ in range(length)]
-        task = Task(Request(str(n), (), ids, Sampling(), 0), ids, length, [], None)
-        tasks.append(task)
-        rows.admit(task)
-    for more in (2, 1, 1):
-        ordered, cached = rows.advance(tasks)
-        for task, row in zip(ordered, cached, strict=True):
-            plain = model(input_ids=torch.tensor([task.ids], device=model.device)).logits[0, -1].float()
-            coarse = model.dtype in (torch.float16, torch.bfloat16)
-            tolerance = (0.2 if coarse else 1e-3) * float(plain.std()) + 1e-6
-            if not torch.allclose(row, plain, rtol=0, atol=tolerance, equal_nan=True) and plain.isfinite().all():
+        generation = Generation(Request(str(n), (), ids, Sampling(), 0), ids, length, [], None)
+        generations.append(generation)
+        cache.admit(generation)
+    for new_tokens in (2, 1, 1):
+        ordered, cached = cache.advance(generations)
+        for generation, logits in zip(ordered, cached, strict=True):
+            expected = model(input_ids=torch.tensor([generation.ids], device=model.device)).logits[0, -1].float()
+            is_half = model.dtype in (torch.float16, torch.bfloat16)
+            tolerance = (0.2 if is_half else 1e-3) * float(expected.std()) + 1e-6
+            is_close = torch.allclose(logits, expected, rtol=0, atol=tolerance, equal_nan=True)
+            if not is_close and expected.isfinite().all():
                 return False
-            task.ids += [rng.randrange(vocabulary) for _ in range(more)]
+            generation.ids += [rng.randrange(vocabulary) for _ in range(new_tokens)]
     return True
 
 
@@ -137,20 +156,20 @@ def _check_device(name: str) -> None:
         device = torch.device(name)
     except RuntimeError:
         raise ConfigurationError(f"unknown device {name!r}; known: cuda, cuda:1, mps, cpu") from None
-    there = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
-    if not there.get(device.type, lambda: True)():
+    availability = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
+    if not availability.get(device.type, lambda: True)():
         raise ConfigurationError(
-            f"this machine or this torch has no {name!r}; leave device out for the best there is"
+            f"device {name!r} is not available with this machine and torch; omit device to use the best one"
         )
 
 
-def _with_adapter(model: Any, adapter: str | Path) -> Any:
+def _merge_adapter(model: PreTrainedModel, adapter: str | Path) -> PreTrainedModel:
     try:
         from peft import PeftModel
     except ImportError:
         raise ConfigurationError("LoRA adapters need peft: pip install 'arboretum[lm]'") from None
     try:
-        with warnings.catch_warnings():  # of what peft calls in transformers: nothing that a user could mend
+        with warnings.catch_warnings():  # deprecations between peft and transformers, which no user can fix
             warnings.simplefilter("ignore", FutureWarning)
             return PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
     except Exception as error:

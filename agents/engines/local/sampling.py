@@ -1,4 +1,4 @@
-"""Choosing the next token of every row of a batch."""
+"""Sampling of the next token of every row of a batch."""
 
 from __future__ import annotations
 
@@ -11,28 +11,34 @@ import torch
 from ..base import Sampling
 
 
-class Drawn(NamedTuple):
-    """One value a row: the token, its log-probability, and whether the logits were usable."""
+class SampledTokens(NamedTuple):
+    """The sampled tokens of a batch, one value per row.
+
+    Attributes:
+        tokens: Token ids.
+        logprobs: Log-probability of each token.
+        usable: False where the logits were not finite; the token is then meaningless.
+    """
 
     tokens: list[int]
     logprobs: list[float]
     usable: list[bool]
 
 
-class Settings:
-    """The sampling settings of a batch as tensors; made anew only when the batch changes.
+class BatchSampling:
+    """The sampling settings of a batch as tensors; recomputed only when the batch changes.
 
     Args:
-        rows: the settings of each row.
-        device: where the logits are.
-        as_drawn: report log-probabilities of the distribution that a token was drawn from, after temperature,
-            top-p and top-k, instead of those at temperature 1. A greedy row's are at temperature 1 in any case.
+        rows: Settings of each row.
+        device: Device of the logits.
+        as_drawn: Report log-probabilities of the sampling distribution, after temperature, top-p and top-k,
+            instead of those at temperature 1. Those of greedy rows are at temperature 1 in both cases.
     """
 
     def __init__(self, rows: Sequence[Sampling], device: torch.device, *, as_drawn: bool = False) -> None:
         self.as_drawn = as_drawn
-        self.greedy = all(row.temperature == 0 for row in rows)
-        self.restricted = any(row.temperature > 0 and (row.top_p < 1 or row.top_k > 0) for row in rows)
+        self.all_greedy = all(row.temperature == 0 for row in rows)
+        self.truncated = any(row.temperature > 0 and (row.top_p < 1 or row.top_k > 0) for row in rows)
 
         def column(values: list[float]) -> torch.Tensor:
             return torch.tensor(values, dtype=torch.float32, device=device)[:, None]
@@ -40,64 +46,66 @@ class Settings:
         self.temperature = column([row.temperature if row.temperature > 0 else 1.0 for row in rows])
         self.is_greedy = column([float(row.temperature == 0) for row in rows]).bool()
         self.some_greedy = any(row.temperature == 0 for row in rows)
-        self.plain = all(row.temperature == 1 for row in rows)
+        self.unscaled = all(row.temperature == 1 for row in rows)
         self.top_p = column([row.top_p for row in rows])
         self.top_k = column([float(row.top_k or 2**31) for row in rows])
 
 
-def draw(logits: torch.Tensor, uniform: Sequence[float], settings: Settings) -> Drawn:
-    """Choose a token in each row by inverting its cumulative distribution at `uniform`.
+def sample_tokens(logits: torch.Tensor, uniforms: Sequence[float], settings: BatchSampling) -> SampledTokens:
+    """Sample a token per row by inverting the cumulative distribution at a uniform number.
 
     Args:
         logits: [rows, vocabulary], float32.
-        uniform: a number for each row, as `uniforms` gives them; ignored where greedy.
-        settings: of the same rows.
+        uniforms: A number per row, as returned by `draw_uniforms`; ignored in greedy rows.
+        settings: Sampling settings of the same rows.
 
     Returns:
-        Rows whose logits hold NaN or +inf, or are -inf throughout, are marked unusable; their token means nothing.
+        The tokens. Rows whose logits contain NaN or +inf, or are all -inf, are marked as unusable.
     """
     logprobs = torch.log_softmax(logits, dim=-1)
-    if settings.greedy:
+    if settings.all_greedy:
         tokens = logits.argmax(dim=-1, keepdim=True)
     else:
-        tokens, drawn_from = _sample(logits, logprobs, uniform, settings)
+        tokens, drawn_logprobs = _sample(logits, logprobs, uniforms, settings)
         if settings.as_drawn:
-            logprobs = drawn_from
+            logprobs = drawn_logprobs
         if settings.some_greedy:
             tokens = torch.where(settings.is_greedy, logits.argmax(dim=-1, keepdim=True), tokens)
-    # Softmax spreads NaN and infinity over the whole row, so that whichever token was chosen shows them.
-    chosen = logprobs.gather(-1, tokens)[:, 0].tolist()
-    return Drawn(tokens[:, 0].tolist(), chosen, [math.isfinite(value) for value in chosen])
+    # Softmax spreads NaN and infinity over the whole row, so checking the sampled token suffices.
+    sampled = logprobs.gather(-1, tokens)[:, 0].tolist()
+    return SampledTokens(tokens[:, 0].tolist(), sampled, [math.isfinite(value) for value in sampled])
 
 
-def uniforms(seed: int, count: int) -> list[float]:
-    """`count` numbers in [0, 1) for `draw`, the same on every device, never rounded up to 1."""
+def draw_uniforms(seed: int, count: int) -> list[float]:
+    """Return `count` numbers in [0, 1), the same on every device; none is rounded up to 1 in float32."""
     generator = torch.Generator().manual_seed(seed % 2**63)
     numbers: list[float] = (torch.rand(count, generator=generator) * (1 - 2**-20)).tolist()
     return numbers
 
 
 def _sample(
-    logits: torch.Tensor, logprobs: torch.Tensor, uniform: Sequence[float], settings: Settings
+    logits: torch.Tensor, logprobs: torch.Tensor, uniforms: Sequence[float], settings: BatchSampling
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Drawn tokens, and the log-probabilities [rows, vocabulary] of what they were drawn from.
+    """Sample with temperature, top-p and top-k.
 
-    Those of tokens that top-p or top-k leave out mean nothing.
+    Returns:
+        Tokens [rows, 1], and the log-probabilities [rows, vocabulary] of the sampling distribution; those of
+        tokens excluded by top-p or top-k are meaningless.
     """
-    scaled = logprobs if settings.plain else torch.log_softmax(logits / settings.temperature, dim=-1)
-    chances = scaled.exp()
+    scaled = logprobs if settings.unscaled else torch.log_softmax(logits / settings.temperature, dim=-1)
+    probabilities = scaled.exp()
     order = None
-    if settings.restricted:
-        chances, order = chances.sort(dim=-1, descending=True, stable=True)
-        likelier = chances.cumsum(dim=-1) - chances
-        rank = torch.arange(chances.shape[-1], device=chances.device)
-        # The likeliest token always stays, also at top_p = 0.
-        dropped = ((likelier >= settings.top_p) | (rank >= settings.top_k)) & (rank > 0)
-        chances = chances.masked_fill(dropped, 0.0)
-    heaped = chances.cumsum(dim=-1)
-    if settings.restricted:
-        scaled = scaled - heaped[:, -1:].log()
-    target = torch.tensor(uniform, dtype=heaped.dtype, device=heaped.device)[:, None] * heaped[:, -1:]
-    # NaN is above all numbers: the last index, not one past it.
-    index = torch.searchsorted(heaped, target, right=True).clamp_(max=heaped.shape[-1] - 1)
+    if settings.truncated:
+        probabilities, order = probabilities.sort(dim=-1, descending=True, stable=True)
+        mass_before = probabilities.cumsum(dim=-1) - probabilities
+        rank = torch.arange(probabilities.shape[-1], device=probabilities.device)
+        # The most likely token is always kept, even at top_p = 0.
+        excluded = ((mass_before >= settings.top_p) | (rank >= settings.top_k)) & (rank > 0)
+        probabilities = probabilities.masked_fill(excluded, 0.0)
+    cumulative = probabilities.cumsum(dim=-1)
+    if settings.truncated:
+        scaled = scaled - cumulative[:, -1:].log()
+    target = torch.tensor(uniforms, dtype=cumulative.dtype, device=cumulative.device)[:, None] * cumulative[:, -1:]
+    # NaN sorts above all numbers; clamp its index to the last token.
+    index = torch.searchsorted(cumulative, target, right=True).clamp_(max=cumulative.shape[-1] - 1)
     return (index if order is None else order.gather(-1, index)), scaled

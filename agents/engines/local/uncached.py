@@ -1,65 +1,73 @@
-"""Any architecture, one conversation at a time, every turn encoded from its beginning.
+"""Decoding of any architecture, one conversation at a time, without a cache between turns.
 
-For models whose layers keep something else than plain keys and values (sliding windows shorter than the context,
-state spaces, linear attention): their caches cannot be cut, forked or batched in rows of unequal length.
+It serves models whose layers keep other state than plain keys and values (sliding windows shorter than the context
+window, state spaces, linear attention): such caches cannot be truncated, forked or batched with ragged lengths.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .generation import Task
+from .generation import Generation
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
-class Reencoding:
-    """The same interface as `Rows`, without memory between turns.
+class UncachedDecoder:
+    """Decoder with the interface of `KVCache` that encodes every turn from its beginning.
+
+    Args:
+        model: A causal language model.
 
     Attributes:
-        computed: tokens that went through the model.
+        computed_tokens: Number of tokens that the model has encoded.
     """
 
-    keeps = False
+    keeps_cache = False
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
-        self._past: dict[str, tuple[int, dict[str, Any]]] = {}  # tokens encoded, and the model's own cache
-        self.computed = 0
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model: Any = model
+        self._states: dict[str, tuple[int, dict[str, Any]]] = {}  # number of encoded tokens, and the model's cache
+        self.computed_tokens = 0
 
-    def admit(self, task: Task) -> bool:
-        """There is always room."""
+    def admit(self, generation: Generation) -> bool:
+        """Return True: there is always room."""
         return True
 
-    def advance(self, tasks: Sequence[Task]) -> tuple[list[Task], torch.Tensor]:
-        """The tasks, and the logits [tasks, vocabulary], float32, after the last token of each."""
-        return list(tasks), torch.cat([self._last(task) for task in tasks]).float()
+    def advance(self, generations: Sequence[Generation]) -> tuple[list[Generation], torch.Tensor]:
+        """Return the generations and the logits [generations, vocabulary], float32, after their last tokens."""
+        return list(generations), torch.cat([self._last_logits(one) for one in generations]).float()
 
-    def finish(self, task: Task, poisoned: bool = False) -> None:
-        """The task is over."""
-        self._past.pop(task.request.conversation, None)
+    def finish(self, generation: Generation, poisoned: bool = False) -> None:
+        """Drop the state of a finished generation."""
+        self._states.pop(generation.request.conversation, None)
 
     def forget(self, name: str) -> None:
-        """Drop a conversation."""
-        self._past.pop(name, None)
+        """Drop the state of a conversation."""
+        self._states.pop(name, None)
 
     def invalidate(self) -> None:
-        """Drop all caches, because the weights have changed."""
-        self._past.clear()
+        """Drop all states, because the weights have changed."""
+        self._states.clear()
 
     def close(self) -> None:
-        """Let go of the model and all that was computed."""
-        self._past.clear()
+        """Release the model and all states."""
+        self._states.clear()
         self._model = None
 
-    def _last(self, task: Task) -> torch.Tensor:
-        done, past = self._past.get(task.request.conversation, (0, {}))
-        ids = torch.tensor([task.ids[done:]], device=self._model.device)
-        self.computed += ids.shape[1]
-        output = self._model(input_ids=ids, use_cache=True, **past)
-        # State-space models call their cache otherwise; one that returns none is run over the whole each time.
-        past = {name: output[name] for name in ("past_key_values", "cache_params") if output.get(name) is not None}
-        self._past[task.request.conversation] = (len(task.ids) if past else 0, past)
+    def _last_logits(self, generation: Generation) -> torch.Tensor:
+        encoded, state = self._states.get(generation.request.conversation, (0, {}))
+        ids = torch.tensor([generation.ids[encoded:]], device=self._model.device)
+        self.computed_tokens += ids.shape[1]
+        output = self._model(input_ids=ids, use_cache=True, **state)
+        # State-space models have another name for their cache. Without any, the whole sequence is encoded again.
+        state = {
+            name: output[name] for name in ("past_key_values", "cache_params") if output.get(name) is not None
+        }
+        self._states[generation.request.conversation] = (len(generation.ids) if state else 0, state)
         logits: torch.Tensor = output.logits[:, -1]
         return logits

@@ -1,0 +1,161 @@
+"""The reply cache and the cost limit of the OpenAI engine, against a local HTTP server."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("aiohttp", reason="needs the extra openai")
+pytest.importorskip("stamina", reason="needs the extra openai")
+
+from arboretum.agents.base import Stop
+from arboretum.agents.engines.base import Completion, Message, Request, Sampling, Usage
+from arboretum.agents.engines.cost import CostLimit, Prices
+from arboretum.agents.engines.openai import OpenAIEngine
+from arboretum.eval.bench.endpoint import Deed, Endpoint, usual_reply
+
+Make = Callable[..., OpenAIEngine]
+
+
+def ask(name: str = "a", text: str = "hello", seed: int = 0, **sampling: Any) -> Request:
+    return Request(name, (Message("user", text),), None, Sampling(**sampling), seed)
+
+
+def answer(engine: OpenAIEngine, request: Request | None = None) -> Completion:
+    engine.submit(request or ask())
+    ((_, completion),) = engine.collect()
+    return completion
+
+
+def says(text: str, **choice: Any) -> Deed:
+    return Deed(body=usual_reply({"messages": []}, text, **choice))
+
+
+# ---------------------------------------------------------------------- cache
+
+
+def test_cached_run_sends_no_requests_and_costs_nothing(endpoint: Endpoint, make: Make, tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "cache": tmp_path / "deep" / "replies.sqlite",
+        "prices": {"input": 10, "output": 20},
+    }
+    requests = [ask(str(n), f"question {n % 2}", seed=n // 2) for n in range(6)]
+    first = make(**options)
+    before = [answer(first, request) for request in requests]
+    assert len(endpoint.requests) == 6 and first.usage.cost > 0
+    first.close()
+    second = make(**options)
+    after = [answer(second, replace(request, conversation="new" + request.conversation)) for request in requests]
+    assert len(endpoint.requests) == 6 and second.cache_hits == 6
+    assert [c.text for c in after] == [c.text for c in before]
+    assert second.usage.cost == 0 and second.usage.cached_tokens == second.usage.prompt_tokens == 12
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ask(text="bye"),
+        ask(seed=1),
+        ask(temperature=0.5),
+        ask(max_tokens=1),
+        ask(stop=("x",)),
+        replace(ask(), messages=(Message("system", "hello"),)),
+    ],
+)
+def test_different_request_misses_the_cache(
+    endpoint: Endpoint, make: Make, tmp_path: Path, other: Request
+) -> None:
+    engine = make(cache=tmp_path / "c.sqlite")
+    answer(engine)
+    answer(engine, replace(other, conversation="b"))
+    assert len(endpoint.requests) == 2 and engine.cache_hits == 0
+
+
+def test_identical_request_in_a_conversation_is_another_sample(
+    endpoint: Endpoint, make: Make, tmp_path: Path
+) -> None:
+    endpoint.script.extend([says("first"), says("second")])
+    for name in ("a", "b"):
+        engine = make(cache=tmp_path / "c.sqlite")
+        assert [answer(engine, ask(name)).text for _ in range(2)] == ["first", "second"]
+    engine.release("b")
+    assert answer(engine, ask("b")).text == "first"
+    assert len(endpoint.requests) == 2
+
+
+def test_errors_are_not_cached_and_engines_share_the_file(endpoint: Endpoint, make: Make, tmp_path: Path) -> None:
+    endpoint.script.append(Deed(status=400, body=b"bad"))
+    one, two = make(cache=tmp_path / "c.sqlite"), make(cache=tmp_path / "c.sqlite")
+    assert answer(one).finish == "error"
+    assert answer(two).finish == "stop"
+    assert answer(one, ask("fresh")).finish == "stop"
+    assert len(endpoint.requests) == 2
+
+
+def test_cache_failure_loses_no_reply(endpoint: Endpoint, make: Make, tmp_path: Path) -> None:
+    engine = make(cache=tmp_path / "c.sqlite")
+    assert answer(engine).finish == "stop"
+    other = sqlite3.connect(tmp_path / "c.sqlite")
+    other.execute("DROP TABLE replies")
+    other.commit()
+    other.close()
+    assert answer(engine, ask("b")).finish == "stop"
+
+
+# ---------------------------------------------------------------------- cost
+
+
+def test_cost_of_a_reply_matches_manual_calculation() -> None:
+    prices = Prices(input=2.0, output=8.0, cached=0.5)
+    usage = Usage(prompt_tokens=1_000_000, cached_tokens=400_000, completion_tokens=250_000)
+    assert prices.cost_of(usage) == pytest.approx(0.6 * 2.0 + 0.4 * 0.5 + 0.25 * 8.0)
+    assert Prices(2.0, 8.0).cost_of(usage) == pytest.approx(2.0 + 2.0)
+
+
+def test_cost_is_reported_in_usage(endpoint: Endpoint, make: Make) -> None:
+    body = usual_reply({"messages": []}, "a b c")
+    body["usage"] = {
+        "prompt_tokens": 1000,
+        "completion_tokens": 10,
+        "prompt_tokens_details": {"cached_tokens": 600},
+    }
+    endpoint.script.append(Deed(body=body))
+    engine = make(prices={"input": 2, "cached": 1, "output": 10})
+    completion = answer(engine)
+    assert completion.usage == Usage(1000, 600, 10, pytest.approx((400 * 2 + 600 * 1 + 10 * 10) / 1e6))
+    assert engine.usage == completion.usage
+
+
+def test_cost_limit_holds_and_requests_in_progress_are_returned(endpoint: Endpoint, make: Make) -> None:
+    endpoint.delay = 0.01
+    body = usual_reply({"messages": []}, "x")
+    body["usage"] = {"prompt_tokens": 10, "completion_tokens": 100}
+    endpoint.script.extend([Deed(body=body)] * 500)
+    engine = make(prices={"input": 0, "output": 1e4}, cost_limit=50.5, concurrency=8)  # a reply costs 1, at most 4
+    for n in range(100):
+        engine.submit(ask(str(n)))
+    got: dict[str, Completion] = {}
+    with pytest.raises(CostLimit, match=r"the cost limit of \$50\.5 is reached: .*raise cost_limit") as caught:
+        while True:
+            got |= dict(engine.collect())
+    assert {completion.finish for completion in got.values()} == {"stop"}
+    assert len(got) == len(endpoint.requests) == 47  # the 48th could have cost 51 in total
+    assert engine.usage.cost == pytest.approx(47.0)
+    assert isinstance(caught.value, Stop)
+    engine.submit(ask("late"))
+    with pytest.raises(CostLimit):
+        engine.collect()
+    assert len(endpoint.requests) == 47
+
+
+def test_reply_without_usage_is_charged_its_maximum_cost(endpoint: Endpoint, make: Make) -> None:
+    body = usual_reply({"messages": []}, "x")
+    del body["usage"]
+    endpoint.script.append(Deed(body=body))
+    engine = make(prices={"input": 0, "output": 1e6}, cost_limit=1000)
+    assert answer(engine, ask(max_tokens=7)).usage.cost == 7
