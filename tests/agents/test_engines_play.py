@@ -107,7 +107,7 @@ def test_a_suite_is_played_from_the_command_line_and_resumed(tiny_model: Path, t
     assert len(lines) == 4 * 9  # random, expert, think, reflexion
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert any("sampled tokens" in note for note in summary["notes"])
-    assert any("is told by the world whether it succeeded" in note for note in summary["notes"])
+    assert any("uses the success label of each episode" in note for note in summary["notes"])
 
 
 def test_a_hosted_model_whose_server_dies_keeps_what_is_finished(tmp_path: Path) -> None:
