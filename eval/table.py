@@ -61,15 +61,15 @@ def bench_table(rows: Sequence[Row], width: int = 80) -> Table:
 
     Args:
         rows: The measurements.
-        width: Width of the terminal in columns; from 110 on, the table shows what each was compared with.
+        width: Width of the terminal in columns; from 110 on, the table includes details.
     """
-    with_comparison = width >= 110
+    with_details = width >= 110
     table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("measurement", overflow="fold")
     table.add_column("value", justify="right", no_wrap=True)
     table.add_column("target", justify="right", no_wrap=True)
-    if with_comparison:
-        table.add_column("compared with", overflow="fold", style="dim")
+    if with_details:
+        table.add_column("details", overflow="fold", style="dim")
     for row in rows:
         style = {True: "green", False: "red", None: ""}[row.reached]
         target = (
@@ -78,7 +78,7 @@ def bench_table(rows: Sequence[Row], width: int = 80) -> Table:
             else f"{'≥' if row.higher_is_better else '≤'} {_format_amount(row.bar, row.unit)}"
         )
         cells: list[str | Text] = [row.what, Text(_format_amount(row.value, row.unit), style=style), target]
-        table.add_row(*cells, *([row.beside] if with_comparison else []))
+        table.add_row(*cells, *([row.beside] if with_details else []))
     return table
 
 
