@@ -9,7 +9,7 @@ from contextlib import closing
 
 from ...agents.engines.base import Message, Request, Sampling
 from ...agents.engines.openai import OpenAIEngine
-from .endpoint import in_a_process
+from .endpoint import run_in_process
 from .row import Row
 
 _DELAY = 0.1  # seconds
@@ -28,7 +28,7 @@ def measure(peers: bool = False, rounds: int = 3, conversations: int = 64, waves
     """
     del peers
     rates, cpu = [], []
-    with in_a_process(_DELAY) as (url, _), closing(OpenAIEngine("m", base_url=url, api_key="k")) as engine:
+    with run_in_process(_DELAY) as (url, _), closing(OpenAIEngine("m", base_url=url, api_key="k")) as engine:
         _send_requests(engine, conversations, 2 * conversations)  # warm-up
         for _ in range(rounds):
             wall, ours = time.perf_counter(), time.process_time()

@@ -28,7 +28,7 @@ from ...envs.webshop.generator import generate_products
 from ...envs.webshop.search import SearchEngine, make_engine
 from ...envs.webshop.shop import open_shop
 from .row import Row, paired, ratio
-from .webshop_crowd import crowd, serving
+from .webshop_load import serve_shop, simulate_customers
 
 ORIGINAL_START = 8.5  # CPU seconds
 ORIGINAL_STEPS = 74.0  # per CPU second, in scripted episodes
@@ -135,8 +135,8 @@ def _server_rows() -> Iterator[Row]:
         return
     data = os.environ.pop("ARBORETUM_DATA", None)  # Every goal of the generated shop can reach the full score.
     try:
-        with serving(tagger="letters") as address:
-            times = crowd(address, open_shop(tagger="letters"), customers=50)
+        with serve_shop(tagger="letters") as address:
+            times = simulate_customers(address, open_shop(tagger="letters"), customers=50)
     finally:
         if data is not None:
             os.environ["ARBORETUM_DATA"] = data

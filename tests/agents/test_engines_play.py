@@ -115,7 +115,7 @@ def test_a_hosted_model_whose_server_dies_keeps_what_is_finished(tmp_path: Path)
     import socket
 
     from arboretum.eval.agents import open_agents
-    from arboretum.eval.bench.endpoint import in_a_process
+    from arboretum.eval.bench.endpoint import run_in_process
     from arboretum.eval.evaluate import evaluate
 
     with socket.socket() as free:
@@ -135,7 +135,7 @@ def test_a_hosted_model_whose_server_dies_keeps_what_is_finished(tmp_path: Path)
             return evaluate(str(suite), agents, out=out, references=False, in_flight=in_flight, console=console)
 
     with Path(os.devnull).open("w") as sink:
-        with in_a_process(delay=0.1, port=port) as (_, process):
+        with run_in_process(delay=0.1, port=port) as (_, process):
             killer = threading.Timer(1.2, process.kill)
             killer.start()
             assert run(sink, in_flight=4) == 1
@@ -143,7 +143,7 @@ def test_a_hosted_model_whose_server_dies_keeps_what_is_finished(tmp_path: Path)
         finished = [json.loads(line) for line in (out / "episodes.jsonl").read_text().splitlines()]
         whole = [record["task"] for record in finished if record["error"] is None]
         assert 0 < len(whole) < 40
-        with in_a_process(delay=0.0, port=port):
+        with run_in_process(delay=0.0, port=port):
             assert run(sink, in_flight=8) == 0
     records = [json.loads(line) for line in (out / "episodes.jsonl").read_text().splitlines()]
     assert records[: len(finished)] == finished

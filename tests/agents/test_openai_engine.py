@@ -27,7 +27,7 @@ from arboretum.agents.engines.faults import asked_wait, seconds, unsupported_opt
 from arboretum.agents.engines.openai import OpenAIEngine, cut_at_stop, open_tag_stop
 from arboretum.agents.engines.registry import make_engine
 from arboretum.envs.errors import ConfigurationError, DataError
-from arboretum.eval.bench.endpoint import Deed, Endpoint, in_a_process, usual_reply
+from arboretum.eval.bench.endpoint import Endpoint, ScriptedResponse, default_completion, run_in_process
 
 Make = Callable[..., OpenAIEngine]
 
@@ -62,8 +62,8 @@ def answer(engine: OpenAIEngine, request: Request | None = None) -> Completion:
     return completion
 
 
-def says(text: str, **choice: Any) -> Deed:
-    return Deed(body=usual_reply({"messages": []}, text, **choice))
+def says(text: str, **choice: Any) -> ScriptedResponse:
+    return ScriptedResponse(body=default_completion({"messages": []}, text, **choice))
 
 
 # ---------------------------------------------------------------------- what is sent, what comes back
@@ -95,7 +95,7 @@ def test_a_request_says_what_was_asked_and_the_reply_what_was_said(endpoint: End
 
 
 @pytest.mark.parametrize(
-    ("deed", "stop", "text", "finish"),
+    ("response", "stop", "text", "finish"),
     [
         (says("x", stop_reason="</a>"), ("</a>",), "x</a>", "stop"),  # vLLM tells
         (says("x", matched_stop="\nObs"), ("\nObs", "!"), "x\nObs", "stop"),  # SGLang tells
@@ -111,9 +111,9 @@ def test_a_request_says_what_was_asked_and_the_reply_what_was_said(endpoint: End
     ],
 )
 def test_replies_end_as_the_contract_wants(
-    endpoint: Endpoint, make: Make, deed: Deed, stop: tuple[str, ...], text: str, finish: str
+    endpoint: Endpoint, make: Make, response: ScriptedResponse, stop: tuple[str, ...], text: str, finish: str
 ) -> None:
-    endpoint.script.append(deed)
+    endpoint.script.append(response)
     completion = answer(make(), ask(stop=stop))
     assert (completion.text, completion.finish) == (text, finish)
 
@@ -152,17 +152,17 @@ def test_only_an_open_element_is_closed(text: str) -> None:
 
 
 FAULTS = {
-    "status 500": Deed(status=500, body=b"oops"),
-    "status 503": Deed(status=503, body={"error": {"message": "overloaded"}}),
-    "garbage": Deed(body=b"<html>gateway</html>"),
-    "truncated JSON": Deed(body=b'{"choices": [{"mess'),
-    "no choices": Deed(body={"choices": []}),
-    "no message": Deed(body={"choices": [{}]}),
-    "a list": Deed(body=b"[1, 2]"),
-    "an error in a success": Deed(body={"error": {"message": "provider is down"}}),
+    "status 500": ScriptedResponse(status=500, body=b"oops"),
+    "status 503": ScriptedResponse(status=503, body={"error": {"message": "overloaded"}}),
+    "garbage": ScriptedResponse(body=b"<html>gateway</html>"),
+    "truncated JSON": ScriptedResponse(body=b'{"choices": [{"mess'),
+    "no choices": ScriptedResponse(body={"choices": []}),
+    "no message": ScriptedResponse(body={"choices": [{}]}),
+    "a list": ScriptedResponse(body=b"[1, 2]"),
+    "an error in a success": ScriptedResponse(body={"error": {"message": "provider is down"}}),
     "text of the wrong type": says("", message={"content": 3}),
-    "cut off in the middle": Deed(keep=20),
-    "connection reset": Deed(reset=True),
+    "cut off in the middle": ScriptedResponse(close_after=20),
+    "connection reset": ScriptedResponse(reset=True),
 }
 
 
@@ -175,7 +175,7 @@ def test_a_passing_fault_is_tried_again(endpoint: Endpoint, make: Make, fault: s
 
 
 def test_hanging_and_dripping_servers_are_given_up_on(endpoint: Endpoint, make: Make) -> None:
-    endpoint.script.extend([Deed(delay=30), Deed(drip=0.05)])
+    endpoint.script.extend([ScriptedResponse(delay=30), ScriptedResponse(byte_delay=0.05)])
     engine = make(timeout=0.5)
     start = time.perf_counter()
     assert answer(engine).finish == "stop"
@@ -194,7 +194,9 @@ def test_hanging_and_dripping_servers_are_given_up_on(endpoint: Endpoint, make: 
 def test_a_rate_limit_is_waited_out_by_all_requests(
     endpoint: Endpoint, make: Make, headers: list[tuple[str, str]]
 ) -> None:
-    endpoint.script.append(Deed(status=429, headers=tuple(headers), body={"error": {"message": "slow down"}}))
+    endpoint.script.append(
+        ScriptedResponse(status=429, headers=tuple(headers), body={"error": {"message": "slow down"}})
+    )
     engine = make()
     start = time.perf_counter()
     engine.submit(ask("a"))
@@ -211,14 +213,14 @@ def test_a_rate_limit_is_waited_out_by_all_requests(
 
 
 def test_what_stays_unanswered_is_an_error_in_one_sentence(endpoint: Endpoint, make: Make) -> None:
-    endpoint.script.extend([Deed(status=500, body={"error": {"message": "the disk is full"}})] * 2)
+    endpoint.script.extend([ScriptedResponse(status=500, body={"error": {"message": "the disk is full"}})] * 2)
     completion = answer(make(attempts=2))
     assert (completion.text, completion.finish) == ("", "error")
     assert completion.error == f"{endpoint.url} failed 2 times in a row, at last: status 500: the disk is full."
 
 
 def test_the_deadline_bounds_all_tries_together(endpoint: Endpoint, make: Make) -> None:
-    endpoint.script.extend([Deed(delay=30)] * 9)
+    endpoint.script.extend([ScriptedResponse(delay=30)] * 9)
     start = time.perf_counter()
     completion = answer(make(timeout=0.4, deadline=1.5))
     assert completion.finish == "error" and completion.error is not None
@@ -229,7 +231,7 @@ def test_the_deadline_bounds_all_tries_together(endpoint: Endpoint, make: Make) 
 
 
 def test_a_wait_beyond_the_deadline_is_not_begun(endpoint: Endpoint, make: Make) -> None:
-    endpoint.script.append(Deed(status=429, headers=(("retry-after", "3600"),), body=b""))
+    endpoint.script.append(ScriptedResponse(status=429, headers=(("retry-after", "3600"),), body=b""))
     start = time.perf_counter()
     completion = answer(make(deadline=30))
     assert completion.error is not None and completion.error.endswith("and asks to wait 3600 s.")
@@ -237,7 +239,7 @@ def test_a_wait_beyond_the_deadline_is_not_begun(endpoint: Endpoint, make: Make)
 
 
 def test_a_request_that_is_wrong_in_itself_is_not_repeated(endpoint: Endpoint, make: Make) -> None:
-    endpoint.script.append(Deed(status=400, body={"error": {"message": "messages: too many images"}}))
+    endpoint.script.append(ScriptedResponse(status=400, body={"error": {"message": "messages: too many images"}}))
     engine = make()
     completion = answer(engine)
     assert completion.error is not None and "too many images" in completion.error
@@ -247,7 +249,7 @@ def test_a_request_that_is_wrong_in_itself_is_not_repeated(endpoint: Endpoint, m
 
 def test_a_full_context_is_a_reply_cut_to_nothing(endpoint: Endpoint, make: Make) -> None:
     message = "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens."
-    endpoint.script.append(Deed(status=400, body={"error": {"message": message, "code": 400}}))
+    endpoint.script.append(ScriptedResponse(status=400, body={"error": {"message": message, "code": 400}}))
     assert answer(make()) == Completion("", "length")
 
 
@@ -255,7 +257,7 @@ def test_options_that_a_model_does_not_take_are_left_out(endpoint: Endpoint, mak
     for name, hint in (("max_tokens", "Use 'max_completion_tokens' instead."), ("temperature", ""), ("stop", "")):
         message = f"Unsupported parameter: '{name}' is not supported with this model. {hint}"
         error = {"message": message, "param": name, "code": "unsupported_parameter"}
-        endpoint.script.append(Deed(status=400, body={"error": error}))
+        endpoint.script.append(ScriptedResponse(status=400, body={"error": error}))
     endpoint.script.append(says("one. two"))
     engine = make()
     assert answer(engine, ask(stop=(".",), temperature=0.5, max_tokens=7)).text == "one."
@@ -270,24 +272,29 @@ def test_options_that_a_model_does_not_take_are_left_out(endpoint: Endpoint, mak
 
 
 @pytest.mark.parametrize(
-    ("deed", "hint"),
+    ("response", "hint"),
     [
         (
-            Deed(status=401, body={"error": {"message": "Incorrect API key provided: sec*et."}}),
+            ScriptedResponse(status=401, body={"error": {"message": "Incorrect API key provided: sec*et."}}),
             "Incorrect API key",
         ),
-        (Deed(status=402, body={"error": {"message": "no credit"}}), "no credit"),
-        (Deed(status=403, body={"error": {"message": "not in your country"}}), "not in your country"),
+        (ScriptedResponse(status=402, body={"error": {"message": "no credit"}}), "no credit"),
+        (ScriptedResponse(status=403, body={"error": {"message": "not in your country"}}), "not in your country"),
         (
-            Deed(status=404, body={"error": {"message": "The model `m` does not exist"}}),
+            ScriptedResponse(status=404, body={"error": {"message": "The model `m` does not exist"}}),
             "is the model's name right?",
         ),
-        (Deed(status=429, body={"error": {"message": "pay", "code": "insufficient_quota"}}), "account"),
-        (Deed(status=307, headers=(("location", "https://b.example/v1"),)), "https://b.example/v1"),
+        (
+            ScriptedResponse(status=429, body={"error": {"message": "pay", "code": "insufficient_quota"}}),
+            "account",
+        ),
+        (ScriptedResponse(status=307, headers=(("location", "https://b.example/v1"),)), "https://b.example/v1"),
     ],
 )
-def test_what_no_request_can_escape_stops_at_once(endpoint: Endpoint, make: Make, deed: Deed, hint: str) -> None:
-    endpoint.script.extend([deed, *[Deed(delay=30)] * 2])
+def test_what_no_request_can_escape_stops_at_once(
+    endpoint: Endpoint, make: Make, response: ScriptedResponse, hint: str
+) -> None:
+    endpoint.script.extend([response, *[ScriptedResponse(delay=30)] * 2])
     engine = make(concurrency=3)
     start = time.perf_counter()
     for name in "abc":
@@ -304,7 +311,7 @@ def test_what_no_request_can_escape_stops_at_once(endpoint: Endpoint, make: Make
 
 
 def test_after_a_first_answer_a_missing_model_is_a_passing_fault(endpoint: Endpoint, make: Make) -> None:
-    endpoint.script.extend([says("x"), Deed(status=404, body=b"loading")])
+    endpoint.script.extend([says("x"), ScriptedResponse(status=404, body=b"loading")])
     engine = make()
     assert answer(engine).text == "x"
     assert answer(engine).finish == "stop"
@@ -359,11 +366,11 @@ def test_requests_under_way_are_bounded_and_all_are_answered(endpoint: Endpoint,
     while len(got) < 40:
         got |= dict(engine.collect())
     assert set(got) == {str(n) for n in range(40)}
-    assert endpoint.busiest == 4
+    assert endpoint.peak_active == 4
 
 
 def test_a_slow_reply_does_not_hold_up_the_others(endpoint: Endpoint, make: Make) -> None:
-    endpoint.script.append(Deed(delay=1.0))
+    endpoint.script.append(ScriptedResponse(delay=1.0))
     engine = make()
     engine.submit(ask("slow"))
     while not endpoint.requests:
@@ -385,7 +392,7 @@ def test_a_conversation_has_one_request_and_collecting_nothing_is_an_error(endpo
 
 
 def test_a_released_conversation_is_dropped(endpoint: Endpoint, make: Make) -> None:
-    endpoint.script.append(Deed(delay=30))
+    endpoint.script.append(ScriptedResponse(delay=30))
     engine = make(concurrency=1)
     engine.submit(ask("a"))
     engine.submit(ask("b"))
@@ -404,7 +411,7 @@ def test_a_released_conversation_is_dropped(endpoint: Endpoint, make: Make) -> N
 
 
 def test_closing_breaks_off_what_is_under_way(endpoint: Endpoint, make: Make) -> None:
-    endpoint.script.extend([Deed(delay=30)] * 3)
+    endpoint.script.extend([ScriptedResponse(delay=30)] * 3)
     engine = make()
     for name in "abc":
         engine.submit(ask(name))
@@ -431,7 +438,7 @@ def test_closing_breaks_off_what_is_under_way(endpoint: Endpoint, make: Make) ->
 
 
 def test_a_server_killed_in_the_middle_and_started_again(make: Make) -> None:
-    with in_a_process(delay=0.05) as (url, process):
+    with run_in_process(delay=0.05) as (url, process):
         engine = make(base_url=url, attempts=4)
         assert answer(engine).finish == "stop"
         process.send_signal(signal.SIGSTOP)  # so that requests are surely under way
@@ -440,7 +447,7 @@ def test_a_server_killed_in_the_middle_and_started_again(make: Make) -> None:
         time.sleep(0.3)
         process.kill()
     port = int(url.rsplit(":", 1)[1].removesuffix("/v1"))
-    with in_a_process(port=port):
+    with run_in_process(port=port):
         got: dict[str, Completion] = {}
         while len(got) < 5:
             got |= dict(engine.collect())
@@ -507,7 +514,7 @@ def test_asking_the_same_again_in_a_conversation_draws_again(
 def test_errors_are_not_cached_and_processes_share_the_file(
     endpoint: Endpoint, make: Make, tmp_path: Path
 ) -> None:
-    endpoint.script.append(Deed(status=400, body=b"bad"))
+    endpoint.script.append(ScriptedResponse(status=400, body=b"bad"))
     one, two = make(cache=tmp_path / "c.sqlite"), make(cache=tmp_path / "c.sqlite")
     assert answer(one).finish == "error"
     assert answer(two).finish == "stop"
@@ -536,13 +543,13 @@ def test_the_price_of_a_reply_by_hand() -> None:
 
 
 def test_costs_are_counted(endpoint: Endpoint, make: Make) -> None:
-    body = usual_reply({"messages": []}, "a b c")
+    body = default_completion({"messages": []}, "a b c")
     body["usage"] = {
         "prompt_tokens": 1000,
         "completion_tokens": 10,
         "prompt_tokens_details": {"cached_tokens": 600},
     }
-    endpoint.script.append(Deed(body=body))
+    endpoint.script.append(ScriptedResponse(body=body))
     engine = make(prices={"input": 2, "cached": 1, "output": 10})
     completion = answer(engine)
     assert completion.usage == Usage(1000, 600, 10, pytest.approx((400 * 2 + 600 * 1 + 10 * 10) / 1e6))
@@ -553,9 +560,9 @@ def test_the_cost_limit_is_never_passed_and_what_is_under_way_still_arrives(
     endpoint: Endpoint, make: Make
 ) -> None:
     endpoint.delay = 0.01
-    body = usual_reply({"messages": []}, "x")
+    body = default_completion({"messages": []}, "x")
     body["usage"] = {"prompt_tokens": 10, "completion_tokens": 100}
-    endpoint.script.extend([Deed(body=body)] * 500)
+    endpoint.script.extend([ScriptedResponse(body=body)] * 500)
     engine = make(prices={"input": 0, "output": 1e4}, cost_limit=50.5, concurrency=8)  # a reply costs 1, at most 4
     for n in range(100):
         engine.submit(ask(str(n)))
@@ -574,9 +581,9 @@ def test_the_cost_limit_is_never_passed_and_what_is_under_way_still_arrives(
 
 
 def test_a_reply_that_hides_its_usage_is_booked_at_its_worst(endpoint: Endpoint, make: Make) -> None:
-    body = usual_reply({"messages": []}, "x")
+    body = default_completion({"messages": []}, "x")
     del body["usage"]
-    endpoint.script.append(Deed(body=body))
+    endpoint.script.append(ScriptedResponse(body=body))
     engine = make(prices={"input": 0, "output": 1e6}, cost_limit=1000)
     assert answer(engine, ask(max_tokens=7)).usage.cost == 7
 
