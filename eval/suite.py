@@ -48,7 +48,7 @@ class Entry:
         max_steps: Step limit of an episode; None for the environment's default.
         max_turns: Limit on the replies of an agent in an episode; None for no limit.
         repeats: Episodes per task, each with its own seed.
-        group_by: Key of `info` (such as `task_type`) by whose values success is also reported.
+        group_by: Key of `info` (such as `task_type`) by which results are also grouped; None for no groups.
         groups: Order in which groups are reported; groups that are not listed follow, sorted by name.
         score: Key of `info` whose mean, times 100, is reported as a score; None for no score.
         dialogue: Settings of the language agents' dialogue (see `Dialogue`); they override the suite's.
@@ -230,7 +230,7 @@ def _convert(data: Mapping[str, Any], kind: type[_Parsed], defaults: Mapping[str
     Args:
         data: The mapping; a key whose value is None counts as absent.
         kind: The dataclass.
-        defaults: Values of absent keys, beside the defaults of the dataclass.
+        defaults: Values of absent keys, in addition to the defaults of the dataclass.
         where: Place of the mapping, for error messages.
 
     Raises:

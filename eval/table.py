@@ -18,9 +18,8 @@ def results_table(summary: Summary) -> Table:
     """Return the table of a summary's lines, with 95 % intervals of success rates."""
     with_score = any(line.score is not None for line in summary.lines)
     table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(
-        "env", overflow="fold", max_width=22
-    )  # Short: rich would fold "environment" beside long agents.
+    # "env", because rich folds a longer heading if names of agents are long.
+    table.add_column("env", overflow="fold", max_width=22)
     table.add_column("agent", overflow="fold", max_width=24)
     table.add_column("success %", justify="right", no_wrap=True)
     if with_score:
@@ -49,6 +48,7 @@ def results_table(summary: Summary) -> Table:
 
 
 def _format_success(line: Line) -> Text:
+    """Format a success rate with its interval, in aligned columns."""
     if math.isnan(line.success.value):
         return Text("–")
     text = Text(f"{100 * line.success.value:5.1f}", style="bold")
@@ -72,11 +72,8 @@ def bench_table(rows: Sequence[Row], width: int = 80) -> Table:
         table.add_column("details", overflow="fold", style="dim")
     for row in rows:
         style = {True: "green", False: "red", None: ""}[row.reached]
-        target = (
-            ""
-            if row.bar is None
-            else f"{'≥' if row.higher_is_better else '≤'} {_format_amount(row.bar, row.unit)}"
-        )
+        relation = "≥" if row.higher_is_better else "≤"
+        target = "" if row.bar is None else f"{relation} {_format_amount(row.bar, row.unit)}"
         cells: list[str | Text] = [row.what, Text(_format_amount(row.value, row.unit), style=style), target]
         table.add_row(*cells, *([row.beside] if with_details else []))
     return table

@@ -1,4 +1,4 @@
-"""Benchmark of the harness: CPU time of dialogue, tokens, environments and records beside the engine's."""
+"""Benchmark of the harness: CPU time of dialogue, tokens, environments and records, relative to the engine's."""
 
 from __future__ import annotations
 
