@@ -1,1 +1,1 @@
-"""The evaluation harness."""
+"""Evaluation harness: suites, runs, statistics, reports and benchmarks."""

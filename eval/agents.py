@@ -1,11 +1,11 @@
-"""The players of a run, from what a person says on the command line."""
+"""The agents of a run, made from the options of the command line."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 
@@ -16,17 +16,36 @@ from ..agents.registry import LANGUAGE_AGENTS, make_agent
 from ..envs.errors import ConfigurationError
 from .suite import Entry, Suite
 
-_POWER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+_EXPONENT_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+
+
+class AgentFactory(Protocol):
+    """Factory of the agents that play a run under one name, one agent per suite entry.
+
+    Attributes:
+        name: Name in tables and records; unique within a run.
+        uses_success_labels: True if the agent uses the success that the environment reports, for example to retry.
+    """
+
+    name: str
+    uses_success_labels: bool
+
+    def make(self, suite: Suite, entry: Entry, /) -> Agent:
+        """Make the agent for an entry, with the settings of suite and entry."""
+        ...
 
 
 class NamedAgent:
-    """A player by its name in the table of agents.
+    """Factory of a registered agent (or a plug-in's), with the settings of the command line.
 
     Args:
-        kind: name of the agent.
-        engine: the model of a language agent; part of the player's name.
-        sampling: settings that override the suite's.
-        settings: further arguments of `make_agent`.
+        kind: Name of the agent, see `make_agent`.
+        engine: Model of a language agent, whose name becomes part of the agent's; None for agents without a model.
+        sampling: Sampling settings that override those of suite and entry.
+        settings: Further arguments of `make_agent`.
+
+    Raises:
+        ConfigurationError: The name or a setting is unknown, or a language agent has no engine.
     """
 
     def __init__(
@@ -36,12 +55,12 @@ class NamedAgent:
         self.engine = engine
         self.sampling = sampling or {}
         self.settings = settings
-        agent = make_agent(kind, engine=engine, **settings)  # a wrong name is told now, not after an hour
+        agent = make_agent(kind, engine=engine, **settings)  # Fail fast on an unknown name or setting.
         self.uses_success_labels = agent.uses_success_labels
         self.name = agent.name if engine is None else f"{agent.name}:{engine.name.rpartition('/')[2]}"
 
-    def agent(self, suite: Suite, entry: Entry, /) -> Agent:
-        """The agent for an entry: the suite's settings, the entry's over them, the command line's over both."""
+    def make(self, suite: Suite, entry: Entry, /) -> Agent:
+        """Make the agent for an entry. The entry's settings override the suite's, the command line's both."""
         return make_agent(
             self.kind,
             engine=self.engine,
@@ -66,41 +85,65 @@ def open_agents(
     option: Sequence[str] = (),
     in_flight: int = 64,
 ) -> Iterator[list[NamedAgent]]:
-    """The players of these names; language agents share one engine, which is closed at the end.
+    """Context with the factories of the named agents.
+
+    Language agents share one engine, which is closed at the end.
+
+    Args:
+        agents: Names of agents.
+        engine: Name of the engine of language agents; None without language agents.
+        model: Name or folder of the engine's model.
+        base_url: Address of an OpenAI-compatible server; None for the engine's default.
+        template: Name of a shipped chat template; None for the tokenizer's.
+        dialogue: Name of a dialogue; None for each agent's own.
+        examples: Number of solved examples in the prompt; None for each agent's default.
+        temperature: Sampling temperature; None for the suite's.
+        max_tokens: Maximum length of a reply in tokens; None for the suite's.
+        option: Further engine options, each `key=value`.
+        in_flight: Accepted, so that all options of the command line can be passed on; unused here.
 
     Raises:
-        ConfigurationError: an unknown name or setting, or half of a model's description.
+        ConfigurationError: A name or setting is unknown, or only one of `engine` and `model` is given.
     """
     if (engine is None) != (model is None):
-        raise ConfigurationError("--engine and --model belong together: name both, or neither.")
+        raise ConfigurationError("--engine and --model belong together; give both or neither.")
     if engine is None and (option or base_url or template or dialogue):
-        raise ConfigurationError("--option, --base-url, --template and --dialogue belong to --engine and --model.")
+        raise ConfigurationError(
+            "--option, --base-url, --template and --dialogue require a model; add --engine and --model."
+        )
     sampling = {k: v for k, v in (("temperature", temperature), ("max_tokens", max_tokens)) if v is not None}
     settings = {
         k: v for k, v in (("template", template), ("dialogue_name", dialogue), ("examples", examples)) if v
     }
-    made = None
+    shared_engine = None
     if engine is not None and model is not None:
-        made = make_engine(engine, model, base_url=base_url, **options_of(option, "--option"))
+        shared_engine = make_engine(engine, model, base_url=base_url, **options_of(option, "--option"))
     try:
         yield [
-            NamedAgent(name, made, sampling, **settings) if name in LANGUAGE_AGENTS else NamedAgent(name)
+            NamedAgent(name, shared_engine, sampling, **settings) if name in LANGUAGE_AGENTS else NamedAgent(name)
             for name in agents
         ]
     finally:
-        if made is not None:
-            made.close()
+        if shared_engine is not None:
+            shared_engine.close()
 
 
 def options_of(pairs: Sequence[str], flag: str) -> dict[str, Any]:
-    """`key=value` pairs; values are read as YAML, so that numbers and lists are what they look like.
+    """Parse `key=value` options. Values are YAML: numbers, booleans, lists and so on.
 
-    So are numbers such as 3e-4, which YAML 1.1 takes for words.
+    Numbers such as 3e-4 and 1e5, which are strings in YAML 1.1, are parsed as numbers.
+
+    Args:
+        pairs: The options.
+        flag: Name of the command-line flag, for error messages.
+
+    Raises:
+        ConfigurationError: An option is not of the form `key=value`.
     """
     options = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.replace(".", "_").isidentifier():
             raise ConfigurationError(f"{flag} takes key=value, not {pair!r}.")
-        options[key] = float(value) if _POWER.fullmatch(value.strip()) else yaml.safe_load(value)
+        options[key] = float(value) if _EXPONENT_NUMBER.fullmatch(value.strip()) else yaml.safe_load(value)
     return options

@@ -1,7 +1,8 @@
-"""The evaluation as a person runs it: progress while it plays, then table, `summary.json` and `report.html`."""
+"""The `arboretum eval` and `report` commands: progress bar, results table, `summary.json` and `report.html`."""
 
 from __future__ import annotations
 
+import dataclasses
 import platform
 import re
 import time
@@ -19,12 +20,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from ..agents.human import HumanAgent
 from ..envs.errors import ConfigurationError
 from . import runner
-from .agents import NamedAgent
+from .agents import AgentFactory, NamedAgent
 from .report import write_report
-from .runner import AgentFactory, local_workers, ray_workers
-from .store import Key, Result, Store
+from .runner import local_workers, ray_workers
+from .store import EpisodeKey, Result, Store
 from .suite import Suite, load_suite
-from .summary import EXPERT, RANDOM, Summary, load_run, summarise, write_summary
+from .summary import EXPERT, RANDOM, Summary, load_run, summarize, write_summary
 from .table import results_table
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
@@ -41,36 +42,36 @@ def evaluate(
     in_flight: int = 64,
     console: Console,
 ) -> int:
-    """Play what is missing of a suite, and sum up.
+    """Play the missing episodes of a run, print the results, and write `summary.json` and `report.html`.
 
     Args:
-        suite_name: a shipped suite or the path of one.
-        players: who plays; names must differ.
-        out: the run's folder; default `runs/<suite>-<players>`. An existing run of the same suite and players is
-            continued.
-        references: play the random and the expert player too, as the lines to read all others against.
-        workers: processes for players that can be spread.
-        ray: address of a Ray cluster to play on instead.
-        in_flight: episodes under way at once, in this process or handed to workers.
+        suite_name: Name of a shipped suite, or path of a suite's file.
+        agents: Agents that play; their names must differ.
+        out: Folder of the run; None for `runs/<suite>-<agents>`. An existing run of the same suite and agents is
+            resumed.
+        references: Also play the random and the expert agent, as reference points.
+        workers: Number of processes for agents that may play in several processes.
+        ray: Address of a Ray cluster that plays instead of local processes; None for no cluster.
+        in_flight: Maximum number of concurrent episodes.
+        console: Console for progress and results.
 
     Returns:
         Exit status: 0 if every episode was played, 1 if some broke off, 130 if interrupted.
 
     Raises:
-        ConfigurationError: see `load_suite`, `make_agent`, `Store`, `runner.plan`.
+        ConfigurationError: See `load_suite`, `Store` and `runner.run`.
     """
     suite = load_suite(suite_name)
-    asked = {agent.name: agent for agent in agents}
-    everyone = ({name: NamedAgent(name) for name in (RANDOM, EXPERT)} if references else {}) | asked
-    folder = out or Path("runs") / "-".join(re.sub(r"[^\w.-]+", "_", name) for name in (suite.name, *asked))
-    manifest = _manifest(suite, everyone)
-    store = Store(folder, manifest)
+    named = {agent.name: agent for agent in agents}
+    participants = ({name: NamedAgent(name) for name in (RANDOM, EXPERT)} if references else {}) | named
+    folder = out or Path("runs") / "-".join(re.sub(r"[^\w.-]+", "_", name) for name in (suite.name, *named))
+    store = Store(folder, _build_manifest(suite, participants))
     try:
         if ray is not None:
-            place: Any = ray_workers(ray)
+            worker_context: Any = ray_workers(ray)
         else:
-            place = local_workers(workers) if workers > 1 else nullcontext()
-        interrupted = _play(suite, list(everyone.values()), store, place, in_flight, console)
+            worker_context = local_workers(workers) if workers > 1 else nullcontext()
+        interrupted = _run(suite, list(participants.values()), store, worker_context, in_flight, console)
     finally:
         store.close()
     summary = report([folder])
@@ -91,10 +92,15 @@ def evaluate(
     return OK if summary.complete and summary.expected else FAILED
 
 
-def _play(
-    suite: Suite, agents: Sequence[AgentFactory], store: Store, place: Any, in_flight: int, console: Console
+def _run(
+    suite: Suite,
+    agents: Sequence[AgentFactory],
+    store: Store,
+    worker_context: Any,
+    in_flight: int,
+    console: Console,
 ) -> bool:
-    """Play what is missing; returns whether the person interrupted it."""
+    """Play the missing episodes with a progress bar; return True if Ctrl-C interrupted it."""
     bar = Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
@@ -104,9 +110,9 @@ def _play(
         TextColumn("{task.fields[rates]}"),
         console=console,
         transient=True,
-        disable=any(agent.name == HumanAgent.name for agent in agents),  # who needs the screen
+        disable=any(agent.name == HumanAgent.name for agent in agents),  # A human plays in the same terminal.
     )
-    row = bar.add_task(suite.name, total=None, rates="")
+    bar_id = bar.add_task(suite.name, total=None, rates="")
     first = True
     start = time.monotonic()
 
@@ -117,8 +123,8 @@ def _play(
             for sentence in progress.repairs:
                 bar.console.print(f"[yellow]Repaired:[/] {escape(sentence)}")
             if progress.done:
-                bar.console.print(f"{progress.done} of {progress.total} episodes were played before.")
-            bar.reset(row, total=progress.total, completed=progress.done)
+                bar.console.print(f"{progress.done} of {progress.total} episodes are already stored.")
+            bar.reset(bar_id, total=progress.total, completed=progress.done)
         rates = "  ".join(
             f"{escape(name)} {100 * progress.successes[name] / n:.0f}%" for name, n in progress.played.items()
         )
@@ -128,21 +134,22 @@ def _play(
             rates += f"  ${progress.cost:.2f}"
         if progress.failed:
             rates += f"  [red]{progress.failed} broke off[/]"
-        bar.update(row, completed=progress.done + progress.failed, rates=rates)
+        bar.update(bar_id, completed=progress.done + progress.failed, rates=rates)
 
     try:
-        with bar, place as workers:
-            done = runner.run(suite, agents, store, workers=workers, in_flight=in_flight, on_progress=show)
+        with bar, worker_context as workers:
+            progress = runner.run(suite, agents, store, workers=workers, in_flight=in_flight, on_progress=show)
     except KeyboardInterrupt:
-        console.print("[yellow]Interrupted;[/] every finished episode is kept.")
+        console.print("[yellow]Interrupted;[/] every finished episode is stored.")
         return True
-    if done.stopped is not None:
+    if progress.stopped is not None:
         console.print("[yellow]Stopped:[/] ", end="")
-        console.print(done.stopped, markup=False)
+        console.print(progress.stopped, markup=False)
     return False
 
 
-def _manifest(suite: Suite, agents: Mapping[str, AgentFactory]) -> dict[str, Any]:
+def _build_manifest(suite: Suite, agents: Mapping[str, AgentFactory]) -> dict[str, Any]:
+    """Return the content of a new run's `run.json`."""
     from .. import __version__
 
     versions = {
@@ -163,50 +170,52 @@ def _manifest(suite: Suite, agents: Mapping[str, AgentFactory]) -> dict[str, Any
 
 
 def report(folders: Sequence[Path], path: Path | None = None) -> Summary:
-    """Sum up one run, or several of the same suite side by side, and write the report.
+    """Summarize one run, or several of the same suite side by side, and write the report.
 
-    For one run `summary.json` and `report.html` are written into its folder; for several, only the report, at
-    `path`. Players of the same name in different runs are told apart by the run's folder.
+    Args:
+        folders: Folders of the runs. For a single run, `summary.json` is written into its folder. Agents with the
+            same name in several runs are distinguished by the name of the run's folder.
+        path: HTML file; None for `report.html` in the first folder.
+
+    Returns:
+        The summary.
 
     Raises:
-        ConfigurationError: the runs are of different suites.
-        DataError: a folder holds no run.
+        ConfigurationError: The runs are of different suites.
+        DataError: A folder holds no run.
     """
-    loaded = [load_run(folder) for folder in folders]
-    suite, _, _, manifest = loaded[0]
-    for folder, (other, _, _, _) in zip(folders, loaded, strict=True):
-        if other.to_dict() != suite.to_dict():
+    runs = [load_run(folder) for folder in folders]
+    suite = runs[0].suite
+    for folder, run in zip(folders, runs, strict=True):
+        if run.suite.to_dict() != suite.to_dict():
             raise ConfigurationError(
-                f"{folder}: is a run of another suite than {folders[0]}; they cannot be compared."
+                f"{folder}: is a run of another suite than {folders[0]}; report them separately."
             )
-    listed = [name for _, names, _, _ in loaded for name in names]
-    results: dict[Key, Result] = {}
+    all_names = [name for run in runs for name in run.agents]
+    results: dict[EpisodeKey, Result] = {}
     sources: list[tuple[Path, list[Result]]] = []
     agents: list[str] = []
-    for folder, (_, names, found, _) in zip(folders, loaded, strict=True):
-        rename = {}
-        for name in names:
-            if name in agents and name in (RANDOM, EXPERT):
-                continue  # the same player on the same plays
-            rename[name] = (
-                f"{name} ({folder.name})" if listed.count(name) > 1 and name not in (RANDOM, EXPERT) else name
-            )
-            agents.append(rename[name])
-        kept = [_renamed(result, rename[key.agent]) for key, result in found.items() if key.agent in rename]
-        results |= {result.key: result for result in kept}
-        sources.append((folder, kept))
-    summary = summarise(suite, agents, results, manifest)
+    for folder, run in zip(folders, runs, strict=True):
+        new_names = {}
+        for name in run.agents:
+            is_reference = name in (RANDOM, EXPERT)
+            if is_reference and name in agents:
+                continue  # A reference agent plays identical episodes in every run.
+            ambiguous = all_names.count(name) > 1 and not is_reference
+            new_names[name] = f"{name} ({folder.name})" if ambiguous else name
+            agents.append(new_names[name])
+        shown = [
+            dataclasses.replace(result, key=key._replace(agent=new_names[key.agent]))
+            for key, result in run.results.items()
+            if key.agent in new_names
+        ]
+        results |= {result.key: result for result in shown}
+        sources.append((folder, shown))
+    summary = summarize(suite, agents, results, runs[0].manifest)
     if len(folders) == 1:
         write_summary(folders[0], summary)
     write_report(path or folders[0] / "report.html", summary, sources)
     return summary
-
-
-def _renamed(result: Result, agent: str) -> Result:
-    if agent == result.key.agent:
-        return result
-    fields = {name: getattr(result, name) for name in Result.__dataclass_fields__}
-    return Result(**{**fields, "key": result.key._replace(agent=agent)})
 
 
 __all__ = ["evaluate", "report"]

@@ -1,7 +1,7 @@
-"""`report.html`: one file, no network, readable on a phone; the table, a plot, and every episode step by step.
+"""`report.html`: results table, plot of success rates and episode viewer in one file that needs no network.
 
-All text of worlds and players is data: the page's markup is escaped by Jinja, and episodes travel as compressed
-JSON that the page shows through `textContent` only.
+Text of environments and agents is untrusted. Jinja escapes all markup, and the viewer inserts episodes, which are
+embedded as compressed JSON, only through `textContent`.
 """
 
 from __future__ import annotations
@@ -23,68 +23,65 @@ from .store import Result, read_episode
 from .summary import Line, Summary
 
 EPISODES_PER_CELL = 256
-"""At most this many episodes of one player on one entry are put into the page; the rest stay in the run."""
+"""Maximum number of episodes per agent and entry that the page embeds; `episodes.jsonl` holds all of them."""
 
 
 def write_report(path: Path, summary: Summary, runs: Sequence[tuple[Path, Sequence[Result]]]) -> None:
-    """Write the report.
+    """Write the report of an evaluation.
 
     Args:
-        path: the HTML file.
-        summary: the numbers.
-        runs: folders of runs, each with the results whose episodes are to be shown.
+        path: HTML file.
+        summary: Summary of the runs.
+        runs: Folder of each run, with the results whose episodes the report shows.
     """
-    page = (
-        pages()
-        .get_template("report.html")
-        .render(
-            summary=summary,
-            rows=_rows(summary),
-            plot=_plot(summary),
-            comparisons=[c for c in summary.comparisons if c.result.n],
-            cells=_cells(runs),
-            has_score=any(line.score is not None for line in summary.lines),
-        )
+    template = make_templates().get_template("report.html")
+    page = template.render(
+        summary=summary,
+        rows=_group_lines(summary),
+        plot=_plot(summary),
+        comparisons=[c for c in summary.comparisons if c.result.n],
+        cells=_pack_cells(runs),
+        has_score=any(line.score is not None for line in summary.lines),
     )
     write_atomic(path, page)
 
 
-def pages(*loaders: BaseLoader) -> Environment:
-    """Where pages come from; all of them share the style and the viewer of episodes that lie here.
+def make_templates(*loaders: BaseLoader) -> Environment:
+    """Return the Jinja environment of report pages, with the shared style sheet, episode viewer and filters.
 
     Args:
-        loaders: of further templates.
+        loaders: Loaders of further templates, which take precedence.
     """
-    environment = Environment(
+    templates = Environment(
         loader=ChoiceLoader([*loaders, PackageLoader(__package__, "templates")]),
         autoescape=select_autoescape(default=True, default_for_string=True),
     )
-    environment.filters.update(percent=percent, interval=interval, number=number, p_value=p_value)
-    return environment
+    templates.filters.update(percent=percent, interval=interval, number=number, p_value=p_value)
+    return templates
 
 
 def percent(value: float) -> str:
-    """A rate as a percentage with one decimal."""
+    """Format a rate as a percentage with one decimal; NaN as a dash."""
     return "–" if math.isnan(value) else f"{100 * value:.1f}"
 
 
 def interval(value: Interval) -> str:
-    """The bounds of a rate's interval, as percentages."""
+    """Format the bounds of a rate's interval as percentages; NaN as an empty string."""
     return "" if math.isnan(value.value) else f"{100 * value.low:.1f}–{100 * value.high:.1f}"
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """A number with fixed decimals; a dash where there is none."""
+    """Format a number with fixed decimals; None, NaN and infinities as a dash."""
     return "–" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
 
 
 def p_value(value: float) -> str:
-    """A p-value as papers print it."""
+    """Format a p-value with three decimals, or as "< 0.001"."""
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def _rows(summary: Summary) -> list[list[Line]]:
-    """The table's lines, those of one entry (and group) together."""
+def _group_lines(summary: Summary) -> list[list[Line]]:
+    """Group the lines of the results table by entry and group."""
     rows: dict[tuple[str, str | None], list[Line]] = {}
     for line in summary.lines:
         rows.setdefault((line.entry, line.group), []).append(line)
@@ -92,11 +89,11 @@ def _rows(summary: Summary) -> list[list[Line]]:
 
 
 def _plot(summary: Summary) -> dict[str, Any]:
-    """Geometry of the plot: one band an entry, one dot and whisker a player, success from 0 to 100 %."""
+    """Return the geometry of the plot: one band per entry, one dot with whiskers per agent, from 0 to 100 %."""
     left, width, step, gap = 120, 340, 16, 12
     bands, marks = [], []
     y = 10
-    for row in _rows(summary):
+    for row in _group_lines(summary):
         if row[0].group is not None:
             continue
         top = y
@@ -120,8 +117,8 @@ def _plot(summary: Summary) -> dict[str, Any]:
     return {"bands": bands, "marks": marks, "ticks": ticks, "left": left, "right": left + width, "height": y}
 
 
-def _cells(runs: Sequence[tuple[Path, Sequence[Result]]]) -> list[dict[str, Any]]:
-    """Episodes by entry and player, gzipped and base64-encoded; the page unpacks one when it is asked for."""
+def _pack_cells(runs: Sequence[tuple[Path, Sequence[Result]]]) -> list[dict[str, Any]]:
+    """Return one cell of viewer data per entry and agent."""
     found: dict[tuple[str, str], list[tuple[Path, Result]]] = defaultdict(list)
     for folder, results in runs:
         for result in results:
@@ -132,25 +129,28 @@ def _cells(runs: Sequence[tuple[Path, Sequence[Result]]]) -> list[dict[str, Any]
             {"repeat": result.key.repeat, **read_episode(folder, result).to_dict()}
             for folder, result in stored[:EPISODES_PER_CELL]
         ]
-        cells.append(cell(entry, agent, shown, len(stored)))
+        cells.append(pack_cell(entry, agent, shown, len(stored)))
     return cells
 
 
-def cell(entry: str, agent: str, episodes: Sequence[dict[str, Any]], total: int) -> dict[str, Any]:
-    """Episodes as the page's viewer finds them.
+def pack_cell(entry: str, agent: str, episodes: Sequence[dict[str, Any]], total: int) -> dict[str, Any]:
+    """Return a cell of the episode viewer: gzipped, base64-encoded JSON, which the page unpacks on demand.
 
     Args:
-        entry, agent: what they are found by.
-        episodes: as plain data.
-        total: how many there are, those that are not in the page included.
+        entry: Label of the viewer's first selection.
+        agent: Label of the viewer's second selection.
+        episodes: Episodes as plain data.
+        total: Number of episodes, including those that the page does not embed.
     """
-    text = json.dumps([_visible(episode) for episode in episodes], ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(
+        [_without_token_data(episode) for episode in episodes], ensure_ascii=False, separators=(",", ":")
+    )
     packed = base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), mtime=0)).decode()
     return {"entry": entry, "agent": agent, "total": total, "shown": len(episodes), "data": packed}
 
 
-def _visible(episode: dict[str, Any]) -> dict[str, Any]:
-    """The episode without what a reader cannot read: token ids, log-probabilities, masks."""
+def _without_token_data(episode: dict[str, Any]) -> dict[str, Any]:
+    """Remove token ids, log-probabilities and loss masks, which the viewer does not show, from an episode."""
     hidden = ("token_ids", "logprobs", "loss_mask")
     episode["turns"] = [{k: v for k, v in turn.items() if k not in hidden} for turn in episode["turns"]]
     return episode

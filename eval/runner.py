@@ -1,4 +1,4 @@
-"""Playing a suite: what is missing is played, spread over processes or machines, and stored as it ends."""
+"""Running a suite: the missing episodes are played here, on worker processes or on a Ray cluster, and stored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby, islice
 from multiprocessing import get_context, parent_process
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from ..agents.base import Agent, Stop
 from ..agents.episode import Episode
@@ -22,35 +22,46 @@ from ..agents.play import Job, play
 from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError
 from ..envs.seeding import stable_seed
-from .store import Key, Store, encode
+from .agents import AgentFactory
+from .store import EpisodeKey, Store, encode_episode
 from .suite import Entry, Suite
 
 
 @dataclass(frozen=True)
-class Play:
-    """One episode to be played, by whom."""
+class PlannedEpisode:
+    """An episode to play: its identity, suite entry, seed and agent."""
 
-    key: Key
+    key: EpisodeKey
     entry: Entry
     seed: int
     agent: Agent
 
 
+class FinishedEpisode(NamedTuple):
+    """A played episode and its encoded line. Workers return it without turns, which the line contains."""
+
+    key: EpisodeKey
+    line: bytes
+    episode: Episode
+
+
 @dataclass
 class Progress:
-    """Where a run stands; handed to the caller after every episode.
+    """Progress of a run, passed to the caller at the start and after every episode.
 
     Attributes:
-        total: episodes of the whole run.
-        done: those stored without error, by now or by earlier calls.
-        failed: those that broke off with an error in this call.
-        successes, played: successes and whole episodes of each agent, for a running rate.
-        tokens, cost: tokens sampled and dollars spent by language agents in this call.
-        errors: the distinct reasons of failures, with their counts.
-        expected: episodes of each suite entry for one player.
-        digests: a digest of each entry's tasks, which tells data from other data.
-        stopped: why a player could not go on at all; None while all can.
-        repairs: what had to be mended in the stored episodes.
+        total: Number of episodes of the whole run.
+        done: Number of episodes stored without error, including those of earlier calls.
+        failed: Number of episodes that broke off with an error in this call.
+        successes: Number of solved episodes, by agent.
+        played: Number of complete episodes, by agent.
+        tokens: Number of tokens that language agents sampled in this call.
+        cost: Cost of language agents in this call, in dollars.
+        errors: Number of failed episodes, by reason.
+        expected: Number of episodes per agent, by suite entry.
+        digests: Digest of the tasks, by suite entry; differs between data sets.
+        stopped: Reason for which an agent could not continue at all; None otherwise.
+        repairs: One sentence for each damaged line that was removed from the stored episodes.
     """
 
     total: int = 0
@@ -66,7 +77,8 @@ class Progress:
     stopped: str | None = None
     repairs: list[str] = field(default_factory=list)
 
-    def count(self, key: Key, success: bool, error: str | None) -> None:
+    def count(self, key: EpisodeKey, success: bool, error: str | None) -> None:
+        """Count an episode as done, or as failed if there is an error."""
         if error is not None:
             self.failed += 1
             self.errors[error] = self.errors.get(error, 0) + 1
@@ -77,37 +89,42 @@ class Progress:
 
 
 class Workers(Protocol):
-    """Where episodes are played: a pool of processes, or a Ray cluster."""
+    """Executor of episodes: a pool of processes or a Ray cluster."""
 
-    def submit(self, task: Callable[[Any], Any], argument: Any, /) -> Future[Any]: ...
-
-
-def _attend_parent() -> None:
-    """In a worker: leave Ctrl-C to the parent, and do not outlive it, even if it is killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    def submit(self, task: Callable[[Any], Any], argument: Any, /) -> Future[Any]:
+        """Run `task(argument)` on a worker."""
+        ...
 
 
 @contextmanager
 def local_workers(count: int) -> Iterator[Workers]:
-    """A pool of processes on this machine."""
-    pool = ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_attend_parent)
+    """Context with a pool of `count` processes on this machine."""
+    pool = ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_init_worker)
     try:
         yield pool
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
+def _init_worker() -> None:
+    """Ignore SIGINT, which the parent handles, and exit when the parent dies, even if it is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+    assert parent is not None
+
+    def exit_after_parent() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=exit_after_parent, daemon=True).start()
+
+
 @contextmanager
 def ray_workers(address: str) -> Iterator[Workers]:
-    """A Ray cluster: `address` as for `ray.init` ("auto", "local" or a host and port). Needs the extra `ray`.
+    """Context with the workers of a Ray cluster. Requires the extra `ray`.
+
+    Args:
+        address: Address for `ray.init`: "auto", "local", or host and port.
 
     Raises:
         ConfigurationError: Ray is not installed, or there is no cluster at the address.
@@ -115,7 +132,7 @@ def ray_workers(address: str) -> Iterator[Workers]:
     try:
         import ray
     except ImportError:
-        raise ConfigurationError('--ray needs the extra "ray": pip install "arboretum[ray]".') from None
+        raise ConfigurationError('--ray requires the extra "ray": pip install "arboretum[ray]".') from None
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError) as error:
@@ -134,22 +151,12 @@ def ray_workers(address: str) -> Iterator[Workers]:
         ray.shutdown()
 
 
-class AgentFactory(Protocol):
-    """Who plays a run: a name for the tables, and an agent for each entry, whose settings it takes."""
-
-    name: str
-    uses_success_labels: bool
-
-    def agent(self, suite: Suite, entry: Entry, /) -> Agent: ...
-
-
-def plan(suite: Suite, factories: Sequence[AgentFactory], progress: Progress) -> list[Play]:
-    """Every episode of a run, player by player; `progress` learns how many they are, and of which tasks.
+def plan_episodes(suite: Suite, factories: Sequence[AgentFactory], progress: Progress) -> list[PlannedEpisode]:
+    """Return every episode of a run, grouped by agent, and set `expected` and `digests` of `progress`.
 
     Raises:
-        ConfigurationError: an entry cannot be played.
+        ConfigurationError: The environment or the tasks of an entry are not available.
     """
-    plays = []
     tasks: dict[str, list[str]] = {}
     for entry in suite.entries:
         try:
@@ -158,21 +165,23 @@ def plan(suite: Suite, factories: Sequence[AgentFactory], progress: Progress) ->
         except ConfigurationError as error:
             raise ConfigurationError(f"suite {suite.name}, entry {entry.name!r}: {error}") from None
         progress.expected[entry.name] = len(names) * entry.repeats
-        progress.digests[entry.name] = _digest(env, names)
+        progress.digests[entry.name] = _digest_tasks(env, names)
+    planned = []
     for factory in factories:
         for entry in suite.entries:
-            agent = factory.agent(suite, entry)
-            for task in tasks.get(entry.name, ()):
+            agent = factory.make(suite, entry)
+            for task in tasks[entry.name]:
                 for repeat in range(entry.repeats):
-                    seed = suite.episode_seed(entry, task, repeat)
-                    plays.append(Play(Key(factory.name, entry.name, task, repeat), entry, seed, agent))
-    return plays
+                    key = EpisodeKey(factory.name, entry.name, task, repeat)
+                    planned.append(PlannedEpisode(key, entry, suite.episode_seed(entry, task, repeat), agent))
+    return planned
 
 
-def _digest(env: TextEnv[Any], names: Sequence[str]) -> str:
-    """What tells these tasks from others: all names, and what some of them look like."""
-    looks = [env.reset(seed=0, options={"task": name})[0] for name in names[:: max(1, len(names) // 16)]]
-    return f"{stable_seed(*names, *looks):016x}"
+def _digest_tasks(env: TextEnv[Any], names: Sequence[str]) -> str:
+    """Return a digest of all task names and of the first observations of about 16 tasks."""
+    sample = names[:: max(1, len(names) // 16)]
+    observations = [env.reset(seed=0, options={"task": name})[0] for name in sample]
+    return f"{stable_seed(*names, *observations):016x}"
 
 
 def run(
@@ -184,95 +193,97 @@ def run(
     in_flight: int = 16,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
-    """Play what a run still lacks.
+    """Play the episodes of a run that are not stored yet.
 
     Args:
-        suite: what to play.
-        players: who plays; agents marked `one_process` play in this process, `in_flight` episodes at once.
-        store: where episodes go, and which are there already.
-        workers: where the other players' episodes are played; None for this process.
-        in_flight: episodes under way at once.
-        on_progress: called at the start and after every episode.
+        suite: Suite to play.
+        factories: Agents that play it. Agents with `one_process` play in this process.
+        store: Store of the episodes.
+        workers: Workers that play the episodes of all other agents; None plays them in this process.
+        in_flight: Maximum number of concurrent episodes.
+        on_progress: Called at the start and after every episode.
 
     Returns:
-        Where the run stands. Episodes that broke off are counted in `failed` and are retried by the next call.
+        The progress at the end. Episodes that broke off are counted in `failed`; the next call retries them.
+
+    Raises:
+        ConfigurationError: An entry cannot be played, the run was started with other tasks, or a worker died.
     """
     progress = Progress(repairs=store.repairs)
-    plays = plan(suite, factories, progress)
-    store.expect(progress.expected, progress.digests)
+    planned = plan_episodes(suite, factories, progress)
+    store.record_tasks(progress.expected, progress.digests)
     finished = store.finished()
-    progress.total = len(plays)
-    for play_ in plays:
-        if play_.key in finished:
-            progress.count(play_.key, finished[play_.key].success, None)
-    missing = [p for p in plays if p.key not in finished]
+    progress.total = len(planned)
+    for episode in planned:
+        if episode.key in finished:
+            progress.count(episode.key, finished[episode.key].success, None)
+    missing = [episode for episode in planned if episode.key not in finished]
     on_progress(progress)
     try:
-        for here, mine in groupby(
+        for local_agent, group in groupby(
             missing, key=lambda p: p.agent if workers is None or p.agent.one_process else None
         ):
-            if here is not None:
-                results = _play_here(here, list(mine), in_flight)
+            if local_agent is not None:
+                results = _play_in_process(local_agent, list(group), in_flight)
             else:
-                results = _play_there(cast(Workers, workers), mine, in_flight)
-            for key, line, episode in results:
-                store.append(line)
-                progress.tokens += episode.details.get("completion_tokens", 0)
-                progress.cost += episode.details.get("cost", 0.0)
-                progress.count(key, episode.success, episode.error)
+                results = _play_on_workers(cast(Workers, workers), group, in_flight)
+            for result in results:
+                store.append(result.line)
+                progress.tokens += result.episode.details.get("completion_tokens", 0)
+                progress.cost += result.episode.details.get("cost", 0.0)
+                progress.count(result.key, result.episode.success, result.episode.error)
                 on_progress(progress)
     except Stop as stop:
         progress.stopped = str(stop)
     return progress
 
 
-Played = tuple[Key, bytes, Episode]
+def _play_in_process(agent: Agent, planned: Sequence[PlannedEpisode], in_flight: int) -> Iterator[FinishedEpisode]:
+    for _, group in groupby(planned, key=lambda p: p.key.entry):
+        by_job = {Job(p.key.task, p.seed): p for p in group}
+        entry = next(iter(by_job.values())).entry
+        envs = [entry.make() for _ in range(min(in_flight, agent.at_once or in_flight, len(by_job)))]
+        for episode in play(agent, envs, by_job, max_turns=entry.max_turns):
+            key = by_job[Job(episode.task, episode.seed)].key
+            yield FinishedEpisode(key, encode_episode(key, episode), episode)
 
 
-def _play_here(agent: Agent, plays: Sequence[Play], at_once: int) -> Iterator[Played]:
-    for _, group in groupby(plays, key=lambda p: p.entry.name):
-        mine = {(p.key.task, p.seed): p for p in group}
-        entry = next(iter(mine.values())).entry
-        envs = [entry.make() for _ in range(min(at_once, agent.at_once or at_once, len(mine)))]
-        jobs = [Job(task, seed) for task, seed in mine]
-        for episode in play(agent, envs, jobs, max_turns=entry.max_turns):
-            key = mine[episode.task, episode.seed].key
-            yield key, encode(key, episode), episode
-
-
-def _play_there(workers: Workers, plays: Iterable[Play], at_once: int) -> Iterator[Played]:
-    waiting = iter(plays)
-    under_way: dict[Future[Played], Play] = {}
+def _play_on_workers(
+    workers: Workers, planned: Iterable[PlannedEpisode], in_flight: int
+) -> Iterator[FinishedEpisode]:
+    waiting = iter(planned)
+    pending: set[Future[FinishedEpisode]] = set()
     while True:
-        for play_ in islice(waiting, at_once - len(under_way)):
-            under_way[workers.submit(play_one, play_)] = play_
-        if not under_way:
+        for episode in islice(waiting, in_flight - len(pending)):
+            pending.add(workers.submit(play_on_worker, episode))
+        if not pending:
             return
-        ready, _ = wait(under_way, return_when=FIRST_COMPLETED)
+        ready, pending = wait(pending, return_when=FIRST_COMPLETED)
         for future in ready:
-            del under_way[future]
             try:
                 yield future.result()
             except BrokenProcessPool:
                 raise ConfigurationError(
-                    "a worker process died (out of memory?); what was finished is stored: run the same command"
-                    " again, perhaps with fewer --workers."
+                    "a worker process died (out of memory?); finished episodes are stored: run the same command"
+                    " again, if necessary with fewer --workers."
                 ) from None
 
 
-def play_one(play_: Play) -> Played:
-    """Play one episode in a worker process, whose worlds stay open for the next one."""
-    env = _env(repr(play_.entry), play_.entry)
-    (episode,) = play(play_.agent, [env], [Job(play_.key.task, play_.seed)], max_turns=play_.entry.max_turns)
-    line = encode(play_.key, episode)
-    episode.turns = []  # the line has them; no need to send them twice
-    return play_.key, line, episode
+def play_on_worker(planned: PlannedEpisode) -> FinishedEpisode:
+    """Play one episode in a worker process, which keeps its environments for later episodes."""
+    env = _cached_env(repr(planned.entry), planned.entry)
+    (episode,) = play(
+        planned.agent, [env], [Job(planned.key.task, planned.seed)], max_turns=planned.entry.max_turns
+    )
+    line = encode_episode(planned.key, episode)
+    episode.turns = []  # The line contains them, so they need not be transferred twice.
+    return FinishedEpisode(planned.key, line, episode)
 
 
 _envs: dict[str, TextEnv[Any]] = {}
 
 
-def _env(identity: str, entry: Entry) -> TextEnv[Any]:
+def _cached_env(identity: str, entry: Entry) -> TextEnv[Any]:
     if identity not in _envs:
         _envs[identity] = entry.make()
     return _envs[identity]

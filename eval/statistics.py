@@ -1,6 +1,6 @@
-"""Intervals and paired tests for success rates.
+"""Confidence intervals and paired tests for success rates and means.
 
-Formulas, on plain numbers. z is the normal quantile of the confidence level: 1.96 for 95 %.
+In the formulas, z is the two-sided normal quantile of the confidence level: 1.96 for 95 %.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 
 class Interval(NamedTuple):
-    """An estimate with its confidence interval."""
+    """Estimate with its confidence interval."""
 
     value: float
     low: float
@@ -26,35 +26,37 @@ def _z(confidence: float) -> float:
 
 
 def wilson(successes: float, n: float, confidence: float = 0.95) -> Interval:
-    """Wilson's score interval of a binomial rate (Wilson 1927).
+    """Return the Wilson score interval of a binomial rate (Wilson 1927).
 
     Args:
-        successes: number of successes; fractional when clustered data are given an effective size.
-        n: number of trials; 0 gives the empty estimate (nan, 0, 1).
+        successes: Number of successes; fractional for clustered data with an effective sample size.
+        n: Number of trials; 0 gives the interval (NaN, 0, 1).
+        confidence: Confidence level.
     """
     if n <= 0:
         return Interval(math.nan, 0.0, 1.0)
     z = _z(confidence)
     p = successes / n
-    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
+    center = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    # At p = 0 and p = 1 the bound is exact; rounding must not move it past the estimate.
-    low = 0.0 if p == 0.0 else max(0.0, centre - half)
-    high = 1.0 if p == 1.0 else min(1.0, centre + half)
+    # At p = 0 and p = 1 one bound equals the estimate exactly; rounding errors must not move it past.
+    low = 0.0 if p == 0.0 else max(0.0, center - half)
+    high = 1.0 if p == 1.0 else min(1.0, center + half)
     return Interval(p, low, high)
 
 
 def rate(groups: Sequence[Sequence[bool]], confidence: float = 0.95) -> Interval:
-    """Success rate over tasks that were each played one or more times.
+    """Return the success rate over tasks with one or more episodes each.
 
-    Repeats of one task are not independent. The Wilson interval is taken at Korn and Graubard's effective sample
-    size (Survey Methodology 24:193, 1998): n / d times the squared ratio of t quantiles with n - 1 and k - 1
-    degrees of freedom, where the design effect d compares the variance of the rate between the k tasks with the
-    binomial one, and is taken as 1 where it is smaller or, at 0 % and 100 %, unknown. With one play a task this is
-    the plain Wilson interval.
+    Episodes of one task are not independent. The Wilson interval is computed at Korn and Graubard's effective
+    sample size (Survey Methodology 24:193, 1998): n / d times the squared ratio of t quantiles with n - 1 and
+    k - 1 degrees of freedom. The design effect d is the variance of the rate between the k tasks, divided by the
+    binomial variance; it is 1 where that ratio is smaller or, at 0 % and 100 %, undefined. With one episode per
+    task this is the plain Wilson interval.
 
     Args:
-        groups: the outcomes of each task.
+        groups: Outcomes of the episodes of each task.
+        confidence: Confidence level.
     """
     n, k = sum(len(group) for group in groups), len(groups)
     successes = sum(sum(group) for group in groups)
@@ -73,7 +75,7 @@ def rate(groups: Sequence[Sequence[bool]], confidence: float = 0.95) -> Interval
 
 
 def _t(confidence: float, df: int) -> float:
-    """The two-sided quantile of Student's t (Cornish-Fisher expansion; within 1 % from 3 degrees of freedom)."""
+    """Return the two-sided quantile of Student's t (Cornish-Fisher expansion; error below 1 % for df ≥ 3)."""
     z = _z(confidence)
     terms = (
         (z**3 + z) / 4,
@@ -85,22 +87,23 @@ def _t(confidence: float, df: int) -> float:
 
 
 def mean(values: Sequence[float], confidence: float = 0.95) -> Interval:
-    """Mean with a normal-theory interval (standard error s / sqrt(n), s with n - 1)."""
+    """Return the mean with its normal interval (standard error s / sqrt(n), with the sample deviation s)."""
     if not values:
         return Interval(math.nan, math.nan, math.nan)
-    centre = fmean(values)
+    center = fmean(values)
     half = _z(confidence) * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.inf
-    return Interval(centre, centre - half, centre + half)
+    return Interval(center, center - half, center + half)
 
 
 class Paired(NamedTuple):
-    """Two players compared on the tasks that both played.
+    """Paired comparison of agents a and b on the tasks that both completed.
 
     Attributes:
-        n: number of shared tasks.
-        only_a, only_b: tasks on which one did better than the other.
-        difference: rate of a minus rate of b, with its interval.
-        p_value: two-sided test of equal rates.
+        n: Number of shared tasks.
+        only_a: Number of tasks on which a has the higher success rate.
+        only_b: Number of tasks on which b has the higher success rate.
+        difference: Success rate of a minus that of b, with its interval.
+        p_value: Two-sided p-value of equal rates.
     """
 
     n: int
@@ -111,17 +114,19 @@ class Paired(NamedTuple):
 
 
 def paired(a: Sequence[Sequence[bool]], b: Sequence[Sequence[bool]], confidence: float = 0.95) -> Paired:
-    """Compare two players task by task.
+    """Compare two agents task by task.
 
-    With one play a task: Newcombe's hybrid score interval for paired proportions (Statistics in Medicine 17:2635,
-    1998, method 10) and McNemar's exact test. With repeats the task is the unit: the interval of the mean
-    difference between tasks, and a sign-flip permutation test of it.
+    With one episode per task, the interval is Newcombe's hybrid score interval for paired proportions (Statistics
+    in Medicine 17:2635, 1998, method 10) and the test is McNemar's exact test. With repeats, the task is the unit:
+    the interval is that of the mean difference per task, and the test is a sign-flip permutation test.
 
     Args:
-        a, b: outcomes of each task, the same tasks in the same order.
+        a: Outcomes of a's episodes of each task.
+        b: Outcomes of b's episodes of the same tasks, in the same order.
+        confidence: Confidence level.
     """
     if all(len(x) == len(y) == 1 for x, y in zip(a, b, strict=True)):
-        return _paired_once([x for (x,) in a], [y for (y,) in b], confidence)
+        return _paired_proportions([x for (x,) in a], [y for (y,) in b], confidence)
     differences = [fmean(x) - fmean(y) for x, y in zip(a, b, strict=True)]
     value, low, high = mean(differences, confidence)
     return Paired(
@@ -134,10 +139,12 @@ def paired(a: Sequence[Sequence[bool]], b: Sequence[Sequence[bool]], confidence:
 
 
 def sign_flips(differences: Sequence[float], draws: int = 10_000) -> float:
-    """Two-sided p-value of a mean of zero: how often random signs give a mean as far from it.
+    """Return the two-sided p-value of a zero mean by a sign-flip permutation test.
 
-    All sign patterns are tried where there are no more than `draws`; otherwise so many seeded ones are drawn, and
-    the observed one counts as one of them (so the value is at least 1 / (draws + 1)).
+    Args:
+        differences: Paired differences; zeros have no effect.
+        draws: All sign patterns are evaluated if they are at most this many. Otherwise this many random ones are
+            drawn from a fixed seed and the observed one is added, so that the p-value is at least 1 / (draws + 1).
     """
     values = np.asarray([d for d in differences if d])
     if not len(values):
@@ -150,7 +157,7 @@ def sign_flips(differences: Sequence[float], draws: int = 10_000) -> float:
     return float((1 + np.sum(np.abs(signs @ values) >= observed)) / (draws + 1))
 
 
-def _paired_once(a: Sequence[bool], b: Sequence[bool], confidence: float) -> Paired:
+def _paired_proportions(a: Sequence[bool], b: Sequence[bool], confidence: float) -> Paired:
     n = len(a)
     both = sum(x and y for x, y in zip(a, b, strict=True))
     only_a = sum(a) - both
@@ -163,7 +170,7 @@ def _paired_once(a: Sequence[bool], b: Sequence[bool], confidence: float) -> Pai
     agreement = both * neither - only_a * only_b
     if margins == 0:
         phi = 0.0
-    elif agreement > 0:  # Newcombe's continuity correction of the correlation
+    elif agreement > 0:  # Newcombe's continuity correction of phi
         phi = max(agreement - n / 2, 0.0) / math.sqrt(margins)
     else:
         phi = agreement / math.sqrt(margins)
@@ -176,7 +183,10 @@ def _paired_once(a: Sequence[bool], b: Sequence[bool], confidence: float) -> Pai
 
 
 def mcnemar(only_a: int, only_b: int) -> float:
-    """Two-sided exact p-value of McNemar's test: discordant pairs are fair coin flips if the rates are equal."""
+    """Return the two-sided exact p-value of McNemar's test.
+
+    If the rates are equal, each of the discordant pairs is equally likely to favor a or b.
+    """
     m = only_a + only_b
     tail = sum(math.comb(m, k) for k in range(min(only_a, only_b) + 1)) / (1 << m)
     return min(1.0, 2 * tail)

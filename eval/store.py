@@ -1,7 +1,7 @@
-"""The folder of a run: `run.json` (what was asked), `episodes.jsonl` (what was played), and what is made of them.
+"""The folder of a run: `run.json` (settings), `episodes.jsonl` (episodes), and files derived from them.
 
-`episodes.jsonl` is the truth. Each finished episode is one line, appended in one write, so a run that is killed
-loses nothing finished. A line starts with the few fields that resuming and summing up need, so that both parse
+`episodes.jsonl` is the record of a run. Each finished episode is one line, appended by one write, so that a killed
+run loses no finished episode. A line starts with the fields that resuming and summarizing need, so that both parse
 only its head, and ends with a checksum.
 """
 
@@ -15,17 +15,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from filelock import FileLock, Timeout
+
 from ..agents.episode import Episode
 from ..envs.errors import ConfigurationError, DataError
-from ..envs.files import write_atomic
+from ..envs.files import PART, write_atomic
 
-_TURNS = b',"turns":['  # cannot occur inside a JSON string, where quotes are escaped
-_END = b"\n"
-_CHECK = b',"crc":"%08x"}'  # of all bytes before it: tells a damaged line without parsing it
+_TURNS = b',"turns":['  # Cannot occur inside a JSON string, where quotes are escaped.
+_LINE_END = b"\n"
+_CHECKSUM = b',"crc":"%08x"}'  # CRC-32 of all bytes before it; detects a damaged line without parsing it.
 
 
-class Key(NamedTuple):
-    """Which play an episode is."""
+class EpisodeKey(NamedTuple):
+    """Identity of an episode within a run.
+
+    Attributes:
+        agent: Name of the agent.
+        entry: Name of the suite entry.
+        task: Name of the task.
+        repeat: Index of the repeat, from 0.
+    """
 
     agent: str
     entry: str
@@ -35,9 +44,24 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The head of a stored episode."""
+    """Head of a stored episode.
 
-    key: Key
+    Attributes:
+        key: Identity of the episode.
+        seed: Seed of the episode.
+        success: True if the task was solved at the end.
+        total_reward: Undiscounted return.
+        steps: Number of actions.
+        turns: Number of the agent's replies.
+        invalid: Number of actions that the environment refused.
+        truncated: True if a step or turn limit ended the episode.
+        seconds: Wall time of agent and environment.
+        error: Reason for which the episode broke off; None for a complete one.
+        details: Further values of the last `info`, and token counts and cost of language agents.
+        offset: Byte offset of the line in `episodes.jsonl`.
+    """
+
+    key: EpisodeKey
     seed: int
     success: bool
     total_reward: float
@@ -49,11 +73,10 @@ class Result:
     error: str | None
     details: dict[str, Any]
     offset: int
-    """Where the line starts in `episodes.jsonl`, in bytes."""
 
 
-def encode(key: Key, episode: Episode) -> bytes:
-    """The line of an episode."""
+def encode_episode(key: EpisodeKey, episode: Episode) -> bytes:
+    """Encode an episode as a line of `episodes.jsonl`."""
     head = {
         "agent": key.agent,
         "entry": key.entry,
@@ -71,133 +94,138 @@ def encode(key: Key, episode: Episode) -> bytes:
         "details": episode.details,
     }
     body = episode.to_dict()
-    tail = {name: body.pop(name) for name in ("turns", "trials") if name in body}  # `turns` first: see `_head`
+    # `turns` goes before `trials`, which contain turns too: `_parse_head` cuts at the first `turns`.
+    tail = {name: body.pop(name) for name in ("turns", "trials") if name in body}
     text = json.dumps({**body, **head, **tail}, ensure_ascii=False, separators=(",", ":"))
     line = text.encode("utf-8", "surrogatepass")[:-1]
-    return line + _CHECK % zlib.crc32(line) + _END
+    return line + _CHECKSUM % zlib.crc32(line) + _LINE_END
 
 
 class Store:
-    """A run's folder, open for appending by one process at a time.
+    """Folder of a run, opened for appending by one process at a time.
 
     Args:
-        folder: created if absent.
-        manifest: what the run is (suite, agents); written to `run.json` at first, compared on resuming.
+        folder: Folder of the run; created if absent.
+        manifest: Settings of the run. Written to `run.json` of a new run; the suite and agents of an existing run
+            must be the same.
+
+    Attributes:
+        repairs: One sentence for each damaged line that was removed from `episodes.jsonl`.
 
     Raises:
-        ConfigurationError: the folder holds another run, or another process is writing to it.
+        ConfigurationError: The folder holds another run, cannot be written, or is locked by another process.
     """
 
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
         self.folder = folder
+        self._lock = FileLock(folder / ".lock", timeout=0, thread_local=False)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock()
+            self._lock.acquire()  # The operating system releases it when the process dies.
+        except Timeout:
+            raise ConfigurationError(
+                f"{folder}: another process is writing this run; wait for it, or choose another --out."
+            ) from None
         except OSError as error:
             raise ConfigurationError(
                 f"{folder}: cannot be written to ({error.strerror}); choose another --out."
             ) from None
-        self._claim(manifest)
-        self.repairs = self._repair()
-        """What had to be mended in `episodes.jsonl`, in sentences."""
-        self._file = os.open(self.episodes, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            self._create_or_check_manifest(manifest)
+            self.repairs = self._repair()
+            self._file = os.open(self.episodes, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        except BaseException:
+            self._lock.release()
+            raise
 
     @property
     def episodes(self) -> Path:
+        """Path of `episodes.jsonl`."""
         return self.folder / "episodes.jsonl"
 
     def append(self, line: bytes) -> None:
-        """Add one encoded episode: one write, so that a kill leaves at most one half-written last line."""
+        """Append an encoded episode by one write, so that a kill leaves at most an incomplete last line."""
         view = memoryview(line)
         while view:
             view = view[os.write(self._file, view) :]
 
-    def expect(self, counts: Mapping[str, int], digests: Mapping[str, str]) -> None:
-        """Note in `run.json` how many episodes each suite entry has for one player, and which tasks they are.
+    def record_tasks(self, counts: Mapping[str, int], digests: Mapping[str, str]) -> None:
+        """Write the tasks of the suite's entries to `run.json`, and check them against those of an earlier call.
+
+        Args:
+            counts: Number of episodes per agent, by entry.
+            digests: Digest of the tasks, by entry.
 
         Raises:
-            ConfigurationError: the run was begun on other tasks, such as those of other data.
+            ConfigurationError: The run was started with other tasks, for example with other data.
         """
         manifest = read_manifest(self.folder)
         before = manifest.get("tasks", {})
         for entry, digest in digests.items():
             if before.get(entry, digest) != digest:
                 raise ConfigurationError(
-                    f"{self.folder}: was begun on other tasks for {entry!r} (other data?); choose another --out,"
-                    " or set ARBORETUM_DATA as it was."
+                    f"{self.folder}: was started with other tasks for {entry!r} (other data?); choose another"
+                    " --out, or set ARBORETUM_DATA as it was."
                 )
         changed = {"expected": {**manifest.get("expected", {}), **counts}, "tasks": {**before, **digests}}
         if any(manifest.get(key) != value for key, value in changed.items()):
-            write_atomic(self.folder / "run.json", _pretty({**manifest, **changed}))
+            write_atomic(self.folder / "run.json", _to_json({**manifest, **changed}))
 
-    def finished(self) -> dict[Key, Result]:
-        """The whole episodes so far; those that broke off with an error are not among them."""
-        return {key: result for key, result in latest(self.folder).items() if result.error is None}
+    def finished(self) -> dict[EpisodeKey, Result]:
+        """Return the complete episodes so far, without those that broke off with an error."""
+        return {key: result for key, result in latest_results(self.folder).items() if result.error is None}
 
     def close(self) -> None:
+        """Flush the episodes to the disk and release the lock."""
         os.fsync(self._file)
         os.close(self._file)
-        os.close(self._guard)
+        self._lock.release()
 
-    def _lock(self) -> None:
-        self._guard = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            import fcntl  # absent on Windows, where runs are not guarded
-        except ImportError:
-            return
-        try:
-            fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._guard)
-            raise ConfigurationError(
-                f"{self.folder}: another process is writing this run; wait for it, or choose another --out."
-            ) from None
-
-    def _claim(self, manifest: dict[str, Any]) -> None:
+    def _create_or_check_manifest(self, manifest: dict[str, Any]) -> None:
         path = self.folder / "run.json"
-        played = self.episodes.exists() and self.episodes.stat().st_size > 0
-        if not path.exists() or not played:
-            if played:
+        has_episodes = self.episodes.exists() and self.episodes.stat().st_size > 0
+        if not path.exists() or not has_episodes:
+            if has_episodes:
                 raise ConfigurationError(f"{self.folder}: holds episodes but no run.json; choose another --out.")
-            write_atomic(path, _pretty(manifest))
+            write_atomic(path, _to_json(manifest))
             return
-        there = read_manifest(self.folder)
+        existing = read_manifest(self.folder)
         for field in ("suite", "agents"):
-            if there.get(field) != json.loads(json.dumps(manifest[field])):
-                os.close(self._guard)
+            if existing.get(field) != json.loads(json.dumps(manifest[field])):
                 raise ConfigurationError(
                     f"{self.folder}: holds a run of another {field.removesuffix('s')}; choose another --out,"
                     " or delete that folder."
                 )
 
     def _repair(self) -> list[str]:
-        """Make every line whole: cut a half-written last one, set aside any that cannot be read."""
+        """Move incomplete and unreadable lines to `episodes.damaged.jsonl`; return a sentence for each."""
         if not self.episodes.exists():
             return []
-        bad: list[tuple[int, bytes]] = []
-        for number, offset, line in _lines(self.episodes):
-            if _head(line, offset) is None:
-                bad.append((number, line))
-        if not bad:
+        damaged = {
+            number: line
+            for number, offset, line in _read_lines(self.episodes)
+            if _parse_head(line, offset) is None
+        }
+        if not damaged:
             return []
-        with (self.folder / "episodes.damaged.jsonl").open("ab") as aside:
-            aside.writelines(line.removesuffix(_END) + _END for _, line in bad)
-        numbers = {number for number, _ in bad}
-        copy = self.episodes.with_suffix(".jsonl.part")
-        with copy.open("wb") as out:
-            out.writelines(line for number, _, line in _lines(self.episodes) if number not in numbers)
-            out.flush()
-            os.fsync(out.fileno())
-        copy.replace(self.episodes)
+        with (self.folder / "episodes.damaged.jsonl").open("ab") as file:
+            file.writelines(line.removesuffix(_LINE_END) + _LINE_END for line in damaged.values())
+        # Not `write_atomic`: the episodes of a large run need not fit in memory.
+        part = self.episodes.with_name(self.episodes.name + PART)
+        with part.open("wb") as file:
+            file.writelines(line for number, _, line in _read_lines(self.episodes) if number not in damaged)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(self.episodes)
         return [
-            f"episodes.jsonl, line {number} was {'unreadable' if line.endswith(_END) else 'half-written'}; it was"
-            " moved to episodes.damaged.jsonl and its episode will be played again."
-            for number, line in bad
+            f"line {number} of episodes.jsonl was {'unreadable' if line.endswith(_LINE_END) else 'incomplete'};"
+            " it was moved to episodes.damaged.jsonl, and its episode is played again."
+            for number, line in damaged.items()
         ]
 
 
-def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
-    """(1-based number, byte offset, line with its line end)."""
+def _read_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    """Yield the 1-based number, the byte offset, and the content (with its line end) of each line."""
     offset = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -205,15 +233,15 @@ def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
             offset += len(line)
 
 
-def _head(line: bytes, offset: int) -> Result | None:
-    """The head of a line; None if the line is not whole."""
-    body = line[: -len(_CHECK % 0 + _END)]
+def _parse_head(line: bytes, offset: int) -> Result | None:
+    """Parse the head of a line; return None if the line is incomplete or damaged."""
+    body = line[: -len(_CHECKSUM % 0 + _LINE_END)]
     cut = body.find(_TURNS)
-    if cut < 0 or line[len(body) :] != _CHECK % zlib.crc32(body) + _END:
+    if cut < 0 or line[len(body) :] != _CHECKSUM % zlib.crc32(body) + _LINE_END:
         return None
     try:
         head = json.loads(line[:cut] + b"}")
-        key = Key(head["agent"], head["entry"], head["task"], head["repeat"])
+        key = EpisodeKey(head["agent"], head["entry"], head["task"], head["repeat"])
         return Result(
             key,
             head["seed"],
@@ -232,31 +260,31 @@ def _head(line: bytes, offset: int) -> Result | None:
         return None
 
 
-def latest(folder: Path) -> dict[Key, Result]:
-    """The last stored result of every play in a run's folder; a retried error is replaced by its retry."""
+def latest_results(folder: Path) -> dict[EpisodeKey, Result]:
+    """Return the last stored result of every episode of a run; the retry of a failed episode replaces it."""
     path = folder / "episodes.jsonl"
     if not path.exists():
         return {}
-    results: dict[Key, Result] = {}
-    for _, offset, line in _lines(path):
-        result = _head(line, offset)
+    results: dict[EpisodeKey, Result] = {}
+    for _, offset, line in _read_lines(path):
+        result = _parse_head(line, offset)
         if result is not None:
             results[result.key] = result
     return results
 
 
 def read_episode(folder: Path, result: Result) -> Episode:
-    """The whole episode behind a result."""
+    """Read the full episode of a result."""
     with (folder / "episodes.jsonl").open("rb") as file:
         file.seek(result.offset)
         return Episode.from_dict(json.loads(file.readline().decode("utf-8", "surrogatepass")))
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """`run.json` of a run's folder.
+    """Read `run.json` of a run's folder.
 
     Raises:
-        DataError: the folder holds no run, or its `run.json` is damaged.
+        DataError: The folder holds no run, or its `run.json` is damaged.
     """
     path = folder / "run.json"
     try:
@@ -272,5 +300,5 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _pretty(data: dict[str, Any]) -> str:
+def _to_json(data: dict[str, Any]) -> str:
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"

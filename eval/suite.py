@@ -1,4 +1,4 @@
-"""Suites: which tasks are played, under which limits. A suite is a small YAML file.
+"""Suites: the tasks of an evaluation, with their limits and settings, read from a small YAML file.
 
     name: quick
     description: one line
@@ -9,45 +9,50 @@
         split: test
         tasks: 64
 
-Every key of an entry is a field of `Entry`.
+The keys of the file are the fields of `Suite`, those of an entry the fields of `Entry`. Only `entries`, and `env`
+in each entry, are required; a key without a value takes its default.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import yaml
 
 from ..assets import asset
+from ..envs.checks import at_least
 from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError, DataError, unknown_name
 from ..envs.registry import make_env
 from ..envs.seeding import stable_seed
 from ..envs.tasks import GeneratedTasks
 
+_Parsed = TypeVar("_Parsed", "Entry", "Suite")
+
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of a suite.
+    """One environment of a suite, with its tasks and settings.
 
     Attributes:
-        name: what tables call it; unique in its suite.
+        name: Name in tables and records, unique in the suite. In a file, the default is the environment's id.
         env: Gymnasium id.
-        kwargs: make-time options of the world.
-        split: task split, handed to the world.
-        tasks: how many tasks, the first distinct ones of the split; None for all of them.
-        max_steps: step limit, where it differs from the world's own.
-        max_turns: limit on an agent's replies.
-        repeats: plays of each task, with different luck.
-        group_by: key of `info` by which success is also reported (such as `task_type`).
-        groups: the order in which groups are reported; others follow by name.
-        score: key of `info` whose mean is reported as a score from 0 to 100.
-        dialogue: settings of the dialogue of language agents (see `Dialogue`), over the suite's.
-        sampling: settings of their sampling (see `Sampling`), over the suite's.
+        kwargs: Keyword arguments of the environment.
+        split: Task split; None for the environment's default.
+        tasks: Number of tasks, the first distinct ones of the split; None for all of them.
+        max_steps: Step limit of an episode; None for the environment's default.
+        max_turns: Limit on the replies of an agent in an episode; None for no limit.
+        repeats: Episodes per task, each with its own seed.
+        group_by: Key of `info` (such as `task_type`) by which results are also grouped; None for no groups.
+        groups: Order in which groups are reported; groups that are not listed follow, sorted by name.
+        score: Key of `info` whose mean, times 100, is reported as a score; None for no score.
+        dialogue: Settings of the language agents' dialogue (see `Dialogue`); they override the suite's.
+        sampling: Settings of the language agents' sampling (see `Sampling`); they override the suite's.
     """
 
     name: str
@@ -59,16 +64,16 @@ class Entry:
     max_turns: int | None = None
     repeats: int = 1
     group_by: str | None = None
-    groups: Sequence[str] = ()
+    groups: tuple[str, ...] = ()
     score: str | None = None
     dialogue: Mapping[str, Any] = field(default_factory=dict)
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
     def make(self) -> TextEnv[Any]:
-        """The entry's world.
+        """Make the entry's environment.
 
         Raises:
-            ConfigurationError: unknown world or option, or missing data.
+            ConfigurationError: The environment or an option is unknown, or data is missing.
         """
         kwargs = dict(self.kwargs)
         if self.split is not None:
@@ -78,22 +83,23 @@ class Entry:
         return make_env(self.env, **kwargs)
 
     def task_names(self, env: TextEnv[Any]) -> list[str]:
-        """The tasks to play: the first `tasks` of the split, no two of which start in the same state.
+        """Return the names of the entry's tasks: the first `tasks` of the split whose initial states are distinct.
 
         Raises:
-            ConfigurationError: the split has fewer distinct tasks.
+            ConfigurationError: The split has fewer distinct tasks, or is endless and `tasks` is None.
         """
         if self.tasks is None:
             if isinstance(env.tasks, GeneratedTasks):
                 raise ConfigurationError(
-                    f"suite entry {self.name!r} must say how many `tasks` to play: {self.env}'s are endless."
+                    f"suite entry {self.name!r} has no number of `tasks`, but the tasks of {self.env} are endless;"
+                    " set `tasks`."
                 )
             return list(env.tasks)
         names: list[str] = []
         seen = set()
-        patience = 50 * self.tasks + 1000
-        for looked, task in enumerate(env.tasks):
-            if len(names) == self.tasks or looked > patience:
+        max_candidates = 50 * self.tasks + 1000  # Generated tasks are endless and may repeat a few states forever.
+        for index, task in enumerate(env.tasks):
+            if len(names) == self.tasks or index > max_candidates:
                 break
             env.reset(seed=0, options={"task": task})
             key = env.state_key()
@@ -103,7 +109,7 @@ class Entry:
         if len(names) < self.tasks:
             raise ConfigurationError(
                 f"suite entry {self.name!r} asks for {self.tasks} tasks, but {self.env} has only {len(names)}"
-                f" distinct ones in split {self.split!r}; lower `tasks` or leave it out to play all."
+                f" distinct ones in split {self.split!r}; lower `tasks`, or omit it to use all."
             )
         return names
 
@@ -113,8 +119,12 @@ class Suite:
     """A named list of entries.
 
     Attributes:
-        seed: decides the luck of every episode, together with entry, task and repeat.
-        dialogue, sampling: settings for language agents in all entries.
+        name: Name in tables and in the default run folder. In a file, the default is the stem of the file's name.
+        description: One line for the report.
+        entries: The entries, in the order of the tables.
+        seed: Base seed; together with entry, task and repeat it determines the seed of every episode.
+        dialogue: Settings of the language agents' dialogue in all entries.
+        sampling: Settings of the language agents' sampling in all entries.
     """
 
     name: str
@@ -125,34 +135,35 @@ class Suite:
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
     def episode_seed(self, entry: Entry, task: str, repeat: int) -> int:
-        """The seed of one play: the same for every agent, so that comparisons are paired."""
+        """Return the seed of one episode. It is the same for every agent, so that comparisons are paired."""
         return stable_seed(self.seed, entry.name, task, repeat) >> 33  # 31 bits: any generator takes them
 
     def to_dict(self) -> dict[str, Any]:
-        """The suite as plain data, defaults left out."""
+        """Return the suite as plain data, without fields that have their default value."""
         data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "entries"}
         return {**_without_defaults(self, data), "entries": [_without_defaults(e, vars(e)) for e in self.entries]}
 
 
 def _without_defaults(owner: Entry | Suite, data: Mapping[str, Any]) -> dict[str, Any]:
-    plain = {f.name: f.default for f in dataclasses.fields(owner)}
+    defaults = {f.name: f.default for f in dataclasses.fields(owner)}
     return {
         name: dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, tuple) else value
         for name, value in data.items()
-        if value != plain[name] and value != {}
+        if value != defaults[name] and value != {}
     }
 
 
 def suite_names() -> list[str]:
-    """The shipped suites."""
+    """Return the names of the shipped suites."""
     return sorted(path.stem for path in asset("suites").glob("*.yaml"))
 
 
 def load_suite(name: str) -> Suite:
-    """A shipped suite by name, or any suite by the path of its file.
+    """Load a shipped suite by its name, or any suite by the path of its file.
 
     Raises:
-        ConfigurationError: no such suite, or a file that does not describe one.
+        ConfigurationError: There is no such suite.
+        DataError: The file cannot be read or does not describe a suite.
     """
     if name in suite_names():
         source = asset(f"suites/{name}.yaml")
@@ -168,80 +179,77 @@ def load_suite(name: str) -> Suite:
     raise unknown_name("suite", name, [*suite_names(), "or the path of a .yaml file"])
 
 
-def parse_suite(text: str, where: str) -> Suite:
-    """Read a suite from YAML.
+def parse_suite(text: str, source: str) -> Suite:
+    """Parse a suite from YAML.
+
+    Args:
+        text: Content of the file.
+        source: Path of the file, for error messages and the default name.
 
     Raises:
-        DataError: with the place and what was expected.
+        DataError: The text is not YAML or does not describe a suite.
     """
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark is not None else None
-        raise DataError(where, f"is not YAML ({getattr(error, 'problem', error)}).", line) from None
+        raise DataError(source, f"is not YAML ({getattr(error, 'problem', error)}).", line) from None
     if not isinstance(data, dict):
-        raise DataError(where, "expected a mapping with name, description and entries.")
-    _only(data, {field.name for field in dataclasses.fields(Suite)}, where)
-    listed = data.get("entries")
-    if not isinstance(listed, list) or not listed:
-        raise DataError(where, "expected a non-empty list of entries.")
-    entries = tuple(_entry(item, f"{where}, entry {i}") for i, item in enumerate(listed, 1))
+        raise DataError(source, "expected a mapping with name, description and entries.")
+    defaults = {"name": Path(source).stem, "description": ""}
+    suite = _convert({**data, "entries": []}, Suite, defaults, source)
+    items = data.get("entries")
+    if not isinstance(items, list) or not items:
+        raise DataError(source, "`entries` must be a non-empty list of mappings.")
+    entries = tuple(_parse_entry(item, f"{source}, entry {number}") for number, item in enumerate(items, 1))
     names = [entry.name for entry in entries]
     for name in names:
         if names.count(name) > 1:
-            raise DataError(where, f"two entries are called {name!r}; names must differ.")
-    seed = data.get("seed", 0)
-    if not isinstance(seed, int):
-        raise DataError(where, f"seed must be an integer, not {seed!r}.")
-    settings = {key: data.get(key) or {} for key in ("dialogue", "sampling")}
-    for key, value in settings.items():
-        if not isinstance(value, dict):
-            raise DataError(where, f"`{key}` must be a mapping of settings, not {value!r}.")
-    return Suite(
-        str(data.get("name", Path(where).stem)), str(data.get("description", "")), entries, seed, **settings
-    )
+            raise DataError(source, f"two entries have the name {name!r}; names must differ.")
+    return dataclasses.replace(suite, entries=entries)
 
 
-_TYPES: dict[str, tuple[type, ...]] = {
-    "name": (str,),
-    "env": (str,),
-    "kwargs": (dict,),
-    "split": (str, type(None)),
-    "tasks": (int, type(None)),
-    "max_steps": (int, type(None)),
-    "max_turns": (int, type(None)),
-    "repeats": (int,),
-    "group_by": (str, type(None)),
-    "groups": (list,),
-    "score": (str, type(None)),
-    "dialogue": (dict,),
-    "sampling": (dict,),
-}
-
-
-def _entry(item: object, where: str) -> Entry:
+def _parse_entry(item: object, where: str) -> Entry:
     if not isinstance(item, dict):
-        raise DataError(where, "expected a mapping.")
-    _only(item, set(_TYPES), where)
-    if not isinstance(item.get("env"), str):
-        raise DataError(where, "expected `env:` with a Gymnasium id, such as TextSokoban-v0.")
-    item = {"name": item["env"], **item}
-    for key, value in item.items():
-        if not isinstance(value, _TYPES[key]) or (isinstance(value, bool) and bool not in _TYPES[key]):
-            raise DataError(where, f"`{key}` has a value of the wrong kind: {value!r}.")
+        raise DataError(where, "expected a mapping with at least `env`.")
+    if isinstance(item.get("groups"), list):  # YAML parses an unquoted `1` or `true` as another type.
+        item = {**item, "groups": [str(group) for group in item["groups"]]}
+    entry = _convert(item, Entry, {"name": str(item.get("env"))}, where)
     for key in ("tasks", "max_steps", "max_turns", "repeats"):
-        if item.get(key) is not None and item[key] < 1:
-            raise DataError(where, f"`{key}` must be at least 1, not {item[key]}.")
-    if "groups" in item:
-        item["groups"] = tuple(map(str, item["groups"]))
-    return Entry(**item)
+        try:
+            at_least(f"`{key}`", getattr(entry, key), 1)
+        except ConfigurationError as error:
+            raise DataError(where, str(error)) from None
+    return entry
 
 
-def _only(data: Mapping[str, Any], known: set[str], where: str) -> None:
+def _convert(data: Mapping[str, Any], kind: type[_Parsed], defaults: Mapping[str, Any], where: str) -> _Parsed:
+    """Convert a mapping to a dataclass with the same fields.
+
+    Args:
+        data: The mapping; a key whose value is None counts as absent.
+        kind: The dataclass.
+        defaults: Values of absent keys, in addition to the defaults of the dataclass.
+        where: Place of the mapping, for error messages.
+
+    Raises:
+        DataError: A key is unknown, a required key is absent, or a value has the wrong type.
+    """
+    known = sorted(f.name for f in dataclasses.fields(kind))
     for key in data:
         if key not in known:
-            raise DataError(where, str(unknown_name("key", key, sorted(known))))
+            raise DataError(where, str(unknown_name("key", key, known)))
+    given = {key: value for key, value in data.items() if value is not None}
+    try:
+        return msgspec.convert({**defaults, **given}, kind)
+    except msgspec.ValidationError as error:
+        problem, _, path = str(error).partition(" - at ")
+        if not path:
+            missing = problem.partition("`")[2].rstrip("`")
+            raise DataError(where, f"`{missing}` is missing.") from None
+        key = path.partition("$.")[2].rstrip("`")
+        raise DataError(where, f"`{key}` has a value of the wrong type ({problem.lower()}).") from None
 
 
 __all__ = ["Entry", "Suite", "load_suite", "parse_suite", "suite_names"]

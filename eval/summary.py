@@ -1,19 +1,20 @@
-"""From stored episodes to numbers: one `Line` per suite entry and player, with reference lines and comparisons."""
+"""Summary of stored episodes: one `Line` of statistics per suite entry and agent, and paired comparisons."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..envs.files import write_atomic
 from .statistics import Interval, Paired, mean, paired, rate
-from .store import Key, Result, latest, read_manifest
+from .store import EpisodeKey, Result, latest_results, read_manifest
 from .suite import Entry, Suite, parse_suite
 
 RANDOM, EXPERT = "random", "expert"
@@ -21,23 +22,24 @@ RANDOM, EXPERT = "random", "expert"
 
 @dataclass(frozen=True)
 class Line:
-    """The results of one player on one entry, or on one group of its tasks.
+    """Results of one agent on one entry, or on one group of its tasks.
 
     Attributes:
-        entry: name of the suite entry.
-        group: value of the entry's `group_by` key; None for all tasks together.
-        agent: name of the player.
-        episodes: whole episodes played.
-        expected: episodes that the suite asks for (equals `episodes` within groups).
-        failed: episodes that broke off; they count neither as success nor as failure.
-        success: success rate with its 95 % interval.
-        score: mean of the entry's `score` key times 100, with its 95 % interval; None without such a key.
-        mean_return: mean undiscounted return, with its 95 % interval.
-        steps: mean number of actions.
-        invalid: share of actions that the world refused.
-        truncated: share of episodes that ran into a limit.
-        seconds: mean wall time of an episode.
-        normalised: (success - random) / (expert - random): 0 is chance, 1 the solver; None where undefined.
+        entry: Name of the suite entry.
+        group: Value of the entry's `group_by` key; None for all tasks together.
+        agent: Name of the agent.
+        episodes: Number of complete episodes.
+        expected: Number of episodes that the suite asks for (equals `episodes` within groups).
+        failed: Number of episodes that broke off with an error; the statistics exclude them.
+        success: Success rate with its 95 % interval.
+        score: Mean of the entry's `score` key times 100, with its 95 % interval; None without such a key.
+        mean_return: Mean undiscounted return, with its 95 % interval.
+        steps: Mean number of actions per episode.
+        invalid: Fraction of actions that the environment refused.
+        truncated: Fraction of episodes that a limit ended.
+        seconds: Mean wall time of an episode.
+        normalized: (success - random) / (expert - random): 0 for the random agent, 1 for the expert; None without
+            both of them, or if the expert is not better than the random agent.
     """
 
     entry: str
@@ -53,12 +55,12 @@ class Line:
     invalid: float
     truncated: float
     seconds: float
-    normalised: float | None = None
+    normalized: float | None = None
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two players on one entry, paired by task."""
+    """Comparison of agents `a` and `b` on one entry, paired by task."""
 
     entry: str
     a: str
@@ -68,12 +70,19 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run, or several runs of one suite, came to.
+    """Summary of a run, or of several runs of one suite.
 
     Attributes:
-        errors: reasons for which episodes broke off, with their counts.
-        notes: what a reader must know beside the numbers: tokens and cost, players that use success labels.
-        episodes, expected: whole episodes, and those that the suite asks for.
+        suite: Name of the suite.
+        description: Description of the suite.
+        agents: Names of the agents, in the order of the tables.
+        lines: Results, by entry, group and agent.
+        comparisons: Paired comparisons, by entry and pair of agents.
+        errors: Number of episodes that broke off, by reason.
+        notes: Remarks on agents: tokens and cost, use of success labels.
+        episodes: Number of complete episodes.
+        expected: Number of episodes that the suite asks for.
+        versions: Versions of Arboretum, Python and libraries, by name.
     """
 
     suite: str
@@ -89,31 +98,47 @@ class Summary:
 
     @property
     def complete(self) -> bool:
-        """Whether every episode that the suite asks for was played to its end."""
+        """True if every episode that the suite asks for is complete."""
         return self.episodes == self.expected
 
 
-def load_run(folder: Path) -> tuple[Suite, list[str], dict[Key, Result], dict[str, Any]]:
-    """Suite, players and results of a run's folder.
+class StoredRun(NamedTuple):
+    """Content of a run's folder.
+
+    Attributes:
+        suite: The suite of the run.
+        agents: Names of the agents.
+        results: Latest result of every episode.
+        manifest: Content of `run.json`.
+    """
+
+    suite: Suite
+    agents: list[str]
+    results: dict[EpisodeKey, Result]
+    manifest: dict[str, Any]
+
+
+def load_run(folder: Path) -> StoredRun:
+    """Load a run from its folder.
 
     Raises:
-        DataError: the folder holds no run.
+        DataError: The folder holds no run.
     """
     manifest = read_manifest(folder)
     suite = parse_suite(json.dumps(manifest["suite"]), str(folder / "run.json"))
-    return suite, list(manifest["agents"]), latest(folder), manifest
+    return StoredRun(suite, list(manifest["agents"]), latest_results(folder), manifest)
 
 
-def summarise(
-    suite: Suite, agents: Sequence[str], results: Mapping[Key, Result], manifest: Mapping[str, Any]
+def summarize(
+    suite: Suite, agents: Sequence[str], results: Mapping[EpisodeKey, Result], manifest: Mapping[str, Any]
 ) -> Summary:
     """Compute the summary of a run.
 
     Args:
-        suite: what was asked.
-        agents: the players, in the order of the tables.
-        results: the latest result of every play.
-        manifest: `run.json`; its `expected` says how many episodes each entry has for one player.
+        suite: Suite of the run.
+        agents: Names of the agents, in the order of the tables.
+        results: Latest result of every episode.
+        manifest: Content of `run.json`; its `expected` is the number of episodes per agent, by entry.
     """
     by_cell: dict[tuple[str, str], list[Result]] = defaultdict(list)
     for result in results.values():
@@ -124,7 +149,7 @@ def summarise(
     for entry in suite.entries:
         cells = {agent: by_cell.get((entry.name, agent), []) for agent in agents}
         if not any(cells.values()) and not expected.get(entry.name):
-            continue  # skipped for lack of data
+            continue  # The entry has no episodes: nothing was played, and none is expected.
         lines += _entry_lines(entry, cells, expected.get(entry.name))
         comparisons += _comparisons(entry, cells)
     errors: dict[str, int] = defaultdict(int)
@@ -157,83 +182,84 @@ def _notes(agents: Sequence[str], results: Iterable[Result], manifest: Mapping[s
             dollars = f", ${cost[agent]:.2f}" if cost[agent] else ""
             notes.append(f"{agent}: {prompt[agent]:,.0f} prompt and {sampled[agent]:,.0f} sampled tokens{dollars}")
     for agent in manifest.get("uses_success_labels", ()):
-        notes.append(f"{agent} is told by the world whether it succeeded, and tries again if it did not")
+        notes.append(f"{agent} uses the success label of each episode and retries failed tasks")
     return notes
 
 
 def _entry_lines(entry: Entry, cells: Mapping[str, list[Result]], expected: int | None) -> list[Line]:
     groups: list[str | None] = [None]
     if entry.group_by is not None:
-        found = {_group(entry, result) for results in cells.values() for result in results}
+        found = {_group_of(entry, result) for results in cells.values() for result in results}
         named = found - {None}
         groups += [g for g in entry.groups if g in named] + sorted(named - set(entry.groups), key=str)
     lines = []
     for group in groups:
-        row = [
-            _line(
-                entry, group, agent, [r for r in results if group is None or _group(entry, r) == group], expected
-            )
-            for agent, results in cells.items()
-        ]
-        lines += _normalise(row)
+        row = []
+        for agent, results in cells.items():
+            selected = [r for r in results if group is None or _group_of(entry, r) == group]
+            row.append(_summarize_line(entry, group, agent, selected, expected))
+        lines += _add_normalized(row)
     return lines
 
 
-def _group(entry: Entry, result: Result) -> str | None:
+def _group_of(entry: Entry, result: Result) -> str | None:
     value = result.details.get(entry.group_by) if entry.group_by is not None else None
     return None if value is None else str(value)
 
 
-def _line(entry: Entry, group: str | None, agent: str, results: Iterable[Result], expected: int | None) -> Line:
-    whole, failed = [], 0
+def _summarize_line(
+    entry: Entry, group: str | None, agent: str, results: Iterable[Result], expected: int | None
+) -> Line:
+    complete, failed = [], 0
     for result in results:
         if result.error is None:
-            whole.append(result)
+            complete.append(result)
         else:
             failed += 1
-    tasks = _by_task(whole).values()
+    tasks = _by_task(complete).values()
     score = None
     if entry.score is not None:
         score = mean([fmean(100.0 * float(r.details.get(entry.score) or 0.0) for r in task) for task in tasks])
-    steps = sum(r.steps for r in whole)
+    steps = sum(r.steps for r in complete)
     return Line(
         entry=entry.name,
         group=group,
         agent=agent,
-        episodes=len(whole),
-        expected=len(whole) if group is not None or expected is None else expected,
+        episodes=len(complete),
+        expected=len(complete) if group is not None or expected is None else expected,
         failed=failed,
         success=rate([[r.success for r in task] for task in tasks]),
         score=score,
         mean_return=mean([fmean(r.total_reward for r in task) for task in tasks]),
-        steps=steps / len(whole) if whole else math.nan,
-        invalid=sum(r.invalid for r in whole) / steps if steps else 0.0,
-        truncated=fmean(r.truncated for r in whole) if whole else math.nan,
-        seconds=fmean(r.seconds for r in whole) if whole else math.nan,
+        steps=steps / len(complete) if complete else math.nan,
+        invalid=sum(r.invalid for r in complete) / steps if steps else 0.0,
+        truncated=fmean(r.truncated for r in complete) if complete else math.nan,
+        seconds=fmean(r.seconds for r in complete) if complete else math.nan,
     )
 
 
 def _by_task(results: Iterable[Result]) -> dict[str, list[Result]]:
-    """The results of each task: repeats are not independent, so means are taken over tasks."""
+    """Group results by task. Repeats of a task are not independent, so statistics are computed over tasks."""
     found: dict[str, list[Result]] = defaultdict(list)
     for result in results:
         found[result.key.task].append(result)
     return found
 
 
-def _normalise(row: list[Line]) -> list[Line]:
+def _add_normalized(row: list[Line]) -> list[Line]:
+    """Return the lines of all agents on one entry or group with `normalized` set where it is defined."""
     rates = {line.agent: line.success.value for line in row if line.episodes}
     low, high = rates.get(RANDOM, math.nan), rates.get(EXPERT, math.nan)
-    if not high > low:  # also when either is missing
+    if not high > low:  # Also if either is missing (NaN).
         return row
     return [
-        Line(**{**vars(line), "normalised": (line.success.value - low) / (high - low)}) if line.episodes else line
+        dataclasses.replace(line, normalized=(line.success.value - low) / (high - low)) if line.episodes else line
         for line in row
     ]
 
 
 def _comparisons(entry: Entry, cells: Mapping[str, list[Result]]) -> list[Comparison]:
-    """Every later player against every earlier one, on the tasks that both finished."""
+    """Compare every agent with every earlier one on the tasks that both completed."""
     agents = list(cells)
     outcomes = {agent: _by_task([r for r in results if r.error is None]) for agent, results in cells.items()}
     found = []
@@ -250,17 +276,18 @@ def _comparisons(entry: Entry, cells: Mapping[str, list[Result]]) -> list[Compar
 
 
 def write_summary(folder: Path, summary: Summary) -> None:
-    """Write `summary.json`: the summary as plain data, NaN and infinities as null."""
-    write_atomic(folder / "summary.json", json.dumps(_plain(asdict(summary)), indent=2, ensure_ascii=False) + "\n")
+    """Write `summary.json`: the summary as plain data, with null for NaN and infinite values."""
+    text = json.dumps(_to_plain(dataclasses.asdict(summary)), indent=2, ensure_ascii=False)
+    write_atomic(folder / "summary.json", text + "\n")
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _to_plain(item) for key, item in value.items()}
     if hasattr(value, "_asdict"):
-        return _plain(value._asdict())
+        return _to_plain(value._asdict())
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_to_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -1,4 +1,4 @@
-"""Results and measurements as tables for an 80-column terminal."""
+"""Tables of results and benchmark measurements for an 80-column terminal."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from .summary import Line, Summary
 
 
 def results_table(summary: Summary) -> Table:
-    """The summary's lines; intervals are 95 %."""
+    """Return the table of a summary's lines, with 95 % intervals of success rates."""
     with_score = any(line.score is not None for line in summary.lines)
     table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("world", overflow="fold", max_width=22)
-    table.add_column("player", overflow="fold", max_width=24)
+    # "env", because rich folds a longer heading if names of agents are long.
+    table.add_column("env", overflow="fold", max_width=22)
+    table.add_column("agent", overflow="fold", max_width=24)
     table.add_column("success %", justify="right", no_wrap=True)
     if with_score:
         table.add_column("score", justify="right", no_wrap=True)
     for name in ("return", "steps", "refused %", "n"):
         table.add_column(name, justify="right", no_wrap=True)
-    before: tuple[str, str | None] | None = None
+    previous: tuple[str, str | None] | None = None
     for line in summary.lines:
-        place = (line.entry, line.group)
-        if before is not None and place != before and line.group is None:
+        current = (line.entry, line.group)
+        if previous is not None and current != previous and line.group is None:
             table.add_section()
-        name = "" if place == before else line.entry if line.group is None else f"  {line.group}"
-        before = place
-        cells = [Text(name), Text(line.agent), _success(line)]
+        name = "" if current == previous else line.entry if line.group is None else f"  {line.group}"
+        previous = current
+        cells = [Text(name), Text(line.agent), _format_success(line)]
         if with_score:
             cells.append(Text(number(line.score.value, 1) if line.score else "–"))
         n = f"{line.episodes}" if line.episodes == line.expected else f"{line.episodes}/{line.expected}"
@@ -46,7 +47,8 @@ def results_table(summary: Summary) -> Table:
     return table
 
 
-def _success(line: Line) -> Text:
+def _format_success(line: Line) -> Text:
+    """Format a success rate with its interval, in aligned columns."""
     if math.isnan(line.success.value):
         return Text("–")
     text = Text(f"{100 * line.success.value:5.1f}", style="bold")
@@ -55,22 +57,28 @@ def _success(line: Line) -> Text:
 
 
 def bench_table(rows: Sequence[Row], width: int = 80) -> Table:
-    """Measurements and the bars they should reach; what they were measured against, where there is room."""
-    with_beside = width >= 110
+    """Return the table of benchmark measurements with their targets.
+
+    Args:
+        rows: The measurements.
+        width: Width of the terminal in columns; from 110 on, the table includes details.
+    """
+    with_details = width >= 110
     table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("what", overflow="fold")
-    table.add_column("measured", justify="right", no_wrap=True)
-    table.add_column("bar", justify="right", no_wrap=True)
-    if with_beside:
-        table.add_column("beside", overflow="fold", style="dim")
+    table.add_column("measurement", overflow="fold")
+    table.add_column("value", justify="right", no_wrap=True)
+    table.add_column("target", justify="right", no_wrap=True)
+    if with_details:
+        table.add_column("details", overflow="fold", style="dim")
     for row in rows:
         style = {True: "green", False: "red", None: ""}[row.reached]
-        bar = "" if row.bar is None else f"{'≥' if row.higher_is_better else '≤'} {_amount(row.bar, row.unit)}"
-        cells: list[str | Text] = [row.what, Text(_amount(row.value, row.unit), style=style), bar]
-        table.add_row(*cells, *([row.beside] if with_beside else []))
+        relation = "≥" if row.higher_is_better else "≤"
+        target = "" if row.bar is None else f"{relation} {_format_amount(row.bar, row.unit)}"
+        cells: list[str | Text] = [row.what, Text(_format_amount(row.value, row.unit), style=style), target]
+        table.add_row(*cells, *([row.beside] if with_details else []))
     return table
 
 
-def _amount(value: float, unit: str) -> str:
+def _format_amount(value: float, unit: str) -> str:
     digits = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
     return f"{digits} x" if unit == "x" else f"{digits} {unit}" if not unit.startswith("/") else f"{digits}{unit}"

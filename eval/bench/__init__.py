@@ -1,7 +1,7 @@
-"""Speed, measured as ratios within one run.
+"""Speed benchmarks, mostly as ratios within one run.
 
-Machines differ and are shared, so absolute times say little. Each module measures ours and its yardstick in turn,
-in CPU seconds of the same process, round by round, and yields `Row`s for one table.
+Absolute times depend on the machine and on its load. Each module therefore alternates between Arboretum and a
+baseline, in CPU seconds of the same process, over several rounds, and yields `Row`s of one table.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ BENCHES: dict[str, tuple[str, ...]] = {
         "rollout": "rollout harness openai",
     }.items()
 }
-"""What `arboretum bench` can measure, and the modules that do it."""
+"""Modules of each benchmark of `arboretum bench`, by the name of the benchmark."""
 
 
 def measurements(
     what: str, peers: bool = False, further: Mapping[str, tuple[str, ...]] | None = None
 ) -> Iterator[Row]:
-    """Measure, row by row.
+    """Run a benchmark and yield its rows as they are measured.
 
     Args:
-        what: a key of `BENCHES` or `further`, or the last part of the name of one of their modules.
-        peers: also measure the original systems, where they are installed.
-        further: benchmarks of other rooms, in the form of `BENCHES`.
+        what: Name of a benchmark, or of one of its modules without the package.
+        peers: Also measure the original systems, where they are installed.
+        further: Benchmarks of other packages, in the form of `BENCHES`.
 
     Raises:
-        ConfigurationError: unknown name.
+        ConfigurationError: The name is unknown.
     """
     benches = {**BENCHES, **(further or {})}
     parts = {module.rpartition(".")[2]: (module,) for modules in benches.values() for module in modules}

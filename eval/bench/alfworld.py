@@ -1,4 +1,4 @@
-"""What an ALFWorld game costs here and in the original engine, on the same games and commands."""
+"""Benchmark of ALFWorld against the original engine, on the same games and commands."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from ...envs.data import archive_members, data_folder
 from .row import Row, cpu_seconds, paired, ratio
 
 _STEP, _LOAD, _MEMORY = 43e-3, 0.50, 7.3
-"""The original's step and load (CPU seconds, median) and memory (MiB per live game), measured on 24 real games
-with alfworld 0.4.2, TextWorld 1.7.0 and a two-core machine; the yardstick where the original is not installed."""
+"""Baseline where the original is not installed: median CPU seconds of its steps and of loading a game, and MiB per
+live game, measured on 24 real games with alfworld 0.4.2 and TextWorld 1.7.0 on a two-core machine."""
 
-_SOURCE = "original as measured elsewhere"
+_SOURCE = "original (recorded)"
 
 
 class _Workload(NamedTuple):
-    """A game file and the commands to play in it."""
+    """Game file and the commands that are executed in it."""
 
     task: str
     content: bytes
@@ -42,28 +42,28 @@ class _Workload(NamedTuple):
 
 
 def measure(peers: bool = False, games: int = 6, rounds: int = 3) -> Iterator[Row]:
-    """Steps, opening, memory, planning and snapshots.
+    """Yield the rows of ALFWorld: steps, opening a game, memory, planning and snapshots.
 
     Args:
-        peers: measure the original too, where alfworld and textworld are installed; else compare with figures
-            measured elsewhere.
-        games: how many games are played, spread over those there are (real ones if there are any).
-        rounds: how often each measurement is taken; the median counts.
+        peers: Also measure the original, where alfworld and textworld are installed; otherwise recorded figures of
+            the original are the baseline.
+        games: Number of games, spread evenly over the split.
+        rounds: Number of paired measurements; medians are reported.
     """
     with tempfile.TemporaryDirectory() as folder:
-        env, where = _make_env(Path(folder))
+        env, games_name = _make_env(Path(folder))
         assert env._library is not None
         work = _workloads(env, env._library, games)
         original = _Original.start(work, Path(folder)) if peers else None
         yield from _steps(env, work, original, rounds)
         yield from _opening(env, work, original, rounds)
         yield _memory(env, original)
-        yield _walkthrough(env, where)
+        yield _expert(env, games_name)
         yield from _snapshots(env)
 
 
 def _make_env(folder: Path) -> tuple[ALFWorld, str]:
-    """The world on valid_unseen, or on generated files where there is no data."""
+    """Return the environment on valid_unseen, or on generated games without data, and the name of the games."""
     real = data_folder("alfworld")
     if real is None:
         for index in range(134):
@@ -78,9 +78,9 @@ def _make_env(folder: Path) -> tuple[ALFWorld, str]:
 
 
 def _workloads(env: ALFWorld, library: Library, games: int) -> list[_Workload]:
-    """Walks of 30 commands, one in ten of them refused, in games spread evenly over the split."""
+    """Return random sequences of 30 commands, one in ten of them refused, in games spread over the split."""
     rng = random.Random(0)
-    contents = _contents(library)
+    contents = _read_game_files(library)
     work = []
     for number in range(games):
         task = library.tasks[number * len(library.tasks) // games]
@@ -94,8 +94,8 @@ def _workloads(env: ALFWorld, library: Library, games: int) -> list[_Workload]:
     return work
 
 
-def _contents(library: Library) -> dict[str, bytes]:
-    """The bytes of a library's files."""
+def _read_game_files(library: Library) -> dict[str, bytes]:
+    """Return the content of a library's game files, by task."""
     contents: dict[str, bytes] = {}
     for path in sorted(library.folder.rglob("*")):
         if path.name.endswith(".tw-pddl"):
@@ -116,18 +116,18 @@ def _steps(env: ALFWorld, work: list[_Workload], original: _Original | None, rou
                 count += len(job.commands)
         return count
 
-    ours()  # warm
+    ours()  # warm-up
     mine, theirs = [], []
     for _ in range(rounds):
         if original is not None:
-            original.rewind()
-            theirs.append(cpu_seconds(original.steps))
+            original.reset()
+            theirs.append(cpu_seconds(original.step))
         mine.append(cpu_seconds(ours))
     if original is not None:
         beside = f"original {1e3 * median(theirs):.1f} ms"
         factor = ratio(theirs, mine)
     else:
-        beside, factor = f"{_SOURCE}, {1e3 * _STEP:.0f} ms", _STEP / median(mine)
+        beside, factor = f"{_SOURCE} {1e3 * _STEP:.0f} ms", _STEP / median(mine)
     what = f"TextALFWorld-v0 step with admissible commands ({1e6 * median(mine):.0f} µs)"
     yield Row(what, factor, "x", bar=1000, beside=beside)
 
@@ -151,45 +151,45 @@ def _opening(env: ALFWorld, work: list[_Workload], original: _Original | None, r
 
     cold()
     if original is not None:
-        theirs, mine_cold, mine_cached = paired([original.loads, cold, cached], rounds)
+        theirs, mine_cold, mine_cached = paired([original.load, cold, cached], rounds)
         beside = f"original {1e3 * median(theirs):.0f} ms"
         factors = (ratio(theirs, mine_cold), ratio(theirs, mine_cached))
     else:
         mine_cold, mine_cached = paired([cold, cached], rounds)
-        beside = f"{_SOURCE}, {1e3 * _LOAD:.0f} ms"
+        beside = f"{_SOURCE} {1e3 * _LOAD:.0f} ms"
         factors = (_LOAD / median(mine_cold), _LOAD / median(mine_cached))
-    what = f"TextALFWorld-v0 open a game file ({1e3 * median(mine_cold):.1f} ms)"
+    what = f"TextALFWorld-v0 opening a game file ({1e3 * median(mine_cold):.1f} ms)"
     yield Row(what, factors[0], "x", bar=100, beside=beside)
-    what = f"TextALFWorld-v0 open a game from the cache ({1e3 * median(mine_cached):.2f} ms)"
+    what = f"TextALFWorld-v0 opening a cached game ({1e3 * median(mine_cached):.2f} ms)"
     yield Row(what, factors[1], "x", bar=2000, beside=beside)
 
 
 def _memory(env: ALFWorld, original: _Original | None, count: int = 1000) -> Row:
-    """Python memory per environment, `count` of them alive, each in the middle of an episode."""
+    """Return the row of Python memory per environment, with `count` environments amid an episode."""
     library = env._library
     assert library is not None
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        alive = []
+        live = []
         for number in range(count):
             other = gym.make(
                 "TextALFWorld-v0", data=library.folder, split="valid_unseen", admissible=True
             ).unwrapped
             _, info = other.reset(seed=number, options={"task": number % len(library.tasks)})
             other.step(info["admissible_actions"][0])
-            alive.append(other)
+            live.append(other)
         mine = (tracemalloc.get_traced_memory()[0] - before) / count / 2**20
     finally:
         tracemalloc.stop()
     theirs = original.memory() if original else _MEMORY
-    beside = f"{'original' if original else _SOURCE}, {theirs:.1f} MiB"
+    beside = f"{'original' if original else _SOURCE} {theirs:.1f} MiB"
     what = f"TextALFWorld-v0 memory of {count} live environments ({1024 * mine:.0f} KiB each)"
     return Row(what, theirs / mine, "x", bar=20, beside=beside)
 
 
-def _walkthrough(env: ALFWorld, where: str) -> Row:
-    """All games of the split, opened anew, planned and played by the expert."""
+def _expert(env: ALFWorld, games_name: str) -> Row:
+    """Return the row of the expert: every game of the split is opened without the cache, planned and played."""
     library = env._library
     assert library is not None
     library._games.clear()
@@ -202,7 +202,7 @@ def _walkthrough(env: ALFWorld, where: str) -> Row:
             *_, info = env.step(command)
         assert info["success"], f"{task} is not won"
     seconds = time.process_time() - start
-    return Row(f"TextALFWorld-v0 expert plays {where}", seconds, "s", bar=2, higher_is_better=False)
+    return Row(f"TextALFWorld-v0 expert on {games_name}", seconds, "s", bar=2, higher_is_better=False)
 
 
 def _snapshots(env: ALFWorld) -> Iterator[Row]:
@@ -225,7 +225,7 @@ def _snapshots(env: ALFWorld) -> Iterator[Row]:
 
 
 class _Original:
-    """alfworld on TextWorld, with the wrappers that its own environment uses."""
+    """The original: alfworld on TextWorld, with the wrappers of its own environment."""
 
     def __init__(self, open_game: Callable[[Path], Any], jobs: list[tuple[Path, _Workload]]) -> None:
         self._open = open_game
@@ -234,7 +234,7 @@ class _Original:
 
     @classmethod
     def start(cls, work: list[_Workload], folder: Path) -> _Original | None:
-        """None where the packages are not installed."""
+        """Open the original on the games; return None if its packages are not installed."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -257,19 +257,21 @@ class _Original:
             jobs.append((path, job))
         return cls(open_game, jobs)
 
-    def loads(self) -> int:
+    def load(self) -> int:
+        """Open and close every game; return their number."""
         for path, _ in self._jobs:
             self._open(path).close()
         return len(self._jobs)
 
-    def rewind(self) -> None:
-        """Bring every game to its start; not to be timed with the steps."""
+    def reset(self) -> None:
+        """Reset every game; not part of the measured steps."""
         if not self._alive:
             self._alive = [self._open(path) for path, _ in self._jobs]
         for env in self._alive:
             env.reset()
 
-    def steps(self) -> int:
+    def step(self) -> int:
+        """Execute the commands of every game; return their number."""
         count = 0
         for env, (_, job) in zip(self._alive, self._jobs, strict=True):
             for command in job.commands:
@@ -278,18 +280,18 @@ class _Original:
         return count
 
     def memory(self) -> float:
-        """MiB that one more live game takes: growth of the process over those opened now."""
-        before = _resident()
+        """Return the MiB per live game: the growth of the process when all games are opened once more."""
+        before = _resident_memory()
         more = [self._open(path) for path, _ in self._jobs]
         for env in more:
             env.reset()
-        grown = (_resident() - before) / len(more)
+        growth = (_resident_memory() - before) / len(more)
         for env in more:
             env.close()
-        return grown
+        return growth
 
 
-def _resident() -> float:
-    """This process's resident memory in MiB."""
+def _resident_memory() -> float:
+    """Return the resident memory of this process in MiB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

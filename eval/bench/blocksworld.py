@@ -1,4 +1,4 @@
-"""Blocksworld and the bandit: steps and forks, and the solver on published sizes."""
+"""Benchmark of Blocksworld and the bandit: steps, forks, and the optimal planner on published problem sizes."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from .stepping import env_rows
 
 
 def measure(peers: bool = False, rounds: int = 5) -> Iterator[Row]:
-    """Rows for Blocksworld and Bandit.
+    """Yield the rows of Blocksworld and the bandit.
 
     Args:
-        peers: changes nothing: RAGEN's bandit is no package of its own, and PlanBench has no environment.
-        rounds: paired rounds; medians are reported.
+        peers: Unused; RAGEN's bandit is not a package of its own, and PlanBench has no environment.
+        rounds: Number of paired measurements; medians are reported.
     """
     del peers
     yield from env_rows("TextBandit-v0", rounds=rounds, step_bar=1.0)
     yield from env_rows("TextBlocksworld-v0", rounds=rounds, step_bar=1.0)
     yield from env_rows("TextBlocksworld-v0", rounds=rounds, step_bar=1.0, label="(15 blocks)", blocks=15)
     sizes = (5, 15)
-    for size, seconds in zip(sizes, paired([_solving(size) for size in sizes], rounds), strict=True):
+    for size, seconds in zip(sizes, paired([_make_planning(size) for size in sizes], rounds), strict=True):
         yield Row(f"optimal plan, {size} blocks", statistics.median(seconds) * 1e3, "ms", 5.0, False)
 
 
-def _solving(blocks: int) -> Callable[[], int]:
+def _make_planning(blocks: int) -> Callable[[], int]:
+    """Return a workload that plans 100 generated problems."""
     problems = [generate("mixed", blocks, f"test/{index}") for index in range(100)]
     random.Random(0).shuffle(problems)
 

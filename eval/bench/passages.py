@@ -1,4 +1,4 @@
-"""Generated passages with the statistics of prose: made-up words by Zipf's law among English function words."""
+"""Generated passages with the statistics of prose: made-up, Zipf-distributed words and English function words."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import numpy as np
 from ...envs.retrieval.interface import Document
 
 VOCABULARY = 200_000
-"""Different content words, about what 100,000 paragraphs of Wikipedia hold."""
+"""Number of distinct content words, about as many as in 100,000 paragraphs of Wikipedia."""
 
-_SHARE = 0.35
-"""Of running text, function words (stop words of the analyser)."""
+_FUNCTION_SHARE = 0.35  # of running text; these words are stop words of the analyzer
 _FUNCTION_WORDS = [
     "the",
     "of",
@@ -68,9 +67,14 @@ _BLOCK = 1000
 
 
 def passages(count: int, seed: int = 0) -> Iterator[Document]:
-    """Passages of 50 to 139 words; the same seed gives the same ones, and fewer are a prefix of more."""
+    """Yield passages of 50 to 139 words.
+
+    Args:
+        count: Number of passages; fewer passages are a prefix of more.
+        seed: Seed of the random generator.
+    """
     rng = np.random.Generator(np.random.PCG64(seed))
-    words = np.array(_words())
+    words = np.array(_make_words())
     weights = 1.0 / np.arange(10, len(words) + 10)
     cumulative = np.cumsum(weights / weights.sum())
     function = np.array(_FUNCTION_WORDS)
@@ -78,7 +82,9 @@ def passages(count: int, seed: int = 0) -> Iterator[Document]:
         lengths = rng.integers(50, 140, _BLOCK)
         total = int(lengths.sum())
         content = words[np.minimum(np.searchsorted(cumulative, rng.random(total)), len(words) - 1)]
-        text = np.where(rng.random(total) < _SHARE, function[rng.integers(0, len(function), total)], content)
+        text = np.where(
+            rng.random(total) < _FUNCTION_SHARE, function[rng.integers(0, len(function), total)], content
+        )
         ends = np.cumsum(lengths)
         for i, end in enumerate(ends[: count - first]):
             body = text[end - lengths[i] : end].tolist()
@@ -86,7 +92,8 @@ def passages(count: int, seed: int = 0) -> Iterator[Document]:
             yield Document(str(first + i), f'"{title}"\n{" ".join(body)}.')
 
 
-def _words() -> list[str]:
+def _make_words() -> list[str]:
+    """Return `VOCABULARY` distinct made-up words."""
     rng = random.Random(7)
     syllables = [onset + rime for onset in _ONSETS for rime in _RIMES]
     found: dict[str, None] = {}
@@ -96,14 +103,14 @@ def _words() -> list[str]:
 
 
 def write_passages(path: Path, count: int, seed: int = 0) -> None:
-    """Write passages as a corpus file."""
+    """Write passages to a corpus file of JSON lines."""
     with path.open("w") as file:
         for document in passages(count, seed):
             file.write(json.dumps(document._asdict()) + "\n")
 
 
 def questions(documents: list[Document], count: int, words: int = 14, seed: int = 1) -> list[str]:
-    """Queries: runs of words from random passages, as long as HotpotQA's questions."""
+    """Return queries: runs of consecutive words from random passages, as long as HotpotQA's questions."""
     rng = random.Random(seed)
     found = []
     for _ in range(count):

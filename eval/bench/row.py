@@ -1,4 +1,4 @@
-"""One measured line of a benchmark table, and the paired stopwatch that fills it."""
+"""Rows of a benchmark table, and paired measurements of CPU time."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class Row:
     """One measurement.
 
     Attributes:
-        what: the thing measured, such as "TextSokoban-v0 step".
-        value: the number, in `unit`.
-        unit: "x" for a ratio (above 1: faster than the yardstick), or "µs", "ms", "s", "/s", "MB".
-        bar: the value to reach, or None where there is none.
-        higher_is_better: whether `value` should be at least (True) or at most (False) the bar.
-        beside: what it was measured against, such as "FrozenLake-v1 4.9 µs".
+        what: Name of the measured quantity, such as "TextSokoban-v0 step".
+        value: Measured value, in `unit`.
+        unit: "x" for a ratio (above 1: faster than the baseline), or a unit such as "µs", "ms", "s", "/s", "MB".
+        bar: Target value; None without a target.
+        higher_is_better: True if `value` must be at least the target, False if at most.
+        beside: Details, such as the measurement of the baseline: "FrozenLake-v1 4.9 µs".
     """
 
     what: str
@@ -30,24 +30,29 @@ class Row:
 
     @property
     def reached(self) -> bool | None:
-        """Whether the bar is reached; None without a bar."""
+        """True if the target is reached; None without a target."""
         if self.bar is None:
             return None
         return self.value >= self.bar if self.higher_is_better else self.value <= self.bar
 
 
 def cpu_seconds(run: Callable[[], int]) -> float:
-    """CPU seconds per unit of work of one call; `run` returns how many units it did."""
+    """Return the CPU seconds per unit of work of one call of `run`, which returns its number of units."""
     start = time.process_time()
     units = run()
     return (time.process_time() - start) / units
 
 
 def paired(contenders: Sequence[Callable[[], int]], rounds: int = 5) -> list[list[float]]:
-    """Time several workloads in turn, `rounds` times.
+    """Measure several workloads in turn.
+
+    Args:
+        contenders: Workloads; each returns its number of units of work.
+        rounds: Number of measurements of each workload.
 
     Returns:
-        CPU seconds per unit, indexed `[contender][round]`. Compare within a round: the machine's speed drifts.
+        CPU seconds per unit, indexed `[contender][round]`. Compare values of the same round only: the speed of a
+        shared machine drifts.
     """
     times: list[list[float]] = [[] for _ in contenders]
     for _ in range(rounds):
@@ -56,6 +61,6 @@ def paired(contenders: Sequence[Callable[[], int]], rounds: int = 5) -> list[lis
     return times
 
 
-def ratio(yardstick: Sequence[float], ours: Sequence[float]) -> float:
-    """The median over rounds of yardstick time / our time: how many times faster ours is."""
-    return statistics.median(theirs / mine for theirs, mine in zip(yardstick, ours, strict=True))
+def ratio(baseline: Sequence[float], ours: Sequence[float]) -> float:
+    """Return our speedup over the baseline: the median over rounds of the baseline's time divided by ours."""
+    return statistics.median(theirs / mine for theirs, mine in zip(baseline, ours, strict=True))

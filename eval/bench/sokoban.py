@@ -1,4 +1,4 @@
-"""Sokoban: steps and forks of every world, levels made per size, plans found per level."""
+"""Benchmark of Sokoban: steps and forks of every environment, level generation, and optimal solutions."""
 
 from __future__ import annotations
 
@@ -39,35 +39,46 @@ _LEVELS: tuple[tuple[str, Spec, int, float | None], ...] = (
 
 
 def measure(peers: bool = False, rounds: int = 5) -> Iterator[Row]:
-    """Rows for the Sokoban worlds.
+    """Yield the rows of the Sokoban environments.
 
-    Levels are made for the test split, the dearest: four in five rooms belong to other splits and are passed over.
+    Levels are generated for the test split, which is the most expensive: four of five generated rooms belong to
+    other splits and are discarded.
 
     Args:
-        peers: also measure GEM and TextArena, where they are installed.
-        rounds: paired rounds; medians are reported.
+        peers: Also measure GEM and TextArena, where they are installed.
+        rounds: Number of paired measurements; medians are reported.
     """
     for name, label, kwargs in _ENVS:
         yield from env_rows(name, rounds=rounds, step_bar=2.0, label=label, **kwargs)
     for label, spec, levels, bar in _LEVELS:
-        seconds = _generation(spec, levels)
+        seconds = _time_generation(spec, levels)
         tail = sorted(seconds)[int(0.95 * levels)]
         yield Row(
-            f"level made, {label}", statistics.mean(seconds) * 1e3, "ms", bar, False, f"p95 {tail * 1e3:.2f} ms"
+            f"level generation, {label}",
+            statistics.mean(seconds) * 1e3,
+            "ms",
+            bar,
+            False,
+            f"p95 {tail * 1e3:.2f} ms",
         )
-        seconds = _solving(spec, min(levels, 40))
+        seconds = _time_solving(spec, min(levels, 40))
         tail = sorted(seconds)[int(0.95 * len(seconds))]
         yield Row(
-            f"fewest moves, {label}", statistics.mean(seconds) * 1e3, "ms", None, False, f"p95 {tail * 1e3:.1f} ms"
+            f"optimal solution, {label}",
+            statistics.mean(seconds) * 1e3,
+            "ms",
+            None,
+            False,
+            f"p95 {tail * 1e3:.1f} ms",
         )
     if peers:
-        yield from _peers(rounds)
+        yield from _measure_peers(rounds)
 
 
-def _generation(spec: Spec, levels: int) -> list[float]:
-    """CPU seconds of each of so many levels, none from the cache."""
+def _time_generation(spec: Spec, levels: int) -> list[float]:
+    """Return the CPU seconds of generating each of `levels` levels, without the cache."""
     generate.cache_clear()
-    generate(spec, "test/0")  # tables per size are built once
+    generate(spec, "test/0")  # Build the tables of this size, which all levels share.
 
     def one(index: int) -> Callable[[], int]:
         return lambda: len((generate(spec, f"test/{index}"),))
@@ -75,7 +86,8 @@ def _generation(spec: Spec, levels: int) -> list[float]:
     return [cpu_seconds(one(index)) for index in range(1, levels + 1)]
 
 
-def _solving(spec: Spec, levels: int) -> list[float]:
+def _time_solving(spec: Spec, levels: int) -> list[float]:
+    """Return the CPU seconds of solving each of `levels` levels."""
     boards = [Masks.of(generate(spec, f"test/{index}"), STANDARD) for index in range(levels)]
 
     def one(board: Masks) -> Callable[[], int]:
@@ -84,15 +96,15 @@ def _solving(spec: Spec, levels: int) -> list[float]:
     return [cpu_seconds(one(board)) for board in boards]
 
 
-# ---------------------------------------------------------------------- the original systems
+# ---------------------------------------------------------------------- other systems
 
 _MOVES = ("up", "down", "left", "right")
 
 
-def _peers(rounds: int) -> Iterator[Row]:
-    """Steps on one level without a turn limit, and fresh levels, of other text Sokobans.
+def _measure_peers(rounds: int) -> Iterator[Row]:
+    """Yield the rows of other text Sokobans: steps on one level without a turn limit, and level generation.
 
-    Both keep text and state of their own; neither is reset while its steps are timed.
+    No system is reset while its steps are timed.
     """
     lake = gym.make("FrozenLake-v1")
 
@@ -111,7 +123,7 @@ def _peers(rounds: int) -> Iterator[Row]:
         theirs, ours, fresh = paired([frozen_lake, steps, levels], rounds)
         beside = f"FrozenLake-v1 {statistics.median(theirs) * 1e6:.1f} µs"
         yield Row(f"{name} step", ratio(theirs, ours), "x", None, True, beside)
-        yield Row(f"{name} level made", statistics.median(fresh) * 1e3, "ms", None, False)
+        yield Row(f"{name} level generation", statistics.median(fresh) * 1e3, "ms", None, False)
 
 
 def _gem() -> tuple[Callable[[], int], Callable[[], int]]:

@@ -1,4 +1,4 @@
-"""Step, fork and reset speed of a world, against Gymnasium's raw FrozenLake-v1 in the same run."""
+"""Benchmark of an environment's steps, forks and resets against Gymnasium's FrozenLake-v1 in the same run."""
 
 from __future__ import annotations
 
@@ -19,42 +19,45 @@ _FORKS = 20_000
 def env_rows(
     name: str, *, rounds: int, step_bar: float, fork_bar: float = 5.0, label: str = "", **kwargs: Any
 ) -> Iterator[Row]:
-    """A world's step ratio, its fork time, and its ratio with everything else that random play needs.
+    """Yield three rows of an environment: steps, forks, and a random policy.
 
-    The first row is `env.step` alone: random episodes of 64 tasks, recorded and then replayed from snapshots,
-    against raw FrozenLake-v1 stepped through the same `gym.make`. The last row is random play from nothing:
-    choosing among the legal actions, and a reset to a task never seen before at each end of an episode.
+    * Steps: `env.step` alone, in random episodes of 64 tasks that are recorded and then replayed from snapshots,
+      as a ratio to the steps of FrozenLake-v1 through the same `gym.make`.
+    * Forks: `snapshot` and `restore` together, in microseconds.
+    * Random policy: steps with the choice among the admissible actions, and with a reset to a new task at the end
+      of each episode, as a ratio to FrozenLake-v1 with resets.
 
     Args:
         name: Gymnasium id.
-        rounds: paired rounds; medians are reported.
-        step_bar: least step ratio.
-        fork_bar: most microseconds for snapshot and restore together.
-        label: told beside the id.
-        kwargs: options of the world.
+        rounds: Number of paired measurements; medians are reported.
+        step_bar: Target of the step ratio (a minimum).
+        fork_bar: Target of the fork time in microseconds (a maximum).
+        label: Label after the id, to tell configurations of an environment apart.
+        kwargs: Keyword arguments of the environment.
     """
     what = f"{name} {label}".rstrip()
     lake = gym.make("FrozenLake-v1")
-    bare, played, ours, forks, play = paired(
+    lake_steps, lake_episodes, steps, forks, episodes = paired(
         [
-            _lake(lake, resets=False),
-            _lake(lake, resets=True),
-            _replay(gym.make(name, **kwargs)),
-            _forks(gym.make(name, **kwargs)),
-            _random_play(gym.make(name, **kwargs)),
+            _step_lake(lake, resets=False),
+            _step_lake(lake, resets=True),
+            _replay_episodes(gym.make(name, **kwargs)),
+            _fork(gym.make(name, **kwargs)),
+            _run_random_policy(gym.make(name, **kwargs)),
         ],
         rounds,
     )
-    yield Row(f"{what} step", ratio(bare, ours), "x", step_bar, True, _beside(bare, ours))
+    yield Row(f"{what} step", ratio(lake_steps, steps), "x", step_bar, True, _compare(lake_steps, steps))
     yield Row(f"{what} snapshot + restore", statistics.median(forks) * 1e6, "µs", fork_bar, False)
-    yield Row(f"{what} random play, new tasks", ratio(played, play), "x", None, True, _beside(played, play))
+    factor = ratio(lake_episodes, episodes)
+    yield Row(f"{what} random policy, new tasks", factor, "x", None, True, _compare(lake_episodes, episodes))
 
 
-def _beside(theirs: list[float], ours: list[float]) -> str:
+def _compare(theirs: list[float], ours: list[float]) -> str:
     return f"FrozenLake-v1 {statistics.median(theirs) * 1e6:.1f} µs, ours {statistics.median(ours) * 1e6:.1f} µs"
 
 
-def _lake(env: gym.Env[Any, Any], resets: bool) -> Callable[[], int]:
+def _step_lake(env: gym.Env[Any, Any], resets: bool) -> Callable[[], int]:
     rng = random.Random(0)
     actions = [rng.randrange(4) for _ in range(1000)]
     raw: Any = env.unwrapped
@@ -66,13 +69,13 @@ def _lake(env: gym.Env[Any, Any], resets: bool) -> Callable[[], int]:
             if resets and (terminated or truncated):
                 env.reset()
             elif terminated:
-                raw.s = 0  # what a reset would do, at no cost
+                raw.s = 0  # Back to the start without the cost of a reset.
         return _STEPS
 
     return run
 
 
-def _replay(env: gym.Env[Any, Any]) -> Callable[[], int]:
+def _replay_episodes(env: gym.Env[Any, Any]) -> Callable[[], int]:
     text_env: Any = env.unwrapped
     rng = random.Random(0)
     episodes: list[tuple[Any, list[str]]] = []
@@ -99,7 +102,7 @@ def _replay(env: gym.Env[Any, Any]) -> Callable[[], int]:
     return run
 
 
-def _random_play(env: gym.Env[Any, Any]) -> Callable[[], int]:
+def _run_random_policy(env: gym.Env[Any, Any]) -> Callable[[], int]:
     text_env: Any = env.unwrapped
     rng = random.Random(0)
 
@@ -115,7 +118,7 @@ def _random_play(env: gym.Env[Any, Any]) -> Callable[[], int]:
     return run
 
 
-def _forks(env: gym.Env[Any, Any]) -> Callable[[], int]:
+def _fork(env: gym.Env[Any, Any]) -> Callable[[], int]:
     text_env: Any = env.unwrapped
 
     def run() -> int:

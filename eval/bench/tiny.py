@@ -1,6 +1,6 @@
-"""A tiny language model made on the spot: what benchmarks and tests of engines run on, without a download.
+"""Tiny random language model for benchmarks and tests, generated without a download.
 
-Its weights are random: it talks nonsense, at the cost structure of a real model.
+Its text is meaningless, but its architecture and tokenizer are those of a real model.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ wall, and you cannot pull a box. The answer should be a sequence of actions, lik
 #### _ P X O the possible actions are Left, Down, Right, Up. You have 5 actions left. Always output: <think> [Your
 thoughts] </think> <answer> [your answer] </answer> with no extra text. Strictly follow this format. Reward: 0.1
 Thought: I need to find the keys, then go to the desk. Action: go to desk 1. On the desk 1, you see a pencil 2."""
+"""Training text of the tokenizer."""
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
@@ -23,14 +24,14 @@ def make_tiny_model(folder: Path, seed: int = 0, hidden: int = 128, layers: int 
     """Write a random Qwen2-architecture model with a byte-level BPE tokenizer and ChatML to `folder`.
 
     Args:
-        folder: made if missing.
-        seed: of the weights.
-        hidden: width, a multiple of 32; 128 with two layers gives about 0.36M parameters.
-        layers: number of layers.
-        context: longest sequence in tokens.
+        folder: Folder of the model; created if absent.
+        seed: Seed of the weights.
+        hidden: Hidden size, a multiple of 32; 128 with two layers gives about 0.36M parameters.
+        layers: Number of layers.
+        context: Context window in tokens.
 
     Returns:
-        `folder`, loadable with `AutoModelForCausalLM` and `AutoTokenizer`.
+        `folder`, which can be loaded with `AutoModelForCausalLM` and `AutoTokenizer`.
     """
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -64,7 +65,7 @@ def make_tiny_model(folder: Path, seed: int = 0, hidden: int = 128, layers: int 
         num_key_value_heads=max(hidden // 64, 1),
         max_position_embeddings=context,
         tie_word_embeddings=True,
-        initializer_range=0.1,  # wide enough that replies are not one token repeated
+        initializer_range=0.1,  # Large enough that replies do not repeat one token.
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,

@@ -1,8 +1,8 @@
-"""WebShop's speed and memory, beside what the original's text environment takes.
+"""Benchmark of WebShop's speed and memory against the original text environment.
 
-The original needs Java, PyTorch and a spaCy model, so its figures are quoted: process CPU time over the
-1,000-product set (princeton-nlp/WebShop, pyserini 1.6 on Java 21, spaCy left out, which favours it; ± 20 %). With
-`peers` and the extra `lucene`, Lucene's own search runs beside ours in the same rounds.
+The original requires Java, PyTorch and a spaCy model, so the baseline is recorded: process CPU time on the
+1,000-product set (princeton-nlp/WebShop, pyserini 1.6 on Java 21, without spaCy, which favors it; ± 20 %). With
+`peers` and the extra `lucene`, Lucene's search is measured in the same rounds as ours.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from ...envs.webshop.generator import generate_products
 from ...envs.webshop.search import SearchEngine, make_engine
 from ...envs.webshop.shop import open_shop
 from .row import Row, paired, ratio
-from .webshop_crowd import crowd, serving
+from .webshop_load import serve_shop, simulate_customers
 
 ORIGINAL_START = 8.5  # CPU seconds
-ORIGINAL_STEPS = 74.0  # a CPU second, scripted episodes
-ORIGINAL_SEARCH = 3.2e-3  # CPU seconds, Lucene alone
+ORIGINAL_STEPS = 74.0  # per CPU second, in scripted episodes
+ORIGINAL_SEARCH = 3.2e-3  # CPU seconds, Lucene only
 
 _CHILD = """
 import json, pathlib, re, sys, time
@@ -44,32 +44,32 @@ for i, env in enumerate(envs):
     env.reset(seed=i)
     for action in env.expert_actions() if len(envs) > 1 else ():
         env.step(action)
-# Not getrusage: its peak counts the parent process, which was this one before it became Python.
+# Not getrusage: its peak includes the memory of the parent before the child executed Python.
 peak = int(re.search(r"VmHWM:\\s+(\\d+)", pathlib.Path("/proc/self/status").read_text())[1])
 print(json.dumps({"cpu": time.process_time(), "peak": peak / 1024}))
 """
 
 
-def _child(options: dict[str, Any], count: int = 1) -> dict[str, float]:
-    """CPU seconds and peak megabytes of a fresh process that makes so many environments."""
+def _run_child(options: dict[str, Any], count: int = 1) -> dict[str, float]:
+    """Return CPU seconds (`cpu`) and peak megabytes (`peak`) of a new process that makes `count` environments."""
     command = [sys.executable, "-c", _CHILD, json.dumps(options), str(count)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     figures: dict[str, float] = json.loads(done.stdout)
     return figures
 
 
-def _scripted(env: WebShop, episodes: int) -> Callable[[], int]:
-    """The expert's episodes, planned beforehand so that the world alone is measured; each call plays others."""
+def _make_episodes(env: WebShop, episodes: int) -> Callable[[], int]:
+    """Return a workload that plays the next `episodes` expert episodes, which are planned beforehand."""
     scripts: list[tuple[str, list[str]]] = []
     for index in range(0, len(env.tasks), max(1, len(env.tasks) // (episodes * 8))):
         env.reset(options={"task": index})
         scripts.append((env.task, env.expert_actions() or []))
-    turns = itertools.cycle(scripts)
+    endless = itertools.cycle(scripts)
 
     def run() -> int:
         steps = 0
-        env.shop.clear_search_cache()  # Cached results of planning would distort the measurement.
-        for task, actions in itertools.islice(turns, episodes):
+        env.shop.clear_search_cache()  # Clear the search results that planning has cached.
+        for task, actions in itertools.islice(endless, episodes):
             env.reset(options={"task": task})
             for action in actions:
                 env.step(action)
@@ -79,7 +79,7 @@ def _scripted(env: WebShop, episodes: int) -> Callable[[], int]:
     return run
 
 
-def _searches(find: SearchEngine, queries: list[str]) -> Callable[[], int]:
+def _make_searches(find: SearchEngine, queries: list[str]) -> Callable[[], int]:
     def run() -> int:
         for query in queries:
             find(query, 50)
@@ -89,63 +89,63 @@ def _searches(find: SearchEngine, queries: list[str]) -> Callable[[], int]:
 
 
 def measure(peers: bool = False, rounds: int = 5, large: bool = True) -> Iterator[Row]:
-    """Start, steps, searches and memory over 1,000 products, then a catalog of 100,000.
+    """Yield the rows of WebShop: start, steps, searches and memory with 1,000 products, then with 100,000.
 
-    Real data is used where `ARBORETUM_DATA` names it, else as many generated products.
+    The products are those of `ARBORETUM_DATA`, or generated ones without it.
 
     Args:
-        peers: measure Lucene beside the search, if the extra `lucene` is installed.
-        rounds: repetitions of each measurement.
-        large: also generate and open 100,000 products (about half a minute, 300 MB of disk).
+        peers: Also measure Lucene, if the extra `lucene` is installed.
+        rounds: Number of paired measurements; medians are reported.
+        large: Also generate and open 100,000 products (about half a minute, 300 MB of disk).
     """
     thousand: dict[str, Any] = {"num_products": 1000, "tagger": "letters"}
-    env = WebShop(**thousand)  # fills the cache: what is measured is the start from then on
-    starts = [_child(thousand)["cpu"] for _ in range(rounds)]
-    beside = f"original {ORIGINAL_START} s CPU (quoted)"
+    env = WebShop(**thousand)  # Fill the cache, so that later starts are measured.
+    starts = [_run_child(thousand)["cpu"] for _ in range(rounds)]
+    beside = f"original {ORIGINAL_START} s CPU (recorded)"
     yield Row("WebShop start, 1,000 products", statistics.median(starts), "s", 0.4, False, beside)
 
-    steps = [1 / seconds for (seconds,) in zip(*paired([_scripted(env, 150)], rounds), strict=True)]
-    beside = f"original {ORIGINAL_STEPS:.0f} steps a CPU second (quoted); ours {statistics.median(steps):.0f}"
+    steps = [1 / seconds for (seconds,) in zip(*paired([_make_episodes(env, 150)], rounds), strict=True)]
+    beside = f"original {ORIGINAL_STEPS:.0f} steps per CPU second (recorded); ours {statistics.median(steps):.0f}"
     yield Row("WebShop scripted steps", statistics.median(steps) / ORIGINAL_STEPS, "x", 50, True, beside)
 
     queries = [env.shop.goal(i).words.lower() for i in range(0, len(env.shop.goals), len(env.shop.goals) // 150)]
-    contenders = [_searches(make_engine("bm25", env.shop.catalog), queries)]
+    contenders = [_make_searches(make_engine("bm25", env.shop.catalog), queries)]
     if peers:
-        with contextlib.suppress(ConfigurationError):  # the extra is not installed
-            contenders.append(_searches(make_engine("lucene", env.shop.catalog), queries))
+        with contextlib.suppress(ConfigurationError):  # The extra may not be installed.
+            contenders.append(_make_searches(make_engine("lucene", env.shop.catalog), queries))
     for run in contenders:
-        run()  # warm: Java compiles what it runs often
+        run()  # Warm-up, after which Java has compiled the search.
     ours, *theirs = paired(contenders, rounds)
     own = statistics.median(ours)
-    beside = f"Lucene in the original {ORIGINAL_SEARCH * 1e3} ms CPU (quoted); ours {own * 1e3:.3f} ms"
-    yield Row("WebShop search alone", ORIGINAL_SEARCH / own, "x", 10, True, beside)
+    beside = f"Lucene in the original {ORIGINAL_SEARCH * 1e3} ms CPU (recorded); ours {own * 1e3:.3f} ms"
+    yield Row("WebShop search", ORIGINAL_SEARCH / own, "x", 10, True, beside)
     if theirs:
         beside = f"Lucene in this process {statistics.median(theirs[0]) * 1e3:.3f} ms CPU"
-        yield Row("WebShop search alone, paired", ratio(theirs[0], ours), "x", None, True, beside)
+        yield Row("WebShop search, paired with Lucene", ratio(theirs[0], ours), "x", None, True, beside)
 
-    beside = "original about 900 MB each process (quoted)"
-    yield Row("WebShop 64 environments, peak", _child(thousand, 64)["peak"], "MB", 150, False, beside)
-    yield from _server()
+    beside = "original about 900 MB per process (recorded)"
+    yield Row("WebShop 64 environments, peak", _run_child(thousand, 64)["peak"], "MB", 150, False, beside)
+    yield from _server_rows()
     if large:
-        yield from _hundred_thousand()
+        yield from _large_catalog_rows()
 
 
-def _server() -> Iterator[Row]:
+def _server_rows() -> Iterator[Row]:
     if not all(importlib.util.find_spec(name) for name in ("flask", "waitress")):
         return
-    environment = os.environ.pop("ARBORETUM_DATA", None)  # goals of the generated shop can all be met
+    data = os.environ.pop("ARBORETUM_DATA", None)  # Every goal of the generated shop can reach the full score.
     try:
-        with serving(tagger="letters") as address:
-            times = crowd(address, open_shop(tagger="letters"), customers=50)
+        with serve_shop(tagger="letters") as address:
+            times = simulate_customers(address, open_shop(tagger="letters"), customers=50)
     finally:
-        if environment is not None:
-            os.environ["ARBORETUM_DATA"] = environment
-    beside = f"p50 {statistics.median(times) * 1e3:.0f} ms over {len(times)} answers, customers on the same cores"
+        if data is not None:
+            os.environ["ARBORETUM_DATA"] = data
+    beside = f"p50 {statistics.median(times) * 1e3:.0f} ms of {len(times)} responses, clients on the same cores"
     p95 = statistics.quantiles(times, n=20)[18] * 1e3
     yield Row("WebShop server, 50 customers, p95", p95, "ms", 100, False, beside)
 
 
-def _hundred_thousand() -> Iterator[Row]:
+def _large_catalog_rows() -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="arboretum-bench-") as scratch:
         data = Path(scratch) / "data"
         write_data_files(generate_products(100_000), data)
@@ -153,7 +153,7 @@ def _hundred_thousand() -> Iterator[Row]:
         cache = os.environ.get("ARBORETUM_CACHE")
         os.environ["ARBORETUM_CACHE"] = str(Path(scratch) / "cache")
         try:
-            first, second = _child(options), _child(options)
+            first, second = _run_child(options), _run_child(options)
             size = sum(path.stat().st_size for path in data.iterdir()) / 2**20
             beside = f"{size:.0f} MB of JSON, {first['cpu']:.1f} s CPU"
             yield Row("WebShop first load of 100,000, peak", first["peak"], "MB", None, False, beside)

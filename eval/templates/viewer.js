@@ -13,9 +13,9 @@ async function unpack(cell) {
   return unpacked.get(cell);
 }
 function fill(select, values, labels) {
-  const before = select.value;
+  const previous = select.value;
   select.replaceChildren(...values.map((v, i) => { const o = document.createElement("option"); o.value = v; o.textContent = labels ? labels[i] : v; return o; }));
-  if (values.map(String).includes(before)) select.value = before;
+  if (values.map(String).includes(previous)) select.value = previous;
 }
 const unique = list => [...new Set(list)];
 function tag(text, kind) { const s = document.createElement("span"); s.className = "tag " + (kind || ""); s.textContent = text; return s; }
@@ -25,7 +25,7 @@ function pickEntry() { fill($("agent"), unique(cells.filter(c => c.dataset.entry
 async function pickAgent() {
   const cell = cells.find(c => c.dataset.entry === $("entry").value && c.dataset.agent === $("agent").value);
   episodes = cell ? await unpack(cell) : [];
-  $("note").textContent = cell && cell.dataset.total !== cell.dataset.shown ? `The first ${cell.dataset.shown} of ${cell.dataset.total} episodes; the others are in episodes.jsonl.` : "";
+  $("note").textContent = cell && cell.dataset.total !== cell.dataset.shown ? `The first ${cell.dataset.shown} of ${cell.dataset.total} episodes; episodes.jsonl holds all of them.` : "";
   pickOutcome();
 }
 function pickOutcome() {
@@ -39,13 +39,13 @@ function draw() {
   const e = shown[+$("task").value];
   for (const id of ["verdict", "moves"]) $(id).replaceChildren();
   $("reply").hidden = $("tokens").hidden = true; $("thought").textContent = ""; $("slider").value = turn;
-  if (!e) { $("observation").textContent = "No episode of this kind."; $("place").textContent = ""; $("back").disabled = $("forth").disabled = true; return; }
+  if (!e) { $("observation").textContent = "No episode with this outcome."; $("position").textContent = ""; $("previous").disabled = $("next").disabled = true; return; }
   const last = turn === e.turns.length, t = e.turns[turn];
-  $("place").textContent = last ? "end" : `${turn + 1} / ${e.turns.length}`;
-  $("back").disabled = turn === 0; $("forth").disabled = last;
+  $("position").textContent = last ? "end" : `${turn + 1} / ${e.turns.length}`;
+  $("previous").disabled = turn === 0; $("next").disabled = last;
   const ret = e.turns.flatMap(x => x.moves).reduce((sum, m) => sum + m.reward, 0);
-  $("verdict").append(tag(e.error ? "broken off" : e.success ? "solved" : "not solved", e.success && !e.error ? "good" : "bad"), tag(`return ${ret.toFixed(2)}`), tag(`seed ${e.seed}`));
-  if (e.truncated) $("verdict").append(tag("cut off by a limit", "bad"));
+  $("verdict").append(tag(e.error ? "error" : e.success ? "solved" : "not solved", e.success && !e.error ? "good" : "bad"), tag(`return ${ret.toFixed(2)}`), tag(`seed ${e.seed}`));
+  if (e.truncated) $("verdict").append(tag("truncated by a limit", "bad"));
   for (const [k, v] of Object.entries(e.details)) $("verdict").append(tag(`${k}: ${v}`));
   if (e.error && last) $("verdict").append(tag(e.error, "bad"));
   $("observation").textContent = last ? e.final_observation : t.observation;
@@ -63,7 +63,7 @@ function draw() {
 }
 function go(to) { const e = shown[+$("task").value]; if (e) { turn = Math.max(0, Math.min(e.turns.length, to)); draw(); } }
 $("entry").onchange = pickEntry; $("agent").onchange = pickAgent; $("outcome").onchange = pickOutcome; $("task").onchange = pickTask;
-$("slider").oninput = () => go(+$("slider").value); $("back").onclick = () => go(turn - 1); $("forth").onclick = () => go(turn + 1);
+$("slider").oninput = () => go(+$("slider").value); $("previous").onclick = () => go(turn - 1); $("next").onclick = () => go(turn + 1);
 document.addEventListener("keydown", ev => { if (/SELECT|INPUT/.test(ev.target.tagName)) return; if (ev.key === "ArrowLeft") go(turn - 1); if (ev.key === "ArrowRight") go(turn + 1); });
 fill($("entry"), unique(cells.map(c => c.dataset.entry)));
 $("second").hidden = unique(cells.map(c => c.dataset.agent)).length < 2;

@@ -106,7 +106,7 @@ def test_evaluation_with_a_model_is_resumed_without_repetition(tiny_model: Path,
     assert len(lines) == 4 * 9  # random, expert, think, reflexion
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert any("sampled tokens" in note for note in summary["notes"])
-    assert any("is told by the world whether it succeeded" in note for note in summary["notes"])
+    assert any("uses the success label of each episode" in note for note in summary["notes"])
 
 
 def test_evaluation_whose_server_dies_is_resumed_from_finished_episodes(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_evaluation_whose_server_dies_is_resumed_from_finished_episodes(tmp_path
     import socket
 
     from arboretum.eval.agents import open_agents
-    from arboretum.eval.bench.endpoint import in_a_process
+    from arboretum.eval.bench.endpoint import run_in_process
     from arboretum.eval.evaluate import evaluate
 
     with socket.socket() as free:
@@ -134,7 +134,7 @@ def test_evaluation_whose_server_dies_is_resumed_from_finished_episodes(tmp_path
             return evaluate(str(suite), agents, out=out, references=False, in_flight=in_flight, console=console)
 
     with Path(os.devnull).open("w") as sink:
-        with in_a_process(delay=0.1, port=port) as (_, process):
+        with run_in_process(delay=0.1, port=port) as (_, process):
             killer = threading.Timer(1.2, process.kill)
             killer.start()
             assert run(sink, in_flight=4) == 1
@@ -142,7 +142,7 @@ def test_evaluation_whose_server_dies_is_resumed_from_finished_episodes(tmp_path
         finished = [json.loads(line) for line in (out / "episodes.jsonl").read_text().splitlines()]
         complete = [record["task"] for record in finished if record["error"] is None]
         assert 0 < len(complete) < 40
-        with in_a_process(delay=0.0, port=port):
+        with run_in_process(delay=0.0, port=port):
             assert run(sink, in_flight=8) == 0
     records = [json.loads(line) for line in (out / "episodes.jsonl").read_text().splitlines()]
     assert records[: len(finished)] == finished

@@ -17,7 +17,7 @@ from arboretum.agents.base import Stop
 from arboretum.agents.engines.base import Completion, Message, Request, Sampling, Usage
 from arboretum.agents.engines.cost import CostLimit, Prices
 from arboretum.agents.engines.openai import OpenAIEngine
-from arboretum.eval.bench.endpoint import Deed, Endpoint, usual_reply
+from arboretum.eval.bench.endpoint import Endpoint, ScriptedResponse, default_completion
 
 Make = Callable[..., OpenAIEngine]
 
@@ -32,8 +32,8 @@ def answer(engine: OpenAIEngine, request: Request | None = None) -> Completion:
     return completion
 
 
-def says(text: str, **choice: Any) -> Deed:
-    return Deed(body=usual_reply({"messages": []}, text, **choice))
+def says(text: str, **choice: Any) -> ScriptedResponse:
+    return ScriptedResponse(body=default_completion({"messages": []}, text, **choice))
 
 
 # ---------------------------------------------------------------------- cache
@@ -89,7 +89,7 @@ def test_identical_request_in_a_conversation_is_another_sample(
 
 
 def test_errors_are_not_cached_and_engines_share_the_file(endpoint: Endpoint, make: Make, tmp_path: Path) -> None:
-    endpoint.script.append(Deed(status=400, body=b"bad"))
+    endpoint.script.append(ScriptedResponse(status=400, body=b"bad"))
     one, two = make(cache=tmp_path / "c.sqlite"), make(cache=tmp_path / "c.sqlite")
     assert answer(one).finish == "error"
     assert answer(two).finish == "stop"
@@ -118,13 +118,13 @@ def test_cost_of_a_reply_matches_manual_calculation() -> None:
 
 
 def test_cost_is_reported_in_usage(endpoint: Endpoint, make: Make) -> None:
-    body = usual_reply({"messages": []}, "a b c")
+    body = default_completion({"messages": []}, "a b c")
     body["usage"] = {
         "prompt_tokens": 1000,
         "completion_tokens": 10,
         "prompt_tokens_details": {"cached_tokens": 600},
     }
-    endpoint.script.append(Deed(body=body))
+    endpoint.script.append(ScriptedResponse(body=body))
     engine = make(prices={"input": 2, "cached": 1, "output": 10})
     completion = answer(engine)
     assert completion.usage == Usage(1000, 600, 10, pytest.approx((400 * 2 + 600 * 1 + 10 * 10) / 1e6))
@@ -133,9 +133,9 @@ def test_cost_is_reported_in_usage(endpoint: Endpoint, make: Make) -> None:
 
 def test_cost_limit_holds_and_requests_in_progress_are_returned(endpoint: Endpoint, make: Make) -> None:
     endpoint.delay = 0.01
-    body = usual_reply({"messages": []}, "x")
+    body = default_completion({"messages": []}, "x")
     body["usage"] = {"prompt_tokens": 10, "completion_tokens": 100}
-    endpoint.script.extend([Deed(body=body)] * 500)
+    endpoint.script.extend([ScriptedResponse(body=body)] * 500)
     engine = make(prices={"input": 0, "output": 1e4}, cost_limit=50.5, concurrency=8)  # a reply costs 1, at most 4
     for n in range(100):
         engine.submit(ask(str(n)))
@@ -154,8 +154,8 @@ def test_cost_limit_holds_and_requests_in_progress_are_returned(endpoint: Endpoi
 
 
 def test_reply_without_usage_is_charged_its_maximum_cost(endpoint: Endpoint, make: Make) -> None:
-    body = usual_reply({"messages": []}, "x")
+    body = default_completion({"messages": []}, "x")
     del body["usage"]
-    endpoint.script.append(Deed(body=body))
+    endpoint.script.append(ScriptedResponse(body=body))
     engine = make(prices={"input": 0, "output": 1e6}, cost_limit=1000)
     assert answer(engine, ask(max_tokens=7)).usage.cost == 7

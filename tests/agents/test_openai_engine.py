@@ -22,7 +22,7 @@ from arboretum.agents.engines.base import Completion, Message, Request, Sampling
 from arboretum.agents.engines.openai import OpenAIEngine, cut_at_stop, missing_closing_tag
 from arboretum.agents.engines.registry import make_engine
 from arboretum.envs.errors import ConfigurationError, DataError
-from arboretum.eval.bench.endpoint import Deed, Endpoint, in_a_process, usual_reply
+from arboretum.eval.bench.endpoint import Endpoint, ScriptedResponse, default_completion, run_in_process
 
 Make = Callable[..., OpenAIEngine]
 
@@ -37,8 +37,8 @@ def answer(engine: OpenAIEngine, request: Request | None = None) -> Completion:
     return completion
 
 
-def says(text: str, **choice: Any) -> Deed:
-    return Deed(body=usual_reply({"messages": []}, text, **choice))
+def says(text: str, **choice: Any) -> ScriptedResponse:
+    return ScriptedResponse(body=default_completion({"messages": []}, text, **choice))
 
 
 # ---------------------------------------------------------------------- requests and replies
@@ -70,7 +70,7 @@ def test_request_and_reply_match_the_chat_completions_format(endpoint: Endpoint,
 
 
 @pytest.mark.parametrize(
-    ("deed", "stop", "text", "finish"),
+    ("response", "stop", "text", "finish"),
     [
         (says("x", stop_reason="</a>"), ("</a>",), "x</a>", "stop"),  # vLLM reports the stop text
         (says("x", matched_stop="\nObs"), ("\nObs", "!"), "x\nObs", "stop"),  # SGLang reports the stop text
@@ -86,9 +86,9 @@ def test_request_and_reply_match_the_chat_completions_format(endpoint: Endpoint,
     ],
 )
 def test_reply_ends_with_its_stop_text(
-    endpoint: Endpoint, make: Make, deed: Deed, stop: tuple[str, ...], text: str, finish: str
+    endpoint: Endpoint, make: Make, response: ScriptedResponse, stop: tuple[str, ...], text: str, finish: str
 ) -> None:
-    endpoint.script.append(deed)
+    endpoint.script.append(response)
     completion = answer(make(), ask(stop=stop))
     assert (completion.text, completion.finish) == (text, finish)
 
@@ -170,11 +170,11 @@ def test_concurrency_is_bounded_and_all_requests_are_answered(endpoint: Endpoint
     while len(got) < 40:
         got |= dict(engine.collect())
     assert set(got) == {str(n) for n in range(40)}
-    assert endpoint.busiest == 4
+    assert endpoint.peak_active == 4
 
 
 def test_slow_reply_does_not_delay_the_others(endpoint: Endpoint, make: Make) -> None:
-    endpoint.script.append(Deed(delay=1.0))
+    endpoint.script.append(ScriptedResponse(delay=1.0))
     engine = make()
     engine.submit(ask("slow"))
     while not endpoint.requests:
@@ -196,7 +196,7 @@ def test_second_request_of_a_conversation_and_empty_collect_are_errors(endpoint:
 
 
 def test_released_conversation_is_dropped(endpoint: Endpoint, make: Make) -> None:
-    endpoint.script.append(Deed(delay=30))
+    endpoint.script.append(ScriptedResponse(delay=30))
     engine = make(concurrency=1)
     engine.submit(ask("a"))
     engine.submit(ask("b"))
@@ -215,7 +215,7 @@ def test_released_conversation_is_dropped(endpoint: Endpoint, make: Make) -> Non
 
 
 def test_close_cancels_pending_requests(endpoint: Endpoint, make: Make) -> None:
-    endpoint.script.extend([Deed(delay=30)] * 3)
+    endpoint.script.extend([ScriptedResponse(delay=30)] * 3)
     engine = make()
     for name in "abc":
         engine.submit(ask(name))
@@ -242,7 +242,7 @@ def test_close_cancels_pending_requests(endpoint: Endpoint, make: Make) -> None:
 
 
 def test_requests_survive_a_restart_of_the_server(make: Make) -> None:
-    with in_a_process(delay=0.05) as (url, process):
+    with run_in_process(delay=0.05) as (url, process):
         engine = make(base_url=url, attempts=4)
         assert answer(engine).finish == "stop"
         process.send_signal(signal.SIGSTOP)  # so that the requests are certainly in progress
@@ -251,7 +251,7 @@ def test_requests_survive_a_restart_of_the_server(make: Make) -> None:
         time.sleep(0.3)
         process.kill()
     port = int(url.rsplit(":", 1)[1].removesuffix("/v1"))
-    with in_a_process(port=port):
+    with run_in_process(port=port):
         got: dict[str, Completion] = {}
         while len(got) < 5:
             got |= dict(engine.collect())

@@ -18,7 +18,7 @@ from arboretum.agents.base import Stop
 from arboretum.agents.engines.base import Completion, Message, Request, Sampling
 from arboretum.agents.engines.faults import parse_duration, requested_wait, unsupported_option
 from arboretum.agents.engines.openai import OpenAIEngine
-from arboretum.eval.bench.endpoint import Deed, Endpoint, usual_reply
+from arboretum.eval.bench.endpoint import Endpoint, ScriptedResponse, default_completion
 
 Make = Callable[..., OpenAIEngine]
 
@@ -33,25 +33,25 @@ def answer(engine: OpenAIEngine, request: Request | None = None) -> Completion:
     return completion
 
 
-def says(text: str, **choice: Any) -> Deed:
-    return Deed(body=usual_reply({"messages": []}, text, **choice))
+def says(text: str, **choice: Any) -> ScriptedResponse:
+    return ScriptedResponse(body=default_completion({"messages": []}, text, **choice))
 
 
 # ---------------------------------------------------------------------- transient failures
 
 
 FAILURES = {
-    "status 500": Deed(status=500, body=b"oops"),
-    "status 503": Deed(status=503, body={"error": {"message": "overloaded"}}),
-    "garbage": Deed(body=b"<html>gateway</html>"),
-    "truncated JSON": Deed(body=b'{"choices": [{"mess'),
-    "no choices": Deed(body={"choices": []}),
-    "no message": Deed(body={"choices": [{}]}),
-    "a list": Deed(body=b"[1, 2]"),
-    "an error in a success": Deed(body={"error": {"message": "provider is down"}}),
+    "status 500": ScriptedResponse(status=500, body=b"oops"),
+    "status 503": ScriptedResponse(status=503, body={"error": {"message": "overloaded"}}),
+    "garbage": ScriptedResponse(body=b"<html>gateway</html>"),
+    "truncated JSON": ScriptedResponse(body=b'{"choices": [{"mess'),
+    "no choices": ScriptedResponse(body={"choices": []}),
+    "no message": ScriptedResponse(body={"choices": [{}]}),
+    "a list": ScriptedResponse(body=b"[1, 2]"),
+    "an error in a success": ScriptedResponse(body={"error": {"message": "provider is down"}}),
     "text of the wrong type": says("", message={"content": 3}),
-    "cut off in the middle": Deed(keep=20),
-    "connection reset": Deed(reset=True),
+    "cut off in the middle": ScriptedResponse(close_after=20),
+    "connection reset": ScriptedResponse(reset=True),
 }
 
 
@@ -64,7 +64,7 @@ def test_transient_failure_is_retried(endpoint: Endpoint, make: Make, failure: s
 
 
 def test_hanging_and_dripping_responses_time_out(endpoint: Endpoint, make: Make) -> None:
-    endpoint.script.extend([Deed(delay=30), Deed(drip=0.05)])
+    endpoint.script.extend([ScriptedResponse(delay=30), ScriptedResponse(byte_delay=0.05)])
     engine = make(timeout=0.5)
     start = time.perf_counter()
     assert answer(engine).finish == "stop"
@@ -81,7 +81,9 @@ def test_hanging_and_dripping_responses_time_out(endpoint: Endpoint, make: Make)
     ],
 )
 def test_rate_limit_delays_all_requests(endpoint: Endpoint, make: Make, headers: list[tuple[str, str]]) -> None:
-    endpoint.script.append(Deed(status=429, headers=tuple(headers), body={"error": {"message": "slow down"}}))
+    endpoint.script.append(
+        ScriptedResponse(status=429, headers=tuple(headers), body={"error": {"message": "slow down"}})
+    )
     engine = make()
     start = time.perf_counter()
     engine.submit(ask("a"))
@@ -98,7 +100,7 @@ def test_rate_limit_delays_all_requests(endpoint: Endpoint, make: Make, headers:
 
 
 def test_exhausted_attempts_give_an_error_completion(endpoint: Endpoint, make: Make) -> None:
-    endpoint.script.extend([Deed(status=500, body={"error": {"message": "the disk is full"}})] * 2)
+    endpoint.script.extend([ScriptedResponse(status=500, body={"error": {"message": "the disk is full"}})] * 2)
     completion = answer(make(attempts=2))
     assert (completion.text, completion.finish) == ("", "error")
     expected = f"{endpoint.url} failed 2 times in a row, at last with: status 500: the disk is full."
@@ -106,7 +108,7 @@ def test_exhausted_attempts_give_an_error_completion(endpoint: Endpoint, make: M
 
 
 def test_deadline_bounds_all_attempts_together(endpoint: Endpoint, make: Make) -> None:
-    endpoint.script.extend([Deed(delay=30)] * 9)
+    endpoint.script.extend([ScriptedResponse(delay=30)] * 9)
     start = time.perf_counter()
     completion = answer(make(timeout=0.4, deadline=1.5))
     assert completion.finish == "error" and completion.error is not None
@@ -117,7 +119,7 @@ def test_deadline_bounds_all_attempts_together(endpoint: Endpoint, make: Make) -
 
 
 def test_requested_wait_beyond_the_deadline_fails_at_once(endpoint: Endpoint, make: Make) -> None:
-    endpoint.script.append(Deed(status=429, headers=(("retry-after", "3600"),), body=b""))
+    endpoint.script.append(ScriptedResponse(status=429, headers=(("retry-after", "3600"),), body=b""))
     start = time.perf_counter()
     completion = answer(make(deadline=30))
     assert completion.error is not None and completion.error.endswith("the server requests a wait of 3600 s.")
@@ -125,7 +127,7 @@ def test_requested_wait_beyond_the_deadline_fails_at_once(endpoint: Endpoint, ma
 
 
 def test_rejected_request_is_not_retried(endpoint: Endpoint, make: Make) -> None:
-    endpoint.script.append(Deed(status=400, body={"error": {"message": "messages: too many images"}}))
+    endpoint.script.append(ScriptedResponse(status=400, body={"error": {"message": "messages: too many images"}}))
     engine = make()
     completion = answer(engine)
     assert completion.error is not None and "too many images" in completion.error
@@ -135,7 +137,7 @@ def test_rejected_request_is_not_retried(endpoint: Endpoint, make: Make) -> None
 
 def test_context_overflow_gives_an_empty_reply_of_finish_length(endpoint: Endpoint, make: Make) -> None:
     message = "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens."
-    endpoint.script.append(Deed(status=400, body={"error": {"message": message, "code": 400}}))
+    endpoint.script.append(ScriptedResponse(status=400, body={"error": {"message": message, "code": 400}}))
     assert answer(make()) == Completion("", "length")
 
 
@@ -143,7 +145,7 @@ def test_unsupported_options_are_omitted(endpoint: Endpoint, make: Make) -> None
     for name, hint in (("max_tokens", "Use 'max_completion_tokens' instead."), ("temperature", ""), ("stop", "")):
         message = f"Unsupported parameter: '{name}' is not supported with this model. {hint}"
         error = {"message": message, "param": name, "code": "unsupported_parameter"}
-        endpoint.script.append(Deed(status=400, body={"error": error}))
+        endpoint.script.append(ScriptedResponse(status=400, body={"error": error}))
     endpoint.script.append(says("one. two"))
     engine = make()
     assert answer(engine, ask(stop=(".",), temperature=0.5, max_tokens=7)).text == "one."
@@ -158,26 +160,29 @@ def test_unsupported_options_are_omitted(endpoint: Endpoint, make: Make) -> None
 
 
 @pytest.mark.parametrize(
-    ("deed", "hint"),
+    ("response", "hint"),
     [
         (
-            Deed(status=401, body={"error": {"message": "Incorrect API key provided: sec*et."}}),
+            ScriptedResponse(status=401, body={"error": {"message": "Incorrect API key provided: sec*et."}}),
             "Incorrect API key",
         ),
-        (Deed(status=402, body={"error": {"message": "no credit"}}), "no credit"),
-        (Deed(status=403, body={"error": {"message": "not in your country"}}), "not in your country"),
+        (ScriptedResponse(status=402, body={"error": {"message": "no credit"}}), "no credit"),
+        (ScriptedResponse(status=403, body={"error": {"message": "not in your country"}}), "not in your country"),
         (
-            Deed(status=404, body={"error": {"message": "The model `m` does not exist"}}),
+            ScriptedResponse(status=404, body={"error": {"message": "The model `m` does not exist"}}),
             "check the model's name",
         ),
-        (Deed(status=429, body={"error": {"message": "pay", "code": "insufficient_quota"}}), "account"),
-        (Deed(status=307, headers=(("location", "https://b.example/v1"),)), "https://b.example/v1"),
+        (
+            ScriptedResponse(status=429, body={"error": {"message": "pay", "code": "insufficient_quota"}}),
+            "account",
+        ),
+        (ScriptedResponse(status=307, headers=(("location", "https://b.example/v1"),)), "https://b.example/v1"),
     ],
 )
 def test_error_that_affects_all_requests_stops_at_once(
-    endpoint: Endpoint, make: Make, deed: Deed, hint: str
+    endpoint: Endpoint, make: Make, response: ScriptedResponse, hint: str
 ) -> None:
-    endpoint.script.extend([deed, *[Deed(delay=30)] * 2])
+    endpoint.script.extend([response, *[ScriptedResponse(delay=30)] * 2])
     engine = make(concurrency=3)
     start = time.perf_counter()
     for name in "abc":
@@ -194,7 +199,7 @@ def test_error_that_affects_all_requests_stops_at_once(
 
 
 def test_missing_model_after_a_first_answer_is_retried(endpoint: Endpoint, make: Make) -> None:
-    endpoint.script.extend([says("x"), Deed(status=404, body=b"loading")])
+    endpoint.script.extend([says("x"), ScriptedResponse(status=404, body=b"loading")])
     engine = make()
     assert answer(engine).text == "x"
     assert answer(engine).finish == "stop"

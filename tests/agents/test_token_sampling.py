@@ -13,8 +13,8 @@ from arboretum.agents.engines.base import Sampling
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
 transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'arboretum[lm]'")
 
-from arboretum.agents.engines.local.sampling import BatchSampling, draw_uniforms, sample_tokens  # noqa: E402
-from arboretum.agents.engines.local.stop import StopTextMatcher  # noqa: E402
+from arboretum.agents.engines.local.sampling import BatchSampling, draw_uniforms, sample_tokens
+from arboretum.agents.engines.local.stop import StopTextMatcher
 
 pytestmark = pytest.mark.heavy
 

@@ -15,7 +15,7 @@ from arboretum.envs.webshop.server import COOKIE, create_app, serve
 from arboretum.envs.webshop.session import Session
 from arboretum.envs.webshop.shop import Shop, open_shop
 from arboretum.envs.webshop.visits import Stop, Visits
-from arboretum.eval.bench.webshop_crowd import crowd, serving, shopping
+from arboretum.eval.bench.webshop_load import plan_requests, serve_shop, simulate_customers
 
 pytest.importorskip("flask")
 
@@ -36,7 +36,7 @@ def test_purchase_of_the_right_product_scores_1(shop: Shop, client: Any) -> None
     for goal in (0, 17, 230):
         page = client.get(f"/?goal={goal}", follow_redirects=True)
         assert shop.goal(goal).instruction_text in page.text.replace("&#39;", "'")
-        for method, path, form in shopping(shop, goal):
+        for method, path, form in plan_requests(shop, goal):
             page = client.open(page.request.path + path, method=method, data=form, follow_redirects=True)
             assert page.status_code == 200
         assert '<div id="reward" class="full"><pre>1.0</pre></div>' in page.text
@@ -178,7 +178,7 @@ def test_taken_or_invalid_port_is_rejected() -> None:
 @pytest.mark.heavy
 def test_fifty_concurrent_customers_reach_the_full_score(shop: Shop) -> None:
     """Every customer makes two purchases; `arboretum bench webshop` measures the latency."""
-    with serving(tagger="letters") as address:
+    with serve_shop(tagger="letters") as address:
         assert address[0] == "127.0.0.1"
-        times = crowd(address, shop, customers=50)
+        times = simulate_customers(address, shop, customers=50)
     assert len(times) > 50 * 2 * 8

@@ -1,10 +1,10 @@
-"""The retrieval benchmark runs and its rows say what they measured."""
+"""The retrieval benchmark and its generated passages."""
 
 from arboretum.eval.bench.passages import passages, questions
 from arboretum.eval.bench.retrieval import measure
 
 
-def test_rows_of_a_small_run():
+def test_small_run_yields_labeled_rows():
     rows = {row.what: row for row in measure(count=2000, build_passages=500, rounds=1)}
     names = " ".join(rows)
     assert "2,000 paragraphs" in names and "overhead" in names and "peak memory" in names
@@ -12,7 +12,7 @@ def test_rows_of_a_small_run():
     assert 20 < build.value < 2048 and build.reached
 
 
-def test_passages_are_reproducible_prefixes():
+def test_fewer_passages_are_a_prefix_of_more():
     few, more = list(passages(1500, seed=3)), list(passages(2500, seed=3))
     assert more[:1500] == few
     assert len({document.id for document in more}) == 2500

@@ -1,4 +1,4 @@
-"""The report in a real browser: it draws, it replays, and it takes all text as text."""
+"""The evaluation report: self-contained, escaped, and replayable step by step in a browser."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOSTILE = '<script>document.title="owned"</script><img src=x onerror="document.t
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report whose suite is named, and whose world speaks, like an attacker."""
+    """Report of a suite whose names and observations contain hostile markup."""
     from arboretum.envs.bandit import Bandit
 
     folder = tmp_path_factory.mktemp("report")
@@ -28,15 +28,15 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"  - {{name: 'A {HOSTILE.replace(chr(39), chr(39) * 2)}', env: TextBandit-v0, split: test}}\n"
         "  - {name: B, env: TextBanditRev-v0, split: test}\n"
     )
-    whole = Bandit._observe
+    observe = Bandit._observe
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Bandit, "_observe", lambda self: f"{whole(self)} {HOSTILE} </script>")
+        patch.setattr(Bandit, "_observe", lambda self: f"{observe(self)} {HOSTILE} </script>")
         with Path(os.devnull).open("w") as sink:
             evaluate(str(suite), [NamedAgent("random")], out=folder / "run", console=Console(file=sink))
     return folder / "run" / "report.html"
 
 
-def test_the_report_needs_no_network_and_escapes_what_it_quotes(page: Path) -> None:
+def test_report_needs_no_network_and_escapes_markup(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", text)
     assert "@import" not in text and "url(" not in text
@@ -45,7 +45,7 @@ def test_the_report_needs_no_network_and_escapes_what_it_quotes(page: Path) -> N
 
 
 @pytest.mark.heavy
-def test_any_episode_replays_step_by_step_in_a_browser(page: Path, browser: Any) -> None:
+def test_episode_replays_step_by_step_in_browser(page: Path, browser: Any) -> None:
     from selenium.webdriver.common.by import By
     from selenium.webdriver.support.ui import Select, WebDriverWait
 
@@ -60,17 +60,17 @@ def test_any_episode_replays_step_by_step_in_a_browser(page: Path, browser: Any)
     assert HOSTILE in text("observation")  # shown as text, not run
     assert browser.title == "bandits · Arboretum report"
     width = browser.execute_script("return document.documentElement.scrollWidth")
-    assert width <= browser.execute_script("return window.innerWidth")  # nothing hangs over a phone's edge
+    assert width <= browser.execute_script("return window.innerWidth")  # no horizontal scrolling on a phone
 
     Select(browser.find_element(By.ID, "entry")).select_by_visible_text("B")
     Select(browser.find_element(By.ID, "agent")).select_by_visible_text("expert")
-    wait.until(lambda _: "1 / 1" in text("place"))
+    wait.until(lambda _: "1 / 1" in text("position"))
     assert "→" in text("moves") and "solved" in text("verdict")
-    browser.find_element(By.ID, "forth").click()
-    assert text("place") == "end" and "points" in text("observation")
-    browser.find_element(By.ID, "back").click()
-    assert text("place") == "1 / 1"
+    browser.find_element(By.ID, "next").click()
+    assert text("position") == "end" and "points" in text("observation")
+    browser.find_element(By.ID, "previous").click()
+    assert text("position") == "1 / 1"
     Select(browser.find_element(By.ID, "outcome")).select_by_value("unsolved")
-    assert text("observation") == "No episode of this kind."
-    assert len(browser.find_elements(By.CSS_SELECTOR, "svg circle")) == 4  # two players on two entries
+    assert text("observation") == "No episode with this outcome."
+    assert len(browser.find_elements(By.CSS_SELECTOR, "svg circle")) == 4  # two agents on two entries
     assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]

@@ -1,4 +1,4 @@
-"""The life of a run: played, killed, resumed, damaged, summed up."""
+"""Runs: played, killed, resumed, repaired and summarized; and the suites that define them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.envs.registry import make_env
 from arboretum.eval.agents import NamedAgent
 from arboretum.eval.evaluate import evaluate, report
-from arboretum.eval.store import Key, Store, encode, latest, read_episode
+from arboretum.eval.store import EpisodeKey, Store, encode_episode, latest_results, read_episode
 from arboretum.eval.suite import load_suite, parse_suite, suite_names
 
 SUITE = """
@@ -32,7 +32,7 @@ entries:
   - {name: Reversed, env: TextBanditRev-v0, split: test, repeats: 2}
 """
 AGENTS = [NamedAgent("random"), NamedAgent("expert")]
-EPISODES = 2 * (24 + 16 * 2)  # two players
+EPISODES = 2 * (24 + 16 * 2)  # two agents
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def run(suite: str, out: Path, **kwargs: Any) -> int:
 
 
 def records(out: Path) -> list[dict[str, Any]]:
-    """Every line, without what may differ between two runs: the clock."""
+    """Return the stored episodes, sorted, without the wall times, which differ between runs."""
     lines = [json.loads(line) for line in (out / "episodes.jsonl").read_text().splitlines()]
     for line in lines:
         del line["seconds"], line["crc"]
@@ -64,7 +64,7 @@ def records(out: Path) -> list[dict[str, Any]]:
     return sorted(lines, key=lambda r: (r["agent"], r["entry"], r["task"], r["repeat"]))
 
 
-def test_a_run_is_whole_and_the_same_in_one_process_and_in_two(suite: str, tmp_path: Path) -> None:
+def test_one_and_two_processes_store_equal_episodes(suite: str, tmp_path: Path) -> None:
     assert run(suite, tmp_path / "one", workers=1) == 0
     assert run(suite, tmp_path / "two", workers=2) == 0
     one, two = records(tmp_path / "one"), records(tmp_path / "two")
@@ -72,7 +72,7 @@ def test_a_run_is_whole_and_the_same_in_one_process_and_in_two(suite: str, tmp_p
     assert one == two
 
 
-def test_the_summary_says_what_the_records_say(suite: str, tmp_path: Path) -> None:
+def test_summary_agrees_with_stored_episodes(suite: str, tmp_path: Path) -> None:
     run(suite, tmp_path / "r")
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert summary["episodes"] == summary["expected"] == EPISODES
@@ -85,18 +85,18 @@ def test_the_summary_says_what_the_records_say(suite: str, tmp_path: Path) -> No
         )
     by_agent = {(line["entry"], line["agent"]): line for line in summary["lines"]}
     assert by_agent["Plain", "expert"]["success"]["value"] == 1.0
-    assert by_agent["Plain", "expert"]["normalised"] == 1.0
-    assert by_agent["Plain", "random"]["normalised"] == 0.0
+    assert by_agent["Plain", "expert"]["normalized"] == 1.0
+    assert by_agent["Plain", "random"]["normalized"] == 0.0
 
 
-def test_running_again_plays_nothing_twice(suite: str, tmp_path: Path) -> None:
+def test_second_run_plays_no_episode_again(suite: str, tmp_path: Path) -> None:
     run(suite, tmp_path / "r")
     before = (tmp_path / "r" / "episodes.jsonl").read_bytes()
     assert run(suite, tmp_path / "r") == 0
     assert (tmp_path / "r" / "episodes.jsonl").read_bytes() == before
 
 
-def test_a_half_written_last_line_is_set_aside_and_played_again(suite: str, tmp_path: Path) -> None:
+def test_incomplete_last_line_is_moved_and_its_episode_played_again(suite: str, tmp_path: Path) -> None:
     run(suite, tmp_path / "whole")
     run(suite, tmp_path / "r")
     file = tmp_path / "r" / "episodes.jsonl"
@@ -105,12 +105,12 @@ def test_a_half_written_last_line_is_set_aside_and_played_again(suite: str, tmp_
     with Console(record=True, width=200, file=open(os.devnull, "w")).file as sink:
         console = Console(record=True, width=200, file=sink)
         assert evaluate(suite, AGENTS, out=tmp_path / "r", console=console) == 0
-    assert "line 21 was half-written" in console.export_text()
+    assert "line 21 of episodes.jsonl was incomplete" in console.export_text()
     assert records(tmp_path / "r") == records(tmp_path / "whole")
     assert (tmp_path / "r" / "episodes.damaged.jsonl").read_bytes() == lines[20][:50] + b"\n"
 
 
-def test_a_damaged_line_in_the_middle_loses_only_itself(suite: str, tmp_path: Path) -> None:
+def test_damaged_line_in_the_middle_loses_only_its_own_episode(suite: str, tmp_path: Path) -> None:
     run(suite, tmp_path / "whole")
     run(suite, tmp_path / "r")
     file = tmp_path / "r" / "episodes.jsonl"
@@ -122,7 +122,7 @@ def test_a_damaged_line_in_the_middle_loses_only_itself(suite: str, tmp_path: Pa
 
 
 @pytest.mark.skipif(os.name != "posix", reason="kill -9 is a POSIX signal")
-def test_kill_9_loses_nothing_finished(tmp_path: Path) -> None:
+def test_kill_9_loses_no_finished_episode(tmp_path: Path) -> None:
     path = tmp_path / "long.yaml"
     entry = "{env: TextBandit-v0, split: train, repeats: 400}"
     path.write_text(f"name: long\ndescription: many\nentries:\n  - {entry}\n")
@@ -139,7 +139,7 @@ def test_kill_9_loses_nothing_finished(tmp_path: Path) -> None:
     kept = [line for line in file.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
     assert 0 < len(kept) < 24 * 400
     deadline = time.monotonic() + 30
-    while True:  # the workers notice that their parent is gone, and the lock with them
+    while True:  # The lock is free once the workers have exited after their parent.
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 2 or time.monotonic() > deadline:
             break
@@ -150,17 +150,17 @@ def test_kill_9_loses_nothing_finished(tmp_path: Path) -> None:
     assert len(keys) == len(set(keys)) == 24 * 400
 
 
-def test_a_world_that_breaks_is_recorded_and_retried(
+def test_failing_environment_is_recorded_and_retried(
     suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from arboretum.envs.bandit import Bandit
 
-    whole = Bandit._apply
+    apply = Bandit._apply
 
     def broken(self: Bandit, action: str) -> Any:
         if self.task == "Teacher/Trader":
             raise ConnectionError("the bandit's server is gone")
-        return whole(self, action)
+        return apply(self, action)
 
     monkeypatch.setattr(Bandit, "_apply", broken)
     assert run(suite, tmp_path / "r") == 1
@@ -168,13 +168,13 @@ def test_a_world_that_breaks_is_recorded_and_retried(
     assert summary["episodes"] == EPISODES - 2
     assert summary["errors"] == {"the environment failed: ConnectionError: the bandit's server is gone": 2}
     assert "Incomplete" in (tmp_path / "r" / "report.html").read_text()
-    monkeypatch.setattr(Bandit, "_apply", whole)
+    monkeypatch.setattr(Bandit, "_apply", apply)
     assert run(suite, tmp_path / "r") == 0
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert summary["episodes"] == EPISODES and summary["errors"] == {}
 
 
-def test_another_run_is_not_overwritten(suite: str, tmp_path: Path) -> None:
+def test_folder_of_another_run_is_rejected(suite: str, tmp_path: Path) -> None:
     run(suite, tmp_path / "r")
     console = quiet()
     with pytest.raises(ConfigurationError, match="another agent"):
@@ -185,16 +185,16 @@ def test_another_run_is_not_overwritten(suite: str, tmp_path: Path) -> None:
     console.file.close()
 
 
-def test_a_run_begun_on_other_data_is_not_mixed_with_these(suite: str, tmp_path: Path) -> None:
+def test_resuming_with_other_task_digests_is_rejected(suite: str, tmp_path: Path) -> None:
     run(suite, tmp_path / "r")
     manifest = json.loads((tmp_path / "r" / "run.json").read_text())
     manifest["tasks"]["Plain"] = "0" * 16
     (tmp_path / "r" / "run.json").write_text(json.dumps(manifest))
-    with pytest.raises(ConfigurationError, match="begun on other tasks for 'Plain'"):
+    with pytest.raises(ConfigurationError, match="started with other tasks for 'Plain'"):
         run(suite, tmp_path / "r")
 
 
-def test_two_writers_of_one_run_are_told_apart(tmp_path: Path) -> None:
+def test_second_writer_of_a_run_is_rejected_until_the_first_closes(tmp_path: Path) -> None:
     manifest = {"suite": {}, "agents": []}
     store = Store(tmp_path / "r", manifest)
     with pytest.raises(ConfigurationError, match="another process is writing"):
@@ -203,11 +203,11 @@ def test_two_writers_of_one_run_are_told_apart(tmp_path: Path) -> None:
     Store(tmp_path / "r", manifest).close()
 
 
-def test_runs_of_one_suite_stand_side_by_side(suite: str, tmp_path: Path) -> None:
+def test_runs_of_one_suite_are_reported_together_and_other_suites_rejected(suite: str, tmp_path: Path) -> None:
     run(suite, tmp_path / "a")
     run(suite, tmp_path / "b")
     summary = report([tmp_path / "a", tmp_path / "b"], tmp_path / "both.html")
-    assert summary.agents == ["random", "expert"]  # the reference players are the same in both
+    assert summary.agents == ["random", "expert"]  # the reference agents are the same in both
     assert (tmp_path / "both.html").exists()
     other = tmp_path / "other.yaml"
     other.write_text(SUITE.replace("repeats: 2", "repeats: 1"))
@@ -216,7 +216,7 @@ def test_runs_of_one_suite_stand_side_by_side(suite: str, tmp_path: Path) -> Non
         report([tmp_path / "a", tmp_path / "c"])
 
 
-def test_report_on_a_folder_that_is_no_run(tmp_path: Path) -> None:
+def test_report_rejects_folder_without_valid_run(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds no run"):
         report([tmp_path])
     (tmp_path / "run.json").write_text("{")
@@ -224,32 +224,32 @@ def test_report_on_a_folder_that_is_no_run(tmp_path: Path) -> None:
         report([tmp_path])
 
 
-def test_the_latest_result_of_a_retried_episode_wins(suite: str, tmp_path: Path) -> None:
+def test_latest_result_of_an_episode_wins(suite: str, tmp_path: Path) -> None:
     run(suite, tmp_path / "r")
-    first = latest(tmp_path / "r")
+    first = latest_results(tmp_path / "r")
     key = next(key for key, result in first.items() if result.success)
     episode = read_episode(tmp_path / "r", first[key])
     episode.success = False
     with (tmp_path / "r" / "episodes.jsonl").open("ab") as out:
-        out.write(encode(key, episode))
-    again = latest(tmp_path / "r")
+        out.write(encode_episode(key, episode))
+    again = latest_results(tmp_path / "r")
     assert again.keys() == first.keys()
     assert first[key].success and not again[key].success
 
 
-def test_an_episode_with_earlier_trials_is_read_back_whole(tmp_path: Path) -> None:
-    key = Key("reflexion", "Plain", "Teacher/Trader", 0)
+def test_episode_with_earlier_trials_survives_storage(tmp_path: Path) -> None:
+    key = EpisodeKey("reflexion", "Plain", "Teacher/Trader", 0)
     hard = '"turns":[{"observation":"x","turns":['
     turns = [Turn(hard, hard, moves=[Move(hard, 0.0, True, True)])]
     first = Episode("W", key.task, 1, key.agent, details={"trial": 1}, turns=turns)
     last = Episode("W", key.task, 1, key.agent, success=True, details={"x": hard}, trials=[first], turns=turns * 2)
-    (tmp_path / "episodes.jsonl").write_bytes(encode(key, last) * 2)
-    (result,) = latest(tmp_path).values()
+    (tmp_path / "episodes.jsonl").write_bytes(encode_episode(key, last) * 2)
+    (result,) = latest_results(tmp_path).values()
     assert result.success and result.turns == 2 and result.offset > 0
     assert read_episode(tmp_path, result) == last
 
 
-def test_a_report_passes_over_a_line_that_is_being_written(suite: str, tmp_path: Path) -> None:
+def test_report_skips_incomplete_last_line(suite: str, tmp_path: Path) -> None:
     run(suite, tmp_path / "r")
     file = tmp_path / "r" / "episodes.jsonl"
     file.write_bytes(file.read_bytes()[:-40])
@@ -257,7 +257,7 @@ def test_a_report_passes_over_a_line_that_is_being_written(suite: str, tmp_path:
     assert summary.episodes == EPISODES - 1 and not summary.complete
 
 
-def test_damage_inside_a_line_is_found_and_played_again(suite: str, tmp_path: Path) -> None:
+def test_damage_inside_a_line_is_detected_and_its_episode_played_again(suite: str, tmp_path: Path) -> None:
     run(suite, tmp_path / "whole")
     run(suite, tmp_path / "r")
     file = tmp_path / "r" / "episodes.jsonl"
@@ -268,13 +268,15 @@ def test_damage_inside_a_line_is_found_and_played_again(suite: str, tmp_path: Pa
     assert records(tmp_path / "r") == records(tmp_path / "whole")
 
 
-def test_other_content_under_the_same_names_is_other_data(suite: str, tmp_path: Path, monkeypatch: Any) -> None:
+def test_resuming_with_other_observations_of_the_same_tasks_is_rejected(
+    suite: str, tmp_path: Path, monkeypatch: Any
+) -> None:
     from arboretum.envs.bandit import Bandit
 
     run(suite, tmp_path / "r")
-    shown = Bandit._observe
-    monkeypatch.setattr(Bandit, "_observe", lambda self: shown(self).upper())
-    with pytest.raises(ConfigurationError, match="begun on other tasks"):
+    observe = Bandit._observe
+    monkeypatch.setattr(Bandit, "_observe", lambda self: observe(self).upper())
+    with pytest.raises(ConfigurationError, match="started with other tasks"):
         run(suite, tmp_path / "r")
 
 
@@ -283,33 +285,50 @@ def test_other_content_under_the_same_names_is_other_data(suite: str, tmp_path: 
     [
         ("- 1", "expected a mapping"),
         ("name: x\nentries: []", "non-empty list"),
+        ("name: x\nentires: []", "did you mean entries"),
         ("name: x\nentries:\n  - {evn: TextBandit-v0}", "did you mean env"),
-        ("name: x\nentries:\n  - {env: TextBandit-v0, tasks: many}", "wrong kind"),
-        ("name: x\nentries:\n  - {env: TextBandit-v0, repeats: 0}", "at least 1"),
-        ("name: x\nentries:\n  - {env: A}\n  - {env: A}", "two entries are called 'A'"),
+        (
+            "name: x\nentries:\n  - {env: TextBandit-v0, tasks: many}",
+            "entry 1: `tasks` has a value of the wrong type .expected `int | null`, got `str`",
+        ),
+        (
+            "name: x\nentries:\n  - {env: A}\n  - {env: A, groups: [a, b], split: 3}",
+            "entry 2: `split` has .* wrong type",
+        ),
+        ("name: x\nseed: one\nentries: [{env: A}]", "yaml: `seed` has a value of the wrong type"),
+        ("name: x\nentries:\n  - {name: A, env: }", "entry 1: `env` is missing"),
+        ("name: x\nentries:\n  - {env: TextBandit-v0, repeats: 0}", "`repeats` must be at least 1"),
+        ("name: x\nentries:\n  - {env: A}\n  - {env: A}", "two entries have the name 'A'"),
         ("name: x\nentries: [\n", "line 3: is not YAML"),
     ],
 )
-def test_a_bad_suite_is_named_in_one_sentence(text: str, message: str) -> None:
+def test_invalid_suite_is_rejected_with_place_and_reason(text: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         parse_suite(text, "bad.yaml")
 
 
-def test_a_suite_asks_for_tasks_that_exist(tmp_path: Path) -> None:
+def test_absent_keys_take_defaults_and_groups_become_strings() -> None:
+    suite = parse_suite("name:\nentries:\n  - {env: A, repeats: , groups: [1, b]}", "folder/mine.yaml")
+    (entry,) = suite.entries
+    assert (suite.name, suite.description, suite.seed) == ("mine", "", 0)
+    assert (entry.name, entry.repeats, entry.groups) == ("A", 1, ("1", "b"))
+
+
+def test_more_tasks_than_the_split_has_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text("name: s\nentries:\n  - {env: TextBandit-v0, tasks: 999}\n")
     with pytest.raises(ConfigurationError, match="asks for 999 tasks"):
         run(str(path), tmp_path / "r")
 
 
-def test_shipped_suites_load_and_survive_their_own_record() -> None:
+def test_shipped_suites_survive_to_dict_and_parsing() -> None:
     for name in suite_names():
         suite = load_suite(name)
         assert suite.name == name and suite.description
         assert parse_suite(json.dumps(suite.to_dict()), "again") == suite
 
 
-def test_episodes_do_not_depend_on_how_many_are_played_at_once() -> None:
+def test_episodes_do_not_depend_on_concurrency() -> None:
     jobs = [Job(None, seed) for seed in range(40)]
 
     def outcome(envs: int) -> list[tuple[int, str, float, bool]]:
@@ -320,10 +339,10 @@ def test_episodes_do_not_depend_on_how_many_are_played_at_once() -> None:
 
 
 @pytest.mark.heavy
-def test_a_ray_cluster_plays_the_same_episodes(suite: str, tmp_path: Path) -> None:
+def test_ray_cluster_plays_the_same_episodes(suite: str, tmp_path: Path) -> None:
     pytest.importorskip("ray", reason='needs the extra "ray"')
     assert run(suite, tmp_path / "here") == 0
-    # Ray leaves sockets and child processes to the garbage collector; give it a process of its own.
+    # Ray leaves sockets and child processes to the garbage collector, so it runs in a separate process.
     command = [sys.executable, "-m", "arboretum.cli", "eval", suite, "--ray", "local"]
     done = subprocess.run([*command, "--out", str(tmp_path / "ray")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

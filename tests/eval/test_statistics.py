@@ -1,4 +1,4 @@
-"""Intervals and tests against SciPy and against published examples."""
+"""Confidence intervals and tests against SciPy and published examples."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_wilson_agrees_with_scipy(case: tuple[int, int]) -> None:
     assert ours.high == pytest.approx(theirs.high, abs=1e-12)
 
 
-def test_wilson_of_nothing_is_everything() -> None:
+def test_wilson_of_zero_trials_spans_all_rates() -> None:
     value, low, high = wilson(0, 0)
     assert math.isnan(value) and (low, high) == (0.0, 1.0)
 
@@ -42,7 +42,7 @@ def test_mcnemar_agrees_with_scipys_binomial_test(only_a: int, only_b: int) -> N
         (53, 0, 0, 1, -0.0729, 0.0729),  # no discordant pair: the two single intervals, uncorrelated
     ],
 )
-def test_paired_interval_is_newcombes(
+def test_paired_interval_agrees_with_newcombe(
     both: int, only_a: int, only_b: int, neither: int, low: float, high: float
 ) -> None:
     a = [True] * (both + only_a) + [False] * (only_b + neither)
@@ -54,7 +54,7 @@ def test_paired_interval_is_newcombes(
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=80))
-def test_pairing_is_antisymmetric_and_covers_the_estimate(outcomes: list[tuple[bool, bool]]) -> None:
+def test_paired_comparison_is_antisymmetric_and_contains_the_estimate(outcomes: list[tuple[bool, bool]]) -> None:
     a, b = [[x] for x, _ in outcomes], [[y] for _, y in outcomes]
     forward, backward = paired(a, b), paired(b, a)
     assert forward.difference.low <= forward.difference.value + 1e-12
@@ -64,20 +64,20 @@ def test_pairing_is_antisymmetric_and_covers_the_estimate(outcomes: list[tuple[b
     assert forward.p_value == pytest.approx(backward.p_value)
 
 
-def test_repeats_of_a_task_do_not_count_as_new_tasks() -> None:
+def test_repeats_of_a_task_do_not_count_as_independent_tasks() -> None:
     tasks = [True, False, True, True, False, True, False, True] * 4
     once = rate([[outcome] for outcome in tasks])
     assert once == wilson(20, 32)
-    # Ten plays a task that always end alike hold no more information than one.
+    # Ten episodes per task with equal outcomes hold no more information than one.
     ten = rate([[outcome] * 10 for outcome in tasks])
     assert ten.value == once.value
     assert ten.low == pytest.approx(once.low, abs=0.02) and ten.high == pytest.approx(once.high, abs=0.02)
-    # Plays that differ within every task alike are nearly as good as independent ones.
+    # If outcomes vary within every task in the same way, episodes are nearly as good as independent ones.
     mixed, independent = rate([[True, False]] * 32), wilson(32, 64)
     assert mixed.high - mixed.low == pytest.approx(independent.high - independent.low, rel=0.05)
 
 
-def test_intervals_do_not_jump_where_everything_fails() -> None:
+def test_interval_is_continuous_where_every_episode_fails() -> None:
     none = rate([[False] * 16] * 16)
     one = rate([[True] + [False] * 15] + [[False] * 16] * 15)
     assert none.low == 0.0 and 0.01 < none.high < one.high < 0.03
@@ -102,16 +102,16 @@ def test_sign_flips_agree_with_scipys_permutation_test(differences: list[float])
     assert sign_flips(differences) == pytest.approx(expected.pvalue, abs=1e-9)
 
 
-def test_with_repeats_the_task_is_the_unit() -> None:
+def test_paired_comparison_with_repeats_uses_the_task_as_unit() -> None:
     a = [[True] * 16, [True] * 8 + [False] * 8] * 8
     b = [[False] * 16, [True] * 8 + [False] * 8] * 8
     result = paired(a, b)
     assert (result.n, result.only_a, result.only_b) == (16, 8, 0)
     assert result.difference.value == 0.5
-    assert result.p_value == pytest.approx(2 / 2**8)  # eight tasks differ, all one way
+    assert result.p_value == pytest.approx(2 / 2**8)  # eight tasks differ, all in the same direction
 
 
-def test_mean_has_the_textbook_interval() -> None:
+def test_mean_interval_agrees_with_the_textbook_formula() -> None:
     value, low, high = mean([1.0, 2.0, 3.0, 4.0])
     half = 1.959963984540054 * math.sqrt(5 / 3) / 2  # s = sqrt(5/3), n = 4
     assert (value, low, high) == (2.5, pytest.approx(2.5 - half), pytest.approx(2.5 + half))

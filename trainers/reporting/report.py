@@ -14,7 +14,7 @@ from jinja2 import PackageLoader
 
 from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import write_atomic
-from ...eval.report import cell, pages
+from ...eval.report import make_templates, pack_cell
 from ...eval.statistics import Interval
 from ..checkpoints.run_folder import SETTINGS_FILE
 from ..checkpoints.store import Checkpoints
@@ -58,7 +58,7 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
         raise DataError(folder / SETTINGS_FILE, f"is of another version of Arboretum ({error}).") from None
     best = Checkpoints(folder / "checkpoints").index.best
     total = settings["recipe"]["optimization"]["updates"]
-    page = pages(PackageLoader(__package__, "templates")).get_template("training.html")
+    page = make_templates(PackageLoader(__package__, "templates")).get_template("training.html")
     target = path or folder / "report.html"
     text = page.render(
         recipe=settings["recipe"]["name"],
@@ -158,7 +158,7 @@ def _cells(folder: Path) -> list[dict[str, Any]]:
         found.setdefault(int(sample["update"]), []).append(sample)
     name = {0: "before training"}
     return [
-        cell(
+        pack_cell(
             name.get(update, f"after update {update}"),
             "policy",
             [{"repeat": 0, **e} for e in episodes],

@@ -1,4 +1,4 @@
-"""A crowd of scripted customers before the shop's web server: what each does is the expert's plan, as requests."""
+"""Load test of the shop's web server: concurrent customers send the requests of the expert's plans."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ serve(port=0, ready=lambda url: print(url, flush=True), **json.loads(sys.argv[1]
 """
 
 
-def shopping(shop: Shop, goal: int) -> Iterator[tuple[str, str, dict[str, str]]]:
-    """The expert's visit for a goal as requests: (method, path below the page's address, form)."""
+def plan_requests(shop: Shop, goal: int) -> Iterator[tuple[str, str, dict[str, str]]]:
+    """Yield the expert's plan for a goal as requests: method, path below the page's address, and form."""
     product = shop.catalog.product(shop.catalog.number(shop.goal(goal).asin) or 0)
     for action in plan(shop, Session("", goal)) or []:
         name, argument = action[:-1].split("[", 1)
@@ -42,8 +42,12 @@ def shopping(shop: Shop, goal: int) -> Iterator[tuple[str, str, dict[str, str]]]
 
 
 @contextmanager
-def serving(**options: Any) -> Iterator[tuple[str, int]]:
-    """A real server in a process of its own, on a free port: its host and port."""
+def serve_shop(**options: Any) -> Iterator[tuple[str, int]]:
+    """Context with the host and port of a server in a separate process.
+
+    Args:
+        options: Options of `envs.webshop.server.serve`.
+    """
     command = [sys.executable, "-c", _SERVER, json.dumps(options)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
@@ -57,56 +61,68 @@ def serving(**options: Any) -> Iterator[tuple[str, int]]:
 
 
 def visit(address: tuple[str, int], shop: Shop, goal: int, times: list[float]) -> None:
-    """One customer's visit over one connection, to the full score; the seconds of every answer go to `times`.
+    """Visit the shop as one customer, over one connection, until the full score.
+
+    Args:
+        address: Host and port of the server.
+        shop: The shop, to plan the visit.
+        goal: Index of the goal.
+        times: List to which the seconds of every response are appended.
 
     Raises:
-        RuntimeError: an answer was not what a browser should get.
+        RuntimeError: A response has an unexpected status, or the visit does not reach the full score.
     """
     connection = http.client.HTTPConnection(*address, timeout=60)
     cookie: dict[str, str] = {}
 
-    def go(method: str, path: str, form: dict[str, str]) -> tuple[str, str]:
+    def send(method: str, path: str, form: dict[str, str]) -> tuple[str, str]:
         headers = cookie | {"Content-Type": "application/x-www-form-urlencoded"}
         start = time.perf_counter()
         connection.request(method, path, urlencode(form) if form else None, headers)
-        answer = connection.getresponse()
-        body = answer.read().decode()
+        response = connection.getresponse()
+        body = response.read().decode()
         times.append(time.perf_counter() - start)
-        if "Set-Cookie" in answer.headers:
-            cookie["Cookie"] = answer.headers["Set-Cookie"].split(";")[0]
-        if answer.status == 303:
-            return go("GET", answer.headers["Location"], {})
-        if answer.status != 200:
-            raise RuntimeError(f"{method} {path} was answered with {answer.status}")
+        if "Set-Cookie" in response.headers:
+            cookie["Cookie"] = response.headers["Set-Cookie"].split(";")[0]
+        if response.status == 303:
+            return send("GET", response.headers["Location"], {})
+        if response.status != 200:
+            raise RuntimeError(f"{method} {path} returned status {response.status}")
         return path, body
 
     try:
-        path, body = go("GET", f"/?goal={goal}", {})
-        for method, below, form in shopping(shop, goal):
-            path, body = go(method, path + below, form)
+        path, body = send("GET", f"/?goal={goal}", {})
+        for method, subpath, form in plan_requests(shop, goal):
+            path, body = send(method, path + subpath, form)
     finally:
         connection.close()
     if "<pre>1.0</pre>" not in body:
-        raise RuntimeError(f"the visit for goal {goal} did not end in the full score")
+        raise RuntimeError(f"the visit for goal {goal} did not reach the full score")
 
 
-def crowd(address: tuple[str, int], shop: Shop, customers: int = 50, visits: int = 2) -> list[float]:
-    """So many customers at once, each on visits of its own.
+def simulate_customers(address: tuple[str, int], shop: Shop, customers: int = 50, visits: int = 2) -> list[float]:
+    """Visit the shop with concurrent customers.
+
+    Args:
+        address: Host and port of the server.
+        shop: The shop, to plan the visits.
+        customers: Number of concurrent customers.
+        visits: Number of visits per customer, each with another goal.
 
     Returns:
-        The seconds that every answer took.
+        Seconds of every response.
 
     Raises:
-        ExceptionGroup: whatever went wrong for any of them.
+        ExceptionGroup: A visit failed; it contains the errors of all customers.
     """
     times: list[float] = []
     failures: list[Exception] = []
 
     def customer(number: int) -> None:
         try:
-            for turn in range(visits):
-                time.sleep(0.02 * (number % 10))  # people do not all press at the same moment
-                visit(address, shop, number + customers * turn, times)
+            for index in range(visits):
+                time.sleep(0.02 * (number % 10))  # People do not all click at the same moment.
+                visit(address, shop, number + customers * index, times)
         except Exception as error:
             failures.append(error)
 
@@ -116,5 +132,5 @@ def crowd(address: tuple[str, int], shop: Shop, customers: int = 50, visits: int
     for thread in threads:
         thread.join()
     if failures:
-        raise ExceptionGroup("customers could not shop", failures)
+        raise ExceptionGroup("visits of customers failed", failures)
     return times
