@@ -1,9 +1,10 @@
-"""The `arboretum` command. Every verb calls into a room; nothing is worked out here."""
+"""The `arboretum` command. Every verb calls into a room; the logic is there."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,26 +13,39 @@ from rich.console import Console
 from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg, subcommand
 from tyro.extras import SubcommandApp
 
+from .agents.dialogue.registry import DIALOGUES
+from .agents.engines.registry import ENGINES
+from .agents.registry import MODEL_FREE_AGENTS, agent_names
 from .envs.errors import ConfigurationError
+from .eval.bench import BENCHES
+from .eval.suite import suite_names
+from .trainers.algorithms.recipes import RECIPES
+from .trainers.bench import TRAINING
 from .trainers.config.cli_options import SFTOptions, TrainOptions
+from .trainers.study.definition import study_names
 
-DESCRIPTION = "Text worlds, players, trainers and an evaluation harness for language-model agents."
+DESCRIPTION = "Text environments, agents, trainers and evaluation for language models."
 
 app = SubcommandApp()
 console = Console(highlight=False)
 
 
 def _verb(name: str) -> Any:
-    """A sub-command whose name is not prefixed by the argument that takes it."""
+    """Return the mark of a sub-command whose name has no prefix."""
     return subcommand(name, prefix_name=False)
+
+
+def _help(text: str, names: Iterable[str] = ()) -> Any:
+    """Return the mark of an option whose help lists names, which stand in the place of `{}`."""
+    return arg(help=text.format(", ".join(names)))
 
 
 @app.command
 def envs(write: Path | None = None) -> int:
-    """List the worlds: their ids, for `gym.make` and for suites, and what they are.
+    """List the environments: their ids, and a description of each.
 
     Args:
-        write: write their documentation pages, made from the docstrings, into this folder instead.
+        write: Folder for the environments' documentation pages, made from docstrings. None prints the list.
     """
     from rich.table import Table
 
@@ -44,8 +58,8 @@ def envs(write: Path | None = None) -> int:
             console.print(str(path), markup=False, soft_wrap=True)
         return 0
     table = Table(box=None, pad_edge=False, show_header=False)
-    for env in all_envs():
-        table.add_row(env.id, env.summary)
+    for spec in all_envs():
+        table.add_row(spec.id, spec.summary)
     console.print(table)
     return 0
 
@@ -57,16 +71,16 @@ def play(
     task: str | None = None,
     seed: int | None = None,
     split: str | None = None,
-    agent: str = "human",
+    agent: Annotated[str, _help("Agent: {}.", MODEL_FREE_AGENTS)] = "human",
 ) -> int:
-    """Play one episode in the terminal.
+    """Play one episode in the terminal, or watch an agent play it.
 
     Args:
-        env: Id of an environment, such as TextSokoban-v0.
-        task: name of a task; default: one drawn from the seed.
-        seed: seed of task and luck; default: a new one each time.
-        split: task split to draw from.
-        agent: who plays: human, random, expert.
+        env: Id of the environment, such as TextSokoban-v0.
+        task: Name of the task. None draws one from the seed.
+        seed: Seed of the task and of the environment's randomness. None draws a new one each time.
+        split: Task split to draw from. None draws from all tasks.
+        agent: Agent.
     """
     from .agents.terminal import play_in_terminal
 
@@ -75,63 +89,68 @@ def play(
 
 
 @dataclass(frozen=True)
-class Model:
-    """Which model language agents are, and how they are asked.
+class ModelOptions:
+    """Model of the language agents.
 
     Attributes:
-        engine: transformers, vllm, vllm-server, openai, or a plug-in's.
-        model: name or folder of the model.
-        base_url: address of an OpenAI-compatible server (default: OpenAI's).
-        template: a shipped chat template, such as qwen3, instead of the tokenizer's own.
-        dialogue: a dialogue instead of the agent's own: think, no_think, react, tags, plain, or a plug-in's.
-        examples: solved examples in the prompt (default: 3 for react and reflexion).
-        temperature: over the suite's; 0 is greedy.
-        max_tokens: longest reply, over the suite's.
-        option: a further option of the engine, as key=value, such as cost_limit=5; may be given several times.
-        in_flight: episodes played at once.
+        engine: Engine.
+        model: Name or folder of the model.
+        base_url: Address of an OpenAI-compatible server. None uses the engine's default.
+        template: Name of a shipped chat template, such as qwen3. None uses the tokenizer's own.
+        dialogue: Dialogue.
+        examples: Solved examples in the prompt. None uses the agent's default: 3 for react and reflexion, else 0.
+        temperature: Sampling temperature; 0 is greedy. None uses the suite's.
+        max_tokens: Maximum length of a reply in tokens. None uses the suite's.
+        engine_arg: Argument of the engine, as key=value, such as cost_limit=5. Repeat the option for more.
     """
 
-    engine: str | None = None
+    engine: Annotated[str | None, _help("Engine that runs the model: {}, or a plug-in's.", ENGINES)] = None
     model: str | None = None
     base_url: str | None = None
     template: str | None = None
-    dialogue: str | None = None
+    dialogue: Annotated[
+        str | None,
+        _help("Dialogue between environment and model: {}, or a plug-in's. None uses the agent's own.", DIALOGUES),
+    ] = None
     examples: int | None = None
     temperature: float | None = None
     max_tokens: int | None = None
-    option: UseAppendAction[tuple[str, ...]] = ()
-    in_flight: int = 64
+    engine_arg: UseAppendAction[tuple[str, ...]] = ()
 
 
 @app.command
 def eval(
-    suite: Positional[str],
+    suite: Annotated[Positional[str], _help("Suite: {}; or the path of a YAML file.", suite_names())],
     /,
-    agent: tuple[str, ...] = ("random", "expert"),
+    agent: Annotated[tuple[str, ...], _help("Agents: {}, or a plug-in's.", agent_names())] = ("random", "expert"),
     out: Path | None = None,
     workers: int = min(os.cpu_count() or 1, 8),
     ray: str | None = None,
     references: bool = True,
+    in_flight: int = 64,
     *,
-    lm: OmitArgPrefixes[Model] = Model(),
+    language_model: OmitArgPrefixes[ModelOptions] = ModelOptions(),
 ) -> int:
-    """Play a suite, print the table, and write summary.json and report.html. Run it again to resume.
+    """Evaluate agents on a suite; run the same command again to resume.
+
+    Prints a table, and writes episodes.jsonl, summary.json and report.html.
 
     Args:
-        suite: quick, grid, boxoban, planbench, …, or the path of a suite's YAML file.
-        agent: the players: random, expert, human, direct, think, no_think, tags, react, reflexion, search_o1.
-        out: folder of the run; default: runs/<suite>-<players>.
-        workers: processes to play in.
-        ray: play on a Ray cluster instead: its address, "auto" or "local".
-        references: also play the random and the expert player.
-        lm: the model of language agents.
+        suite: Suite.
+        agent: Agents.
+        out: Folder of the run. None makes a name of suite and agents below runs/.
+        workers: Processes for agents without a model.
+        ray: Address of a Ray cluster to use instead of processes; "auto" or "local" also work.
+        references: Also evaluate the random agent and the expert, for comparison.
+        in_flight: Episodes of a language agent to roll out at the same time.
+        language_model: Model of the language agents.
     """
     from .eval.agents import open_agents
     from .eval.evaluate import evaluate
 
     if workers < 1:
         raise ConfigurationError(f"--workers must be at least 1, not {workers}.")
-    with open_agents(agent, **vars(lm)) as agents:
+    with open_agents(agent, **vars(language_model)) as agents:
         return evaluate(
             suite,
             agents,
@@ -139,7 +158,7 @@ def eval(
             references=references,
             workers=workers,
             ray=ray,
-            in_flight=lm.in_flight,
+            in_flight=in_flight,
             console=console,
         )
 
@@ -150,49 +169,54 @@ def report(
     /,
     out: Path | None = None,
 ) -> int:
-    """Write the report of a run again, or of several runs of one suite side by side.
+    """Write the report of a run again, or one report of several runs of the same suite.
 
     Args:
-        runs: folders that `arboretum eval` wrote, or one that `arboretum train` wrote.
-        out: the HTML file; default: report.html in the first folder.
+        runs: Folders of evaluation runs, or the folder of one training run.
+        out: HTML file to write. None writes report.html in the folder of the run; required for several runs.
     """
-    from .eval.evaluate import report as write
+    from .eval.evaluate import report as write_evaluation_report
     from .eval.table import results_table
-
-    if not runs:
-        raise ConfigurationError("name at least one run's folder, such as runs/quick-random-expert.")
-    if len(runs) > 1 and out is None:
-        raise ConfigurationError("say with --out where the report of several runs goes, such as --out both.html.")
     from .trainers.reporting.report import is_training_run, write_report
 
+    if not runs:
+        raise ConfigurationError("name at least one folder of a run, such as runs/quick-random-expert.")
+    if len(runs) > 1 and out is None:
+        raise ConfigurationError("the report of several runs needs a file: add --out, such as --out both.html.")
     path = out or runs[0] / "report.html"
-    trained = [run for run in runs if is_training_run(run)]
-    if trained and len(runs) > 1:
-        raise ConfigurationError(f"{trained[0]}: is a training run, whose report stands alone; name no other run.")
-    if trained:
-        write_report(trained[0], path)
-        console.print(f"Report: {path}", soft_wrap=True, highlight=False, markup=False)
-        return 0
-    console.print(results_table(write(runs, path)))
+    training = [run for run in runs if is_training_run(run)]
+    if training and len(runs) > 1:
+        raise ConfigurationError(
+            f"{training[0]}: is a training run, which cannot be compared in a report; name no other run."
+        )
+    if training:
+        write_report(training[0], path)
+    else:
+        console.print(results_table(write_evaluation_report(runs, path)))
     console.print(f"Report: {path}", soft_wrap=True, highlight=False, markup=False)
     return 0
 
 
 @app.command
-def bench(what: Positional[str] = "envs", /, peers: bool = False) -> int:
-    """Measure speed as ratios within one run.
+def bench(
+    benchmark: Annotated[
+        Positional[str], _help("Benchmark: {}; or one of their parts, such as sokoban.", [*BENCHES, *TRAINING])
+    ] = "envs",
+    /,
+    peers: bool = False,
+) -> int:
+    """Measure speed, as ratios within one run.
 
     Args:
-        what: envs, retrieval, rollout, train, or one of their parts, such as sokoban.
-        peers: also measure the original systems, where they are installed.
+        benchmark: Benchmark.
+        peers: Also measure the original systems, if they are installed.
     """
     from .eval.bench import measurements
     from .eval.table import bench_table
-    from .trainers.bench import TRAINING
 
     rows = []
     with console.status("measuring …") as status:
-        for row in measurements(what, peers=peers, further=TRAINING):
+        for row in measurements(benchmark, peers=peers, further=TRAINING):
             rows.append(row)
             status.update(f"measured: {row.what}")
     console.print(bench_table(rows, console.width))
@@ -201,15 +225,15 @@ def bench(what: Positional[str] = "envs", /, peers: bool = False) -> int:
 
 @dataclass(frozen=True)
 class WebShopServer:
-    """A shop to visit in the browser: the pages, goals and rewards of TextWebShop-v0.
+    """Serve a web shop for the browser: the pages, goals and rewards of TextWebShop-v0.
 
     Attributes:
-        host: where to listen; the default is reachable from this machine only.
-        port: TCP port; 0 takes a free one.
-        data: folder of the catalogue; default: webshop/ below ARBORETUM_DATA, else a generated one.
-        num_products: use only the first so many.
-        human_goals: goals as people put them, instead of those made from the products.
-        threads: requests answered at once.
+        host: Address to listen on; the default accepts connections from this machine only.
+        port: TCP port; 0 chooses a free one.
+        data: Folder of the products. None uses webshop/ below ARBORETUM_DATA, or generates products without it.
+        num_products: Use the first so many products. None uses all of them.
+        human_goals: Use goals written by people instead of goals generated from the products.
+        threads: Requests to answer at the same time.
     """
 
     host: str = "127.0.0.1"
@@ -220,22 +244,23 @@ class WebShopServer:
     threads: int = 8
 
     def run(self) -> None:
+        """Serve until interrupted."""
         from .envs.webshop.server import serve
 
         _check_port(self.port)
-        serve(**vars(self), ready=_ready)
+        serve(**vars(self), ready=_print_address)
 
 
 @dataclass(frozen=True)
 class RetrievalServer:
-    """A search server, wire-compatible with Search-R1's POST /retrieve.
+    """Serve an index over HTTP, compatible with Search-R1's POST /retrieve.
 
     Attributes:
-        index: an index folder that `arboretum index build` made, or a corpus file.
-        host: where to listen; the default is reachable from this machine only.
-        port: TCP port; 0 takes a free one.
-        max_batch: queries searched at once.
-        max_waiting: requests that may wait; further ones are told 503.
+        index: Folder of an index made by `arboretum index build`, or a corpus file.
+        host: Address to listen on; the default accepts connections from this machine only.
+        port: TCP port; 0 chooses a free one.
+        max_batch: Queries to search at the same time.
+        max_waiting: Requests that may wait; further ones are answered with status 503.
     """
 
     index: Path
@@ -245,19 +270,20 @@ class RetrievalServer:
     max_waiting: int = 64
 
     def run(self) -> None:
+        """Serve until interrupted."""
         from .envs.retrieval.server import serve
 
         _check_port(self.port)
-        serve(**vars(self), ready=_ready)
+        serve(**vars(self), ready=_print_address)
 
 
 def _check_port(port: int) -> None:
     if not 0 <= port <= 65535:
-        raise ConfigurationError(f"--port must lie between 0 and 65535, not {port}.")
+        raise ConfigurationError(f"--port must be between 0 and 65535, not {port}.")
 
 
-def _ready(address: str) -> None:
-    console.print(f"Serving at {address}; Ctrl-C stops.", soft_wrap=True)
+def _print_address(address: str) -> None:
+    console.print(f"Serving at {address}; stop with Ctrl-C.", soft_wrap=True)
 
 
 @app.command
@@ -266,22 +292,22 @@ def serve(
         Annotated[WebShopServer, _verb("webshop")] | Annotated[RetrievalServer, _verb("retrieval")]
     ],
 ) -> int:
-    """Serve a world's pages, or an index, over HTTP until Ctrl-C."""
+    """Serve the web shop, or a search index, over HTTP until Ctrl-C."""
     server.run()
     return 0
 
 
 @dataclass(frozen=True)
 class BuildIndex:
-    """Build an index of a corpus: streamed, resumable, written whole or not at all.
+    """Build the index of a corpus. An interrupted build is resumed by the same command.
 
     Attributes:
         corpus: JSON lines with `id` and `contents`, plain or gzipped.
-        out: the folder to make.
-        retriever: bm25, lucene, dense or hybrid.
-        encoder: e5, bge, or the name or folder of a model; for dense and hybrid.
-        faiss: Flat, IVF, HNSW or PQ; for dense and hybrid.
-        overwrite: replace an index that stands there.
+        out: Folder of the index to create.
+        retriever: Kind of index: bm25, lucene, dense or hybrid.
+        encoder: Encoder of dense and hybrid indexes: e5, bge, or the name or folder of a model.
+        faiss: FAISS index of dense and hybrid indexes: Flat, IVF, HNSW or PQ.
+        overwrite: Replace an existing index.
     """
 
     corpus: Path
@@ -292,22 +318,23 @@ class BuildIndex:
     overwrite: bool = False
 
     def run(self) -> None:
+        """Build the index, showing progress."""
         from .envs.retrieval.build import build_index
         from .envs.retrieval.progress import progress_bar
 
-        with progress_bar() as report:
-            manifest = build_index(**vars(self), progress=report)
+        with progress_bar() as progress:
+            manifest = build_index(**vars(self), progress=progress)
         console.print(f"Indexed {manifest.documents:,} documents in {self.out}", soft_wrap=True)
 
 
 @dataclass(frozen=True)
 class Recall:
-    """Recall of supporting titles on real questions (HotpotQA's, where they are found).
+    """Measure the recall of supporting titles on HotpotQA's questions.
 
     Attributes:
-        retriever: bm25, lucene, dense, hybrid, index folders, or addresses of servers.
-        data: folder of the data set; default: hotpotqa/ below ARBORETUM_DATA.
-        encoder: e5, bge, or the name or folder of a model; for dense and hybrid.
+        retriever: Retrievers to compare: bm25, lucene, dense, hybrid, folders of indexes, or addresses of servers.
+        data: Folder of the data set. None uses hotpotqa/ below ARBORETUM_DATA.
+        encoder: Encoder of dense and hybrid retrievers: e5, bge, or the name or folder of a model.
     """
 
     retriever: tuple[str, ...] = ("bm25",)
@@ -315,6 +342,7 @@ class Recall:
     encoder: str = "e5"
 
     def run(self) -> None:
+        """Measure recall, and print the table."""
         from .envs.retrieval.report import as_table
         from .envs.searchqa.recall import supporting_title_recall
 
@@ -326,7 +354,7 @@ class Recall:
 def index(
     job: OmitArgPrefixes[Annotated[BuildIndex, _verb("build")] | Annotated[Recall, _verb("recall")]],
 ) -> int:
-    """Build an index for retrieval, or measure how well one finds supporting articles."""
+    """Build a search index, or measure the recall of retrievers."""
     job.run()
     return 0
 
@@ -338,12 +366,12 @@ def data(
     /,
     root: Path | None = None,
 ) -> int:
-    """List, fetch or verify public data sets.
+    """List, download or verify public data sets.
 
     Args:
-        verb: list what is known and what is here; get one; verify one against the checksums noted when it came.
-        name: name of a data set.
-        root: the data folder; default: ARBORETUM_DATA.
+        verb: "list" shows all data sets, "get" downloads one, "verify" compares one with its recorded checksums.
+        name: Name of the data set, for "get" and "verify".
+        root: Data folder. None uses ARBORETUM_DATA.
     """
     from .envs.searchqa import downloads
 
@@ -356,7 +384,7 @@ def data(
         console.print(table)
         return 0
     if name is None:
-        raise ConfigurationError(f"say which data set to {verb}; `arboretum data list` shows them.")
+        raise ConfigurationError(f"name the data set to {verb}; `arboretum data list` shows all of them.")
     if verb == "get":
         from .envs.retrieval.progress import progress_bar
 
@@ -364,18 +392,26 @@ def data(
             folder = downloads.data_get(name, root, progress=progress)
         console.print(f"{name} is in {folder}", soft_wrap=True)
         return 0
-    found = downloads.data_verify(name, root)
-    for file, state in found.items():
+    states = downloads.data_verify(name, root)
+    for file, state in states.items():
         console.print(f"{file}: {state}")
-    return 0 if all(state in ("ok", "unknown") for state in found.values()) else 1
+    return 0 if all(state in ("ok", "unknown") for state in states.values()) else 1
 
 
 @app.command
-def train(recipe: Positional[str | None] = None, /, *, options: Annotated[TrainOptions, arg(name="")]) -> int:
-    """Train a language model by reinforcement learning on an environment's tasks.
+def train(
+    recipe: Annotated[
+        Positional[str | None],
+        _help("Algorithm: {}, or a plug-in's. Required for a new run.", RECIPES),
+    ] = None,
+    /,
+    *,
+    options: Annotated[TrainOptions, arg(name="")],
+) -> int:
+    """Train a language model by reinforcement learning in an environment.
 
     Args:
-        recipe: Algorithm: {recipes}, or a plug-in's. Required, unless --resume is given.
+        recipe: Algorithm.
         options: Everything else.
     """
     from .trainers import train as training
@@ -386,7 +422,7 @@ def train(recipe: Positional[str | None] = None, /, *, options: Annotated[TrainO
 
 @app.command
 def sft(*, options: Annotated[SFTOptions, arg(name="")]) -> int:
-    """Fine-tune a language model on episodes of an environment's expert, as a warm start of training.
+    """Fine-tune a language model on expert episodes, as a warm start.
 
     Args:
         options: Everything.
@@ -398,46 +434,52 @@ def sft(*, options: Annotated[SFTOptions, arg(name="")]) -> int:
 
 
 @app.command
-def study(name: Positional[str], /, out: Path | None = None, workers: int = 2) -> int:
-    """Train several recipes from one warm start over several seeds, and measure them on held-out tasks.
+def study(
+    name: Annotated[Positional[str], _help("Study: {}; or the path of a YAML file.", study_names())],
+    /,
+    out: Path | None = None,
+    workers: int = 2,
+) -> int:
+    """Train several recipes from one model, and compare them on held-out tasks.
 
-    What is finished is kept: the same command goes on where it was stopped.
+    Finished runs are kept: the same command resumes an interrupted study.
 
     Args:
-        name: first-steps (minutes), ragen-mini (most of an hour), or the path of a .yaml file.
-        out: folder of the study; default runs/study-<name>.
-        workers: runs at once, each in a process of its own with one thread.
+        name: Study.
+        out: Folder of the study. None makes a name of the study below runs/.
+        workers: Runs at the same time, each in a process of its own with one thread.
     """
     from .trainers.study.definition import load_study
     from .trainers.study.runner import run_study
 
-    found = load_study(name)
-    return run_study(found, out or Path("runs") / f"study-{found.name}", workers=workers, console=console)
+    definition = load_study(name)
+    folder = out or Path("runs") / f"study-{definition.name}"
+    return run_study(definition, folder, workers=workers, console=console)
 
 
 @app.command
-def seed(out: Path = Path("runs/seed"), number: int = 0) -> int:
-    """Make the seed model anew, as the shipped one was made: an expert's pupil of 0.44 million parameters.
+def sapling(out: Path = Path("runs/sapling"), seed: int = 0) -> int:
+    """Make the sapling again: the small model that ships with the package.
 
     Args:
-        out: folder of the model.
-        number: seed of its first weights and of what it is shown; the shipped one has 0.
+        out: Folder of the model.
+        seed: Seed of the initial weights and of the training data; the shipped model has 0.
     """
     from .trainers.sapling.command import grow
 
-    return grow(out, number, console=console)
+    return grow(out, seed, console=console)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point: exit status 2 and one sentence for what the user can mend."""
+    """Run the command. Errors that the user can fix print one sentence and exit with status 2."""
     try:
         status: Any = app.cli(args=arguments, prog="arboretum", description=DESCRIPTION)
     except ConfigurationError as error:
         Console(stderr=True, highlight=False).print(f"arboretum: {error}", markup=False, soft_wrap=True)
         sys.exit(2)
     except OSError as error:
-        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        Console(stderr=True, highlight=False).print(f"arboretum: {what}.", markup=False, soft_wrap=True)
+        reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        Console(stderr=True, highlight=False).print(f"arboretum: {reason}.", markup=False, soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

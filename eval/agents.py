@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
-
-import yaml
 
 from ..agents.base import Agent
 from ..agents.engines.base import Engine
 from ..agents.engines.registry import make_engine
 from ..agents.registry import LANGUAGE_AGENTS, make_agent
 from ..envs.errors import ConfigurationError
+from .options import parse_options
 from .suite import Entry, Suite
-
-_EXPONENT_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
 class AgentFactory(Protocol):
@@ -82,8 +78,7 @@ def open_agents(
     examples: int | None = None,
     temperature: float | None = None,
     max_tokens: int | None = None,
-    option: Sequence[str] = (),
-    in_flight: int = 64,
+    engine_arg: Sequence[str] = (),
 ) -> Iterator[list[NamedAgent]]:
     """Context with the factories of the named agents.
 
@@ -99,25 +94,26 @@ def open_agents(
         examples: Number of solved examples in the prompt; None for each agent's default.
         temperature: Sampling temperature; None for the suite's.
         max_tokens: Maximum length of a reply in tokens; None for the suite's.
-        option: Further engine options, each `key=value`.
-        in_flight: Accepted, so that all options of the command line can be passed on; unused here.
+        engine_arg: Further arguments of the engine, each `key=value`.
 
     Raises:
         ConfigurationError: A name or setting is unknown, or only one of `engine` and `model` is given.
     """
     if (engine is None) != (model is None):
         raise ConfigurationError("--engine and --model belong together; give both or neither.")
-    if engine is None and (option or base_url or template or dialogue):
+    if engine is None and (engine_arg or base_url or template or dialogue):
         raise ConfigurationError(
-            "--option, --base-url, --template and --dialogue require a model; add --engine and --model."
+            "--engine-arg, --base-url, --template and --dialogue require a model; add --engine and --model."
         )
     sampling = {k: v for k, v in (("temperature", temperature), ("max_tokens", max_tokens)) if v is not None}
     settings = {
-        k: v for k, v in (("template", template), ("dialogue_name", dialogue), ("examples", examples)) if v
+        k: v
+        for k, v in (("template", template), ("dialogue_name", dialogue), ("examples", examples))
+        if v is not None
     }
     shared_engine = None
     if engine is not None and model is not None:
-        shared_engine = make_engine(engine, model, base_url=base_url, **options_of(option, "--option"))
+        shared_engine = make_engine(engine, model, base_url=base_url, **parse_options(engine_arg, "--engine-arg"))
     try:
         yield [
             NamedAgent(name, shared_engine, sampling, **settings) if name in LANGUAGE_AGENTS else NamedAgent(name)
@@ -126,24 +122,3 @@ def open_agents(
     finally:
         if shared_engine is not None:
             shared_engine.close()
-
-
-def options_of(pairs: Sequence[str], flag: str) -> dict[str, Any]:
-    """Parse `key=value` options. Values are YAML: numbers, booleans, lists and so on.
-
-    Numbers such as 3e-4 and 1e5, which are strings in YAML 1.1, are parsed as numbers.
-
-    Args:
-        pairs: The options.
-        flag: Name of the command-line flag, for error messages.
-
-    Raises:
-        ConfigurationError: An option is not of the form `key=value`.
-    """
-    options = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key.replace(".", "_").isidentifier():
-            raise ConfigurationError(f"{flag} takes key=value, not {pair!r}.")
-        options[key] = float(value) if _EXPONENT_NUMBER.fullmatch(value.strip()) else yaml.safe_load(value)
-    return options

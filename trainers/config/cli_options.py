@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from tyro.conf import AvoidSubcommands, UseAppendAction, arg
 
+from ...agents.dialogue.registry import DIALOGUES
 from ...envs.errors import ConfigurationError
 from ..monitor import Monitor
 from .settings import (
@@ -64,7 +65,13 @@ class Options:
     tasks: int | None = None
     seed: int = 0
     env_arg: UseAppendAction[tuple[str, ...]] = ()
-    dialogue: str | None = None
+    dialogue: Annotated[
+        str | None,
+        arg(
+            help=f"Name of the dialogue between environment and model: {', '.join(DIALOGUES)}, or a plug-in's. "
+            "None follows the recipe."
+        ),
+    ] = None
     dialogue_arg: UseAppendAction[tuple[str, ...]] = ()
     template: str | None = None
     checkpoint_every: int = 10
@@ -83,7 +90,7 @@ class Options:
             ConfigurationError: A required option is missing, an option is not of the form key=value, or adapters
                 are configured without --lora.
         """
-        from ...eval.agents import options_of
+        from ...eval.options import parse_options
 
         env, model = self.env, self.model
         if stored is not None:
@@ -93,8 +100,8 @@ class Options:
             raise ConfigurationError(f"pass {missing}; or continue a run with --resume and its folder.")
         if self.resume is not None and self.out not in (None, self.resume):
             raise ConfigurationError(f"--out {self.out} and --resume {self.resume} differ; pass only --resume.")
-        env_kwargs = options_of(self.env_arg, "--env-arg")
-        dialogue_settings = options_of(self.dialogue_arg, "--dialogue-arg")
+        env_kwargs = parse_options(self.env_arg, "--env-arg")
+        dialogue_settings = parse_options(self.dialogue_arg, "--dialogue-arg")
         settings: dict[str, Any] = {
             "env": EnvConfig(env, env_kwargs, self.split, self.tasks),
             "model": model,
@@ -150,7 +157,7 @@ class TrainOptions(Options):
         Raises:
             ConfigurationError: An unknown recipe or setting, a required option is missing, or a value cannot work.
         """
-        from ...eval.agents import options_of
+        from ...eval.options import parse_options
         from ..algorithms.recipes import get_recipe, recipe_names
         from .run import TrainingConfig
 
@@ -167,7 +174,7 @@ class TrainOptions(Options):
             monitor = merge(stored.monitor, monitor, Monitor())
             trackers = trackers or stored.trackers
         return TrainingConfig(
-            algorithm.with_settings(options_of(self.set, "--set")),
+            algorithm.with_settings(parse_options(self.set, "--set")),
             **self._shared_settings(algorithm.name, stored),
             validation=validation,
             monitor=monitor,
