@@ -19,20 +19,15 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
-import yaml
-
-from ..assets import asset
 from ..envs.checks import at_least
 from ..envs.core import TextEnv
-from ..envs.errors import ConfigurationError, DataError, unknown_name
+from ..envs.errors import ConfigurationError, DataError
 from ..envs.registry import make_env
 from ..envs.seeding import stable_seed
 from ..envs.tasks import GeneratedTasks
-
-_Parsed = TypeVar("_Parsed", "Entry", "Suite")
+from .yaml_files import convert_mapping, parse_mapping, read_definition, shipped_names
 
 
 @dataclass(frozen=True)
@@ -155,7 +150,7 @@ def _without_defaults(owner: Entry | Suite, data: Mapping[str, Any]) -> dict[str
 
 def suite_names() -> list[str]:
     """Return the names of the shipped suites."""
-    return sorted(path.stem for path in asset("suites").glob("*.yaml"))
+    return shipped_names("suites")
 
 
 def load_suite(name: str) -> Suite:
@@ -165,18 +160,7 @@ def load_suite(name: str) -> Suite:
         ConfigurationError: There is no such suite.
         DataError: The file cannot be read or does not describe a suite.
     """
-    if name in suite_names():
-        source = asset(f"suites/{name}.yaml")
-        return parse_suite(source.read_text(encoding="utf-8"), f"{name}.yaml")
-    path = Path(name)
-    if path.suffix in (".yaml", ".yml"):
-        try:
-            return parse_suite(path.read_text(encoding="utf-8"), name)
-        except UnicodeDecodeError:
-            raise DataError(path, "is not UTF-8 text.") from None
-        except OSError as error:
-            raise DataError(path, f"cannot be read: {error.strerror or error}.") from None
-    raise unknown_name("suite", name, [*suite_names(), "or the path of a .yaml file"])
+    return parse_suite(*read_definition("suite", "suites", name))
 
 
 def parse_suite(text: str, source: str) -> Suite:
@@ -189,16 +173,9 @@ def parse_suite(text: str, source: str) -> Suite:
     Raises:
         DataError: The text is not YAML or does not describe a suite.
     """
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark is not None else None
-        raise DataError(source, f"is not YAML ({getattr(error, 'problem', error)}).", line) from None
-    if not isinstance(data, dict):
-        raise DataError(source, "expected a mapping with name, description and entries.")
+    data = parse_mapping(text, source, "name, description and entries")
     defaults = {"name": Path(source).stem, "description": ""}
-    suite = _convert({**data, "entries": []}, Suite, defaults, source)
+    suite = convert_mapping({**data, "entries": []}, Suite, defaults, source)
     items = data.get("entries")
     if not isinstance(items, list) or not items:
         raise DataError(source, "`entries` must be a non-empty list of mappings.")
@@ -215,41 +192,13 @@ def _parse_entry(item: object, where: str) -> Entry:
         raise DataError(where, "expected a mapping with at least `env`.")
     if isinstance(item.get("groups"), list):  # YAML parses an unquoted `1` or `true` as another type.
         item = {**item, "groups": [str(group) for group in item["groups"]]}
-    entry = _convert(item, Entry, {"name": str(item.get("env"))}, where)
+    entry = convert_mapping(item, Entry, {"name": str(item.get("env"))}, where)
     for key in ("tasks", "max_steps", "max_turns", "repeats"):
         try:
             at_least(f"`{key}`", getattr(entry, key), 1)
         except ConfigurationError as error:
             raise DataError(where, str(error)) from None
     return entry
-
-
-def _convert(data: Mapping[str, Any], kind: type[_Parsed], defaults: Mapping[str, Any], where: str) -> _Parsed:
-    """Convert a mapping to a dataclass with the same fields.
-
-    Args:
-        data: The mapping; a key whose value is None counts as absent.
-        kind: The dataclass.
-        defaults: Values of absent keys, in addition to the defaults of the dataclass.
-        where: Place of the mapping, for error messages.
-
-    Raises:
-        DataError: A key is unknown, a required key is absent, or a value has the wrong type.
-    """
-    known = sorted(f.name for f in dataclasses.fields(kind))
-    for key in data:
-        if key not in known:
-            raise DataError(where, str(unknown_name("key", key, known)))
-    given = {key: value for key, value in data.items() if value is not None}
-    try:
-        return msgspec.convert({**defaults, **given}, kind)
-    except msgspec.ValidationError as error:
-        problem, _, path = str(error).partition(" - at ")
-        if not path:
-            missing = problem.partition("`")[2].rstrip("`")
-            raise DataError(where, f"`{missing}` is missing.") from None
-        key = path.partition("$.")[2].rstrip("`")
-        raise DataError(where, f"`{key}` has a value of the wrong type ({problem.lower()}).") from None
 
 
 __all__ = ["Entry", "Suite", "load_suite", "parse_suite", "suite_names"]

@@ -12,6 +12,7 @@ from rich.markup import escape
 from ..envs.errors import ConfigurationError, unknown_name
 from .checkpoints.export import export_checkpoint
 from .checkpoints.run_folder import MODEL_FOLDER, SETTINGS_FILE, claim_run_folder, read_config
+from .checkpoints.store import CheckpointError, Checkpoints
 from .config.cli_options import Options, SFTOptions, TrainOptions
 from .config.run import SFTConfig, TrainingConfig
 from .reporting.progress import SFT_VIEW, Progress
@@ -77,7 +78,6 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
     _check_trackers(config.trackers)
     claim_run_folder(config, resume=resume)
     from .algorithms.selectors import NotEnoughGroups
-    from .checkpoints.store import CheckpointError
     from .learning.optimizer import Diverged
     from .sampling.sampler import AllEpisodesFailed
     from .trainer import Trainer
@@ -92,10 +92,7 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
             for record in trainer.run():
                 progress.add(record)
     except KeyboardInterrupt:
-        last = trainer.checkpoints.last
-        where = f"the last checkpoint is {last.name}" if last else "there is no checkpoint yet"
-        console.print(f"[yellow]Interrupted:[/] {where}; continue with: {escape(again)}", soft_wrap=True)
-        return INTERRUPTED
+        return _report_interrupt(trainer.checkpoints, again, console)
     except (Diverged, NotEnoughGroups, AllEpisodesFailed, CheckpointError) as error:
         console.print("[red]Stopped:[/] ", end="")
         console.print(str(error), markup=False)
@@ -118,6 +115,13 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
         console.print(f"[yellow]Ended early:[/] {escape(trainer.stopped)}")
         return FAILED
     return OK
+
+
+def _report_interrupt(checkpoints: Checkpoints, again: str, console: Console) -> int:
+    last = checkpoints.last
+    where = f"the last checkpoint is {last.name}" if last else "there is no checkpoint yet"
+    console.print(f"[yellow]Interrupted:[/] {where}; continue with: {escape(again)}", soft_wrap=True)
+    return INTERRUPTED
 
 
 def _warn_if_not_better(history: Sequence[dict[str, float]], best: float | None, console: Console) -> None:
@@ -162,7 +166,6 @@ def sft(config: SFTConfig, *, resume: bool = False, console: Console) -> int:
     if resume and finished.exists():
         console.print(f"Model: {finished} (finished before)", soft_wrap=True, highlight=False, markup=False)
         return OK
-    from .checkpoints.store import CheckpointError
     from .learning.optimizer import Diverged
     from .sampling.demonstrations import demonstration_quality
     from .sft import SFTTrainer
@@ -180,11 +183,7 @@ def sft(config: SFTConfig, *, resume: bool = False, console: Console) -> int:
                 progress.show({"update": record["step"], **record})
         folder = trainer.export()
     except KeyboardInterrupt:
-        last = trainer.checkpoints.last
-        where = f"the last checkpoint is {last.name}" if last else "there is no checkpoint yet"
-        again = f"arboretum sft --resume {config.out}"
-        console.print(f"[yellow]Interrupted:[/] {where}; continue with: {escape(again)}", soft_wrap=True)
-        return INTERRUPTED
+        return _report_interrupt(trainer.checkpoints, f"arboretum sft --resume {config.out}", console)
     except (Diverged, CheckpointError) as error:
         console.print("[red]Stopped:[/] ", end="")
         console.print(str(error), markup=False)

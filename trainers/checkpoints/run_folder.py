@@ -52,8 +52,8 @@ def claim_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> Non
             now = _fixed_part(name, settings[name])
             if before != now:
                 raise ConfigurationError(
-                    f"{folder}: was started with another {name} ({_difference(before, now)}); resume it with the "
-                    "same one, or choose another --out."
+                    f"{folder}: was started with another {name} ({_difference(before, now)}); resume it with "
+                    "the same one, or start a new run in another --out."
                 )
     if stored == settings:
         return

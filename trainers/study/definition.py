@@ -23,13 +23,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
-import msgspec
-import yaml
-
-from ...assets import asset
 from ...envs.checks import at_least
-from ...envs.errors import ConfigurationError, DataError, unknown_name
+from ...envs.errors import ConfigurationError, DataError
+from ...eval.yaml_files import convert_mapping, parse_mapping, read_definition, shipped_names
 from ..algorithms.recipe import Recipe
 from ..algorithms.recipes import get_recipe
 from ..config.run import TrainingConfig
@@ -149,23 +147,25 @@ class Study:
                 self.config(trial, Path()).check()
 
 
-class _EnvItem(msgspec.Struct, forbid_unknown_fields=True):
+@dataclass(frozen=True)
+class _EnvItem:
     """Item of `envs` in a study's file."""
 
     name: str
     id: str
-    kwargs: dict[str, object] = {}
+    kwargs: dict[str, Any] = field(default_factory=dict)
 
 
-class _StudyFile(msgspec.Struct, forbid_unknown_fields=True):
+@dataclass(frozen=True)
+class _StudyFile:
     """Shape of a study's file; the keys are those of `Study`."""
 
     name: str
     model: str
-    envs: list[_EnvItem]
-    recipes: dict[str, dict[str, object] | None]
+    envs: list[dict[str, Any]]
+    recipes: dict[str, dict[str, Any] | None]
     description: str = ""
-    settings: dict[str, object] = {}
+    settings: dict[str, Any] = field(default_factory=dict)
     dialogue: str = "no_think"
     seeds: int = 3
     tasks: int = 256
@@ -175,7 +175,7 @@ class _StudyFile(msgspec.Struct, forbid_unknown_fields=True):
 
 def study_names() -> list[str]:
     """Return the names of the shipped studies."""
-    return sorted(path.stem for path in asset("studies").glob("*.yaml"))
+    return shipped_names("studies")
 
 
 def load_study(name: str) -> Study:
@@ -183,52 +183,37 @@ def load_study(name: str) -> Study:
 
     Raises:
         ConfigurationError: No such study.
-        DataError: The file does not describe a study.
+        DataError: The file cannot be read, or does not describe a study.
     """
-    if name in study_names():
-        return parse_study(asset(f"studies/{name}.yaml").read_text(encoding="utf-8"), f"{name}.yaml")
-    path = Path(name)
-    if path.suffix not in (".yaml", ".yml"):
-        raise unknown_name("study", name, [*study_names(), "or the path of a .yaml file"])
-    try:
-        return parse_study(path.read_text(encoding="utf-8"), name)
-    except UnicodeDecodeError:
-        raise DataError(path, "is not UTF-8 text.") from None
-    except OSError as error:
-        raise DataError(path, f"cannot be read: {error.strerror or error}.") from None
+    return parse_study(*read_definition("study", "studies", name))
 
 
-def parse_study(text: str, where: str) -> Study:
+def parse_study(text: str, source: str) -> Study:
     """Return the study that YAML text describes.
 
     Args:
         text: YAML.
-        where: Name of the file, for messages.
+        source: Name of the file, for messages.
 
     Raises:
         DataError: The text does not describe a study.
     """
+    data = parse_mapping(text, source, "name, model, envs and recipes")
+    file = convert_mapping(data, _StudyFile, {}, source)
+    for key in ("envs", "recipes"):
+        if not getattr(file, key):
+            raise DataError(source, f"`{key}` is empty.")
+    items = [
+        convert_mapping(item, _EnvItem, {}, f"{source}, environment {number}")
+        for number, item in enumerate(file.envs, 1)
+    ]
+    settings = {key.name: getattr(file, key.name) for key in fields(_StudyFile)}
+    settings["envs"] = {item.name: EnvConfig(item.id, item.kwargs) for item in items}
+    settings["recipes"] = {name: dict(own or {}) for name, own in file.recipes.items()}
     try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise DataError(where, f"is not YAML ({getattr(error, 'problem', error)}).") from None
-    if not isinstance(data, dict):
-        raise DataError(where, "expected a mapping with name, model, envs and recipes.")
-    known = [key.name for key in fields(Study)]
-    for key in data:
-        if key not in known:
-            raise DataError(where, str(unknown_name("key", key, known)))
-    for key in ("name", "model", "envs", "recipes"):
-        if not data.get(key):
-            raise DataError(where, f"`{key}` is missing.")
-    try:
-        parsed = msgspec.convert(data, _StudyFile)
-        settings = msgspec.structs.asdict(parsed)
-        settings["envs"] = {item.name: EnvConfig(item.id, item.kwargs) for item in parsed.envs}
-        settings["recipes"] = {name: dict(own or {}) for name, own in parsed.recipes.items()}
         study = Study(**settings)
         for name in study.recipes:
             study.recipe(name)
-    except (msgspec.ValidationError, ConfigurationError) as error:
-        raise DataError(where, f"does not describe a study ({error}).") from None
+    except ConfigurationError as error:
+        raise DataError(source, f"does not describe a study ({error}).") from None
     return study

@@ -1,0 +1,97 @@
+"""Definitions in YAML files, shipped or the user's own: found by name or path, parsed, and checked for shape."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+
+from ..assets import asset
+from ..envs.errors import DataError, unknown_name
+
+T = TypeVar("T")
+
+
+def shipped_names(folder: str) -> list[str]:
+    """Return the names of the YAML files in a folder of the package's assets."""
+    return sorted(path.stem for path in asset(folder).glob("*.yaml"))
+
+
+def read_definition(kind: str, folder: str, name: str) -> tuple[str, str]:
+    """Return the text of a shipped definition, or of any file by its path, and the file's name for messages.
+
+    Args:
+        kind: Kind of definition, such as "suite", for messages.
+        folder: Folder of the shipped definitions in the package's assets.
+        name: Name of a shipped definition, or path of a YAML file.
+
+    Raises:
+        ConfigurationError: There is no such definition.
+        DataError: The file cannot be read.
+    """
+    names = shipped_names(folder)
+    if name in names:
+        return asset(f"{folder}/{name}.yaml").read_text(encoding="utf-8"), f"{name}.yaml"
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml"):
+        raise unknown_name(kind, name, [*names, "or the path of a .yaml file"])
+    try:
+        return path.read_text(encoding="utf-8"), name
+    except UnicodeDecodeError:
+        raise DataError(path, "is not UTF-8 text.") from None
+    except OSError as error:
+        raise DataError(path, f"cannot be read: {error.strerror or error}.") from None
+
+
+def parse_mapping(text: str, source: str, expected: str) -> dict[str, Any]:
+    """Parse YAML text that must be a mapping.
+
+    Args:
+        text: Content of the file.
+        source: Name of the file, for messages.
+        expected: Keys of the mapping in words, for messages.
+
+    Raises:
+        DataError: The text is not YAML, or not a mapping.
+    """
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark is not None else None
+        raise DataError(source, f"is not YAML ({getattr(error, 'problem', error)}).", line) from None
+    if not isinstance(data, dict):
+        raise DataError(source, f"expected a mapping with {expected}.")
+    return data
+
+
+def convert_mapping(data: Mapping[str, Any], kind: type[T], defaults: Mapping[str, Any], where: str) -> T:
+    """Convert a mapping to a dataclass with the same fields.
+
+    Args:
+        data: The mapping; a key whose value is None counts as absent.
+        kind: The dataclass.
+        defaults: Values of absent keys, in addition to the defaults of the dataclass.
+        where: Place of the mapping, for messages.
+
+    Raises:
+        DataError: A key is unknown, a required key is absent, or a value has the wrong type.
+    """
+    known = sorted(field.name for field in dataclasses.fields(kind))  # type: ignore[arg-type]
+    for key in data:
+        if key not in known:
+            raise DataError(where, str(unknown_name("key", key, known)))
+    given = {key: value for key, value in data.items() if value is not None}
+    try:
+        return msgspec.convert({**defaults, **given}, kind)
+    except msgspec.ValidationError as error:
+        problem, _, path = str(error).partition(" - at ")
+        if not path:
+            missing = problem.partition("`")[2].rstrip("`")
+            raise DataError(where, f"`{missing}` is missing.") from None
+        key = path.partition("$.")[2].rstrip("`")
+        raise DataError(where, f"`{key}` has a value of the wrong type ({problem.lower()}).") from None
