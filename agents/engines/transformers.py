@@ -47,7 +47,7 @@ class TransformersEngine(Engine):
         context: Context window in tokens; None uses the model's.
         cache_tokens: Maximum number of cached tokens of idle conversations; the least recently used ones are
             evicted and encoded again on their next turn. None allows 4 GiB.
-        logprobs_as_drawn: Report log-probabilities of the sampling distribution, after temperature, top-p and
+        processed_logprobs: Report log-probabilities of the sampling distribution, after temperature, top-p and
             top-k, as trainers need them, instead of those at temperature 1.
         name: Name in records; None uses "transformers:" and the model's name.
 
@@ -71,7 +71,7 @@ class TransformersEngine(Engine):
         max_batch: int = 64,
         context: int | None = None,
         cache_tokens: int | None = None,
-        logprobs_as_drawn: bool = False,
+        processed_logprobs: bool = False,
         name: str | None = None,
     ) -> None:
         try:
@@ -107,7 +107,7 @@ class TransformersEngine(Engine):
             self._cache = load.choose_cache(self.model, self.context, max_batch, cache_tokens, _IDLE_BYTES)
         self.keeps_cache: bool = self._cache.keeps_cache
         self._max_batch = max_batch
-        self._as_drawn = logprobs_as_drawn
+        self._processed_logprobs = processed_logprobs
         self._waiting: deque[Generation] = deque()
         self._active: list[Generation] = []
         self._done: list[tuple[str, Completion]] = []
@@ -204,7 +204,7 @@ class TransformersEngine(Engine):
         generations, logits = self._cache.advance(self._active)
         if self._settings is None or self._settings[0] != generations:
             rows = [one.request.sampling for one in generations]
-            self._settings = generations, BatchSampling(rows, logits.device, as_drawn=self._as_drawn)
+            self._settings = generations, BatchSampling(rows, logits.device, processed=self._processed_logprobs)
         uniforms = [one.uniforms[len(one.logprobs)] if one.uniforms else 0.0 for one in generations]
         sampled = sample_tokens(logits, uniforms, self._settings[1])
         finished: set[int] = set()

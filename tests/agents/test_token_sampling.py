@@ -45,8 +45,8 @@ def test_sampled_tokens_follow_the_distribution(temperature: float, top_p: float
         ).pvalue
         > 1e-3
     )
-    as_drawn = BatchSampling([Sampling(temperature, top_p, top_k)] * count, logits.device, as_drawn=True)
-    again = sample_tokens(logits.expand(count, -1), draw_uniforms(5, count), as_drawn)
+    processed = BatchSampling([Sampling(temperature, top_p, top_k)] * count, logits.device, processed=True)
+    again = sample_tokens(logits.expand(count, -1), draw_uniforms(5, count), processed)
     assert again.tokens == sampled.tokens
     assert torch.allclose(torch.tensor(again.logprobs), expected.log()[again.tokens], atol=1e-5)
 

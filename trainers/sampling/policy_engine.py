@@ -59,7 +59,7 @@ def model_engine(
         in_flight: Replies to sample at the same time.
         precision: See `PolicyEngine`.
     """
-    engine = TransformersEngine(model, tokenizer, max_batch=in_flight, logprobs_as_drawn=True, name="policy")
+    engine = TransformersEngine(model, tokenizer, max_batch=in_flight, processed_logprobs=True, name="policy")
     return PolicyEngine(engine, engine.invalidate, None, precision)
 
 

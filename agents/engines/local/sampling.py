@@ -31,12 +31,12 @@ class BatchSampling:
     Args:
         rows: Settings of each row.
         device: Device of the logits.
-        as_drawn: Report log-probabilities of the sampling distribution, after temperature, top-p and top-k,
+        processed: Report log-probabilities of the sampling distribution, after temperature, top-p and top-k,
             instead of those at temperature 1. Those of greedy rows are at temperature 1 in both cases.
     """
 
-    def __init__(self, rows: Sequence[Sampling], device: torch.device, *, as_drawn: bool = False) -> None:
-        self.as_drawn = as_drawn
+    def __init__(self, rows: Sequence[Sampling], device: torch.device, *, processed: bool = False) -> None:
+        self.processed = processed
         self.all_greedy = all(row.temperature == 0 for row in rows)
         self.truncated = any(row.temperature > 0 and (row.top_p < 1 or row.top_k > 0) for row in rows)
 
@@ -66,9 +66,9 @@ def sample_tokens(logits: torch.Tensor, uniforms: Sequence[float], settings: Bat
     if settings.all_greedy:
         tokens = logits.argmax(dim=-1, keepdim=True)
     else:
-        tokens, drawn_logprobs = _sample(logits, logprobs, uniforms, settings)
-        if settings.as_drawn:
-            logprobs = drawn_logprobs
+        tokens, processed_logprobs = _sample(logits, logprobs, uniforms, settings)
+        if settings.processed:
+            logprobs = processed_logprobs
         if settings.some_greedy:
             tokens = torch.where(settings.is_greedy, logits.argmax(dim=-1, keepdim=True), tokens)
     # Softmax spreads NaN and infinity over the whole row, so checking the sampled token suffices.
