@@ -124,7 +124,7 @@ def eval(
     /,
     agent: Annotated[tuple[str, ...], _help("Agents: {}, or a plug-in's.", agent_names())] = ("random", "expert"),
     out: Path | None = None,
-    workers: int = min(os.cpu_count() or 1, 8),
+    workers: int | None = None,
     ray: str | None = None,
     references: bool = True,
     in_flight: int = 64,
@@ -139,7 +139,7 @@ def eval(
         suite: Suite.
         agent: Agents.
         out: Folder of the run. None makes a name of suite and agents below runs/.
-        workers: Processes for agents without a model.
+        workers: Processes for agents without a model. None starts one per core, but at most 8.
         ray: Address of a Ray cluster to use instead of processes; "auto" or "local" also work.
         references: Also evaluate the random agent and the expert, for comparison.
         in_flight: Episodes of a language agent to roll out at the same time.
@@ -148,7 +148,7 @@ def eval(
     from .eval.agents import open_agents
     from .eval.evaluate import evaluate
 
-    if workers < 1:
+    if workers is not None and workers < 1:
         raise ConfigurationError(f"--workers must be at least 1, not {workers}.")
     with open_agents(agent, **vars(language_model)) as agents:
         return evaluate(
@@ -156,7 +156,7 @@ def eval(
             agents,
             out=out,
             references=references,
-            workers=workers,
+            workers=workers or min(os.cpu_count() or 1, 8),
             ray=ray,
             in_flight=in_flight,
             console=console,
@@ -169,7 +169,7 @@ def report(
     /,
     out: Path | None = None,
 ) -> int:
-    """Write the report of a run again, or one report of several runs of the same suite.
+    """Write the report of a run again, or one report of several runs.
 
     Args:
         runs: Folders of evaluation runs, or the folder of one training run.
@@ -225,7 +225,7 @@ def bench(
 
 @dataclass(frozen=True)
 class WebShopServer:
-    """Serve a web shop for the browser: the pages, goals and rewards of TextWebShop-v0.
+    """Serve the web shop of TextWebShop-v0 for browsers.
 
     Attributes:
         host: Address to listen on; the default accepts connections from this machine only.
@@ -299,7 +299,7 @@ def serve(
 
 @dataclass(frozen=True)
 class BuildIndex:
-    """Build the index of a corpus. An interrupted build is resumed by the same command.
+    """Build the index of a corpus, or resume an interrupted build.
 
     Attributes:
         corpus: JSON lines with `id` and `contents`, plain or gzipped.
