@@ -215,7 +215,7 @@ RECIPES: Mapping[str, Recipe] = _table(
             omega=1.0,  # GiGPO eq. 8; code
             scale="none",  # GiGPO code: default, WebShop and Sokoban (ALFWorld: "group")
             eps=1e-6,  # GiGPO code
-            anchor="state",  # GiGPO; the same as "observation" if observations determine the state
+            anchor="state",  # equals "observation" where observations determine the state
             invalid_penalty=0.1,  # GiGPO, code
         ),
         objective=Objective(

@@ -63,7 +63,7 @@ class Selector(ABC):
 
 @dataclass(frozen=True)
 class All(Selector):
-    """Selects every group."""
+    """Selector of all groups."""
 
     name: ClassVar[str] = "all"
     needs_groups: ClassVar[bool] = False
@@ -135,7 +135,7 @@ def most_uncertain(
 
 @dataclass(frozen=True)
 class Uncertainty(Selector):
-    """Selects the groups whose returns differ most.
+    """Selector of the groups whose returns differ most.
 
     Attributes:
         rule, amount, include_zero, smallest, eps: See `most_uncertain`.
@@ -201,7 +201,7 @@ def informative_groups(metrics: Sequence[Sequence[float]]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Dynamic(Selector):
-    """Drops groups without differences, and rolls out further batches until enough groups are found.
+    """Selector that drops groups without differences and requests batches until enough groups are found.
 
     Attributes:
         metric: Metric that must differ within a group: "return" (of the environment, without penalties) or

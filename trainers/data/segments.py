@@ -53,7 +53,7 @@ class GroupStatistics:
 
     Attributes:
         count: Number of members.
-        mean: Mean. If all members are nearly equal, exactly the smallest of them; 0 for an empty group.
+        mean: Mean; 0 for an empty group.
         std: Sample standard deviation (n - 1). Exactly 0 if all members are nearly equal, or there is only one.
     """
 

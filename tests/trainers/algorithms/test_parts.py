@@ -50,7 +50,7 @@ class Pairs(Sampler):
 
 @dataclass(frozen=True)
 class First(Selector):
-    """Selects the first groups."""
+    """Selector of the first groups."""
 
     count: int = 1
 
@@ -62,7 +62,7 @@ class First(Selector):
 
 @dataclass(frozen=True)
 class Constant(Credit):
-    """The same advantage for every token."""
+    """Equal advantages of all tokens."""
 
     value: float = 1.0
 
@@ -150,14 +150,14 @@ def test_anchor_credit_on_grpo_matches_turns_by_state() -> None:
     assert recipe.objective == RECIPES["grpo"].objective
 
 
-def test_gae_credit_on_grpo_comes_with_a_critic() -> None:
+def test_gae_credit_on_grpo_requires_a_critic() -> None:
     recipe = RECIPES["grpo"].with_settings({"credit.name": "gae", "critic.lr": 1e-4})
     assert (recipe.credit, recipe.critic) == (Gae(), Critic(lr=1e-4))
     with pytest.raises(ConfigurationError, match=r"credit 'gae' needs a critic; set critic\.lr"):
         RECIPES["grpo"].with_settings({"credit.name": "gae"})
 
 
-def test_group_credit_on_ppo_goes_without_the_critic() -> None:
+def test_group_credit_on_ppo_works_without_critic() -> None:
     recipe = RECIPES["ppo"].with_settings({"credit.name": "group", "critic": None})
     assert (recipe.credit, recipe.critic) == (Group(), None)
     with pytest.raises(ConfigurationError, match="does not use a critic; set critic=null"):
