@@ -1,13 +1,12 @@
-"""Every algorithm, as one row of one table: which episodes to roll out, which groups to learn from, what each
-token's advantage is, and which loss.
+"""Table of algorithms: each row combines a sampler, a selector, a credit and an objective with hyper-parameters.
 
-Numbers are the published ones, with their source beside them. Where sources disagree the paper wins; where a
-paper is silent, the released code that its results come from. PPO and GRPO were first published on other kinds of
-task (control; mathematics in one turn), so their rows take the numbers of those who trained agents over several
-turns with them. A new algorithm is a new row, or one new part.
+Values are the published ones, each with its source in a comment. Where sources disagree, the paper has precedence;
+where a paper gives no value, the value is that of the released code behind its results. PPO and GRPO were first
+published on other kinds of tasks (control; single-turn mathematics), so their rows use the values of multi-turn
+agent training. A new algorithm is a new row, or one new part.
 
-What a row leaves out is verl's default, with which RAGEN, Search-R1 and GiGPO were run: AdamW with β = (0.9,
-0.999) and weight decay 0.01, gradients cut to norm 1, a constant learning rate without warm-up, temperature 1.
+Settings that a row omits have verl's defaults, which RAGEN, Search-R1 and GiGPO used: AdamW with β = (0.9, 0.999)
+and weight decay 0.01, gradients clipped to norm 1, a constant learning rate without warm-up, temperature 1.
 
 Sources:
     RAGEN       StarPO, arXiv:2504.20073, sec. 3.2, app. C.2; code: config/base.yaml of its release
@@ -56,7 +55,7 @@ def _table(*recipes: Recipe) -> dict[str, Recipe]:
 RECIPES: Mapping[str, Recipe] = _table(
     Recipe(
         name="ppo",
-        about="PPO with a token critic; KL to the first policy in the reward (arXiv:1707.06347).",
+        about="PPO with a token-level critic and a KL penalty in the reward (arXiv:1707.06347).",
         credit=Gae(gamma=1.0, lam=1.0),  # Search-R1, RAGEN
         objective=Objective(
             clip_low=0.2,  # Search-R1
@@ -64,7 +63,7 @@ RECIPES: Mapping[str, Recipe] = _table(
             dual_clip=3.0,  # verl
             aggregation="token-mean",  # verl
             entropy_coef=0.001,  # RAGEN; Search-R1 code
-            kl=Kl(coef=0.001, estimator="k1", placement="reward"),  # Search-R1; k1: its code
+            kl=Kl(coef=0.001, estimator="k1", placement="reward"),  # Search-R1; k1: Search-R1 code
         ),
         sampler=Chains(prompts=8, rollouts=16),  # RAGEN (Search-R1: 512 × 1)
         critic=Critic(
@@ -75,13 +74,13 @@ RECIPES: Mapping[str, Recipe] = _table(
         optimization=Optimization(
             updates=200,  # RAGEN (Search-R1: 500)
             lr=1e-6,  # Search-R1; RAGEN code
-            warmup=0,  # RAGEN code (Search-R1: 0.285 of its steps, the critic 0.015)
+            warmup=0,  # RAGEN code (Search-R1: 0.285 of the steps; critic: 0.015)
             episodes_per_step=32,  # RAGEN: E (Search-R1: 256)
         ),
     ),
     Recipe(
         name="grpo",
-        about="Returns relative to their group, on every token of the episode (arXiv:2402.03300).",
+        about="GRPO: returns normalized within the group of a prompt, without a critic (arXiv:2402.03300).",
         credit=Group(scale="group", eps=1e-6),  # arXiv:2402.03300, sec. 4.1.2; eps: verl
         objective=Objective(
             clip_low=0.2,  # Search-R1, T-STAR's baseline
@@ -103,13 +102,13 @@ RECIPES: Mapping[str, Recipe] = _table(
     ),
     Recipe(
         name="dr_grpo",
-        about="GRPO without its two biases: no division by the deviation nor by the length (arXiv:2503.20783).",
+        about="Dr. GRPO: GRPO without division by standard deviation or length (arXiv:2503.20783).",
         credit=Group(scale="none"),  # Dr. GRPO sec. 3.2
         objective=Objective(
             clip_low=0.2,  # Dr. GRPO
             clip_high=0.2,  # Dr. GRPO
             aggregation="dr-grpo",  # Dr. GRPO sec. 3.2; code: masked sum over a constant, mean over episodes
-            norm_length=2000,  # code: the longest reply (3000, in one turn); here RAGEN's 5 turns of 400 tokens
+            norm_length=2000,  # code: the longest reply, 3000 in one turn; here 5 turns of 400 (RAGEN)
         ),
         sampler=Chains(
             prompts=128,  # Dr. GRPO code: rollout_batch_size
@@ -125,13 +124,13 @@ RECIPES: Mapping[str, Recipe] = _table(
             weight_decay=0.0,  # Dr. GRPO
             schedule="constant",  # Dr. GRPO
             max_grad_norm=1.0,  # Dr. GRPO
-            episodes_per_step=128,  # Dr. GRPO code: train_batch_size; 8 steps an update
+            episodes_per_step=128,  # Dr. GRPO code: train_batch_size; 8 steps per update
             passes=1,  # Dr. GRPO
         ),
     ),
     Recipe(
         name="rloo",
-        about="REINFORCE with the mean of the other rollouts as baseline; KL in the reward (arXiv:2402.14740).",
+        about="RLOO: REINFORCE with a leave-one-out baseline and a KL penalty in the reward (arXiv:2402.14740).",
         credit=Group(scale="none", leave_one_out=True),  # RLOO sec. 2.3
         objective=Objective(
             clip_low=0.2,  # TRL (RLOO does not clip)
@@ -144,20 +143,20 @@ RECIPES: Mapping[str, Recipe] = _table(
             ),
         ),
         sampler=Chains(
-            prompts=128,  # RLOO: a rollout batch of 512; that it counts episodes is our reading
-            rollouts=4,  # RLOO: the larger of k = 2 and 4 (TRL: 2)
+            prompts=128,  # RLOO: a rollout batch of 512, which we read as episodes
+            rollouts=4,  # RLOO: k = 4, the larger of 2 and 4 (TRL: 2)
         ),
         optimization=Optimization(
             updates=600,  # RLOO, on TL;DR
             lr=1e-6,  # RLOO, TRL
             schedule="constant",  # RLOO
             warmup=18,  # RLOO: 3 % of the steps
-            episodes_per_step=256,  # RLOO: 2 steps an update
+            episodes_per_step=256,  # RLOO: 2 steps per update
         ),
     ),
     Recipe(
         name="dapo",
-        about="Clip-higher, dynamic sampling, token-mean loss, soft overlong penalty, no KL (arXiv:2503.14476).",
+        about="DAPO: GRPO with clip-higher, dynamic sampling and overlong penalty, without KL (arXiv:2503.14476).",
         credit=Group(scale="group", eps=1e-6),  # DAPO eq. 9; eps: verl
         objective=Objective(
             clip_low=0.2,  # DAPO sec. 4.1
@@ -173,11 +172,11 @@ RECIPES: Mapping[str, Recipe] = _table(
         selector=Dynamic(
             metric="return",  # DAPO eq. 11: correctness
             max_batches=10,  # DAPO code
-            on_exhausted="partial",  # DAPO code raises; early in a hard task that would end the run
+            on_exhausted="partial",  # DAPO code: raises, which would end a run in a hard task early
         ),
         overlong=Overlong(
             coef=1.0,  # DAPO eq. 13, code
-            cache=4096,  # DAPO sec. 4.1, of 20480 tokens; the limit is the run's own
+            cache=4096,  # DAPO sec. 4.1, of 20480 tokens; here the limit is that of the run
         ),
         optimization=Optimization(
             updates=200,  # RAGEN
@@ -186,22 +185,22 @@ RECIPES: Mapping[str, Recipe] = _table(
             schedule="constant",  # DAPO sec. 4.1
             warmup=20,  # DAPO sec. 4.1 (code: 10)
             max_grad_norm=1.0,  # DAPO code
-            episodes_per_step=512,  # DAPO sec. 4.1: 16 steps an update
+            episodes_per_step=512,  # DAPO sec. 4.1: 16 steps per update
         ),
     ),
     Recipe(
         name="dapo_tstar",
-        about="What T-STAR calls DAPO: GRPO with a sampling temperature that falls from 1 to 0.5 (app. B.3).",
+        about="DAPO as in T-STAR: GRPO with a temperature falling from 1 to 0.5 (arXiv:2604.07165, app. B.3).",
         credit=Group(scale="group", eps=1e-6),  # T-STAR; eps: verl
         objective=Objective(
             clip_low=0.2,  # T-STAR app. B.3: [0.8, 1.2]
             clip_high=0.2,  # T-STAR app. B.3
-            aggregation="token-mean",  # DAPO eq. 12; T-STAR is silent
+            aggregation="token-mean",  # DAPO eq. 12; not given by T-STAR
         ),
         sampler=Chains(
-            prompts=32,  # T-STAR: batch 32; that it counts prompts is our reading
+            prompts=32,  # T-STAR: a batch of 32, which we read as prompts
             rollouts=8,  # T-STAR: M
-            temperature=Linear(1.0, 0.5),  # T-STAR app. B.3; the line is our reading
+            temperature=Linear(1.0, 0.5),  # T-STAR app. B.3; the linear schedule is our reading
         ),
         optimization=Optimization(
             updates=160,  # T-STAR
@@ -210,13 +209,13 @@ RECIPES: Mapping[str, Recipe] = _table(
     ),
     Recipe(
         name="gigpo",
-        about="GRPO between episodes plus the same between turns taken from one state (arXiv:2505.10978).",
+        about="GiGPO: GRPO between episodes, and between turns that start in the same state (arXiv:2505.10978).",
         credit=Anchor(
             gamma=0.95,  # GiGPO eq. 5; code
             omega=1.0,  # GiGPO eq. 8; code
-            scale="none",  # GiGPO code: its default, on WebShop and Sokoban; the deviation on ALFWorld
+            scale="none",  # GiGPO code: default, WebShop and Sokoban (ALFWorld: "group")
             eps=1e-6,  # GiGPO code
-            anchor="state",  # where observations name the state the two are the same
+            anchor="state",  # equals "observation" where observations determine the state
             invalid_penalty=0.1,  # GiGPO, code
         ),
         objective=Objective(
@@ -224,7 +223,7 @@ RECIPES: Mapping[str, Recipe] = _table(
             clip_high=0.2,  # GiGPO code
             dual_clip=3.0,  # GiGPO code
             aggregation="token-mean",  # GiGPO code
-            entropy_coef=0.0,  # none in GiGPO's objective (code: 0.001)
+            entropy_coef=0.0,  # GiGPO: no entropy term in the objective (code: 0.001)
             kl=Kl(coef=0.01, estimator="k3", placement="loss"),  # GiGPO; k3: code
         ),
         sampler=Chains(
@@ -232,23 +231,23 @@ RECIPES: Mapping[str, Recipe] = _table(
             rollouts=8,  # GiGPO: N
             temperature=1.0,  # GiGPO, code
             reply_tokens=512,  # GiGPO, code
-            format_penalty=0.0,  # the credit rule's own takes its place
+            format_penalty=0.0,  # replaced by credit.invalid_penalty
         ),
         optimization=Optimization(
             updates=150,  # GiGPO code
             lr=1e-6,  # GiGPO, code
-            episodes_per_step=32,  # RAGEN: E; GiGPO counts turns, 64 a step (256 on ALFWorld)
+            episodes_per_step=32,  # RAGEN: E; GiGPO counts turns, 64 per step (256 on ALFWorld)
         ),
     ),
     Recipe(
         name="starpo",
-        about="RAGEN's StarPO, its PPO form: whole trajectories, sparse critic credit (arXiv:2504.20073).",
+        about="StarPO of RAGEN, as PPO: critic-based advantages over complete episodes (arXiv:2504.20073).",
         credit=Gae(gamma=1.0, lam=1.0),  # RAGEN
         objective=Objective(
             clip_low=0.2,  # RAGEN app. D
             clip_high=0.2,  # RAGEN app. D, before clip-higher
             dual_clip=3.0,  # verl
-            aggregation="token-mean",  # RAGEN code (eq. 4 takes the mean of each trajectory first)
+            aggregation="token-mean",  # RAGEN code (eq. 4: mean per trajectory first)
             entropy_coef=0.001,  # RAGEN
             kl=Kl(
                 coef=0.001,  # RAGEN app. C.2
@@ -272,13 +271,13 @@ RECIPES: Mapping[str, Recipe] = _table(
     ),
     Recipe(
         name="starpo_s",
-        about="StarPO, stabilised: only the most uncertain starts, no KL, clip-higher (arXiv:2504.20073).",
+        about="StarPO-S: StarPO on the most uncertain prompts, with clip-higher, without KL (arXiv:2504.20073).",
         credit=Gae(gamma=1.0, lam=1.0),  # RAGEN
         objective=Objective(
             clip_low=0.2,  # RAGEN app. D
             clip_high=0.28,  # RAGEN app. D
             dual_clip=3.0,  # verl
-            aggregation="token-mean",  # RAGEN code (eq. 4 takes the mean of each trajectory first)
+            aggregation="token-mean",  # RAGEN code (eq. 4: mean per trajectory first)
             entropy_coef=0.001,  # RAGEN
         ),
         sampler=RAGEN_CHAINS,
@@ -292,7 +291,7 @@ RECIPES: Mapping[str, Recipe] = _table(
             lr=1e-6,  # RAGEN code
             betas=(0.9, 0.999),  # RAGEN app. C.2
             max_grad_norm=1.0,  # verl
-            episodes_per_step=32,  # RAGEN app. C.2: E; with a quarter of the groups, one step an update
+            episodes_per_step=32,  # RAGEN app. C.2: E; one step per update with a quarter of the groups
             passes=1,  # RAGEN sec. 4.3: Online-1 was best
         ),
     ),
@@ -308,7 +307,7 @@ def get_recipe(name: str) -> Recipe:
     """Return a recipe by its name in the table, the name of a plug-in's recipe, or a path `module:attribute`.
 
     Raises:
-        ConfigurationError: No such recipe.
+        ConfigurationError: There is no such recipe.
     """
     if name in RECIPES:
         return RECIPES[name]

@@ -1,7 +1,7 @@
-"""Which groups to learn from.
+"""Selection of the groups to train on.
 
-A group whose episodes all ended alike says nothing about which of them was better. Selectors leave such groups out
-(DAPO), or keep only the most uncertain ones (StarPO-S, RAGEN-2).
+Relative advantages are 0 in a group whose episodes all have the same return. Selectors drop such groups (DAPO),
+or keep only the groups of most uncertain outcome (StarPO-S, RAGEN-2).
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import numpy as np
 from ...envs.checks import at_least, fraction, one_of
 from ...envs.errors import ConfigurationError
 from ..data.rollouts import Rollouts
-from ..data.segments import FloatArray, equal, group_statistics
+from ..data.segments import FloatArray, group_statistics, nearly_equal
 
 Rule = Literal["fraction", "count", "top-p", "top-p-softmax", "min-p"]
 Rescale = Literal["none", "linear", "sqrt"]
 
 
 class Selection(NamedTuple):
-    """What a selector kept.
+    """Result of a selector.
 
     Attributes:
-        groups: indices in ascending order; may be empty, then the update is skipped.
-        scale: what advantages are multiplied by.
+        groups: Indices of the selected groups, ascending; may be empty.
+        scale: Factor on the advantages.
     """
 
     groups: tuple[int, ...]
@@ -36,7 +36,12 @@ class Selection(NamedTuple):
 
 @dataclass(frozen=True)
 class Selector(ABC):
-    """A rule that picks groups of rollouts."""
+    """Rule that selects groups of rollouts.
+
+    Class attributes:
+        name: Name of the rule, in `selector.name`.
+        needs_groups: True if the rule compares episodes of one prompt.
+    """
 
     name: ClassVar[str]
     needs_groups: ClassVar[bool] = True
@@ -46,19 +51,19 @@ class Selector(ABC):
         """Return the groups of one generation batch to train on."""
 
     def refill(self, needed: int) -> Refill[tuple[int, int]]:
-        """Return the bookkeeping of one update: how many generation batches to roll out, and which groups to keep.
+        """Return the initial state of an update's batch, to which generation batches are added.
 
-        The default rolls out one batch and keeps every selected group.
+        The default takes a single generation batch and keeps every selected group.
 
         Args:
-            needed: Groups that make a full batch.
+            needed: Number of groups in a full batch.
         """
         return Refill(needed, max_batches=1, cut=False)
 
 
 @dataclass(frozen=True)
 class All(Selector):
-    """Every group."""
+    """Selector of all groups."""
 
     name: ClassVar[str] = "all"
     needs_groups: ClassVar[bool] = False
@@ -67,7 +72,7 @@ class All(Selector):
         return Selection(tuple(range(rollouts.groups)))
 
 
-# ---------------------------------------------------------------------- by uncertainty
+# ---------------------------------------------------------------------- uncertainty
 
 
 def most_uncertain(
@@ -79,25 +84,26 @@ def most_uncertain(
     smallest: bool = False,
     eps: float = 0.01,
 ) -> tuple[int, ...]:
-    """Groups by the uncertainty of their outcome.
+    """Return the groups of most uncertain outcome.
 
-    * "fraction": the top `amount` of all groups, rounded down, at least one (StarPO-S, arXiv:2504.20073, eq. 7).
-    * "count": the top `amount` groups.
-    * "top-p": the shortest run of top groups whose scores add up to `amount` of the total, less `eps`; none if
-      that threshold is not positive; all for amount = 1 (RAGEN-2).
-    * "top-p-softmax": the same with the softmax of the scores as mass, without `eps`; at least one.
-    * "min-p": groups with a score of at least `amount` times the largest.
+    * "fraction": the fraction `amount` of all groups with the largest scores, rounded down, at least one
+      (StarPO-S, arXiv:2504.20073, eq. 7).
+    * "count": the `amount` groups with the largest scores.
+    * "top-p": the fewest groups, in descending order, whose scores sum to at least `amount` · total - `eps`;
+      none if that threshold is not positive, all for `amount` = 1 (RAGEN-2).
+    * "top-p-softmax": the same with the softmax of the scores, without `eps`; at least one.
+    * "min-p": groups whose score is at least `amount` times the largest.
 
     Args:
-        scores: the standard deviation of returns in each group, shape [G].
-        rule: see above.
-        amount: see above.
-        include_zero: whether groups with a score of 0 (at most 1e-10) may be kept.
-        smallest: take from the other end.
-        eps: slack of "top-p".
+        scores: Standard deviation of the returns in each group, shape [G].
+        rule: Rule of selection, see above.
+        amount: Parameter of the rule, see above.
+        include_zero: Allow groups with a score of 0 (at most 1e-10).
+        smallest: Prefer the smallest scores instead of the largest.
+        eps: Tolerance of "top-p".
 
     Returns:
-        Indices in ascending order. Of scores that are equal, but for rounding, the lower index goes first.
+        Indices, ascending. Among scores that are equal up to rounding errors, the lower index is preferred.
     """
     ranks = np.round(scores, 10)
     candidates = [i for i in range(len(scores)) if include_zero or abs(scores[i]) > 1e-10]
@@ -105,7 +111,7 @@ def most_uncertain(
     if not candidates or (rule == "top-p" and amount >= 1.0):
         return tuple(sorted(candidates))
     if rule == "fraction":
-        # A hair is added so that 0.29 · 100 is 29.
+        # The small addend compensates for rounding, so that 0.29 · 100 is 29.
         kept = candidates[: max(1, int(amount * len(scores) + 1e-9))]
     elif rule == "count":
         kept = candidates[: int(amount)]
@@ -129,12 +135,14 @@ def most_uncertain(
 
 @dataclass(frozen=True)
 class Uncertainty(Selector):
-    """Keep the groups whose returns differ most; see `most_uncertain`.
+    """Selector of the groups whose returns differ most.
 
     Attributes:
-        penalties: let penalties count in the returns (as released: then a single malformed reply makes a group
-            look informative).
-        rescale: multiply advantages by the fraction of groups kept, or its square root (RAGEN-2).
+        rule, amount, include_zero, smallest, eps: See `most_uncertain`.
+        penalties: Include penalties in the returns, as in the released code; a single malformed reply then gives a
+            group a positive score.
+        rescale: Factor on the advantages (RAGEN-2): "linear" is the fraction of groups selected, "sqrt" its square
+            root, "none" 1.
     """
 
     rule: Rule = "fraction"
@@ -157,7 +165,7 @@ class Uncertainty(Selector):
         else:
             fraction("selector.amount", self.amount)
             if self.amount == 0:
-                raise ConfigurationError("selector.amount = 0 keeps nothing; choose a fraction above 0.")
+                raise ConfigurationError("selector.amount is 0, which selects nothing; set a fraction above 0.")
 
     def select(self, rollouts: Rollouts) -> Selection:
         scores = group_statistics(rollouts.returns(penalties=self.penalties), rollouts.group, rollouts.groups).std
@@ -177,20 +185,30 @@ class Uncertainty(Selector):
 
 
 def informative_groups(metrics: Sequence[Sequence[float]]) -> tuple[int, ...]:
-    """Groups whose metric is not the same throughout, but for rounding (DAPO, arXiv:2503.14476, eq. 11)."""
+    """Return the groups whose episodes differ in a metric (DAPO, arXiv:2503.14476, eq. 11).
+
+    Args:
+        metrics: Metric of each episode of each group.
+
+    Returns:
+        Indices of the groups, ascending; differences within rounding errors do not count.
+    """
     members = [np.array(values, dtype=np.float64) for values in metrics]
-    return tuple(i for i, values in enumerate(members) if len(values) > 1 and not equal(values, values[0]).all())
+    return tuple(
+        i for i, values in enumerate(members) if len(values) > 1 and not nearly_equal(values, values[0]).all()
+    )
 
 
 @dataclass(frozen=True)
 class Dynamic(Selector):
-    """Drop silent groups, and sample on until enough others are found.
+    """Selector that drops groups without differences and requests batches until enough groups are found.
 
     Attributes:
-        metric: what must differ within a group: the world's return (penalties do not count), or success.
-        max_batches: generation batches an update; 0 for no bound.
-        on_exhausted: when they are spent: "raise" (`Starved`), go on with the "partial" batch, or "skip" the
-            update. A partial batch without any group is skipped.
+        metric: Metric that must differ within a group: "return" (of the environment, without penalties) or
+            "success".
+        max_batches: Maximum number of generation batches per update; 0 for no limit.
+        on_exhausted: Action when `max_batches` did not suffice: "raise" `NotEnoughGroups`, train on the "partial"
+            batch, or "skip" the update. An empty partial batch is skipped.
     """
 
     metric: Literal["return", "success"] = "return"
@@ -215,7 +233,7 @@ class Dynamic(Selector):
 
 
 class NotEnoughGroups(RuntimeError):
-    """Generation batches were spent before enough informative groups were found."""
+    """The generation batches of an update contained too few informative groups."""
 
 
 T = TypeVar("T")
@@ -226,12 +244,13 @@ class Refill(Generic[T]):
     """Progress of filling one update's batch; `add` returns the next state.
 
     Attributes:
-        needed: Groups that make a full batch.
+        needed: Number of groups in a full batch.
         max_batches: Maximum number of generation batches; 0 or less for no limit.
         on_exhausted: See `Dynamic`.
-        cut: Keep only the first `needed` groups.
-        batches: Generation batches so far.
-        kept: Selected groups so far, in order of arrival.
+        cut: Train on exactly `needed` groups, from as many generation batches as that takes. False takes one
+            generation batch and all its selected groups.
+        batches: Number of generation batches so far.
+        kept: Selected groups so far, in sampling order.
     """
 
     needed: int
@@ -272,21 +291,25 @@ class Refill(Generic[T]):
             return self.kept[: self.needed]
         if self.on_exhausted == "raise":
             raise NotEnoughGroups(
-                f"{self.batches} generation batches held {len(self.kept)} of {self.needed} informative groups; "
+                f"{self.batches} generation batches had {len(self.kept)} of {self.needed} informative groups; "
                 "choose tasks that the policy solves sometimes, raise selector.max_batches, or set "
-                'selector.on_exhausted to "partial".'
+                'selector.on_exhausted = "partial".'
             )
         return self.kept if self.on_exhausted == "partial" else ()
 
 
 def select_groups(batches: Sequence[Rollouts], kept: Sequence[tuple[int, int]]) -> Rollouts:
-    """The groups (generation batch, group) of several generation batches as one batch.
+    """Return the kept groups of several generation batches as one batch.
+
+    Args:
+        batches: Generation batches of the update.
+        kept: Groups to train on, each (generation batch, group).
 
     Raises:
-        ConfigurationError: nothing was kept.
+        ConfigurationError: `kept` is empty.
     """
-    wanted = [[group for number, group in kept if number == i] for i in range(len(batches))]
-    parts = [batch.select(groups) for batch, groups in zip(batches, wanted, strict=True) if groups]
+    selected = [[group for index, group in kept if index == i] for i in range(len(batches))]
+    parts = [batch.select(groups) for batch, groups in zip(batches, selected, strict=True) if groups]
     if not parts:
-        raise ConfigurationError("no group was kept, so there is nothing to learn from; skip this update.")
+        raise ConfigurationError("no group was selected, so there is nothing to train on; skip this update.")
     return Rollouts.concatenate(parts)

@@ -1,7 +1,9 @@
-"""How sequences are laid out for the model: optimizer batches, and the micro-batches that fit into memory.
+"""Optimizer batches, and the micro-batches that fit into memory.
 
-Nothing here changes what is learnt: the weights of `objectives.aggregate` are computed over an optimizer batch
-before it is cut, and a micro-batch only says which tokens to run through the model together.
+Neither layout nor cut changes the gradient: the weights of `objectives.aggregate` are computed over an optimizer
+batch before it is cut, and a micro-batch only determines which tokens share a forward pass.
+
+The tree sampler and T-STAR recipe of the next milestone use the packed layout; until then only tests do.
 """
 
 from __future__ import annotations
@@ -11,26 +13,25 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from ...envs.errors import ConfigurationError
 from .rollouts import Rollouts
-from .segments import BoolArray, FloatArray, IntArray, factorize
+from .segments import BoolArray, IntArray, factorize
 
 Layout = Literal["padded", "packed"]
 
 
 def optimizer_batches(rollouts: Rollouts, episodes: int | None, *, seed: int) -> list[IntArray]:
-    """Deal the episodes out into optimizer batches of about equal size, in an order drawn from `seed`.
+    """Divide the episodes at random into optimizer batches of nearly equal size.
 
     Args:
-        rollouts: what was selected.
-        episodes: episodes a batch; None for one batch of all. Where it does not divide their number, batches
-            differ by one episode at most, and none is repeated or dropped.
-        seed: of this pass over the rollouts.
+        rollouts: Episodes of the update.
+        episodes: Episodes per batch; None makes one batch of all. If it does not divide their number, the sizes
+            of the batches differ by at most one; no episode is repeated or dropped.
+        seed: Seed of this pass over the rollouts.
 
     Returns:
-        Episode numbers, ascending within each batch.
+        Episode indices of each batch, ascending.
     """
     order = np.random.default_rng(seed).permutation(rollouts.episodes)
     count = 1 if episodes is None else max(1, round(rollouts.episodes / max(episodes, 1)))
@@ -39,18 +40,19 @@ def optimizer_batches(rollouts: Rollouts, episodes: int | None, *, seed: int) ->
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Sequences to run through the model at once.
+    """Sequences of one forward pass.
 
     Attributes:
-        tokens: ids, [B, T] padded on the right with 0, or [1, ΣT] packed.
-        positions: place of each token in its sequence, of the same shape; 0 on padding.
-        segments: sequence of each token, numbered from 0, of the same shape; -1 on padding. Tokens attend to
-            earlier ones of their own segment. The attention mask of a padded batch is `segments >= 0`.
-        sources: for each sampled token the flattened index of the position before it, which predicts it, [n].
-        targets: its id, [n].
-        actions: its index on the rollouts' action axis, for advantages, weights and old log-probabilities, [n].
-        rows: its sequence, numbered from 0 within the micro-batch, [n].
-        turns: its turn, numbered from 0 within the micro-batch, [n].
+        tokens: Token ids: [B, T], padded on the right with 0, or [1, ΣT] if packed.
+        positions: Position of each token in its sequence, same shape; 0 on padding.
+        segments: Sequence of each token, numbered from 0, same shape; -1 on padding. A token attends to earlier
+            tokens of its own segment. The attention mask of a padded batch is `segments >= 0`.
+        sources: Flattened index of the token whose logits predict each sampled token, [n].
+        targets: Token id of each sampled token, [n].
+        actions: Index of each sampled token on the action axis of the rollouts, [n]; selects advantages, weights
+            and old log-probabilities.
+        rows: Sequence of each sampled token, numbered from 0 within the micro-batch, [n].
+        turns: Turn of each sampled token, numbered from 0 within the micro-batch, [n].
     """
 
     tokens: IntArray
@@ -61,17 +63,6 @@ class MicroBatch:
     actions: IntArray
     rows: IntArray
     turns: IntArray
-
-    @property
-    def waste(self) -> float:
-        """Fraction of the model's input that is padding."""
-        return float(np.mean(self.segments < 0))
-
-    @property
-    def boundaries(self) -> npt.NDArray[np.int32]:
-        """Cumulative lengths of the sequences, [B + 1], as variable-length attention kernels take them."""
-        inside = self.segments[self.segments >= 0]
-        return np.concatenate([[0], np.cumsum(np.bincount(inside))]).astype(np.int32)
 
 
 def make_microbatches(
@@ -85,21 +76,24 @@ def make_microbatches(
 ) -> list[MicroBatch]:
     """Cut an optimizer batch into micro-batches of at most `max_tokens` tokens, padding included.
 
-    What follows the last sampled token of a row that is in the loss is not run through the model, nor are rows
-    without one. A row that is longer than `max_tokens` forms a micro-batch of its own.
+    A row ends before its last sampled token that is in the loss, which is only predicted; rows without such a
+    token are left out. A row longer than `max_tokens` forms a micro-batch of its own.
 
     Args:
-        rollouts: where the rows are.
-        episodes: which episodes; None for all.
-        max_tokens: what fits into memory.
-        layout: "padded": rows of similar length side by side; "packed": rows behind each other in one long row,
-            for models that can attend within segments.
-        multiple_of: make the number of micro-batches a multiple of this (of the ranks that share them), as long
-            as there are rows enough.
-        keep: tokens that are in the loss, [N]; default all.
+        rollouts: Episodes of the update.
+        episodes: Indices of the episodes of the optimizer batch; None for all.
+        max_tokens: Maximum size of a micro-batch in tokens.
+        layout: "padded" puts rows of similar length side by side; "packed" concatenates rows to one long row, for
+            models whose attention is restricted to segments.
+        multiple_of: Number of which the number of micro-batches becomes a multiple (the ranks that share them), if
+            there are enough rows.
+        keep: Mask of the tokens in the loss, [N]; None keeps all.
 
     Returns:
-        Micro-batches, the longest rows first, so that memory runs out at once or never.
+        Micro-batches, those with the longest rows first, so that memory runs out in the first one or never.
+
+    Raises:
+        ConfigurationError: `max_tokens` is not positive.
     """
     if max_tokens < 1:
         raise ConfigurationError(f"max_tokens must be a positive number of tokens, but is {max_tokens}.")
@@ -110,7 +104,7 @@ def make_microbatches(
     rows, counts = np.unique(rollouts.action_row[actions], return_counts=True)
     if len(rows) == 0:
         return []
-    # Actions of a row stand together and in order, so the last one is the longest prefix that is needed.
+    # Actions of a row are contiguous and in order, so the last one determines the longest prefix to compute.
     ends = np.cumsum(counts)
     lengths = rollouts.action_position[actions[ends - 1]]
     groups = split_by_tokens(lengths, max_tokens, layout=layout, multiple_of=multiple_of)
@@ -132,13 +126,14 @@ def split_by_tokens(
 ) -> list[list[int]]:
     """Divide sequences into sets whose cost is at most `max_tokens`.
 
-    The cost of a set is its number of sequences times the longest ("padded") or the sum of lengths ("packed").
+    The cost of a set is its number of sequences times the longest length ("padded"), or the sum of lengths
+    ("packed").
 
     Args:
-        lengths: tokens of each sequence.
-        max_tokens: the bound; a single sequence may exceed it.
-        layout: see above.
-        multiple_of: split the largest sets until their number is a multiple of this, or all are single.
+        lengths: Number of tokens of each sequence.
+        max_tokens: Maximum cost; a single sequence may exceed it.
+        layout: Cost model, see above.
+        multiple_of: Split the largest sets until their number is a multiple of this, or all sets are single.
 
     Returns:
         Indices of the sequences in each set, longest first.
@@ -147,46 +142,27 @@ def split_by_tokens(
     sets: list[list[int]] = []
     if layout == "padded":
         for i in order:
-            # The first of a set is its longest, and sets the price.
+            # The first sequence of a set is its longest, which determines the padded width.
             if sets and (len(sets[-1]) + 1) * lengths[sets[-1][0]] <= max_tokens:
                 sets[-1].append(i)
             else:
                 sets.append([i])
     else:
         room: list[int] = []
-        for i in order:  # first fit, decreasing
-            place = next((k for k, free in enumerate(room) if lengths[i] <= free), None)
-            if place is None:
+        for i in order:  # first-fit decreasing
+            index = next((k for k, free in enumerate(room) if lengths[i] <= free), None)
+            if index is None:
                 sets.append([i])
                 room.append(max_tokens - int(lengths[i]))
             else:
-                sets[place].append(i)
-                room[place] -= int(lengths[i])
+                sets[index].append(i)
+                room[index] -= int(lengths[i])
     while len(sets) % multiple_of and any(len(part) > 1 for part in sets):
         largest = max(range(len(sets)), key=lambda k: (len(sets[k]) > 1, sum(lengths[i] for i in sets[k])))
         part = sets.pop(largest)
         half = (len(part) + 1) // 2
         sets[largest:largest] = [part[:half], part[half:]]
     return sets
-
-
-def shares(costs: FloatArray | Sequence[float], ways: int) -> list[list[int]]:
-    """Deal items out to `ways` workers so that the largest total is small (longest processing time first).
-
-    Args:
-        costs: of each item.
-        ways: workers.
-
-    Returns:
-        Item numbers of each worker, ascending; some are empty if there are fewer items than workers.
-    """
-    parts: list[list[int]] = [[] for _ in range(ways)]
-    sum_by_group = [0.0] * ways
-    for i in sorted(range(len(costs)), key=lambda i: -costs[i]):
-        least = min(range(ways), key=lambda k: (sum_by_group[k], k))
-        parts[least].append(i)
-        sum_by_group[least] += costs[i]
-    return [sorted(part) for part in parts]
 
 
 def _lay_out(
@@ -196,7 +172,15 @@ def _lay_out(
     rows: IntArray,
     layout: Layout,
 ) -> MicroBatch:
-    """One micro-batch: inputs are each row up to the token before its last sampled one."""
+    """Return one micro-batch.
+
+    Args:
+        sequences: Token ids of each row, up to the token before its last sampled one.
+        actions: Indices of the sampled tokens of each row on the action axis.
+        rollouts: Episodes of the update.
+        rows: Index of each row in the rollouts.
+        layout: See `make_microbatches`.
+    """
     lengths = [len(sequence) for sequence in sequences]
     if layout == "packed":
         shape = (1, sum(lengths))
@@ -208,13 +192,12 @@ def _lay_out(
     positions = np.zeros(shape, dtype=np.int64)
     segments = np.full(shape, -1, dtype=np.int64)
     for number, (sequence, offset, length) in enumerate(zip(sequences, offsets.tolist(), lengths, strict=True)):
-        place = slice(offset, offset + length)
-        tokens.reshape(-1)[place] = sequence
-        positions.reshape(-1)[place] = np.arange(length)
-        segments.reshape(-1)[place] = number
-    flatten = np.concatenate(actions)
-    number_of = np.repeat(np.arange(len(actions)), [len(part) for part in actions])
-    spots = rollouts.action_position[flatten]
+        span = slice(offset, offset + length)
+        tokens.reshape(-1)[span] = sequence
+        positions.reshape(-1)[span] = np.arange(length)
+        segments.reshape(-1)[span] = number
+    all_actions = np.concatenate(actions)
+    action_segment = np.repeat(np.arange(len(actions)), [len(part) for part in actions])
     targets = np.concatenate(
         [rollouts.rows[row][rollouts.action_position[part]] for row, part in zip(rows, actions, strict=True)]
     )
@@ -222,9 +205,9 @@ def _lay_out(
         tokens=tokens,
         positions=positions,
         segments=segments,
-        sources=offsets[number_of] + spots - 1,
+        sources=offsets[action_segment] + rollouts.action_position[all_actions] - 1,
         targets=targets,
-        actions=flatten,
-        rows=number_of,
-        turns=factorize(rollouts.action_turn[flatten].tolist()),
+        actions=all_actions,
+        rows=action_segment,
+        turns=factorize(rollouts.action_turn[all_actions].tolist()),
     )

@@ -1,15 +1,15 @@
-"""Played episodes as arrays to learn from.
+"""Episodes as arrays to train on.
 
-Three axes, from coarse to fine, each entry pointing to the one above it:
+The arrays have three axes, from coarse to fine. Every entry refers to its owner on the axis above:
 
 * episodes [E], in groups that share a start;
 * turns [S], in time order within their episode;
-* actions [N]: the tokens that the policy sampled, in the order in which it sampled them.
+* actions [N]: the tokens sampled from the policy, in sampling order.
 
-Beside them stand the rows [R]: the token sequences that the model saw. An episode whose conversation only ever
-grew is one row; where its history was cut and the conversation began anew, a row ends and the next begins. Every
-sampled token lies in exactly one row, and statistics are taken over episodes, so that an episode counts once
-however many rows it fills.
+The rows [R] are the token sequences that the model processed. An episode is one row as long as its conversation
+only grows; where the history was cut and the conversation restarted, a new row begins. Every sampled token
+belongs to exactly one row. Statistics are computed over episodes, so an episode counts once, whatever its number
+of rows.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from .segments import BoolArray, FloatArray, IntArray, factorize, sum_by_group
 
 @dataclass(frozen=True, slots=True)
 class Rollouts:
-    """Episodes to learn from.
+    """Episodes to train on.
 
     Attributes:
-        group: group of each episode, numbered from 0 by first appearance, [E].
-        success: whether the episode ended in success, [E].
-        truncated: whether a limit of steps, turns or context ended it, [E].
-        turn_episode: episode of each turn, [S].
-        turn_reward: what the world paid in the turn, [S].
-        turn_penalty: what training takes off for the turn's form (format, length), at most 0, [S].
-        turn_invalid: whether the turn was malformed or held no action or a refused one, [S].
-        anchors: what identifies the state before each turn, [S]; None where it was not kept.
-        action_turn: turn of each sampled token, [N].
-        action_row: row that it lies in, [N].
-        action_position: its place in the row, [N].
-        logprobs: its log-probability under the sampling policy, [N].
-        action_penalty: what training adds to the reward at the token, [N], such as -β·KL to a reference policy.
-        rows: token ids of each sequence, R arrays.
+        group: Group of each episode, numbered from 0 by first appearance, [E].
+        success: True for episodes that ended in success, [E].
+        truncated: True for episodes that a limit of steps, turns or context ended, [E].
+        turn_episode: Episode of each turn, [S].
+        turn_reward: Reward of the environment in each turn, [S].
+        turn_penalty: Penalty of training for the form of each turn (format, length), at most 0, [S].
+        turn_invalid: True for turns that were malformed, or held no action or a refused one, [S].
+        anchors: Identity of the state before each turn, [S]; None where it was not stored.
+        action_turn: Turn of each sampled token, [N].
+        action_row: Row of each sampled token, [N].
+        action_position: Index of each sampled token in its row, [N].
+        logprobs: Log-probability of each sampled token under the sampling policy, [N].
+        action_penalty: Reward that training adds at each sampled token, such as -β·KL to a reference policy, [N].
+        rows: Token ids of each sequence, R arrays.
     """
 
     group: IntArray
@@ -61,22 +61,26 @@ class Rollouts:
     action_penalty: FloatArray
     rows: tuple[IntArray, ...]
 
-    # ------------------------------------------------------------------ sizes and views
+    # ------------------------------------------------------------------ sizes and derived arrays
 
     @property
     def episodes(self) -> int:
+        """Number of episodes E."""
         return len(self.group)
 
     @property
     def groups(self) -> int:
+        """Number of groups."""
         return int(self.group.max(initial=-1)) + 1
 
     @property
     def turns(self) -> int:
+        """Number of turns S."""
         return len(self.turn_episode)
 
     @property
     def actions(self) -> int:
+        """Number of sampled tokens N."""
         return len(self.action_turn)
 
     @property
@@ -85,35 +89,31 @@ class Rollouts:
         return self.turn_episode[self.action_turn]
 
     @property
-    def row_episode(self) -> IntArray:
-        """Episode of each row, [R]; -1 for a row without a sampled token."""
-        owner = np.full(len(self.rows), -1, dtype=np.int64)
-        owner[self.action_row] = self.action_episode
-        return owner
-
-    @property
     def episode_lengths(self) -> IntArray:
-        """Sampled tokens of each episode, [E]."""
+        """Number of sampled tokens of each episode, [E]."""
         return np.bincount(self.action_episode, minlength=self.episodes)
 
     @property
     def turn_scores(self) -> FloatArray:
-        """What each turn earned, [S]: the world's reward, the turn's penalty and those of its tokens."""
+        """Reward of each turn with all penalties, those of its tokens included, [S]."""
         return (
             self.turn_reward + self.turn_penalty + sum_by_group(self.action_penalty, self.action_turn, self.turns)
         )
 
     def returns(self, *, penalties: bool) -> FloatArray:
-        """The undiscounted return of each episode, [E], with or without what training takes off."""
+        """Return the undiscounted return of each episode, [E].
+
+        Args:
+            penalties: Include the penalties of training.
+        """
         rewards = self.turn_scores if penalties else self.turn_reward
         return sum_by_group(rewards, self.turn_episode, self.episodes)
 
     @property
     def turn_ends(self) -> IntArray:
-        """The token that bears each turn's reward, [S]: its last sampled one.
+        """Index of the token that receives each turn's reward, [S]: its last sampled one.
 
-        A turn in which nothing was sampled is paid at the last token before it in the same episode; -1 where
-        there is none.
+        A turn without a sampled token uses the last token before it in the same episode; -1 if there is none.
         """
         last = np.full(self.turns, -1, dtype=np.int64)
         last[self.action_turn] = np.arange(self.actions)
@@ -123,26 +123,30 @@ class Rollouts:
         return np.where((last >= 0) & (self.action_episode[last] == self.turn_episode), last, -1)
 
     def token_rewards(self, turn_rewards: FloatArray) -> FloatArray:
-        """Place rewards [S] on the last sampled token of their turn, [N]."""
-        ends = self.turn_ends
-        paid = ends >= 0
-        return sum_by_group(turn_rewards[paid], ends[paid], self.actions)
+        """Place rewards of turns [S] on the last sampled token of their turn; see `turn_ends`.
 
-    # ------------------------------------------------------------------ new rollouts from old
+        Returns:
+            Rewards, shape [N]; 0 at all other tokens.
+        """
+        ends = self.turn_ends
+        rewarded = ends >= 0
+        return sum_by_group(turn_rewards[rewarded], ends[rewarded], self.actions)
+
+    # ------------------------------------------------------------------ modified copies
 
     def add_episode_penalties(self, penalties: FloatArray) -> Rollouts:
-        """With `penalties` [E], at most 0, added to the last turn of each episode."""
+        """Return a copy with penalties [E], at most 0, added to the last turn of each episode."""
         total = self.turn_penalty.copy()
         last = np.flatnonzero(np.r_[self.turn_episode[1:] != self.turn_episode[:-1], True])
         total[last] += penalties[self.turn_episode[last]]
         return replace(self, turn_penalty=total)
 
     def add_token_penalties(self, penalties: FloatArray) -> Rollouts:
-        """With `penalties` [N] added to single tokens."""
+        """Return a copy with penalties [N] added to the sampled tokens."""
         return replace(self, action_penalty=self.action_penalty + penalties)
 
     def select(self, groups: Sequence[int] | IntArray) -> Rollouts:
-        """Only the episodes of `groups`, renumbered; their order stays."""
+        """Return the episodes of some groups, renumbered, in their original order."""
         kept = np.isin(self.group, np.asarray(groups, dtype=np.int64))
         turns = kept[self.turn_episode]
         actions = turns[self.action_turn]
@@ -168,32 +172,32 @@ class Rollouts:
 
     @staticmethod
     def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
-        """Several generation batches as one; groups of different parts stay apart."""
+        """Concatenate generation batches; groups of different batches remain different groups."""
 
-        def stack(name: str, counts: Sequence[int]) -> IntArray:
+        def join_shifted(name: str, counts: Sequence[int]) -> IntArray:
             offsets = np.cumsum([0, *counts])
             return np.concatenate(
                 [getattr(part, name) + shift for part, shift in zip(parts, offsets, strict=False)]
             )
 
-        def flatten(name: str) -> FloatArray:
+        def join(name: str) -> FloatArray:
             return np.concatenate([getattr(part, name) for part in parts])
 
         rows = [len(part.rows) for part in parts]
         return Rollouts(
-            group=stack("group", [part.groups for part in parts]),
-            success=flatten("success").astype(bool),
-            truncated=flatten("truncated").astype(bool),
-            turn_episode=stack("turn_episode", [part.episodes for part in parts]),
-            turn_reward=flatten("turn_reward"),
-            turn_penalty=flatten("turn_penalty"),
-            turn_invalid=flatten("turn_invalid").astype(bool),
+            group=join_shifted("group", [part.groups for part in parts]),
+            success=join("success").astype(bool),
+            truncated=join("truncated").astype(bool),
+            turn_episode=join_shifted("turn_episode", [part.episodes for part in parts]),
+            turn_reward=join("turn_reward"),
+            turn_penalty=join("turn_penalty"),
+            turn_invalid=join("turn_invalid").astype(bool),
             anchors=tuple(anchor for part in parts for anchor in part.anchors),
-            action_turn=stack("action_turn", [part.turns for part in parts]),
-            action_row=stack("action_row", rows),
-            action_position=flatten("action_position").astype(np.int64),
-            logprobs=flatten("logprobs"),
-            action_penalty=flatten("action_penalty"),
+            action_turn=join_shifted("action_turn", [part.turns for part in parts]),
+            action_row=join_shifted("action_row", rows),
+            action_position=join("action_position").astype(np.int64),
+            logprobs=join("logprobs"),
+            action_penalty=join("action_penalty"),
             rows=tuple(row for part in parts for row in part.rows),
         )
 
@@ -204,18 +208,18 @@ def from_episodes(
     *,
     anchor: Literal["state", "observation"] | None = None,
 ) -> Rollouts:
-    """Turn played episodes into arrays.
+    """Convert sampled episodes to arrays.
 
     Args:
-        episodes: whole episodes (without `error`) of an agent whose engine has a tokenizer. One that ended before
-            a token was sampled (no room for the first prompt) has no row, but counts in its group.
-        groups: for each episode the key of the prompt instance that it was sampled for. The key must be unique
-            to that instance (see `plan`), never a task's name or a row number of a data set: two instances
-            of one task in a batch are two groups.
-        anchor: what `anchors` holds: `Turn.state_key`, the observation text, or nothing.
+        episodes: Complete episodes (without `error`) of an agent whose engine has a tokenizer. An episode that
+            ended before a token was sampled (its first prompt did not fit) has no row, but counts in its group.
+        groups: Key of the prompt instance that each episode was sampled for. The key must be unique to that
+            instance (see `plan_chains`), not the name of a task or a row number of a data set: two instances of
+            one task in a batch are two groups.
+        anchor: Content of `Rollouts.anchors`: `Turn.state_key`, the observation text, or nothing.
 
     Raises:
-        ConfigurationError: an episode that cannot be learnt from, and why.
+        ConfigurationError: An episode cannot be trained on: it failed, lacks tokens, or lacks its state keys.
     """
     turn_episode: list[int] = []
     turn_reward: list[float] = []
@@ -229,14 +233,14 @@ def from_episodes(
     logprobs: list[float] = []
     if len(episodes) != len(groups):
         raise ConfigurationError(
-            f"{len(episodes)} episodes came with {len(groups)} group keys; give one for each."
+            f"{len(episodes)} episodes came with {len(groups)} group keys; give one key for each episode."
         )
-    for number, episode in enumerate(episodes):
+    for index, episode in enumerate(episodes):
         row: list[int] | None = None
-        for place, turn in enumerate(episode.turns, 1):
-            name = f"turn {place} of the episode of task {episode.task!r} (seed {episode.seed})"
+        for number, turn in enumerate(episode.turns, 1):
+            name = f"turn {number} of the episode of task {episode.task!r} (seed {episode.seed})"
             if turn.token_ids is not None:
-                mask, probabilities = _sampled(turn, name)
+                mask, turn_logprobs = _mask_and_logprobs(turn, name)
                 if row is None or turn.restart:
                     row = []
                     rows.append(row)
@@ -244,26 +248,26 @@ def from_episodes(
                     action_turn.append(len(turn_episode))
                     action_row.append(len(rows) - 1)
                     action_position.append(len(row) + offset)
-                    logprobs.append(probabilities[offset])
+                    logprobs.append(turn_logprobs[offset])
                 if mask[:1] == [1] and not row:
-                    raise ConfigurationError(f"{name} begins with a sampled token; a prompt must come before it.")
+                    raise ConfigurationError(f"{name} begins with a sampled token; a prompt must precede it.")
                 row += turn.token_ids
-            turn_episode.append(number)
+            turn_episode.append(index)
             turn_reward.append(sum(move.reward for move in turn.moves))
             turn_penalty.append(turn.penalty)
             turn_invalid.append(not (turn.well_formed and turn.moves and all(move.valid for move in turn.moves)))
             if anchor == "state" and turn.state_key is None:
                 raise ConfigurationError(
-                    f"{name} holds no state key; play with keep_states=True, or anchor on text."
+                    f"{name} has no state key; play with keep_states=True, or anchor on the observation."
                 )
             anchors.append({"state": turn.state_key, "observation": turn.observation, None: None}[anchor])
         if episode.error is not None:
             raise ConfigurationError(
-                f"an episode of task {episode.task!r} (seed {episode.seed}) failed: {episode.error}; leave it out."
+                f"the episode of task {episode.task!r} (seed {episode.seed}) failed: {episode.error}; omit it."
             )
     if episodes and not action_turn:
         raise ConfigurationError(
-            f"the episodes of {episodes[0].agent} hold no sampled tokens; take an engine with a tokenizer."
+            f"the episodes of {episodes[0].agent} have no sampled tokens; use an engine with a tokenizer."
         )
     return Rollouts(
         group=factorize(groups),
@@ -283,9 +287,15 @@ def from_episodes(
     )
 
 
-def _sampled(turn: Turn, name: str) -> tuple[list[int], list[float]]:
-    """The turn's mask and log-probabilities, checked."""
+def _mask_and_logprobs(turn: Turn, name: str) -> tuple[list[int], list[float]]:
+    """Return the loss mask and log-probabilities of a turn.
+
+    Raises:
+        ConfigurationError: They are not as many as the tokens.
+    """
     mask, logprobs, ids = turn.loss_mask, turn.logprobs, turn.token_ids
     if mask is None or logprobs is None or ids is None or not len(mask) == len(logprobs) == len(ids):
-        raise ConfigurationError(f"{name} has tokens without as many masks and log-probabilities; play it again.")
+        raise ConfigurationError(
+            f"{name} does not have one mask entry and one log-probability for each token; play it again."
+        )
     return mask, logprobs

@@ -1,4 +1,7 @@
-"""The two operations that all credit rules are made of: statistics within groups, sums over futures."""
+"""Array operations of all credit rules: statistics within groups, and sums over the remainder of a segment.
+
+Groups and segments are integer labels. A segment is contiguous; the members of a group may be anywhere.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-SAME = 1e-10
-"""Numbers no further apart than this (relative to their size, where that is above 1) are equal: the same rewards
+TOLERANCE = 1e-10
+"""Difference up to which two numbers are equal, relative to the larger one where that exceeds 1. The same rewards
 summed in another order differ in their last digits."""
 
 FloatArray = npt.NDArray[np.float64]
@@ -18,31 +21,40 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 def factorize(keys: Iterable[Hashable]) -> IntArray:
-    """Number keys 0, 1, … in the order in which they first appear: equal keys, equal numbers."""
+    """Number keys 0, 1, … in the order of their first appearance, shape [N]; equal keys get equal numbers."""
     seen: dict[Hashable, int] = {}
     return np.array([seen.setdefault(key, len(seen)) for key in keys], dtype=np.int64)
 
 
-def equal(a: FloatArray, b: FloatArray) -> BoolArray:
-    """Where two arrays are equal but for rounding; see `SAME`."""
-    near: BoolArray = np.abs(a - b) <= SAME * np.maximum(1.0, np.maximum(np.abs(a), np.abs(b)))
+def nearly_equal(a: FloatArray, b: FloatArray) -> BoolArray:
+    """Return True where two arrays are equal up to rounding errors (`TOLERANCE`), elementwise."""
+    near: BoolArray = np.abs(a - b) <= TOLERANCE * np.maximum(1.0, np.maximum(np.abs(a), np.abs(b)))
     return near
 
 
 def sum_by_group(values: FloatArray, groups: IntArray, size: int = 0) -> FloatArray:
-    """The sum of `values` [N] in each of the `groups` [N] (numbered from 0), [at least `size`]."""
+    """Sum values within groups.
+
+    Args:
+        values: Numbers, shape [N].
+        groups: Group of each value, numbered from 0, shape [N].
+        size: Minimum length of the result.
+
+    Returns:
+        Sums, shape [G] with G = max(size, largest group + 1).
+    """
     sums: FloatArray = np.bincount(groups, weights=values, minlength=size).astype(np.float64)
     return sums
 
 
 @dataclass(frozen=True, slots=True)
 class GroupStatistics:
-    """Statistics by group, each an array [G].
+    """Statistics of every group, each of shape [G].
 
     Attributes:
-        count: members.
-        mean: one of the members where all are equal but for rounding (`SAME`); 0 for an empty group.
-        std: sample standard deviation (n - 1); exactly 0 where all members are equal, or there is only one.
+        count: Number of members.
+        mean: Mean; 0 for an empty group.
+        std: Sample standard deviation (n - 1). Exactly 0 if all members are nearly equal, or there is only one.
     """
 
     count: IntArray
@@ -51,12 +63,12 @@ class GroupStatistics:
 
 
 def group_statistics(values: FloatArray, groups: IntArray, size: int | None = None) -> GroupStatistics:
-    """Count, mean and sample deviation of `values` [N] within `groups` [N] (numbered from 0).
+    """Return count, mean and sample standard deviation within groups.
 
     Args:
-        values: finite numbers.
-        groups: the group of each value.
-        size: how many groups there are, where the last may be empty.
+        values: Finite numbers, shape [N].
+        groups: Group of each value, numbered from 0, shape [N].
+        size: Number of groups G, some of which may be empty. None takes the largest group + 1.
     """
     n = size if size is not None else int(groups.max(initial=-1)) + 1
     count = np.bincount(groups, minlength=n)
@@ -64,22 +76,31 @@ def group_statistics(values: FloatArray, groups: IntArray, size: int | None = No
     low, high = mean.copy(), mean.copy()
     np.minimum.at(low, groups, values)
     np.maximum.at(high, groups, values)
-    flatten = equal(low, high)
-    mean = np.where(flatten, low, mean)
+    constant = nearly_equal(low, high)
+    mean = np.where(constant, low, mean)
     squares = sum_by_group((values - mean[groups]) ** 2, groups, n)
-    std = np.where(flatten, 0.0, np.sqrt(squares / np.maximum(count - 1, 1)))
+    std = np.where(constant, 0.0, np.sqrt(squares / np.maximum(count - 1, 1)))
     return GroupStatistics(count, mean, std)
 
 
 def segment_starts(segments: IntArray) -> IntArray:
-    """Indices at which a new segment begins in a run-length labelling [N]."""
+    """Return the index of the first entry of every segment, ascending.
+
+    Args:
+        segments: Label of each entry, shape [N]; entries of a segment are contiguous.
+    """
     if len(segments) == 0:
         return np.zeros(0, dtype=np.int64)
     return np.flatnonzero(np.r_[True, segments[1:] != segments[:-1]])
 
 
 def next_in_segment(values: FloatArray, segments: IntArray) -> FloatArray:
-    """The value that follows each one within its segment; 0.0 after the last. Shapes [N]."""
+    """Return the value that follows each entry in its segment, shape [N]; 0 for the last entry of a segment.
+
+    Args:
+        values: Numbers, shape [N].
+        segments: Label of each entry, shape [N]; entries of a segment are contiguous.
+    """
     following = np.zeros_like(values)
     if len(values) > 1:
         following[:-1] = np.where(segments[1:] == segments[:-1], values[1:], 0.0)
@@ -87,12 +108,12 @@ def next_in_segment(values: FloatArray, segments: IntArray) -> FloatArray:
 
 
 def discounted_sums(values: FloatArray, segments: IntArray, decay: float) -> FloatArray:
-    """y_t = x_t + decay · y_{t+1} within each segment, y beyond its end being 0.
+    """Return y_t = x_t + decay · y_{t+1} within each segment, with y = 0 beyond its end.
 
     Args:
         values: x, shape [N].
-        segments: label of each entry, shape [N]; entries of one segment stand together, in time order.
-        decay: the discount.
+        segments: Label of each entry, shape [N]; entries of a segment are contiguous and in time order.
+        decay: Factor per entry.
 
     Returns:
         y, shape [N].
@@ -101,7 +122,7 @@ def discounted_sums(values: FloatArray, segments: IntArray, decay: float) -> Flo
     lengths = np.diff(np.r_[starts, len(values)])
     if len(starts) == 0:
         return values.copy()
-    # The recursion runs over time, right-aligned, for all segments at once.
+    # All segments are right-aligned in one grid, so that the recursion over time is vectorized over segments.
     width = int(lengths.max())
     row = np.repeat(np.arange(len(starts)), lengths)
     column = np.arange(len(values)) - np.repeat(starts, lengths) + width - lengths[row]

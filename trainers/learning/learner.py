@@ -15,11 +15,11 @@ from ...envs.seeding import stable_seed
 from ..algorithms.credit.base import Advantages
 from ..algorithms.objectives.aggregate import token_weights
 from ..algorithms.objectives.kl import kl_estimate
-from ..algorithms.objectives.loss import Sums, Tokens, metrics, policy_loss
+from ..algorithms.objectives.loss import Sums, Tokens, policy_loss, reduce_metrics
 from ..algorithms.objectives.penalties import tokens_in_loss
 from ..algorithms.objectives.value import value_losses
 from ..algorithms.recipe import Recipe
-from ..algorithms.schedules import adapted_kl
+from ..algorithms.schedules import adapt_kl_coef
 from ..data.microbatches import MicroBatch, optimizer_batches
 from ..data.rollouts import Rollouts
 from ..data.segments import BoolArray, FloatArray
@@ -159,12 +159,12 @@ class Learner:
         credit = recipe.credit.assign(rollouts, values)
         arrays = self._loss_inputs(rollouts, credit, scale, old_logprobs, ref_logprobs, values)
         parts, steps = self._take_steps(rollouts, arrays, plans, temperature)
-        report |= metrics(self._gather_metrics(parts))
+        report |= reduce_metrics(self._gather_metrics(parts))
         report |= self._step_metrics(steps)
         report["advantage_abs"] = float(np.abs(credit.advantages).mean()) if rollouts.actions else 0.0
         report["lr"], report["kl_coef"] = lr, self.kl_coef
         if objective.kl.target is not None and "kl" in report:
-            self.kl_coef = adapted_kl(
+            self.kl_coef = adapt_kl_coef(
                 self.kl_coef,
                 report["kl"],
                 target=objective.kl.target,

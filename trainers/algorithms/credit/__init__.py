@@ -1,1 +1,1 @@
-"""What each sampled token's advantage is: pure functions on NumPy arrays, one module a rule."""
+"""Credit assignment: pure functions on NumPy arrays that give each sampled token an advantage."""

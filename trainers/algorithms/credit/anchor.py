@@ -1,12 +1,12 @@
-"""GiGPO: credit to episodes within a task, and to turns within a state (Feng et al., arXiv:2505.10978).
+"""GiGPO: advantages of episodes within a group, and of turns within a state (Feng et al., arXiv:2505.10978).
 
     A = A_E + ω A_S
     A_E = (R(τ) - mean) / F   over the episodes of a group (eq. 3)
-    A_S = (R_t - mean) / F    over all turns of a group that were taken from the same state
+    A_S = (R_t - mean) / F    over all turns of a group that start in the same state (the anchor)
     R_t = Σ_k γ^k r_{t+k}
 
-F is the sample standard deviation + ε, or 1. The turns that share a state may stand at any place in any episode of
-the group, also several times in one.
+F is the sample standard deviation + ε, or 1. Turns that share an anchor may occur at any depth of any episode of
+the group, and several times in one episode.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .group import Scale, Singleton, group_advantages
 
 
 class AnchorCredit(NamedTuple):
-    """GiGPO's parts, each [S].
+    """Terms of GiGPO's advantage, each of shape [S].
 
     Attributes:
         step_returns: R_t.
@@ -43,34 +43,39 @@ class AnchorCredit(NamedTuple):
 
 
 def anchor_groups(groups: IntArray, anchors: Sequence[Hashable], *, similarity: float | None = None) -> IntArray:
-    """Number the sets of turns that were taken from the same state of the same group.
+    """Number the sets of turns that start in the same state of the same group.
 
     Args:
-        groups: group of each turn, shape [S].
-        anchors: what identifies the state before each turn, length S.
-        similarity: None: equal anchors; a ratio: anchors are texts, and a turn joins the first set of its group
-            whose first member `difflib` finds at least that similar (as released, with 0.95).
+        groups: Group of each turn, shape [S].
+        anchors: Identity of the state before each turn, length S.
+        similarity: None joins turns with equal anchors. A ratio from 0 to 1 compares anchors as texts: a turn
+            joins the first set of its group whose first member is at least that similar by `difflib` (0.95 in the
+            released code).
 
     Returns:
-        The set of each turn, shape [S].
+        Set of each turn, numbered from 0, shape [S].
+
+    Raises:
+        ConfigurationError: `similarity` is given, but an anchor is not a text.
     """
     if similarity is None:
         return factorize(zip(groups.tolist(), anchors, strict=True))
     sets: dict[int, list[tuple[str, int]]] = {}
     matches: dict[tuple[int, str], int] = {}
     numbers = np.empty(len(groups), dtype=np.int64)
-    fresh = 0
+    new_number = 0
     for i, (group, anchor) in enumerate(zip(groups.tolist(), anchors, strict=True)):
         if not isinstance(anchor, str):
             raise ConfigurationError(
-                f"similarity compares texts, but an anchor is {type(anchor).__name__}; anchor on the observation."
+                f"credit.similarity compares texts, but an anchor is of type {type(anchor).__name__}; set "
+                'credit.anchor = "observation".'
             )
         known = matches.get((group, anchor))
         if known is None:
             known = next((n for text, n in sets.get(group, ()) if _similar(anchor, text, similarity)), None)
             if known is None:
-                known = fresh
-                fresh += 1
+                known = new_number
+                new_number += 1
                 sets.setdefault(group, []).append((anchor, known))
             matches[group, anchor] = known
         numbers[i] = known
@@ -97,24 +102,26 @@ def anchor_advantages(
     similarity: float | None = None,
     own_penalties: FloatArray | None = None,
 ) -> AnchorCredit:
-    """GiGPO's advantages of every turn.
+    """Return GiGPO's advantage of every turn.
 
     Args:
         rewards: r of each turn, shape [S].
-        episodes: episode of each turn, shape [S]; those of one episode in time order.
-        groups: group of each turn, shape [S].
-        anchors: what identifies the state before each turn, length S.
-        gamma: discount a turn, in R_t only; R(τ) is undiscounted.
-        omega: weight of A_S.
-        scale: F: "group" for the deviation, "none" for 1.
-        eps: added to the deviation.
-        singleton: A_E of an episode that is alone in its group; A_S of a turn that is alone in its state is 0.
-        episode_statistics: pool episodes once each (the paper's eq. 3), or once a turn, so that longer ones weigh
-            more (as released).
-        similarity: see `anchor_groups`.
-        own_penalties: at most 0, shape [S]: the released code's penalty for invalid actions. It is added to the
-            step return and the episode score of that turn alone and is not discounted back to earlier turns;
-            an episode enters the pool with the score of its first turn.
+        episodes: Episode of each turn, shape [S]; turns of an episode are in time order.
+        groups: Group of each turn, shape [S].
+        anchors: Identity of the state before each turn, length S.
+        gamma: γ per turn, in R_t only; R(τ) is undiscounted.
+        omega: ω, the weight of A_S.
+        scale: F: "group" for the standard deviation + ε, "none" for 1.
+        eps: ε added to the standard deviation.
+        singleton: A_E of an episode that is alone in its group; see `group_advantages`. A_S of a turn that is
+            alone in its state is 0.
+        episode_statistics: Entries of A_E's mean and deviation: "episode" counts each episode once (eq. 3), "turn"
+            once per turn, so that longer episodes weigh more (as in the released code).
+        similarity: See `anchor_groups`.
+        own_penalties: Penalties for invalid actions as in the released code, at most 0, shape [S]. A penalty is
+            added to the step return and the episode score of its own turn only, without discounting back to
+            earlier turns. With `episode_statistics="episode"` the score of an episode's first turn enters the
+            statistics.
     """
     numbers = factorize(episodes.tolist())
     order = np.argsort(numbers, kind="stable")
@@ -128,21 +135,22 @@ def anchor_advantages(
     if episode_statistics == "episode":
         pool = np.zeros(len(rewards), dtype=bool)
         pool[np.unique(numbers, return_index=True)[1]] = True
-    of_episode = group_advantages(scores, groups, scale=scale, eps=eps, singleton=singleton, pool=pool)
+    episode_advantages = group_advantages(scores, groups, scale=scale, eps=eps, singleton=singleton, pool=pool)
     states = anchor_groups(groups, anchors, similarity=similarity)
-    of_step = group_advantages(returns, states, scale=scale, eps=eps)
-    return AnchorCredit(returns, of_episode, of_step, of_episode + omega * of_step)
+    step_advantages = group_advantages(returns, states, scale=scale, eps=eps)
+    return AnchorCredit(returns, episode_advantages, step_advantages, episode_advantages + omega * step_advantages)
 
 
 @dataclass(frozen=True)
 class Anchor(Credit):
-    """GiGPO's credit, on all sampled tokens of a turn; see `anchor_advantages`. γ, ω, F and ε default to the
-    released ones.
+    """GiGPO's advantage of each turn, on all its sampled tokens; the defaults are those of the released code.
 
     Attributes:
-        anchor: what identifies a state: the world's own key, or the observation text.
-        invalid_penalty: taken off turns without a valid action in the way of the released code, beside the
-            dialogue's own format penalty, which counts as reward.
+        gamma, omega, scale, eps, singleton, episode_statistics, similarity: See `anchor_advantages`.
+        anchor: Identity of a state: "state" for the environment's state key, "observation" for the observation
+            text.
+        invalid_penalty: Penalty (≥ 0) for turns without a valid action, applied as in the released code (see
+            `own_penalties`), in addition to the dialogue's format penalty, which is part of the reward.
     """
 
     gamma: float = 0.95
@@ -174,7 +182,9 @@ class Anchor(Credit):
 
     def assign(self, rollouts: Rollouts, values: FloatArray | None = None) -> Advantages:
         if any(anchor is None for anchor in rollouts.anchors):
-            raise ConfigurationError(f"the turns name no state; make the rollouts with anchor={self.anchor!r}.")
+            raise ConfigurationError(
+                f"the turns have no anchors; make the rollouts with from_episodes(…, anchor={self.anchor!r})."
+            )
         credit = anchor_advantages(
             rollouts.turn_scores,
             rollouts.turn_episode,

@@ -1,4 +1,4 @@
-"""What every credit rule is: settings that turn rollouts into one advantage a sampled token."""
+"""Interface of credit rules: settings that assign an advantage to each sampled token."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ...data.segments import FloatArray
 
 
 class Advantages(NamedTuple):
-    """What a credit rule says.
+    """Result of a credit rule.
 
     Attributes:
-        advantages: of each sampled token, [N].
-        value_targets: what a critic should have predicted there, [N]; None without a critic.
+        advantages: Advantage of each sampled token, [N].
+        value_targets: Regression target of the critic at each sampled token, [N]; None without a critic.
     """
 
     advantages: FloatArray
@@ -24,7 +24,13 @@ class Advantages(NamedTuple):
 
 @dataclass(frozen=True)
 class Credit(ABC):
-    """A rule of credit assignment."""
+    """Rule of credit assignment.
+
+    Class attributes:
+        name: Name of the rule, in `credit.name`.
+        needs_critic: True if `assign` reads the critic's values.
+        needs_groups: True if the rule compares episodes of one prompt.
+    """
 
     name: ClassVar[str]
     needs_critic: ClassVar[bool] = False
@@ -32,9 +38,9 @@ class Credit(ABC):
 
     @abstractmethod
     def assign(self, rollouts: Rollouts, values: FloatArray | None = None) -> Advantages:
-        """Give every sampled token its advantage.
+        """Return the advantage of every sampled token.
 
         Args:
-            rollouts: the episodes; rewards include their penalties.
-            values: a critic's prediction before each sampled token, [N].
+            rollouts: Episodes of the update, with their penalties.
+            values: Critic's value before each sampled token, [N]; None without a critic.
         """

@@ -1,7 +1,9 @@
 """T-STAR's credit: episodes of a task merged into a tree of equivalent steps (arXiv:2604.07165).
 
-A *path* is the sequence of merged nodes that an episode passed through, the root left out. Everything here is a
+A *path* is the sequence of merged nodes that an episode passes through, without the root. Everything here is a
 function of paths and of the episodes' rewards.
+
+The tree sampler and T-STAR recipe of the next milestone use this module; until then only tests do.
 """
 
 from __future__ import annotations
@@ -13,24 +15,25 @@ from typing import Literal, NamedTuple, TypeVar
 import numpy as np
 
 from ....envs.errors import unknown_name
-from ...data.segments import FloatArray, IntArray, group_statistics
+from ...data.segments import FloatArray, group_statistics
 
 ROOT: tuple[Hashable, ...] = ()
-"""The node that all paths start from."""
+"""Node at which all paths start."""
 
 Path = Sequence[Hashable]
 Label = TypeVar("Label", bound=Hashable)
-Symmetrise = Literal["max", "mean", "forward"]
+Symmetrize = Literal["max", "mean", "forward"]
 
 
-# ---------------------------------------------------------------------- which steps are the same
+# ---------------------------------------------------------------------- equivalence of steps
 
 
 def exact_kl(logp_i: FloatArray, logp_j: FloatArray) -> float:
-    """KL(π(·|s_i) ‖ π(·|s_j)) over a listed set of actions (eq. 2).
+    """Return KL(π(·|s_i) ‖ π(·|s_j)) over an enumerated set of actions (eq. 2).
 
     Args:
-        logp_i, logp_j: log-probabilities of the same actions, shape [A]; normalised here.
+        logp_i, logp_j: Log-probabilities of the same actions in both states, shape [A]. They need not be
+            normalized.
     """
     i = logp_i - np.logaddexp.reduce(logp_i)
     j = logp_j - np.logaddexp.reduce(logp_j)
@@ -38,11 +41,11 @@ def exact_kl(logp_i: FloatArray, logp_j: FloatArray) -> float:
 
 
 def sampled_kl(logp_i: FloatArray, logp_j: FloatArray, estimator: Literal["k1", "k3"] = "k1") -> float:
-    """The same from actions sampled from π(·|s_i) (eq. 18).
+    """Return an estimate of KL(π(·|s_i) ‖ π(·|s_j)) from actions sampled from π(·|s_i) (eq. 18).
 
     Args:
-        logp_i, logp_j: log-probabilities of the K sampled actions in both states, shape [K].
-        estimator: "k1", the paper's, may come out negative; "k3" does not.
+        logp_i, logp_j: Log-probabilities of the K sampled actions in both states, shape [K].
+        estimator: "k1" is the paper's and may be negative; "k3" is never negative.
     """
     d = logp_j - logp_i
     if estimator == "k1":
@@ -50,35 +53,38 @@ def sampled_kl(logp_i: FloatArray, logp_j: FloatArray, estimator: Literal["k1", 
     return float((np.exp(d) - 1.0 - d).mean())
 
 
-def merged_weights(
+def merge_steps(
     divergences: FloatArray,
     histories: Sequence[Hashable],
     *,
     threshold: float = 0.25,
-    symmetrise: Symmetrise = "max",
+    symmetrize: Symmetrize = "max",
 ) -> list[list[int]]:
-    """Sets of steps that are one node: connected by pairs of little divergence and equal history (sec. 3.1).
+    """Partition steps into merged nodes: pairs of small divergence and equal history are connected (sec. 3.1).
 
     Args:
         divergences: KL(i ‖ j), shape [n, n].
-        histories: what each step's past changed in the world; only equal ones merge.
-        threshold: ε_kl; a pair is joined below it.
-        symmetrise: how the two directions of a pair become one number.
+        histories: Changes to the environment before each step, length n; only steps with equal histories merge.
+        threshold: ε_kl; a pair is connected if its divergence is below.
+        symmetrize: Combination of a pair's two directions: their "max", their "mean", or the "forward" one, KL(i
+            ‖ j) with i < j.
 
     Returns:
-        Sets of indices, ascending, in order of their first member. Joining is transitive.
+        Indices of each set, ascending, in order of the first member. Sets are connected components.
     """
-    if symmetrise == "max":
-        both = np.maximum(divergences, divergences.T)
-    elif symmetrise == "mean":
-        both = (divergences + divergences.T) / 2
-    elif symmetrise == "forward":
-        both = divergences
+    if symmetrize == "max":
+        symmetric = np.maximum(divergences, divergences.T)
+    elif symmetrize == "mean":
+        symmetric = (divergences + divergences.T) / 2
+    elif symmetrize == "forward":
+        symmetric = divergences
     else:
-        raise unknown_name("symmetrisation", symmetrise, ("max", "mean", "forward"))
+        raise unknown_name("symmetrization", symmetrize, ("max", "mean", "forward"))
     n = len(histories)
-    concatenate = [
-        (i, j) for i, j in combinations(range(n), 2) if histories[i] == histories[j] and both[i, j] < threshold
+    connected = [
+        (i, j)
+        for i, j in combinations(range(n), 2)
+        if histories[i] == histories[j] and symmetric[i, j] < threshold
     ]
     parent = list(range(n))
 
@@ -88,7 +94,7 @@ def merged_weights(
             i = parent[i]
         return i
 
-    for i, j in concatenate:
+    for i, j in connected:
         parent[max(find(i), find(j))] = min(find(i), find(j))
     sets: dict[int, list[int]] = {}
     for i in range(n):
@@ -97,7 +103,12 @@ def merged_weights(
 
 
 def candidate_pairs(first_actions: Sequence[Hashable], limit: int = 16) -> list[tuple[int, int]]:
-    """Pairs of episodes whose steps are compared: all; above `limit` episodes those with the same first action."""
+    """Return the pairs of episodes whose steps are compared.
+
+    Args:
+        first_actions: First action of each episode.
+        limit: Number of episodes up to which all pairs are compared; above it only those with equal first actions.
+    """
     pairs = combinations(range(len(first_actions)), 2)
     if len(first_actions) <= limit:
         return list(pairs)
@@ -108,20 +119,31 @@ def candidate_pairs(first_actions: Sequence[Hashable], limit: int = 16) -> list[
 
 
 def tree_paths(labels: Sequence[Sequence[Label]]) -> list[list[Hashable]]:
-    """Paths that merge equal steps below one merged parent only: a tree. A node is the tuple of its labels."""
+    """Return paths that merge equal steps only below the same merged parent, which makes a tree.
+
+    Args:
+        labels: Label of each step of each episode; equivalent steps have equal labels.
+
+    Returns:
+        Path of each episode. A node is the tuple of the labels from the root to it.
+    """
     return [[tuple(steps[: depth + 1]) for depth in range(len(steps))] for steps in labels]
 
 
 def layer_paths(labels: Sequence[Sequence[Label]]) -> list[list[Hashable]]:
-    """Paths that merge equal steps at equal depth, whatever their parents: a graph, in which lemma 1 fails.
+    """Return paths that merge equal steps of equal depth under any parents: a graph, for which lemma 1 fails.
 
-    A node is (depth, label).
+    Args:
+        labels: Label of each step of each episode; equivalent steps have equal labels.
+
+    Returns:
+        Path of each episode. A node is (depth, label).
     """
     return [list(enumerate(steps)) for steps in labels]
 
 
 def visits(paths: Sequence[Path]) -> dict[Hashable, int]:
-    """k_v, the episodes through each node, in order of first sight, the root first."""
+    """Return k_v, the number of episodes through each node, in order of first visit, the root first."""
     counts: dict[Hashable, int] = {ROOT: len(paths)}
     for path in paths:
         for node in path:
@@ -130,67 +152,71 @@ def visits(paths: Sequence[Path]) -> dict[Hashable, int]:
 
 
 def edges(paths: Sequence[Path]) -> dict[Hashable, dict[Hashable, int]]:
-    """Episodes that went from each node to each of its children, in order of first sight."""
-    found: dict[Hashable, dict[Hashable, int]] = {}
+    """Return the number of episodes from each node to each of its children, in order of first visit."""
+    counts: dict[Hashable, dict[Hashable, int]] = {}
     for path in paths:
         for parent, child in zip([ROOT, *path], path, strict=False):
-            below = found.setdefault(parent, {})
-            below[child] = below.get(child, 0) + 1
-    return found
+            children = counts.setdefault(parent, {})
+            children[child] = children.get(child, 0) + 1
+    return counts
 
 
 def edge_weights(paths: Sequence[Path]) -> dict[Hashable, dict[Hashable, float]]:
-    """w(v → c) = |T(v → c)| / |T(v)| (eq. 3)."""
+    """Return w(v → c) = |T(v → c)| / |T(v)| of every edge (eq. 3)."""
     counts = visits(paths)
-    return {v: {c: k / counts[v] for c, k in below.items()} for v, below in edges(paths).items()}
+    return {v: {c: k / counts[v] for c, k in children.items()} for v, children in edges(paths).items()}
 
 
 def q_values(paths: Sequence[Path], rewards: FloatArray, gamma: float = 1.0) -> dict[Hashable, float]:
-    """The Q-tree, backed up from the leaves: Q(v) = γ Σ_c w(v → c) Q(c), and Q(leaf) = R (eq. 4).
+    """Return Q(v) = γ Σ_c w(v → c) Q(c) of every node, with Q(leaf) = R (eq. 4).
 
-    An episode that ends at a node adds a child of its own there, worth its reward undiscounted; so a leaf that
-    several episodes share is worth their mean. In a tree this is Q(v) = 1/k_v Σ_i γ^(T_i - d(v)) R_i.
+    An episode that ends at a node counts as a child of its own, valued at its undiscounted reward; a leaf shared
+    by several episodes thus has their mean. In a tree this is Q(v) = 1/k_v Σ_i γ^(T_i - d(v)) R_i.
 
     Args:
-        paths: merged nodes of each episode; a node always stands at the same depth.
+        paths: Merged nodes of each episode; all occurrences of a node have the same depth.
         rewards: R of each episode, shape [E].
-        gamma: γ. The paper takes 0.99; only with 1 is a node's advantage the mean of its episodes' (lemma 1).
+        gamma: γ; 0.99 in the paper. A node's advantage is the mean of its episodes' advantages (lemma 1) only with
+            γ = 1.
 
     Returns:
-        Q of every node, the root's first.
+        Q by node, the root first.
     """
-    sum_by_group = dict.fromkeys(visits(paths), 0.0)
-    values: dict[Hashable, float] = {}
     counts = visits(paths)
+    sums = dict.fromkeys(counts, 0.0)
+    values: dict[Hashable, float] = {}
     full = [[ROOT, *path] for path in paths]
     for depth in range(max(map(len, full), default=0) - 1, -1, -1):
         layer = []
         for path, reward in zip(full, rewards.tolist(), strict=True):
             if depth < len(path):
-                ends = depth == len(path) - 1
-                sum_by_group[path[depth]] += reward if ends else gamma * values[path[depth + 1]]
+                is_end = depth == len(path) - 1
+                sums[path[depth]] += reward if is_end else gamma * values[path[depth + 1]]
                 layer.append(path[depth])
-        values |= {node: sum_by_group[node] / counts[node] for node in layer}
+        values |= {node: sums[node] / counts[node] for node in layer}
     return {node: values[node] for node in counts if node in values}
 
 
 def node_advantages(q: dict[Hashable, float], rewards: FloatArray, eps: float = 1e-6) -> dict[Hashable, float]:
-    """A(v) = (Q(v) - mean R) / (std R + ε) (eq. 5); all 0 where the rewards are equal."""
-    statistics = group_statistics(rewards, _one_group(rewards))
+    """Return A(v) = (Q(v) - mean R) / (std R + ε) of every node (eq. 5); all 0 if the rewards are nearly equal.
+
+    Args:
+        q: Q by node.
+        rewards: R of each episode, shape [E].
+        eps: ε added to the sample standard deviation.
+    """
+    statistics = group_statistics(rewards, np.zeros(len(rewards), dtype=np.int64))
     mean, std = float(statistics.mean[0]), float(statistics.std[0])
     return {node: 0.0 if std == 0.0 else (value - mean) / (std + eps) for node, value in q.items()}
 
 
-def _one_group(rewards: FloatArray) -> IntArray:
-    return np.zeros(len(rewards), dtype=np.int64)
-
-
 class Divergence(NamedTuple):
-    """A node after which some continuations do much better than others.
+    """Node after which the values of the continuations differ widely.
 
     Attributes:
-        gap: between the best and the worst child's Q.
-        best, worst: those children.
+        gap: Difference in Q between the best and the worst child.
+        best: Child with the largest Q.
+        worst: Child with the smallest Q.
     """
 
     gap: float
@@ -206,23 +232,23 @@ def divergences(
     floor: float = -np.inf,
     tie: float = 1e-9,
 ) -> dict[Hashable, Divergence]:
-    """The nodes whose children's Q differ by more than δ (eq. 8).
+    """Return the nodes whose children's Q differ by more than δ (eq. 8).
 
     Args:
-        paths: as for `q_values`.
-        q: of every node.
+        paths: Merged nodes of each episode, as for `q_values`.
+        q: Q by node.
         delta: δ.
-        floor: the best child must be worth more than this, so that nothing is learnt from two failures.
-        tie: a gap that exceeds δ by no more than this equals it but for rounding, and does not count.
+        floor: Bound that the best child's Q must exceed, so that two failures are not compared.
+        tie: Tolerance of the comparison with δ; a gap that exceeds δ by less is a rounding error.
 
     Returns:
-        Divergences by node. Of equally good children the one with more episodes is the best, then the one seen
-        first; of equally bad ones the one seen first is the worst.
+        Divergences by node. Among equally good children the best is the one with the most episodes, then the one
+        visited first; among equally bad ones the worst is the one visited first.
     """
     found: dict[Hashable, Divergence] = {}
-    for node, below in edges(paths).items():
-        best = max(below, key=lambda child: (q[child], below[child]))
-        worst = min(below, key=lambda child: q[child])
+    for node, children in edges(paths).items():
+        best = max(children, key=lambda child: (q[child], children[child]))
+        worst = min(children, key=lambda child: q[child])
         gap = q[best] - q[worst]
         if gap > delta + tie and q[best] > floor:
             found[node] = Divergence(gap, best, worst)

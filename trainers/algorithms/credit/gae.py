@@ -1,9 +1,10 @@
-"""Generalised advantage estimation over sampled tokens (Schulman et al., arXiv:1506.02438, eq. 16).
+"""Generalized advantage estimation over sampled tokens (Schulman et al., arXiv:1506.02438, eq. 16).
 
     δ_t = r_t + γ V_{t+1} - V_t,     A_t = δ_t + γλ A_{t+1}
 
-where t + 1 is the next *sampled* token: prompts, replies of the world and padding are no time steps. They have no
-value, no reward, and cost no discount. An episode ends with V = A = 0, whether the world or a limit ended it.
+where t + 1 is the next *sampled* token. Tokens of prompts and observations are not time steps: they have no
+value and no reward, and are not discounted. An episode ends with V = A = 0, whether it terminated or was
+truncated.
 """
 
 from __future__ import annotations
@@ -16,12 +17,17 @@ import numpy as np
 from ....envs.checks import fraction
 from ....envs.errors import ConfigurationError
 from ...data.rollouts import Rollouts
-from ...data.segments import BoolArray, FloatArray, IntArray, discounted_sums, next_in_segment, sum_by_group
+from ...data.segments import FloatArray, IntArray, discounted_sums, next_in_segment, sum_by_group
 from .base import Advantages, Credit
 
 
 class Estimates(NamedTuple):
-    """Advantages and what the critic should have said (A + V), of one shape."""
+    """Result of GAE.
+
+    Attributes:
+        advantages: A, shape [N].
+        returns: A + V, the regression target of the critic, shape [N].
+    """
 
     advantages: FloatArray
     returns: FloatArray
@@ -30,39 +36,21 @@ class Estimates(NamedTuple):
 def gae(
     rewards: FloatArray, values: FloatArray, segments: IntArray, *, gamma: float = 1.0, lam: float = 1.0
 ) -> Estimates:
-    """GAE over time steps that follow each other directly.
+    """Return A and A + V of every time step; see the module's equation.
 
     Args:
         rewards: r, shape [N].
         values: V before each step, shape [N].
-        segments: episode of each step, shape [N]; steps of one episode stand together, in order.
-        gamma: discount a step.
+        segments: Episode of each step, shape [N]; steps of an episode are contiguous and in time order.
+        gamma: γ per step.
         lam: λ.
 
     Returns:
-        A and A + V, shape [N], not whitened.
+        Advantages and returns, not whitened.
     """
     deltas = rewards + gamma * next_in_segment(values, segments) - values
     advantages = discounted_sums(deltas, segments, gamma * lam)
     return Estimates(advantages, advantages + values)
-
-
-def masked_gae(
-    rewards: FloatArray, values: FloatArray, mask: BoolArray, *, gamma: float = 1.0, lam: float = 1.0
-) -> Estimates:
-    """GAE over the steps of padded rows where `mask` is true; all others are skipped as if they were not there.
-
-    Args:
-        rewards, values, mask: shape [B, T].
-
-    Returns:
-        A and A + V, shape [B, T]; 0 where the mask is false.
-    """
-    rows = np.nonzero(mask)[0]
-    advantages = np.zeros(rewards.shape)
-    returns = np.zeros(rewards.shape)
-    advantages[mask], returns[mask] = gae(rewards[mask], values[mask], rows, gamma=gamma, lam=lam)
-    return Estimates(advantages, returns)
 
 
 def bi_level_gae(
@@ -75,37 +63,39 @@ def bi_level_gae(
     gamma: float = 1.0,
     lam: float = 1.0,
 ) -> Estimates:
-    """GAE between turns, then within each turn (RAGEN).
+    """Return GAE computed between turns, then within each turn (RAGEN).
 
-    Turns are steps of their own, valued at their last token. A turn's return, A + V, is then paid at that token,
-    and GAE runs over the turn's tokens alone. Turn ends are given, not guessed from rewards that are not 0.
+    On the upper level turns are time steps, with the value of their last token. The return A + V of a turn then is
+    the reward of its last token on the lower level, where GAE runs over the tokens of each turn alone. The ends of
+    turns are an input; they are not inferred from nonzero rewards.
 
     Args:
-        turn_rewards: shape [S].
+        turn_rewards: Reward of each turn, shape [S].
         values: V before each token, shape [N].
-        turns: turn of each token, shape [N], in order. A turn without tokens is no step; its reward is not read.
-        turn_episode: episode of each turn, shape [S].
-        turn_gamma: discount a turn.
-        gamma: discount a token.
+        turns: Turn of each token, ascending, shape [N]. A turn without tokens is not a time step; its reward is
+            ignored.
+        turn_episode: Episode of each turn, shape [S].
+        turn_gamma: γ per turn.
+        gamma: γ per token.
         lam: λ of both levels.
 
     Returns:
-        A and A + V, shape [N], not whitened.
+        Advantages and returns of the tokens, not whitened.
     """
     ends = np.flatnonzero(np.r_[turns[1:] != turns[:-1], True]) if len(turns) else np.zeros(0, dtype=np.int64)
-    spoken = turns[ends]
-    upper = gae(turn_rewards[spoken], values[ends], turn_episode[spoken], gamma=turn_gamma, lam=lam)
+    sampled = turns[ends]
+    upper = gae(turn_rewards[sampled], values[ends], turn_episode[sampled], gamma=turn_gamma, lam=lam)
     rewards = np.zeros(len(values))
     rewards[ends] = upper.returns
     return gae(rewards, values, turns, gamma=gamma, lam=lam)
 
 
 def whiten(values: FloatArray, *, shift: bool = True) -> FloatArray:
-    """(x - mean) / sqrt(var + 1e-8) with the sample variance (n - 1); fewer than two numbers stay as they are.
+    """Return (x - mean) / sqrt(var + 1e-8), with the sample variance (n - 1).
 
     Args:
-        values: shape [N], the sampled tokens of a whole batch.
-        shift: whether the mean is taken off; else only the scale changes.
+        values: x of all sampled tokens of a batch, shape [N]. Fewer than two values are returned unchanged.
+        shift: False keeps the mean and changes only the scale.
     """
     if len(values) < 2:
         return values.copy()
@@ -116,12 +106,12 @@ def whiten(values: FloatArray, *, shift: bool = True) -> FloatArray:
 
 @dataclass(frozen=True)
 class Gae(Credit):
-    """A critic's credit, token by token.
+    """Critic-based advantage of each token, by GAE.
 
     Attributes:
-        gamma, lam: γ and λ a token.
-        turn_gamma: discount a turn: makes the estimate bi-level; None for the ordinary one.
-        whiten: normalise advantages over the batch (after the value targets are taken).
+        gamma, lam: γ and λ per token.
+        turn_gamma: γ per turn of the bi-level estimate; None uses the ordinary estimate.
+        whiten: Normalize the advantages over the batch; value targets are not affected.
     """
 
     gamma: float = 1.0
@@ -140,7 +130,9 @@ class Gae(Credit):
 
     def assign(self, rollouts: Rollouts, values: FloatArray | None = None) -> Advantages:
         if values is None:
-            raise ConfigurationError("gae needs a critic's values; set recipe.critic, or take group credit.")
+            raise ConfigurationError(
+                "credit 'gae' needs the values of a critic; set critic.lr, or choose another credit."
+            )
         if self.turn_gamma is None:
             rewards = rollouts.token_rewards(rollouts.turn_reward + rollouts.turn_penalty)
             estimates = gae(
@@ -148,7 +140,7 @@ class Gae(Credit):
             )
         else:
             estimates = bi_level_gae(
-                _carried(rollouts, rollouts.turn_scores),
+                _move_to_sampled_turns(rollouts, rollouts.turn_scores),
                 values,
                 rollouts.action_turn,
                 rollouts.turn_episode,
@@ -160,8 +152,8 @@ class Gae(Credit):
         return Advantages(advantages, estimates.returns)
 
 
-def _carried(rollouts: Rollouts, scores: FloatArray) -> FloatArray:
-    """Scores [S] of turns in which nothing was sampled, moved to the turn before that bears them."""
+def _move_to_sampled_turns(rollouts: Rollouts, scores: FloatArray) -> FloatArray:
+    """Add the score of every turn without a sampled token to the turn before it that has one; shapes [S]."""
     ends = rollouts.turn_ends
-    paid = ends >= 0
-    return sum_by_group(scores[paid], rollouts.action_turn[ends[paid]], rollouts.turns)
+    rewarded = ends >= 0
+    return sum_by_group(scores[rewarded], rollouts.action_turn[ends[rewarded]], rollouts.turns)

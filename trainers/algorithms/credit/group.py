@@ -1,7 +1,7 @@
 """Advantages relative to a group of episodes from the same start: GRPO, Dr. GRPO, RLOO.
 
 * GRPO (Shao et al., arXiv:2402.03300, outcome supervision): A_i = (R_i - mean R) / (std R + ε).
-* Dr. GRPO (Liu et al., arXiv:2503.20783): the same without the division.
+* Dr. GRPO (Liu et al., arXiv:2503.20783): A_i = R_i - mean R.
 * RLOO (Ahmadian et al., arXiv:2402.14740): A_i = R_i - mean of the others = n/(n-1) · (R_i - mean R).
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from ....envs.checks import at_least, one_of
 from ...data.rollouts import Rollouts
-from ...data.segments import BoolArray, FloatArray, IntArray, equal, group_statistics
+from ...data.segments import BoolArray, FloatArray, IntArray, group_statistics, nearly_equal
 from .base import Advantages, Credit
 
 Scale = Literal["group", "batch", "none"]
@@ -31,44 +31,50 @@ def group_advantages(
     leave_one_out: bool = False,
     pool: BoolArray | None = None,
 ) -> FloatArray:
-    """Returns relative to their group.
+    """Return the advantage of each return relative to its group.
 
     Args:
         returns: R, shape [E].
-        groups: group of each, numbered from 0, shape [E].
-        scale: what the difference from the group's mean is divided by: the group's sample standard deviation
-            (n - 1) plus `eps`, that of the whole batch, or nothing.
-        eps: added to the deviation; 1e-6 in verl and its kin, 1e-4 in TRL.
-        singleton: what a group of one gets: nothing, or (as verl, SkyRL and Search-R1 do) R as if the mean were 0
-            and the deviation 1, which is REINFORCE without a baseline.
-        leave_one_out: measure against the mean of the others.
-        pool: which entries make up the statistics, [E]; default all. Every group needs one.
+        groups: Group of each return, numbered from 0, shape [E].
+        scale: Divisor of the difference from the group's mean: "group" for the group's sample standard deviation
+            (n - 1) + ε, "batch" for that of the whole batch + ε, "none" for 1.
+        eps: ε added to the standard deviation; 1e-6 in verl and its derivatives, 1e-4 in TRL.
+        singleton: Advantage in a group of one: "zero", or "return" for R with mean 0 and standard deviation 1
+            (as in verl, SkyRL and Search-R1), which is REINFORCE without a baseline.
+        leave_one_out: Subtract the mean of the other members instead of the mean of all.
+        pool: Mask of the entries that the statistics are computed from, shape [E]; None uses all. Every group
+            needs at least one.
 
     Returns:
-        Advantages, shape [E]; exactly 0 throughout a group whose returns are all equal but for rounding, and
-        wherever a deviation of 0 would be divided by (with `eps` = 0).
+        Advantages, shape [E]. Exactly 0 in a group whose returns are nearly equal, and wherever the divisor is 0
+        (only possible with ε = 0).
     """
-    counted = np.ones(len(returns), dtype=bool) if pool is None else pool
-    statistics = group_statistics(returns[counted], groups[counted], int(groups.max(initial=-1)) + 1)
+    pooled = np.ones(len(returns), dtype=bool) if pool is None else pool
+    statistics = group_statistics(returns[pooled], groups[pooled], int(groups.max(initial=-1)) + 1)
     count = statistics.count[groups]
     mean = statistics.mean[groups]
-    advantages = np.where(equal(returns, mean) & (statistics.std[groups] == 0), 0.0, returns - mean)
+    constant = nearly_equal(returns, mean) & (statistics.std[groups] == 0)
+    advantages = np.where(constant, 0.0, returns - mean)
     if leave_one_out:
         advantages = advantages * (count / np.maximum(count - 1, 1))
-    spread = np.ones(len(returns))
+    divisor = np.ones(len(returns))
     if scale == "group":
-        spread = statistics.std[groups] + eps
-    elif scale == "batch" and counted.any():
-        whole = group_statistics(returns[counted], np.zeros(int(counted.sum()), dtype=np.int64))
-        spread = np.full(len(returns), whole.std[0] + eps)
+        divisor = statistics.std[groups] + eps
+    elif scale == "batch" and pooled.any():
+        batch = group_statistics(returns[pooled], np.zeros(int(pooled.sum()), dtype=np.int64))
+        divisor = np.full(len(returns), batch.std[0] + eps)
     single = 0.0 if singleton == "zero" else returns / (1.0 if scale == "none" else 1.0 + eps)
-    divided = np.divide(advantages, spread, out=np.zeros(len(returns)), where=spread > 0)
-    return np.where(count <= 1, single, divided)
+    scaled = np.divide(advantages, divisor, out=np.zeros(len(returns)), where=divisor > 0)
+    return np.where(count <= 1, single, scaled)
 
 
 @dataclass(frozen=True)
 class Group(Credit):
-    """One advantage an episode, on all its sampled tokens; see `group_advantages`."""
+    """One advantage per episode, on all its sampled tokens.
+
+    Attributes:
+        scale, eps, singleton, leave_one_out: See `group_advantages`.
+    """
 
     scale: Scale = "group"
     eps: float = 1e-6

@@ -1,1 +1,1 @@
-"""Which loss: settings without torch, and the formulas in torch."""
+"""Losses: settings that need no torch, and formulas in torch."""

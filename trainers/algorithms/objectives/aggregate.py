@@ -1,8 +1,8 @@
-"""How the losses of single tokens become one number.
+"""Aggregation of token losses to one number.
 
-Every aggregation mode is a weighted sum, and the weights depend only on which tokens there are. So they are
-computed once, over the whole optimizer batch; each micro-batch then adds its part of the sum, and the result
-cannot depend on how the batch was cut.
+Every aggregation mode is a weighted sum whose weights depend only on the set of tokens. The weights are therefore
+computed once, over the whole optimizer batch; every micro-batch adds its share of the sum, and the result does not
+depend on how the batch is cut.
 """
 
 from __future__ import annotations
@@ -23,27 +23,32 @@ def token_weights(
     count: int | None = None,
     keep: BoolArray | None = None,
 ) -> FloatArray:
-    """The weight w of every token, such that the loss is Σ w·l.
+    """Return the weight w of every token, such that the loss is Σ w·l.
 
-    | mode | Σ w·l | as in |
+    | mode | Σ w·l | used by |
     |---|---|---|
     | token-mean | mean over tokens | DAPO eq. 12, verl, TRL `dapo` |
     | seq-mean-token-mean | mean over sequences of their token mean | GRPO, TRL `grpo` (with `count`) |
     | seq-mean-token-sum | mean over sequences of their token sum | verl |
-    | seq-mean-token-sum-norm | sum over tokens / `norm_length` | verl, whose default length is the padded width |
+    | seq-mean-token-sum-norm | sum over tokens / `norm_length` | verl (default length: the padded width) |
     | dr-grpo | sum over tokens / (sequences · `norm_length`) | Dr. GRPO's code, TRL `dr_grpo`, SkyRL |
     | prompt-mean | mean over prompts of their token mean | SkyRL |
 
     Args:
-        mode: see above.
-        sequences: sequence of each token, shape [N]. A sequence without a token in the loss counts nowhere.
-        prompts: prompt of each token, shape [N]; for "prompt-mean".
-        norm_length: a constant number of tokens; for the two modes that divide by one.
-        count: divide by this many sequences, those without tokens included, instead of those with tokens.
-        keep: tokens to leave out have False, shape [N]; they weigh 0 and count nowhere.
+        mode: Aggregation mode, see above.
+        sequences: Sequence of each token, shape [N]. A sequence without a token in the loss is not counted.
+        prompts: Prompt of each token, shape [N]; required by "prompt-mean".
+        norm_length: Constant number of tokens; required by the two modes that divide by it.
+        count: Number of sequences to divide by, such as one that includes sequences without tokens. None counts
+            the sequences with tokens.
+        keep: Mask of the tokens in the loss, shape [N]; the others get weight 0 and are not counted. None keeps
+            all.
 
     Returns:
         Weights, shape [N].
+
+    Raises:
+        ConfigurationError: The mode is unknown, or lacks its `prompts` or `norm_length`.
     """
     n = len(sequences)
     kept = np.ones(n, dtype=bool) if keep is None else keep
@@ -53,20 +58,22 @@ def token_weights(
     units = sequences[kept]
     if mode == "prompt-mean":
         if prompts is None:
-            raise ConfigurationError('aggregation "prompt-mean" needs to know the prompt of every token.')
+            raise ConfigurationError('aggregation "prompt-mean" needs the prompt of every token.')
         units = prompts[kept]
     sizes = np.bincount(units)
-    many = np.count_nonzero(sizes) if count is None or mode == "prompt-mean" else count
+    total = np.count_nonzero(sizes) if count is None or mode == "prompt-mean" else count
     if mode == "token-mean":
         weights[kept] = 1.0 / len(units)
     elif mode in ("seq-mean-token-mean", "prompt-mean"):
-        weights[kept] = 1.0 / (many * sizes[units])
+        weights[kept] = 1.0 / (total * sizes[units])
     elif mode == "seq-mean-token-sum":
-        weights[kept] = 1.0 / many
+        weights[kept] = 1.0 / total
     elif mode in ("seq-mean-token-sum-norm", "dr-grpo"):
         if norm_length is None or not norm_length > 0:
-            raise ConfigurationError(f"aggregation {mode!r} needs norm_length > 0, in tokens.")
-        weights[kept] = 1.0 / (norm_length * (many if mode == "dr-grpo" else 1))
+            raise ConfigurationError(
+                f"aggregation {mode!r} divides by a number of tokens; set norm_length above 0."
+            )
+        weights[kept] = 1.0 / (norm_length * (total if mode == "dr-grpo" else 1))
     else:
         raise ConfigurationError(f"aggregation must be one of {', '.join(AGGREGATIONS)}, not {mode!r}.")
     return weights

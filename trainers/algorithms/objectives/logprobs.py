@@ -1,4 +1,4 @@
-"""Log-probabilities and entropies of sampled tokens, without a [tokens × vocabulary] array in memory at once."""
+"""Log-probabilities and entropies of sampled tokens, without all [tokens × vocabulary] logits in memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from torch.utils.checkpoint import checkpoint
 
 
 class TokenScores(NamedTuple):
-    """Log-probability of each token and entropy of the distribution it was drawn from, shape [N], float32."""
+    """Scores of sampled tokens, float32 (float64 for float64 logits).
+
+    Attributes:
+        logp: Log-probability of each token, shape [N].
+        entropy: Entropy of the distribution that each token was drawn from, shape [N].
+    """
 
     logp: Tensor
     entropy: Tensor
@@ -19,21 +24,21 @@ class TokenScores(NamedTuple):
 def score_tokens(
     logits: Tensor, targets: Tensor, temperature: float = 1.0, entropy_grad: bool = True
 ) -> TokenScores:
-    """Score tokens by the logits [N, V] of the positions before them; computed in float32 (or wider).
+    """Return log-probabilities and entropies from logits, computed in float32 or wider.
 
     Args:
-        logits: shape [N, V].
-        targets: token ids, shape [N].
-        temperature: logits are divided by it.
-        entropy_grad: whether the entropy carries a gradient; without one it needs no memory.
+        logits: Logits of the positions before the tokens, shape [N, V].
+        targets: Token ids, shape [N].
+        temperature: Divisor of the logits.
+        entropy_grad: Differentiate the entropy; without a gradient no intermediate results of it are stored.
     """
     scaled = logits if logits.dtype == torch.float64 else logits.float()
     if temperature != 1.0:
         scaled = scaled / temperature
-    normaliser = torch.logsumexp(scaled, dim=-1)
-    logp = scaled.gather(-1, targets.unsqueeze(-1)).squeeze(-1) - normaliser
+    log_normalizer = torch.logsumexp(scaled, dim=-1)
+    logp = scaled.gather(-1, targets.unsqueeze(-1)).squeeze(-1) - log_normalizer
     with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
-        entropy = normaliser - (torch.softmax(scaled, dim=-1) * scaled).sum(-1)
+        entropy = log_normalizer - (torch.softmax(scaled, dim=-1) * scaled).sum(-1)
     return TokenScores(logp, entropy)
 
 
@@ -45,24 +50,26 @@ def score_hidden(
     chunk: int = 2048,
     entropy_grad: bool = True,
 ) -> TokenScores:
-    """`score_tokens` from hidden states, `chunk` tokens at a time; logits are recomputed in the backward pass.
+    """Return log-probabilities and entropies from hidden states, in chunks.
+
+    With more than one chunk, the backward pass recomputes the logits instead of storing them.
 
     Args:
-        hidden: the last hidden states of the positions before the tokens, shape [N, D].
-        head: maps [n, D] to logits [n, V].
-        targets: token ids, shape [N].
-        temperature: logits are divided by it.
-        chunk: tokens whose logits exist at the same time.
-        entropy_grad: see `score_tokens`.
+        hidden: Last hidden states of the positions before the tokens, shape [N, D].
+        head: Module that maps [n, D] to logits [n, V].
+        targets: Token ids, shape [N].
+        temperature: Divisor of the logits.
+        chunk: Maximum number of tokens whose logits are in memory at once.
+        entropy_grad: See `score_tokens`.
     """
 
-    def part(states: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    def score_chunk(states: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         return tuple(score_tokens(head(states), ids, temperature, entropy_grad))
 
     if len(targets) <= chunk:
-        return TokenScores(*part(hidden, targets))
+        return TokenScores(*score_chunk(hidden, targets))
     parts = [
-        checkpoint(part, states, ids, use_reentrant=False)
+        checkpoint(score_chunk, states, ids, use_reentrant=False)
         for states, ids in zip(torch.split(hidden, chunk), torch.split(targets, chunk), strict=True)
     ]
     return TokenScores(*(torch.cat(column) for column in zip(*parts, strict=True)))

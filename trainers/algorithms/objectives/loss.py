@@ -1,4 +1,4 @@
-"""The policy's whole loss on some tokens of an optimizer batch (surrogate, KL, entropy), and what to log of it."""
+"""Policy loss of the tokens of a micro-batch (surrogate, KL, entropy, further terms), and its metrics."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from .surrogate import clipped_surrogate
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The sampled tokens of one micro-batch, each attribute of shape [n].
+    """Sampled tokens of one micro-batch, each attribute of shape [n].
 
     Attributes:
-        logp: log π under the policy being trained; carries the gradient.
-        advantages: A.
-        weights: of `token_weights` over the whole optimizer batch, cut to these tokens.
-        rows: sequence of each token, small integers.
-        turns: turn of each token, small integers; for the turn ratio.
-        old_logp: log π before the update; None on the first and only step, where it equals `logp`.
-        ref_logp: log π_ref; needed for a KL term in the loss.
-        sampler_logp: log-probability in the distribution that the engine drew from, as it reported it.
-        entropy: of the policy at the token.
+        logp: log π under the policy being trained, with gradient.
+        advantages: Advantage A.
+        weights: Weight of the token in the loss of the optimizer batch; see `token_weights`.
+        rows: Sequence of the token, numbered from 0.
+        turns: Turn of the token, numbered from 0; required by the turn ratio.
+        old_logp: log π before the update; None if the update has a single step, where it equals `logp`.
+        ref_logp: log π_ref; required by a KL term in the loss.
+        sampler_logp: Log-probability under the distribution that the engine sampled from, as reported by the
+            engine.
+        entropy: Entropy of the policy at the token.
     """
 
     logp: Tensor
@@ -43,19 +44,25 @@ class Tokens:
 
 
 Sums = dict[str, float]
-"""Metrics of a micro-batch: sums over its tokens (their number is "tokens"), and largest values ("…_max")."""
+"""Metrics of a micro-batch: sums over its tokens in the loss (their number is "tokens"), and maxima ("…_max")."""
 
 
 def policy_loss(objective: Objective, tokens: Tokens, kl_coef: float | None = None) -> tuple[Tensor, Sums]:
-    """The loss of some tokens; summed over the micro-batches of an optimizer batch it is the loss of the batch.
+    """Return the share of a micro-batch in the loss of its optimizer batch.
+
+    The loss of an optimizer batch is the sum over its micro-batches:
+
+        L = Σ_t w_t · (c_t · l_t + β · KL_t - α · H_t + Σ terms_t)
+
+    with the clipped surrogate l, the mismatch weight c (`sampler_weights`) and the entropy H.
 
     Args:
-        objective: the settings.
-        tokens: whole sequences.
-        kl_coef: β of the KL term now, if a controller moves it.
+        objective: Settings of the loss.
+        tokens: Sampled tokens of complete sequences.
+        kl_coef: Current β if a controller adapts it; None uses `objective.kl.coef`.
 
     Returns:
-        The loss, a scalar with gradient, and sums for `metrics`.
+        Loss, a scalar with gradient, and sums for `reduce_metrics`.
     """
     logp = tokens.logp
     old_logp = logp.detach() if tokens.old_logp is None else tokens.old_logp
@@ -69,7 +76,7 @@ def policy_loss(objective: Objective, tokens: Tokens, kl_coef: float | None = No
         ratio_cap=objective.ratio_cap,
     )
     losses = surrogate.losses
-    seen: dict[str, Tensor] = {
+    measured: dict[str, Tensor] = {
         "clip_upper": surrogate.upper,
         "clip_lower": surrogate.lower,
         "clip_dual": surrogate.dual,
@@ -78,66 +85,71 @@ def policy_loss(objective: Objective, tokens: Tokens, kl_coef: float | None = No
     if tokens.sampler_logp is not None:
         correction = sampler_weights(old_logp, tokens.sampler_logp, objective.mismatch, tokens.rows)
         losses = losses * correction
-        seen["mismatch_kl"] = kl_estimate(tokens.sampler_logp, old_logp, "k3")
-        seen["mismatch_abs"] = (tokens.sampler_logp - old_logp).abs()
-        seen["mismatch_ratio"] = torch.exp(log_ratios(old_logp, tokens.sampler_logp))
-        seen["mismatch_weight"] = correction
+        measured["mismatch_kl"] = kl_estimate(tokens.sampler_logp, old_logp, "k3")
+        measured["mismatch_abs"] = (tokens.sampler_logp - old_logp).abs()
+        measured["mismatch_ratio"] = torch.exp(log_ratios(old_logp, tokens.sampler_logp))
+        measured["mismatch_weight"] = correction
     coef = objective.kl.coef if kl_coef is None else kl_coef
     if objective.kl.coef and objective.kl.placement == "loss":
-        assert tokens.ref_logp is not None, "a KL term in the loss needs the reference policy's log-probabilities"
+        assert tokens.ref_logp is not None, "a KL term in the loss needs Tokens.ref_logp"
         kl = kl_estimate(
             logp, tokens.ref_logp, objective.kl.estimator, straight_through=objective.kl.straight_through
         )
-        seen["kl"] = kl
+        measured["kl"] = kl
         if objective.kl.bias_correction:
             kl = kl * torch.exp(log_ratios(logp, old_logp))
         losses = losses + coef * kl
     if tokens.entropy is not None:
-        seen["entropy"] = tokens.entropy
+        measured["entropy"] = tokens.entropy
     if objective.entropy_coef:
-        assert tokens.entropy is not None, "an entropy bonus needs entropies"
+        assert tokens.entropy is not None, "an entropy bonus needs Tokens.entropy"
         losses = losses - objective.entropy_coef * tokens.entropy
     for term in objective.terms:
-        seen[term.name] = added = term.losses(tokens)
+        measured[term.name] = added = term.losses(tokens)
         losses = losses + added
     with torch.no_grad():
         change = log_ratios(logp, old_logp)
-        seen["approx_kl"] = torch.exp(change) - 1.0 - change
-    return (losses * tokens.weights).sum(), _sums(seen, tokens.weights != 0)
+        measured["approx_kl"] = torch.exp(change) - 1.0 - change
+    return (losses * tokens.weights).sum(), _sum_metrics(measured, tokens.weights != 0)
 
 
-def _sums(seen: dict[str, Tensor], counted: Tensor) -> Sums:
-    """Sums and largest values over the tokens in the loss, fetched from the device at once."""
-    kept = {name: value.detach()[counted].double() for name, value in seen.items()}
+def _sum_metrics(measured: dict[str, Tensor], in_loss: Tensor) -> Sums:
+    """Return sums and maxima over the tokens in the loss, with a single transfer from the device."""
+    kept = {name: value.detach()[in_loss].double() for name, value in measured.items()}
     numbers = {name: value.sum() for name, value in kept.items()}
-    numbers["tokens"] = counted.sum().double()
+    numbers["tokens"] = in_loss.sum().double()
     for name in ("ratio", "mismatch_abs", "mismatch_ratio"):
         if name in kept and kept[name].numel():
             numbers[f"{name}_max"] = kept[name].max()
     return dict(zip(numbers, torch.stack(list(numbers.values())).tolist(), strict=True))
 
 
-def metrics(parts: Iterable[Sums]) -> dict[str, float]:
-    """Means over the tokens of several micro-batches (of all ranks), and largest values.
+def reduce_metrics(parts: Iterable[Sums]) -> dict[str, float]:
+    """Return means over the tokens of several micro-batches (of all ranks), and maxima.
 
-    What only some micro-batches measured is a mean over theirs.
+    The mean of a metric that only some micro-batches have is taken over their tokens.
 
-    Keys: `clip_upper`, `clip_lower`, `clip_dual` (fractions of tokens whose gradient was clipped away), `ratio`,
-    `ratio_max`, `approx_kl` (old policy to new, k3), `kl` (to the reference), `entropy`, `tokens`; and of the
-    sampler's distribution against the trainer's before the update `mismatch_kl` (k3), `mismatch_abs` (mean
-    difference of log-probabilities), `mismatch_abs_max`, `mismatch_ratio` (trainer over sampler, 1 where they
-    agree), `mismatch_ratio_max`, `mismatch_weight` (what the loss was multiplied by).
+    Args:
+        parts: Sums of each micro-batch.
+
+    Returns:
+        `clip_upper`, `clip_lower`, `clip_dual` (fractions of tokens whose gradient is clipped), `ratio`,
+        `ratio_max`, `approx_kl` (old policy to new, k3), `kl` (to the reference), `entropy`, every term of the
+        objective by its name, and `tokens`. If the sampler's log-probabilities are known, also `mismatch_kl`
+        (sampler to trainer before the update, k3), `mismatch_abs` (mean absolute difference of
+        log-probabilities), `mismatch_abs_max`, `mismatch_ratio` (trainer over sampler; 1 if they agree),
+        `mismatch_ratio_max` and `mismatch_weight` (factor on the surrogate).
     """
-    sum_by_group: Sums = {}
+    totals: Sums = {}
     tokens: Sums = {}
     for part in parts:
         for name, value in part.items():
             tokens[name] = tokens.get(name, 0.0) + part.get("tokens", 0.0)
             if name.endswith("_max"):
-                sum_by_group[name] = max(sum_by_group.get(name, value), value)
+                totals[name] = max(totals.get(name, value), value)
             else:
-                sum_by_group[name] = sum_by_group.get(name, 0.0) + value
+                totals[name] = totals.get(name, 0.0) + value
     return {
         name: value if name == "tokens" or name.endswith("_max") else value / max(tokens[name], 1.0)
-        for name, value in sum_by_group.items()
+        for name, value in totals.items()
     }

@@ -1,4 +1,7 @@
-"""Sampler and trainer compute the same policy with other kernels: measure the difference, and correct for it."""
+"""Correction for sampler mismatch.
+
+Sampler and trainer compute the same policy with different kernels or precision, so their probabilities differ.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,15 @@ from .settings import Mismatch
 
 
 def sampler_weights(old_logp: Tensor, sampler_logp: Tensor, settings: Mismatch, rows: Tensor) -> Tensor:
-    """Importance weights of the trainer's policy over the sampler's (truncated importance sampling).
+    """Return importance weights of the trainer's policy over the sampler's (truncated importance sampling).
 
-    w = min(π_trainer / π_sampler, C), or with `excess="mask"` 0 where the ratio is above C.
+    w = min(π_trainer / π_sampler, C); with `excess="mask"`, w = 0 if the ratio exceeds C.
 
     Args:
-        old_logp: the trainer's log-probabilities of the sampled tokens before the update, shape [N].
-        sampler_logp: those that the engine reported, shape [N].
-        settings: C and its kind; with `cap` None all weights are 1.
-        rows: sequence of each token, shape [N]; whole sequences must be present.
+        old_logp: Log-probabilities of the sampled tokens under the trainer's policy before the update, shape [N].
+        sampler_logp: Log-probabilities of the same tokens as reported by the engine, shape [N].
+        settings: C and its use; with `cap=None` all weights are 1.
+        rows: Sequence of each token, numbered from 0, shape [N]; sequences must be complete.
 
     Returns:
         Weights without gradient, shape [N].

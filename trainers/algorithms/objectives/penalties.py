@@ -1,4 +1,4 @@
-"""What training takes off an episode's reward for its length (NumPy; no torch)."""
+"""Penalties for the length of episodes, and their exclusion from the loss (NumPy; no torch)."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ...data.segments import BoolArray, FloatArray, IntArray
 from .settings import Overlong
 
 
-def soft_overlong(
+def soft_overlong_penalty(
     lengths: IntArray | FloatArray, max_tokens: int, cache: int, *, floor: bool = True
 ) -> FloatArray:
-    """DAPO's soft overlong punishment (arXiv:2503.14476, eq. 13).
+    """Return DAPO's soft overlong penalty (arXiv:2503.14476, eq. 13).
 
-    0 up to Lmax - Lc, then falling linearly to -1 at Lmax, and -1 beyond.
+    The penalty is 0 up to Lmax - Lc, falls linearly to -1 at Lmax, and is -1 beyond.
 
     Args:
-        lengths: sampled tokens of each episode, shape [E].
+        lengths: Sampled tokens of each episode, shape [E].
         max_tokens: Lmax.
         cache: Lc.
-        floor: False lets the line fall on beyond Lmax, as verl does.
+        floor: False continues the linear fall beyond Lmax, as in verl.
 
     Returns:
         Penalties ≤ 0, shape [E].
@@ -33,25 +33,38 @@ def soft_overlong(
 
 
 def apply_overlong_penalty(rollouts: Rollouts, overlong: Overlong) -> Rollouts:
-    """The rollouts with the overlong penalty on each episode's last turn."""
+    """Return the rollouts with the overlong penalty on each episode's last turn.
+
+    Raises:
+        ConfigurationError: The penalty is on, but has no limit.
+    """
     if overlong.coef == 0.0:
         return rollouts
     if overlong.max_tokens is None:
-        raise ConfigurationError("the overlong penalty needs an episode's limit: set overlong.max_tokens.")
-    penalties = soft_overlong(rollouts.episode_lengths, overlong.max_tokens, overlong.cache, floor=overlong.floor)
+        raise ConfigurationError("the overlong penalty needs the maximum episode length; set overlong.max_tokens.")
+    penalties = soft_overlong_penalty(
+        rollouts.episode_lengths, overlong.max_tokens, overlong.cache, floor=overlong.floor
+    )
     return rollouts.add_episode_penalties(overlong.coef * penalties)
 
 
 def tokens_in_loss(rollouts: Rollouts, overlong: Overlong) -> BoolArray:
-    """Which sampled tokens enter the loss, [N]: with `drop_truncated` not those of episodes that a limit cut."""
+    """Return the mask of the sampled tokens in the loss, [N]; `drop_truncated` excludes truncated episodes."""
     if not overlong.drop_truncated:
         return np.ones(rollouts.actions, dtype=bool)
     return ~rollouts.truncated[rollouts.action_episode]
 
 
 def resolve_overlong(overlong: Overlong, limit: int | None) -> Overlong:
-    """With the run's own limit where the recipe names none; a soft zone too long for it shrinks to its last fifth,
-    the share that it has in the paper."""
+    """Return the settings with the run's limit where the recipe leaves it open.
+
+    If the limit is not longer than the soft zone, the zone becomes the last fifth of the limit, its share in the
+    paper.
+
+    Args:
+        overlong: Settings of the recipe.
+        limit: Maximum number of sampled tokens of an episode in the run; None if it is unlimited.
+    """
     if overlong.coef == 0 or overlong.max_tokens is not None or limit is None:
         return overlong
     cache = overlong.cache if overlong.cache < limit else max(1, limit // 5)

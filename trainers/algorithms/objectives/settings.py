@@ -1,4 +1,4 @@
-"""The settings of a loss, readable and checkable without torch."""
+"""Settings of the loss; they are checked without torch."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ ESTIMATORS = ("k1", "k2", "k3", "abs")
 
 @dataclass(frozen=True)
 class Kl:
-    """How the policy is held near a reference policy.
+    """KL penalty that keeps the policy near a frozen reference policy.
 
     Attributes:
-        coef: β; 0 is off, and no reference policy is kept.
-        estimator: of the divergence, a sampled token; see `kl.kl_estimate`.
-        placement: "reward": -β·KL of the sampling policy is part of each token's reward; "loss": +β·KL is a term
-            of the loss. Never both.
-        straight_through: (loss) keep the estimator's value, but take the gradient of k2, the only one of them
+        coef: Coefficient β; 0 turns the penalty off, and no reference policy is loaded.
+        estimator: Estimator of the divergence at a sampled token; see `kl.kl_estimate`.
+        placement: "reward" adds -β·KL of the sampling policy to each token's reward; "loss" adds +β·KL to each
+            token's loss.
+        straight_through: In the loss, combine the estimator's value with the gradient of k2, the only estimator
             whose gradient is that of the divergence.
-        bias_correction: (loss) weight the estimate by the ratio of the policies.
-        target: of an adaptive controller; None keeps β fixed.
-        horizon: of the controller, in episodes; 10,000 in verl.
+        bias_correction: In the loss, multiply the estimate by the importance ratio of the token.
+        target: Divergence that an adaptive controller of β aims at; None keeps β fixed.
+        horizon: Time constant of the controller, in episodes; 10,000 in verl.
     """
 
     coef: float = 0.0
@@ -57,23 +57,26 @@ class Kl:
         one_of("objective.kl.placement", self.placement, ("reward", "loss"))
         if self.placement == "reward" and (self.straight_through or self.bias_correction):
             raise ConfigurationError(
-                "straight_through and bias_correction change gradients, and a KL term in the reward has none; "
-                'set objective.kl.placement = "loss" or leave them off.'
+                "objective.kl.straight_through and bias_correction change the gradient, but a KL term in the "
+                'reward has no gradient; set objective.kl.placement = "loss", or turn them off.'
             )
         if self.target is not None:
             if not self.target > 0 or self.coef == 0:
-                raise ConfigurationError("an adaptive KL coefficient needs kl.target > 0 and a first kl.coef > 0.")
+                raise ConfigurationError(
+                    "objective.kl.target adapts the coefficient; set both objective.kl.target and the initial "
+                    "objective.kl.coef above 0."
+                )
             at_least("objective.kl.horizon", self.horizon, 1)
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Correction for a sampler whose probabilities differ from the trainer's (other kernels, other precision).
+    """Correction for sampler probabilities that differ from the trainer's (other kernels or precision).
 
     Attributes:
-        cap: C, the largest weight; None leaves the loss alone, and only measures.
-        excess: "truncate" weights above C to C (truncated importance sampling), or "mask" such tokens out.
-        level: weight single tokens, or whole sequences by the product of their tokens.
+        cap: Maximum importance weight C; None measures the mismatch without correcting the loss.
+        excess: "truncate" reduces weights above C to C (truncated importance sampling); "mask" sets them to 0.
+        level: "token" weights each token by its own ratio; "sequence" by the product of its sequence's ratios.
     """
 
     cap: float | None = None
@@ -88,19 +91,19 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class Objective:
-    """The policy's loss; by default PPO's with verl's clips, averaged over tokens.
+    """Loss of the policy; the default is PPO's, averaged over tokens.
 
     Attributes:
-        ratio: what one importance ratio spans; see `ratio.importance_ratios`.
-        clip_low, clip_high: the ratio is clipped to [1 - low, 1 + high].
-        dual_clip: c: where the advantage is negative the loss is at most c·|A|; None is off. verl: 3.
-        ratio_cap: TRL's delta: the *unclipped* ratio is cut above this; None is off.
-        aggregation: how token losses become one number; see `aggregate.token_weights`.
-        norm_length: the constant of "seq-mean-token-sum-norm" and "dr-grpo", in tokens.
-        entropy_coef: the loss falls by this times the policy's mean entropy.
-        kl: distance to a reference policy.
-        mismatch: correction for the sampler's own probabilities.
-        terms: Further terms of the loss, such as a plug-in's.
+        ratio: Span of an importance ratio; see `ratio.importance_ratios`.
+        clip_low, clip_high: Clip range of the ratio, [1 - clip_low, 1 + clip_high].
+        dual_clip: Bound c of the loss, c·|A|, at negative advantages (3 in verl); None turns it off.
+        ratio_cap: Maximum of the unclipped ratio (TRL's delta); None turns it off.
+        aggregation: Aggregation of token losses to one number; see `aggregate.token_weights`.
+        norm_length: Divisor of the aggregations "seq-mean-token-sum-norm" and "dr-grpo", in tokens.
+        entropy_coef: Coefficient of the entropy bonus.
+        kl: KL penalty to a reference policy.
+        mismatch: Correction for sampler probabilities that differ from the trainer's.
+        terms: Further terms of the loss, such as those of plug-ins.
     """
 
     ratio: Ratio = "token"
@@ -120,17 +123,19 @@ class Objective:
         one_of("objective.aggregation", self.aggregation, AGGREGATIONS)
         at_least("objective.clip_high", self.clip_high, 0.0)
         if not 0.0 <= self.clip_low <= 1.0:
-            raise ConfigurationError(f"objective.clip_low must lie between 0 and 1, but is {self.clip_low}.")
+            raise ConfigurationError(f"objective.clip_low must be between 0 and 1, but is {self.clip_low}.")
         if self.dual_clip is not None and not self.dual_clip > 1.0:
             raise ConfigurationError(f"objective.dual_clip must be greater than 1, but is {self.dual_clip}.")
         if self.ratio_cap is not None and self.ratio_cap < 1.0 + self.clip_high:
             raise ConfigurationError(
-                f"objective.ratio_cap must be ≥ 1 + clip_high ({1 + self.clip_high:g}), is {self.ratio_cap}."
+                f"objective.ratio_cap must be at least 1 + clip_high = {1 + self.clip_high:g}, but is "
+                f"{self.ratio_cap}."
             )
         needs_length = self.aggregation in ("seq-mean-token-sum-norm", "dr-grpo")
         if needs_length and (self.norm_length is None or self.norm_length < 1):
             raise ConfigurationError(
-                f"aggregation {self.aggregation!r} divides by a constant; set objective.norm_length, in tokens."
+                f"objective.aggregation {self.aggregation!r} divides by a constant number of tokens; set "
+                "objective.norm_length."
             )
 
 
@@ -139,11 +144,13 @@ class Overlong:
     """DAPO's treatment of episodes that are too long (Yu et al., arXiv:2503.14476, eq. 13).
 
     Attributes:
-        max_tokens: Lmax: sampled tokens of an episode; None lets the loop take the run's own limit.
-        cache: Lc: the penalty grows from 0 at Lmax - Lc to -1 at Lmax. Published: 4096 of 20480 tokens.
-        coef: multiplies the penalty; 0 is off.
-        floor: the penalty never falls below -1 · coef (verl's line goes on falling).
-        drop_truncated: leave episodes that a limit cut out of the loss (overlong filtering).
+        max_tokens: Length Lmax of an episode in sampled tokens, from which the penalty is -1; None uses the
+            limit of the run.
+        cache: Length Lc of the soft zone, in which the penalty falls from 0 at Lmax - Lc to -1 at Lmax; 4096 of
+            20480 tokens in the paper.
+        coef: Coefficient of the penalty; 0 turns it off.
+        floor: Bound the penalty by -1 · coef beyond Lmax; False lets it fall further, as in verl.
+        drop_truncated: Exclude truncated episodes from the loss (overlong filtering).
     """
 
     max_tokens: int | None = None

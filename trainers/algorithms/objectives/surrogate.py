@@ -1,8 +1,9 @@
-"""The clipped surrogate of PPO, with the clips that were added to it.
+"""Clipped surrogate loss of PPO and its variants.
 
     l = max(-A·ρ, -A·clip(ρ, 1 - ε_low, 1 + ε_high))
 
-PPO (Schulman et al., arXiv:1707.06347, eq. 7, negated); two clips are DAPO's "clip-higher" (arXiv:2503.14476).
+This is PPO (Schulman et al., arXiv:1707.06347, eq. 7, negated); ε_low ≠ ε_high is DAPO's "clip-higher"
+(arXiv:2503.14476).
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from torch import Tensor
 
 
 class Surrogate(NamedTuple):
-    """The loss of each token and what was clipped, all of one shape.
+    """Losses of tokens, and the tokens without gradient; all of one shape.
 
     Attributes:
-        losses: to be minimised.
-        upper: the ratio was above 1 + ε_high at a positive advantage: no gradient.
-        lower: the ratio was below 1 - ε_low at a negative advantage: no gradient.
-        dual: the loss was held down by the dual clip (or the ratio's cap) at a negative advantage: no gradient.
+        losses: Loss of each token, to be minimized.
+        upper: True where the ratio exceeds 1 + ε_high at a positive advantage.
+        lower: True where the ratio is below 1 - ε_low at a negative advantage.
+        dual: True where the dual clip or the cap of the ratio bounds the loss at a negative advantage.
     """
 
     losses: Tensor
@@ -38,17 +39,18 @@ def clipped_surrogate(
     dual_clip: float | None = None,
     ratio_cap: float | None = None,
 ) -> Surrogate:
-    """The loss of each token.
+    """Return the loss of each token; see the module's equation.
 
     Args:
         ratios: ρ, any shape.
-        advantages: A, of the same shape.
-        clip_low, clip_high: ε_low, ε_high.
-        dual_clip: c > 1: where A < 0 the loss is at most -A·c (Ye et al., arXiv:1912.09729, eq. 5).
-        ratio_cap: the ratio of the first term is cut above this (TRL's `delta`); bites only where A < 0.
+        advantages: A, same shape.
+        clip_low, clip_high: ε_low and ε_high.
+        dual_clip: c > 1; the loss is at most -A·c where A < 0 (Ye et al., arXiv:1912.09729, eq. 5). None turns
+            it off.
+        ratio_cap: Maximum of the unclipped ratio (TRL's `delta`), effective where A < 0. None turns it off.
     """
-    free = ratios if ratio_cap is None else ratios.clamp(max=ratio_cap)
-    losses = torch.maximum(-advantages * free, -advantages * ratios.clamp(1.0 - clip_low, 1.0 + clip_high))
+    unclipped = ratios if ratio_cap is None else ratios.clamp(max=ratio_cap)
+    losses = torch.maximum(-advantages * unclipped, -advantages * ratios.clamp(1.0 - clip_low, 1.0 + clip_high))
     negative = advantages < 0
     dual = torch.zeros_like(negative) if ratio_cap is None else negative & (ratios > ratio_cap)
     if dual_clip is not None:

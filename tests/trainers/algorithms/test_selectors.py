@@ -1,4 +1,4 @@
-"""Selectors keep what can be learnt from, in a fixed order, and stop when there is nothing."""
+"""Selectors: rules of selection, ties, and batches filled from several generation batches."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from arboretum.trainers.algorithms.selectors import (
 from arboretum.trainers.data.rollouts import Rollouts, from_episodes
 
 
-def played(returns: list[list[float]], penalties: bool = False) -> Rollouts:
-    """Groups of one-turn episodes with these returns; with `penalties` the first of each is malformed."""
+def make_rollouts(returns: list[list[float]], penalties: bool = False) -> Rollouts:
+    """Return groups of one-turn episodes with these returns; `penalties` makes the first of each malformed."""
     episodes, keys = [], []
     for group, values in enumerate(returns):
         for i, value in enumerate(values):
-            turn = Turn("seen", "said", moves=[Move("go", value, True, True)], token_ids=[1, 2])
+            turn = Turn("observation", "reply", moves=[Move("go", value, True, True)], token_ids=[1, 2])
             turn.logprobs, turn.loss_mask = [0.0, -1.0], [0, 1]
             turn.penalty = -0.1 if penalties and i == 0 else 0.0
-            episodes.append(Episode("World", "t", 0, "model", success=value > 0.5, turns=[turn]))
+            episodes.append(Episode("Env", "t", 0, "model", success=value > 0.5, turns=[turn]))
             keys.append(group)
     return from_episodes(episodes, keys)
 
@@ -42,21 +42,21 @@ rules = st.sampled_from(["fraction", "top-p", "top-p-softmax", "min-p"])
 
 
 @given(scores, rules, st.floats(0.05, 1.0), st.booleans())
-def test_no_group_left_out_is_more_uncertain_than_one_kept(
+def test_no_dropped_group_is_more_uncertain_than_a_selected_one(
     values: list[float], rule: Any, amount: float, include_zero: bool
 ) -> None:
     kept = most_uncertain(np.array(values), rule, amount, include_zero=include_zero)
     assert list(kept) == sorted(set(kept))
-    left = [v for i, v in enumerate(values) if i not in kept]
-    if kept and left:
-        assert min(values[i] for i in kept) >= max(left) - 1e-10  # closer ones are equal
+    dropped = [v for i, v in enumerate(values) if i not in kept]
+    if kept and dropped:
+        assert min(values[i] for i in kept) >= max(dropped) - 1e-10  # the tolerance of ties
     if not include_zero:
         assert all(values[i] > 1e-10 for i in kept)
     assert most_uncertain(np.array(values), rule, 1.0) or rule == "min-p"
 
 
-def test_of_groups_with_the_same_returns_in_another_order_the_first_is_kept() -> None:
-    """The deviation of a permuted group differs in its last digit, which must not decide."""
+def test_first_of_groups_with_permuted_returns_is_selected() -> None:
+    """The standard deviation of a permuted group may differ in its last digit, which must not decide."""
     rng = np.random.default_rng(0)
     returns, differed = np.array([0.7, -1.0, 0.1, -1.0]), 0
     for _ in range(200):
@@ -67,7 +67,7 @@ def test_of_groups_with_the_same_returns_in_another_order_the_first_is_kept() ->
     assert differed
 
 
-def test_rules_worked_by_hand() -> None:
+def test_selection_rules_match_hand_calculations() -> None:
     values = np.array([0.5, 0.3, 0.2, 0.0, 0.05])
     assert most_uncertain(values, "count", 2) == (0, 1)
     assert most_uncertain(values, "min-p", 0.5) == (0, 1)
@@ -76,38 +76,42 @@ def test_rules_worked_by_hand() -> None:
     assert most_uncertain(values, "fraction", 0.4, smallest=True) == (3, 4)
     assert most_uncertain(values, "fraction", 0.01) == (0,)
     assert most_uncertain(np.full(100, 1.0), "fraction", 0.29) == tuple(range(29))
-    assert most_uncertain(np.zeros(3), "top-p", 0.9) == ()  # nothing to learn: the update is skipped
+    assert most_uncertain(np.zeros(3), "top-p", 0.9) == ()  # No differences: the update is skipped.
     assert most_uncertain(np.zeros(3), "fraction", 0.9, include_zero=False) == ()
     # softmax(1, 0, 0) = .576, .212, .212
     assert most_uncertain(np.array([0.0, 1.0, 0.0]), "top-p-softmax", 0.57) == (1,)
     assert most_uncertain(np.array([0.0, 1.0, 0.0]), "top-p-softmax", 0.7) == (0, 1)
 
 
-def test_uncertainty_looks_at_returns_not_at_penalties() -> None:
-    batch = played([[1.0, 1.0], [0.0, 1.0], [0.0, 0.0], [0.5, 1.0]], penalties=True)
+def test_uncertainty_ignores_penalties_unless_configured() -> None:
+    batch = make_rollouts([[1.0, 1.0], [0.0, 1.0], [0.0, 0.0], [0.5, 1.0]], penalties=True)
     assert Uncertainty(amount=0.5).select(batch).groups == (1, 3)
-    flatten = played([[1.0, 1.0], [0.0, 0.0]], penalties=True)
-    assert Uncertainty(amount=1.0, include_zero=False).select(flatten).groups == ()
-    assert Uncertainty(amount=1.0, include_zero=False, penalties=True).select(flatten).groups == (0, 1)
+    constant = make_rollouts([[1.0, 1.0], [0.0, 0.0]], penalties=True)
+    assert Uncertainty(amount=1.0, include_zero=False).select(constant).groups == ()
+    assert Uncertainty(amount=1.0, include_zero=False, penalties=True).select(constant).groups == (0, 1)
 
 
-def test_advantages_may_shrink_with_what_was_dropped() -> None:
-    batch = played([[0.0, 1.0]] * 4)
+def test_rescale_reduces_advantages_with_the_fraction_selected() -> None:
+    batch = make_rollouts([[0.0, 1.0]] * 4)
     assert Uncertainty(amount=0.25).select(batch).scale == 1.0
     assert Uncertainty(amount=0.25, rescale="linear").select(batch).scale == 0.25
     assert Uncertainty(amount=0.25, rescale="sqrt").select(batch).scale == 0.5
     assert All().select(batch).groups == (0, 1, 2, 3)
 
 
-def test_dynamic_sampling_drops_silent_groups_by_return_or_success() -> None:
-    batch = played([[0.1, 0.1, 0.1], [0.2, 0.3, 0.3], [0.0, 1.0, 0.0]])
+def test_dynamic_sampling_drops_groups_of_equal_return_or_success() -> None:
+    batch = make_rollouts([[0.1, 0.1, 0.1], [0.2, 0.3, 0.3], [0.0, 1.0, 0.0]])
     assert Dynamic().select(batch).groups == (1, 2)
     assert Dynamic(metric="success").select(batch).groups == (2,)
     assert informative_groups([[1.0], []]) == ()
 
 
-def test_a_batch_is_filled_from_several_generation_batches() -> None:
-    batches = [played([[0.0, 0.0], [0.0, 1.0]]), played([[1.0, 1.0]]), played([[0.0, 2.0], [3.0, 0.0]])]
+def test_batch_is_filled_from_several_generation_batches() -> None:
+    batches = [
+        make_rollouts([[0.0, 0.0], [0.0, 1.0]]),
+        make_rollouts([[1.0, 1.0]]),
+        make_rollouts([[0.0, 2.0], [3.0, 0.0]]),
+    ]
     state = Dynamic().refill(2)
     used = 0
     while state.wants_more:
@@ -117,25 +121,28 @@ def test_a_batch_is_filled_from_several_generation_batches() -> None:
     batch = select_groups(batches, state.batch())
     assert batch.returns(penalties=False).tolist() == [0.0, 1.0, 0.0, 2.0]
     assert batch.group.tolist() == [0, 0, 1, 1]
-    with pytest.raises(ConfigurationError, match="nothing to learn from"):
+    with pytest.raises(ConfigurationError, match="nothing to train on"):
         select_groups(batches, ())
 
 
-@pytest.mark.parametrize(("fallback", "left"), [("partial", (7,)), ("skip", ())])
-def test_when_generation_batches_run_out(fallback: Any, left: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("fallback", "kept"), [("partial", (7,)), ("skip", ())])
+def test_exhausted_generation_batches_use_the_fallback(fallback: Any, kept: tuple[int, ...]) -> None:
     state: Refill[int] = Refill(3, 2, fallback).add([7]).add([])
     assert state.exhausted and not state.wants_more
-    assert state.batch() == left
+    assert state.batch() == kept
 
 
-def test_starving_can_be_an_error_and_no_bound_means_none() -> None:
-    with pytest.raises(NotEnoughGroups, match="2 generation batches held 1 of 3 informative groups"):
+def test_exhausted_generation_batches_can_raise() -> None:
+    with pytest.raises(NotEnoughGroups, match="2 generation batches had 1 of 3 informative groups"):
         Refill(3, 2, "raise").add([7]).add([]).batch()
+    assert Refill(2, 1, "raise").add([1, 2, 3]).batch() == (1, 2)
+
+
+def test_zero_max_batches_means_no_limit() -> None:
     state: Refill[int] = Refill(3, 0, "raise")
     for _ in range(50):
         state = state.add([])
     assert state.wants_more
-    assert Refill(2, 1, "raise").add([1, 2, 3]).batch() == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -149,6 +156,6 @@ def test_starving_can_be_an_error_and_no_bound_means_none() -> None:
         {"eps": -1.0},
     ],
 )
-def test_impossible_settings_are_refused(settings: dict[str, Any]) -> None:
+def test_impossible_selector_settings_are_rejected(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="selector"):
         Uncertainty(**settings)

@@ -1,4 +1,4 @@
-"""The table of algorithms: what it promises, how it is changed, and what it refuses."""
+"""Table of recipes: published values, changed settings, and rejected combinations."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from arboretum.trainers.algorithms.selectors import Dynamic, Uncertainty
 from arboretum.trainers.sampling.context_check import check_context
 
 
-def test_the_table_names_every_algorithm() -> None:
+def test_table_lists_every_algorithm() -> None:
     expected = ["ppo", "grpo", "dr_grpo", "rloo", "dapo", "dapo_tstar", "gigpo", "starpo", "starpo_s"]
     assert list(RECIPES) == expected
     assert all(recipe.name == name and recipe.about for name, recipe in RECIPES.items())
 
 
-def test_published_numbers() -> None:
-    """What each paper is known by."""
+def test_recipes_have_the_distinctive_values_of_their_papers() -> None:
     dapo, gigpo, starpo, starpo_s = (RECIPES[name] for name in ("dapo", "gigpo", "starpo", "starpo_s"))
     assert (dapo.objective.clip_low, dapo.objective.clip_high) == (0.2, 0.28)
     assert dapo.objective.kl.coef == 0 and isinstance(dapo.selector, Dynamic) and dapo.overlong.coef == 1
@@ -37,8 +36,8 @@ def test_published_numbers() -> None:
     assert RECIPES["dapo_tstar"].sampler.temperature == Linear(1.0, 0.5)
 
 
-def test_published_batches_and_optimizers() -> None:
-    """(prompts, rollouts), episodes a step, and how the optimizer was set where that was published."""
+def test_recipes_have_the_published_batch_sizes_and_optimizers() -> None:
+    """Batch sizes are (prompts, rollouts, episodes per step)."""
     batches = {
         "ppo": (8, 16, 32),
         "grpo": (8, 16, 32),
@@ -74,13 +73,13 @@ def test_published_batches_and_optimizers() -> None:
     }
 
 
-def test_reading_the_table_loads_no_torch() -> None:
+def test_importing_the_table_does_not_import_torch() -> None:
     code = "import sys, arboretum.trainers.algorithms.recipes; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
     assert done.stdout.strip() == "False"
 
 
-def test_settings_of_one_part_change_together() -> None:
+def test_settings_of_several_parts_change_together() -> None:
     recipe = RECIPES["grpo"].with_settings(
         {
             "sampler.prompts": 2,
@@ -95,13 +94,13 @@ def test_settings_of_one_part_change_together() -> None:
     assert recipe.objective.clip_high == 0.28 and recipe.objective.kl.estimator == "k3"
     assert isinstance(recipe.selector, Dynamic)
     assert RECIPES["grpo"].sampler.rollouts == 16
-    # Each of the two alone would be refused.
+    # Either setting alone would be rejected.
     recipe = RECIPES["grpo"].with_settings({"objective.aggregation": "dr-grpo", "objective.norm_length": 100})
     assert recipe.objective.norm_length == 100
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "complaint"),
+    ("name", "settings", "message"),
     [
         ("grpo", {"sampler.rollouts": 1}, "sampler.rollouts is 1"),
         ("gigpo", {"sampler.rollouts": 1}, "compares episodes of one prompt"),
@@ -140,25 +139,28 @@ def test_settings_of_one_part_change_together() -> None:
         ("starpo_s", {"selector.rule": "count", "selector.amount": 9}, "only 8 prompts"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_loaded(
-    name: str, settings: dict[str, Any], complaint: str
+def test_impossible_settings_are_rejected_in_one_sentence(
+    name: str, settings: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=complaint) as caught:
+    with pytest.raises(ConfigurationError, match=message) as caught:
         RECIPES[name].with_settings(settings)
     assert "\n" not in str(caught.value)
 
 
-def test_a_new_algorithm_is_a_new_row() -> None:
+def test_recipe_of_existing_parts_has_default_optimization() -> None:
     mine = Recipe(
         name="mine", about="A test.", credit=RECIPES["rloo"].credit, sampler=Chains(prompts=4, rollouts=2)
     )
     assert mine.optimization.passes == 1
 
 
-def test_unknown_recipes_and_prompts_that_are_too_long() -> None:
+def test_unknown_recipe_is_rejected_with_nearest_names() -> None:
     with pytest.raises(ConfigurationError, match="did you mean"):
         get_recipe("gripo")
     assert get_recipe("grpo") is RECIPES["grpo"]
+
+
+def test_prompt_that_leaves_no_room_for_a_reply_is_rejected() -> None:
     check_context(None, 10**6, 1)
     check_context(500, 100, 400)
     with pytest.raises(ConfigurationError, match="prompt of 101 tokens"):

@@ -1,7 +1,7 @@
-"""Hand-checked numbers of the published algorithms: a case's inputs say which rule, and which options of it.
+"""Recorded, hand-checked values of the published algorithms; the inputs of a case determine rule and options.
 
-The cases are recorded beside the benchmark data. Everything that is not recognised fails, so that no case is
-passed over in silence; the topics of other rooms are named in `ELSEWHERE`.
+The cases are stored beside the benchmark data. An unrecognized case fails, so that none is skipped silently; the
+topics of other rooms are listed in `ELSEWHERE`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import pytest
 
 from arboretum.trainers.algorithms.credit import cognitive
 from arboretum.trainers.algorithms.credit.anchor import anchor_advantages, anchor_groups
-from arboretum.trainers.algorithms.credit.gae import bi_level_gae, masked_gae, whiten
+from arboretum.trainers.algorithms.credit.gae import bi_level_gae, gae, whiten
 from arboretum.trainers.algorithms.credit.group import group_advantages
 from arboretum.trainers.algorithms.credit.tree import tree_advantages
 from arboretum.trainers.algorithms.objectives.aggregate import token_weights
-from arboretum.trainers.algorithms.objectives.penalties import soft_overlong
+from arboretum.trainers.algorithms.objectives.penalties import soft_overlong_penalty
 from arboretum.trainers.algorithms.schedules import Linear
 from arboretum.trainers.algorithms.selectors import NotEnoughGroups, Refill, informative_groups, most_uncertain
 from arboretum.trainers.data.segments import discounted_sums, factorize, group_statistics
@@ -34,21 +34,22 @@ from arboretum.trainers.algorithms.objectives.loss import Tokens, policy_loss
 from arboretum.trainers.algorithms.objectives.ratio import importance_ratios
 from arboretum.trainers.algorithms.objectives.settings import AGGREGATIONS, Kl, Objective
 from arboretum.trainers.algorithms.objectives.surgical import (
-    averaged,
     surgical_losses,
     surgical_margins,
     total_loss,
+    update_reference,
 )
 from arboretum.trainers.algorithms.objectives.surrogate import clipped_surrogate
 from arboretum.trainers.algorithms.objectives.value import value_losses
 
 ELSEWHERE = {"qa"}
-"""Topics of the search world, tested there."""
+"""Topics of the search environment, tested there."""
 
 Inputs = dict[str, Any]
 
 
-def recorded() -> list[Any]:
+def recorded_cases() -> list[Any]:
+    """Return the recorded cases as test parameters."""
     data = os.environ.get("ARBORETUM_DATA")
     path = Path(data).parent / "golden" / "algorithms" / "cases.json" if data else None
     if path is None or not path.is_file():
@@ -66,8 +67,8 @@ def tensor(values: Any) -> Any:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def flatten(inputs: Inputs, name: str) -> Any:
-    """A recorded [B, T] array at its mask, as one axis."""
+def masked(inputs: Inputs, name: str) -> Any:
+    """Return the entries of a recorded [B, T] array at the mask, shape [N]."""
     return tensor(inputs[name])[tensor(inputs["mask"]).bool()]
 
 
@@ -100,23 +101,25 @@ def ppo(inputs: Inputs) -> Any:
         mask = tensor(inputs["mask"])
         weights = tensor(token_weights("token-mean", np.zeros(int(mask.sum()), dtype=np.int64)))
         losses = value_losses(
-            flatten(inputs, "values"), flatten(inputs, "returns"), flatten(inputs, "old_values"), inputs["clip"]
+            masked(inputs, "values"), masked(inputs, "returns"), masked(inputs, "old_values"), inputs["clip"]
         )
         return float((losses * weights).sum())
     mask = np.atleast_2d(np.asarray(inputs["mask"], dtype=bool))
-    estimates = masked_gae(
-        np.atleast_2d(floats(inputs["rewards"])),
-        np.atleast_2d(floats(inputs["values"])),
-        mask,
+    estimates = gae(
+        np.atleast_2d(floats(inputs["rewards"]))[mask],
+        np.atleast_2d(floats(inputs["values"]))[mask],
+        np.nonzero(mask)[0],
         gamma=inputs.get("gamma", 1.0),
         lam=inputs.get("lam", 1.0),
     )
+    advantages, returns = np.zeros(mask.shape), np.zeros(mask.shape)
+    advantages[mask], returns[mask] = estimates
     return {
-        "advantages_at_mask": estimates.advantages[mask],
-        "returns_at_mask": estimates.returns[mask],
-        "whitened_at_mask": whiten(estimates.advantages[mask]),
-        "advantages": estimates.advantages,
-        "returns": estimates.returns,
+        "advantages_at_mask": estimates.advantages,
+        "returns_at_mask": estimates.returns,
+        "whitened_at_mask": whiten(estimates.advantages),
+        "advantages": advantages,
+        "returns": returns,
     }
 
 
@@ -219,18 +222,18 @@ def loss(inputs: Inputs) -> Any:
     prompts = np.asarray(inputs.get("prompt", inputs.get("group", range(len(mask)))))[rows.numpy()]
 
     def weights(mode: str, length: float) -> Any:
-        ours = mode.replace("_", "-")
-        everyone = len(mask) if ours == "dr-grpo" else None
-        return tensor(token_weights(ours, rows.numpy(), prompts=prompts, norm_length=length, count=everyone))
+        name: Any = mode.replace("_", "-")
+        count = len(mask) if name == "dr-grpo" else None
+        return tensor(token_weights(name, rows.numpy(), prompts=prompts, norm_length=length, count=count))
 
     if "loss" in inputs:
         length = inputs.get("norm_length", inputs.get("max_length", width))
         names = {spelling for mode in AGGREGATIONS for spelling in (mode, mode.replace("-", "_"))}
-        return {name: (flatten(inputs, "loss") * weights(name, length)).sum() for name in names}
-    turns = flatten(inputs, "turns").long() if "turns" in inputs else None
+        return {name: (masked(inputs, "loss") * weights(name, length)).sum() for name in names}
+    turns = masked(inputs, "turns").long() if "turns" in inputs else None
     ratio = "turn" if turns is not None else "sequence" if "gspo" in inputs["case"] else "token"
     mode = inputs.get("mode", inputs.get("agg", "token-mean")).replace("_", "-")
-    logp, old = flatten(inputs, "logp"), flatten(inputs, "old_logp")
+    logp, old = masked(inputs, "logp"), masked(inputs, "old_logp")
     objective = Objective(
         ratio=ratio,
         clip_low=inputs.get("clip_low", inputs.get("clip", 0.2)),
@@ -242,12 +245,12 @@ def loss(inputs: Inputs) -> Any:
     )
     tokens = Tokens(
         logp=logp,
-        advantages=flatten(inputs, "adv"),
+        advantages=masked(inputs, "adv"),
         weights=weights(mode, objective.norm_length),
         rows=rows,
         turns=turns,
         old_logp=old,
-        ref_logp=flatten(inputs, "ref_logp") if "ref_logp" in inputs else None,
+        ref_logp=masked(inputs, "ref_logp") if "ref_logp" in inputs else None,
     )
     results = {"loss": policy_loss(objective, tokens)[0]}
     ratios = importance_ratios(logp, old, ratio, rows=rows, turns=turns)
@@ -284,7 +287,7 @@ def dapo(inputs: Inputs) -> Any:
     lengths = next(inputs[name] for name in ("lengths", "length", "L") if name in inputs)
     limit = next(inputs[name] for name in ("L_max", "Lmax", "max_length", "max_len") if name in inputs)
     cache = next(inputs[name] for name in ("L_cache", "Lcache", "Lc", "cache", "buffer") if name in inputs)
-    return soft_overlong(np.asarray(lengths), limit, cache)
+    return soft_overlong_penalty(np.asarray(lengths), limit, cache)
 
 
 def starpo_s(inputs: Inputs) -> Any:
@@ -305,8 +308,8 @@ def starpo_s(inputs: Inputs) -> Any:
 # ---------------------------------------------------------------------- T-STAR
 
 
-def named(values: dict[Any, Any], separator: str = "/") -> dict[str, Any]:
-    """Nodes as the cases write them: "root/a/b", or "1:b" in a graph."""
+def name_nodes(values: dict[Any, Any], separator: str = "/") -> dict[str, Any]:
+    """Return values by the names of nodes in the cases: "root/a/b", or "1:b" in a graph."""
 
     def name(node: Any) -> Any:
         if not isinstance(node, tuple):
@@ -315,10 +318,11 @@ def named(values: dict[Any, Any], separator: str = "/") -> dict[str, Any]:
             return f"{node[0]}:{node[1]}"
         return "/".join(("root", *node))
 
-    return {name(node): spelled(value, name) for node, value in values.items()}
+    return {name(node): name_content(value, name) for node, value in values.items()}
 
 
-def spelled(value: Any, name: Callable[[Any], Any]) -> Any:
+def name_content(value: Any, name: Callable[[Any], Any]) -> Any:
+    """Return a value of a node, with the nodes in it named."""
     if isinstance(value, cognitive.Divergence):
         return {"gap": value.gap, "best": name(value.best), "worst": name(value.worst)}
     return {name(node): inner for node, inner in value.items()} if isinstance(value, dict) else value
@@ -336,7 +340,7 @@ def tstar(inputs: Inputs) -> Any:
     if "theta" in inputs:
         reference, path = tensor(inputs["ref0"]), []
         for theta in inputs["theta"]:
-            reference = averaged(reference, tensor(theta), inputs["alpha"])
+            reference = update_reference(reference, tensor(theta), inputs["alpha"])
             path.append(float(reference))
         return path
     if "logp_i" in inputs:
@@ -351,30 +355,30 @@ def tstar(inputs: Inputs) -> Any:
     if "p_i" in inputs:
         return cognitive.exact_kl(np.log(floats(inputs["p_i"])), np.log(floats(inputs["p_j"])))
     if "kl" in inputs:
-        return cognitive.merged_weights(
+        return cognitive.merge_steps(
             floats(inputs["kl"]),
             inputs["history"],
             threshold=inputs["eps_kl"],
-            symmetrise=inputs.get("symmetrise", "max"),
+            symmetrize=inputs.get("symmetrise", "max"),
         )
-    pytest.fail(f"no rule of T-STAR takes {sorted(inputs)}")
+    pytest.fail(f"no rule of T-STAR has the inputs {sorted(inputs)}")
 
 
 def tstar_tree(inputs: Inputs) -> Any:
     steps = inputs["trajectories"]
     paths = cognitive.tree_paths(steps)
     if "rewards" not in inputs:
-        return named(dict(cognitive.edge_weights(paths)))
+        return name_nodes(dict(cognitive.edge_weights(paths)))
     rewards = floats(inputs["rewards"])
     q = cognitive.q_values(paths, rewards, inputs["gamma"])
-    results: dict[str, Any] = {"tree": named(q), "Q": named(q), **named(q)}
+    results: dict[str, Any] = {"tree": name_nodes(q), "Q": name_nodes(q), **name_nodes(q)}
     layers = cognitive.layer_paths(steps)
-    results["dag"] = named(cognitive.q_values(layers, rewards, inputs["gamma"]), ":")
-    results["adv"] = named(dict(cognitive.node_advantages(q, rewards)))
+    results["dag"] = name_nodes(cognitive.q_values(layers, rewards, inputs["gamma"]), ":")
+    results["adv"] = name_nodes(dict(cognitive.node_advantages(q, rewards)))
     if "delta" in inputs:
         delta = inputs["delta"]
         divergent = cognitive.divergences(paths, q, delta)
-        results["divergent"] = named(dict(divergent))
+        results["divergent"] = name_nodes(dict(divergent))
         results["n_with_delta_03_plus_1e9"] = len(divergent)
         results["n_with_delta_03"] = len(cognitive.divergences(paths, q, delta, tie=0.0))
     return results
@@ -395,16 +399,16 @@ RULES: dict[str, Callable[[Inputs], Any]] = {
 }
 
 
-def agree(ours: Any, expected: Any, tol: float, where: str) -> None:
-    """Every recorded value is met; a rule may say more than the case asks."""
+def assert_matches(ours: Any, expected: Any, tol: float, where: str) -> None:
+    """Assert that every recorded value is reproduced; `ours` may have more values."""
     if isinstance(ours, dict) and not isinstance(expected, dict):
-        assert "loss" in ours, f"{where}: {sorted(ours)}, where one value is recorded"
+        assert "loss" in ours, f"{where}: one value is recorded, not {sorted(ours)}"
         ours = ours["loss"]
     if isinstance(expected, dict):
-        assert isinstance(ours, dict), f"{where}: one value, where {sorted(expected)} are recorded"
+        assert isinstance(ours, dict), f"{where}: {sorted(expected)} are recorded, not one value"
         for name, value in expected.items():
-            assert name in ours, f"{where}: nothing is called {name!r}, only {sorted(ours)}"
-            agree(ours[name], value, tol, f"{where}.{name}")
+            assert name in ours, f"{where}: {name!r} is missing from {sorted(ours)}"
+            assert_matches(ours[name], value, tol, f"{where}.{name}")
         if not expected:
             assert ours == {}, where
     elif isinstance(expected, (bool, str)) or (
@@ -418,11 +422,11 @@ def agree(ours: Any, expected: Any, tol: float, where: str) -> None:
         np.testing.assert_allclose(np.asarray(ours, dtype=np.float64), expected, rtol=0, atol=tol, err_msg=where)
 
 
-@pytest.mark.parametrize("case", recorded())
-def test_published_case(case: dict[str, Any]) -> None:
+@pytest.mark.parametrize("case", recorded_cases())
+def test_published_case_is_reproduced(case: dict[str, Any]) -> None:
     assert case["topic"] in RULES, f"no rule for the topic {case['topic']!r}"
     ours = RULES[case["topic"]]({**case["inputs"], "case": case["name"]})
     expected = case["expected"]
     if isinstance(ours, dict) and "divergent" in ours and isinstance(dict(expected).get("root"), dict):
-        ours = ours["divergent"]  # recorded by itself
-    agree(ours, expected, case["tol"], case["name"])
+        ours = ours["divergent"]  # The case records only this part.
+    assert_matches(ours, expected, case["tol"], case["name"])

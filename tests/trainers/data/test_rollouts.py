@@ -1,4 +1,4 @@
-"""Episodes become arrays without losing a token, a reward, or the count of episodes."""
+"""Conversion of episodes to arrays: tokens, rewards and episodes are complete; and plans of rollouts."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from arboretum.trainers.sampling.rollout_plan import RolloutPlan, plan_chains
 
 
 def turn(prompt: int, reply: int, reward: float = 0.0, **options: Any) -> Turn:
-    """A turn of `prompt` given and `reply` sampled tokens; token ids count up so that each can be told."""
+    """Return a turn of `prompt` given and `reply` sampled tokens, whose ids count up from `first`."""
     first = options.pop("first", 0)
     return Turn(
-        observation=options.pop("observation", "seen"),
-        reply="said",
+        observation=options.pop("observation", "observation"),
+        reply="reply",
         moves=[Move("go", reward, options.pop("valid", True), True)],
         token_ids=list(range(first, first + prompt + reply)),
         logprobs=[0.0] * prompt + [-(i + 1) / 8 for i in range(reply)],
@@ -33,13 +33,11 @@ def turn(prompt: int, reply: int, reward: float = 0.0, **options: Any) -> Turn:
 
 
 def episode(turns: Sequence[Turn], **options: Any) -> Episode:
-    return Episode(
-        "World", options.pop("task", "t"), options.pop("seed", 0), "model", turns=list(turns), **options
-    )
+    return Episode("Env", options.pop("task", "t"), options.pop("seed", 0), "model", turns=list(turns), **options)
 
 
-def two() -> Rollouts:
-    """Two episodes of one start: one grew, the other's history was cut before its second and third turn."""
+def two_episodes() -> Rollouts:
+    """Return two episodes of one start; the history of the second was cut before its second and third turn."""
     grown = episode([turn(3, 2, 0.5), turn(1, 3, 1.0, first=10, penalty=-0.1)], success=True)
     cut = episode(
         [turn(3, 2, 0.0), turn(4, 1, 0.25, restart=True, first=20), turn(5, 2, 0.25, restart=True, first=30)],
@@ -48,8 +46,8 @@ def two() -> Rollouts:
     return from_episodes([grown, cut], ["p", "p"])
 
 
-def test_a_conversation_that_grows_is_one_row_and_one_that_is_cut_is_several() -> None:
-    rollouts = two()
+def test_growing_conversation_is_one_row_and_cut_conversation_is_several() -> None:
+    rollouts = two_episodes()
     assert [row.tolist() for row in rollouts.rows] == [
         [0, 1, 2, 3, 4, 10, 11, 12, 13],
         [0, 1, 2, 3, 4],
@@ -73,59 +71,63 @@ def test_a_conversation_that_grows_is_one_row_and_one_that_is_cut_is_several() -
         -1 / 8,
         -2 / 8,
     ]
-    assert rollouts.row_episode.tolist() == [0, 1, 1, 1]
+    owners = set(zip(rollouts.action_row.tolist(), rollouts.action_episode.tolist(), strict=True))
+    assert owners == {(0, 0), (1, 1), (2, 1), (3, 1)}
     assert rollouts.episode_lengths.tolist() == [5, 5]
 
 
-def test_rewards_stand_on_the_last_sampled_token_of_their_turn() -> None:
-    rollouts = two()
+def test_reward_is_placed_on_the_last_sampled_token_of_its_turn() -> None:
+    rollouts = two_episodes()
     assert rollouts.returns(penalties=False).tolist() == [1.5, 0.5]
     np.testing.assert_allclose(rollouts.returns(penalties=True), [1.4, 0.5])
     assert rollouts.token_rewards(rollouts.turn_reward).tolist() == [0, 0.5, 0, 0, 1.0, 0, 0, 0.25, 0, 0.25]
 
 
-def test_a_turn_without_tokens_is_paid_at_the_token_before_it() -> None:
-    mute = Turn("seen", "", moves=[Move("go", 2.0, True, True)])
-    first = episode([turn(1, 2, 1.0), mute])
-    silent = episode([mute])  # nothing was ever sampled: it counts in its group, and is paid nowhere
-    rollouts = from_episodes([first, silent], ["p", "p"])
+def test_reward_of_turn_without_tokens_is_placed_on_the_token_before() -> None:
+    no_tokens = Turn("observation", "", moves=[Move("go", 2.0, True, True)])
+    first = episode([turn(1, 2, 1.0), no_tokens])
+    empty = episode([no_tokens])  # It counts in its group, but has no token for its reward.
+    rollouts = from_episodes([first, empty], ["p", "p"])
     assert rollouts.token_rewards(rollouts.turn_reward).tolist() == [0.0, 3.0]
     assert rollouts.returns(penalties=False).tolist() == [3.0, 2.0]
     np.testing.assert_allclose(Group(scale="none").assign(rollouts).advantages, [0.5, 0.5])
 
 
-def test_statistics_count_an_episode_once_however_many_rows_it_fills() -> None:
-    advantages = Group(scale="none").assign(two()).advantages
-    np.testing.assert_allclose(advantages, [0.45] * 5 + [-0.45] * 5)  # the mean of 1.4 and 0.5 is 0.95
+def test_episode_of_several_rows_counts_once_in_group_statistics() -> None:
+    advantages = Group(scale="none").assign(two_episodes()).advantages
+    np.testing.assert_allclose(advantages, [0.45] * 5 + [-0.45] * 5)  # The mean of 1.4 and 0.5 is 0.95.
 
 
-def test_penalties_for_length_fall_on_the_last_turn() -> None:
-    rollouts = two().add_episode_penalties(np.array([0.0, -0.5]))
+def test_episode_penalty_is_added_to_the_last_turn() -> None:
+    rollouts = two_episodes().add_episode_penalties(np.array([0.0, -0.5]))
     np.testing.assert_allclose(rollouts.turn_penalty, [0.0, -0.1, 0.0, 0.0, -0.5])
 
 
-def test_selecting_groups_and_joining_them_again_changes_nothing() -> None:
+def test_selected_groups_concatenate_to_the_original_rollouts() -> None:
     episodes = [episode([turn(2, 1 + i % 3, i / 8, first=10 * i)] * (1 + i % 2)) for i in range(6)]
-    whole = from_episodes(episodes, ["a", "b", "a", "b", "c", "c"], anchor="observation")
-    assert whole.select([1]).returns(penalties=False).tolist() == whole.returns(penalties=False)[[1, 3]].tolist()
+    rollouts = from_episodes(episodes, ["a", "b", "a", "b", "c", "c"], anchor="observation")
+    assert (
+        rollouts.select([1]).returns(penalties=False).tolist()
+        == rollouts.returns(penalties=False)[[1, 3]].tolist()
+    )
     in_order = from_episodes([episodes[i] for i in (0, 2, 1, 3, 4, 5)], list("aabbcc"), anchor="observation")
-    concatenate = Rollouts.concatenate([whole.select([0]), whole.select([1]), whole.select([2])])
+    joined = Rollouts.concatenate([rollouts.select([0]), rollouts.select([1]), rollouts.select([2])])
     for name in Rollouts.__dataclass_fields__:
-        ours, theirs = getattr(concatenate, name), getattr(in_order, name)
+        ours, theirs = getattr(joined, name), getattr(in_order, name)
         if name == "rows":
             assert [row.tolist() for row in ours] == [row.tolist() for row in theirs]
         else:
             assert list(ours) == list(theirs), name
 
 
-def test_what_cannot_be_learnt_from_is_refused_in_one_sentence() -> None:
+def test_episode_without_training_data_is_rejected() -> None:
     with pytest.raises(ConfigurationError, match="tokenizer"):
-        from_episodes([episode([Turn("seen", "said")])], ["p"])
-    with pytest.raises(ConfigurationError, match="failed: the world"):
-        from_episodes([episode([turn(1, 1)], error="the world failed")], ["p"])
+        from_episodes([episode([Turn("observation", "reply")])], ["p"])
+    with pytest.raises(ConfigurationError, match="failed: connection lost; omit it"):
+        from_episodes([episode([turn(1, 1)], error="connection lost")], ["p"])
     with pytest.raises(ConfigurationError, match="keep_states=True"):
         from_episodes([episode([turn(1, 1)])], ["p"], anchor="state")
-    with pytest.raises(ConfigurationError, match="prompt must come before"):
+    with pytest.raises(ConfigurationError, match="prompt must precede"):
         from_episodes([episode([turn(0, 1)])], ["p"])
     broken = turn(1, 1)
     broken.logprobs = [0.0]
@@ -133,7 +135,7 @@ def test_what_cannot_be_learnt_from_is_refused_in_one_sentence() -> None:
         from_episodes([episode([broken])], ["p"])
 
 
-def test_plans_make_a_group_of_every_prompt_even_of_one_task_twice() -> None:
+def test_plan_makes_a_group_of_every_prompt_even_for_a_repeated_task() -> None:
     plan = plan_chains(["x", "y", "x"], 2, batch=7, seed=3)
     assert [job.task for job in plan.jobs] == ["x", "x", "y", "y", "x", "x"]
     assert len(set(plan.keys)) == 3
@@ -144,8 +146,8 @@ def test_plans_make_a_group_of_every_prompt_even_of_one_task_twice() -> None:
     assert plan == plan_chains(["x", "y", "x"], 2, batch=7, seed=3)
 
 
-def test_played_episodes_find_their_place_in_the_plan() -> None:
-    import arboretum  # noqa: F401 (registers the worlds)
+def test_plan_arranges_episodes_in_the_order_of_its_jobs() -> None:
+    import arboretum  # noqa: F401 (registers the environments)
 
     envs = [gym.make("TextFrozenLake-v0") for _ in range(3)]
     tasks = list(envs[0].unwrapped.tasks[:2])  # type: ignore[attr-defined]
@@ -156,7 +158,7 @@ def test_played_episodes_find_their_place_in_the_plan() -> None:
     assert keys == list(plan.keys)
     starts = [e.turns[0].state_key for e in ordered]
     assert starts[0] == starts[1] == starts[2] and starts[3] == starts[4] == starts[5]
-    ordered[0].error = "broke off"
+    ordered[0].error = "connection lost"
     assert len(plan.arrange(episodes)[0]) == 5
     with pytest.raises(ConfigurationError, match="does not belong to this plan"):
         RolloutPlan(plan.jobs[:1], plan.keys[:1]).arrange(episodes)

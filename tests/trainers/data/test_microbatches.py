@@ -1,4 +1,4 @@
-"""Layouts: nothing lost, nothing twice, within the memory bound, and without effect on what is learnt."""
+"""Micro-batches: complete, without duplicates, within the memory bound, and without effect on the gradient."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from arboretum.trainers.data.microbatches import (
     MicroBatch,
     make_microbatches,
     optimizer_batches,
-    shares,
     split_by_tokens,
 )
 from arboretum.trainers.data.rollouts import Rollouts, from_episodes
@@ -25,39 +24,40 @@ from arboretum.trainers.data.rollouts import Rollouts, from_episodes
 torch = pytest.importorskip("torch")
 
 from arboretum.trainers.algorithms.objectives.logprobs import score_hidden, score_tokens
-from arboretum.trainers.algorithms.objectives.loss import Tokens, metrics, policy_loss
+from arboretum.trainers.algorithms.objectives.loss import Tokens, policy_loss, reduce_metrics
 
 lengths = st.lists(st.integers(1, 60), min_size=1, max_size=40)
 
 
 def random_rollouts(episodes: int = 12, seed: int = 0, vocabulary: int = 11) -> Rollouts:
+    """Return episodes of one to three turns with random tokens, some of which restart the conversation."""
     rng = np.random.default_rng(seed)
-    played = []
+    sampled = []
     for _ in range(episodes):
         turns = []
         for number in range(int(rng.integers(1, 4))):
-            given_, said = int(rng.integers(1, 9)), int(rng.integers(1, 7))
+            prompt, reply = int(rng.integers(1, 9)), int(rng.integers(1, 7))
             turns.append(
                 Turn(
-                    "seen",
-                    "said",
+                    "observation",
+                    "reply",
                     moves=[Move("go", float(rng.normal()), True, True)],
-                    token_ids=rng.integers(0, vocabulary, given_ + said).tolist(),
-                    logprobs=[0.0] * given_ + rng.normal(-2, 0.3, said).tolist(),
-                    loss_mask=[0] * given_ + [1] * said,
+                    token_ids=rng.integers(0, vocabulary, prompt + reply).tolist(),
+                    logprobs=[0.0] * prompt + rng.normal(-2, 0.3, reply).tolist(),
+                    loss_mask=[0] * prompt + [1] * reply,
                     restart=bool(rng.random() < 0.3) if number else None,
                 )
             )
-        turns[-1].token_ids += [1, 2, 3]  # the world's last word
+        turns[-1].token_ids += [1, 2, 3]  # the final observation
         turns[-1].logprobs += [0.0] * 3
         turns[-1].loss_mask += [0] * 3
-        played.append(Episode("World", "t", 0, "model", turns=turns))
-    return from_episodes(played, [i // 3 for i in range(episodes)])
+        sampled.append(Episode("Env", "t", 0, "model", turns=turns))
+    return from_episodes(sampled, [i // 3 for i in range(episodes)])
 
 
 @settings(deadline=None)
 @given(lengths, st.integers(8, 200), st.sampled_from(["padded", "packed"]), st.integers(1, 4))
-def test_sets_hold_every_sequence_once_and_stay_within_the_bound(
+def test_every_sequence_is_in_one_set_within_the_bound(
     sizes: list[int], bound: int, layout: Any, multiple: int
 ) -> None:
     sets = split_by_tokens(sizes, bound, layout=layout, multiple_of=multiple)
@@ -69,40 +69,29 @@ def test_sets_hold_every_sequence_once_and_stay_within_the_bound(
     assert len(sets) % multiple == 0 or all(len(part) == 1 for part in sets)
 
 
-@settings(deadline=None)
-@given(st.lists(st.floats(0.1, 100), min_size=1, max_size=40), st.integers(1, 6))
-def test_shares_are_within_one_item_of_even(costs: list[float], ways: int) -> None:
-    parts = shares(costs, ways)
-    assert sorted(i for part in parts for i in part) == list(range(len(costs)))
-    sum_by_group = [sum(costs[i] for i in part) for part in parts]
-    assert max(sum_by_group) <= sum(costs) / ways + max(costs) + 1e-9
-
-
 @pytest.mark.parametrize("layout", ["padded", "packed"])
-def test_micro_batches_show_the_model_what_it_needs_and_no_more(layout: Any) -> None:
+def test_micro_batches_have_every_sampled_token_and_its_history_only(layout: Any) -> None:
     rollouts = random_rollouts()
     parts = make_microbatches(rollouts, None, 64, layout=layout)
-    seen = np.concatenate([part.actions for part in parts])
-    assert sorted(seen.tolist()) == list(range(rollouts.actions))
+    actions = np.concatenate([part.actions for part in parts])
+    assert sorted(actions.tolist()) == list(range(rollouts.actions))
     for part in parts:
         assert part.tokens.size <= 64
         tokens, positions, segments = (a.reshape(-1) for a in (part.tokens, part.positions, part.segments))
         for source, target, action, row in zip(part.sources, part.targets, part.actions, part.rows, strict=True):
-            place = rollouts.action_position[action]
+            position = rollouts.action_position[action]
             sequence = rollouts.rows[rollouts.action_row[action]]
-            assert target == sequence[place]
-            assert positions[source] == place - 1 and segments[source] == row
-            history = tokens[source - place + 1 : source + 1]
-            assert history.tolist() == sequence[:place].tolist()
-        for segment in range(int(segments.max()) + 1):  # ends where the last sampled token is predicted
+            assert target == sequence[position]
+            assert positions[source] == position - 1 and segments[source] == row
+            history = tokens[source - position + 1 : source + 1]
+            assert history.tolist() == sequence[:position].tolist()
+        for segment in range(int(segments.max()) + 1):  # A row ends where its last token is predicted.
             assert np.flatnonzero(segments == segment)[-1] == part.sources[part.rows == segment][-1]
-        assert np.diff(part.boundaries).tolist() == np.bincount(segments[segments >= 0]).tolist()
-    if layout == "packed":
-        assert all(part.waste == 0.0 for part in parts)
-    assert np.average([p.waste for p in parts], weights=[p.tokens.size for p in parts]) < 0.15
+    padding = np.concatenate([part.segments.reshape(-1) < 0 for part in parts])
+    assert not padding.any() if layout == "packed" else padding.mean() < 0.15
 
 
-def test_optimizer_batches_deal_out_every_episode_once() -> None:
+def test_optimizer_batches_have_every_episode_once() -> None:
     rollouts = random_rollouts(13)
     parts = optimizer_batches(rollouts, 4, seed=5)
     assert sorted(np.concatenate(parts).tolist()) == list(range(13))
@@ -111,13 +100,13 @@ def test_optimizer_batches_deal_out_every_episode_once() -> None:
     assert len(optimizer_batches(rollouts, None, seed=5)) == 1
 
 
-def test_a_bound_of_nothing_is_refused() -> None:
+def test_bound_of_zero_tokens_is_rejected() -> None:
     with pytest.raises(ConfigurationError, match="positive number of tokens"):
         make_microbatches(random_rollouts(), None, 0)
 
 
 class Bigram(torch.nn.Module):  # type: ignore[misc]
-    """The smallest policy that looks at its context: the running mean of the sequence's embeddings."""
+    """Minimal policy that depends on its context: its states are running means of the sequence's embeddings."""
 
     def __init__(self, vocabulary: int = 11, width: int = 6) -> None:
         super().__init__()
@@ -129,7 +118,7 @@ class Bigram(torch.nn.Module):  # type: ignore[misc]
         torch.nn.init.normal_(self.head.weight, generator=generator)
 
     def states(self, part: MicroBatch) -> Any:
-        """[n, D]: the mean of what the model saw in the same segment up to each source."""
+        """Return the mean embedding of each segment up to each source, [n, D]."""
         tokens, segments = torch.tensor(part.tokens).reshape(-1), torch.tensor(part.segments).reshape(-1)
         places = torch.arange(len(tokens))
         sources = torch.tensor(part.sources)
@@ -148,8 +137,8 @@ OBJECTIVES = [
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: f"{o.ratio}-{o.aggregation}")
-def test_results_do_not_depend_on_how_a_batch_is_cut(objective: Objective) -> None:
-    """Loss, gradient and metrics of every aggregation and ratio, over many cuts and both layouts."""
+def test_loss_gradient_and_metrics_do_not_depend_on_the_cut(objective: Objective) -> None:
+    """For every aggregation and ratio, several cuts and both layouts."""
     rollouts = random_rollouts()
     episodes = np.array([0, 1, 2, 4, 5, 8, 9])
     inside = np.isin(rollouts.action_episode, episodes)
@@ -178,49 +167,52 @@ def test_results_do_not_depend_on_how_a_batch_is_cut(objective: Objective) -> No
                 sampler_logp=torch.tensor(rollouts.logprobs[part.actions]) + 0.01,
                 entropy=entropy,
             )
-            loss, seen = policy_loss(objective, tokens)
+            loss, part_sums = policy_loss(objective, tokens)
             loss.backward()
             total += float(loss.detach())
-            sums.append(seen)
-        return total, model.embedding.grad, metrics(sums)
+            sums.append(part_sums)
+        return total, model.embedding.grad, reduce_metrics(sums)
 
-    whole, gradient, rollout_metrics = run(10**6, "padded")
+    expected, gradient, metrics = run(10**6, "padded")
     assert float(gradient.abs().max()) > 1e-4
     for max_tokens, layout in ((1, "padded"), (40, "padded"), (40, "packed"), (10**6, "packed")):
-        value, other, seen = run(max_tokens, layout)
-        assert value == pytest.approx(whole, abs=1e-10)
+        value, other, other_metrics = run(max_tokens, layout)
+        assert value == pytest.approx(expected, abs=1e-10)
         torch.testing.assert_close(other, gradient, rtol=0, atol=1e-10)
-        assert seen == pytest.approx(rollout_metrics, abs=1e-10)
+        assert other_metrics == pytest.approx(metrics, abs=1e-10)
 
 
 @settings(deadline=None, max_examples=8)
 @given(st.integers(1, 50), st.integers(5, 20))
-def test_scores_do_not_depend_on_the_chunk(n: int, chunk: int) -> None:
+def test_scores_do_not_depend_on_the_chunk_size(n: int, chunk: int) -> None:
     generator = torch.Generator().manual_seed(n)
     hidden = torch.randn(n, 4, generator=generator, dtype=torch.float64, requires_grad=True)
     head = torch.nn.Linear(4, 7, dtype=torch.float64)
     targets = torch.randint(0, 7, (n,), generator=generator)
-    whole = score_tokens(head(hidden), targets, 0.7)
+    expected = score_tokens(head(hidden), targets, 0.7)
     distribution = torch.distributions.Categorical(logits=head(hidden) / 0.7)
-    torch.testing.assert_close(whole.logp, distribution.log_prob(targets))
-    torch.testing.assert_close(whole.entropy, distribution.entropy())
-    cut = score_hidden(hidden, head, targets, 0.7, chunk=chunk)
-    torch.testing.assert_close(cut.logp, whole.logp)
-    (ours,) = torch.autograd.grad((cut.logp + cut.entropy).sum(), hidden)
-    (theirs,) = torch.autograd.grad((whole.logp + whole.entropy).sum(), hidden)
+    torch.testing.assert_close(expected.logp, distribution.log_prob(targets))
+    torch.testing.assert_close(expected.entropy, distribution.entropy())
+    chunked = score_hidden(hidden, head, targets, 0.7, chunk=chunk)
+    torch.testing.assert_close(chunked.logp, expected.logp)
+    (ours,) = torch.autograd.grad((chunked.logp + chunked.entropy).sum(), hidden)
+    (theirs,) = torch.autograd.grad((expected.logp + expected.entropy).sum(), hidden)
     torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("chunk", [4, 100])
-def test_entropies_without_a_gradient_are_the_same_numbers(chunk: int) -> None:
+def test_entropies_without_gradient_have_the_same_values(chunk: int) -> None:
     hidden = torch.randn(10, 4, generator=torch.Generator().manual_seed(0), requires_grad=True)
     head = torch.nn.Linear(4, 7)
     targets = torch.arange(10) % 7
-    bare = score_hidden(hidden, head, targets, 0.7, chunk=chunk, entropy_grad=False)
-    whole = score_hidden(hidden, head, targets, 0.7, chunk=chunk)
-    assert torch.equal(bare.entropy, whole.entropy) and torch.equal(bare.logp, whole.logp)
-    assert whole.entropy.requires_grad and not bare.entropy.requires_grad
-    assert float(torch.autograd.grad(whole.entropy.sum(), hidden, retain_graph=True)[0].abs().max()) > 0.01
+    without = score_hidden(hidden, head, targets, 0.7, chunk=chunk, entropy_grad=False)
+    with_gradient = score_hidden(hidden, head, targets, 0.7, chunk=chunk)
+    assert torch.equal(without.entropy, with_gradient.entropy)
+    assert torch.equal(without.logp, with_gradient.logp)
+    assert with_gradient.entropy.requires_grad and not without.entropy.requires_grad
+    assert float(torch.autograd.grad(with_gradient.entropy.sum(), hidden, retain_graph=True)[0].abs().max()) > 0.01
     torch.testing.assert_close(
-        *(torch.autograd.grad(scores.logp.sum(), hidden)[0] for scores in (bare, whole)), rtol=0, atol=1e-6
+        *(torch.autograd.grad(scores.logp.sum(), hidden)[0] for scores in (without, with_gradient)),
+        rtol=0,
+        atol=1e-6,
     )

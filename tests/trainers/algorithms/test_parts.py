@@ -1,0 +1,261 @@
+"""Exchange of a recipe's parts by name: built-in parts, parts and recipes of plug-ins, and storage as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arboretum.envs.errors import ConfigurationError
+from arboretum.trainers.algorithms.credit.anchor import Anchor
+from arboretum.trainers.algorithms.credit.gae import Gae
+from arboretum.trainers.algorithms.credit.group import Group
+from arboretum.trainers.algorithms.recipe import Critic, Recipe
+from arboretum.trainers.algorithms.recipes import RECIPES, get_recipe
+from arboretum.trainers.algorithms.samplers import Chains
+from arboretum.trainers.algorithms.selectors import All, Dynamic, Uncertainty
+from arboretum.trainers.config.serialize import from_plain, to_plain
+from arboretum.trainers.data.rollouts import Rollouts
+
+MODULE = "parts_of_a_test_plugin"
+SOURCE = '''
+"""Parts of a recipe as a plug-in would define them."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from arboretum.trainers.algorithms.credit.base import Advantages, Credit
+from arboretum.trainers.algorithms.objectives.term import Term
+from arboretum.trainers.algorithms.recipe import Recipe
+from arboretum.trainers.algorithms.samplers import Sampler
+from arboretum.trainers.algorithms.selectors import Selection, Selector
+
+
+@dataclass(frozen=True)
+class Pairs(Sampler):
+    """Sampler with a setting of its own."""
+
+    margin: float = 0.5
+
+    name: ClassVar[str] = "pairs"
+
+
+@dataclass(frozen=True)
+class First(Selector):
+    """Selector of the first groups."""
+
+    count: int = 1
+
+    name: ClassVar[str] = "first"
+
+    def select(self, rollouts):
+        return Selection(tuple(range(min(self.count, rollouts.groups))))
+
+
+@dataclass(frozen=True)
+class Constant(Credit):
+    """Equal advantages of all tokens."""
+
+    value: float = 1.0
+
+    name: ClassVar[str] = "constant"
+
+    def assign(self, rollouts, values=None):
+        return Advantages(np.full(rollouts.actions, self.value))
+
+
+@dataclass(frozen=True)
+class Push(Term):
+    """Multiple of the log-probability."""
+
+    coef: float = 0.5
+
+    name: ClassVar[str] = "push"
+    needs_reference: ClassVar[bool] = True
+
+    def losses(self, tokens):
+        return -self.coef * tokens.logp
+
+
+RECIPE = Recipe(name="constant", about="Constant advantages.", credit=Constant(2.0), selector=First(3))
+'''
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Yield the name of an importable module with plug-in parts."""
+    (tmp_path / f"{MODULE}.py").write_text(SOURCE, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield MODULE
+    sys.modules.pop(MODULE, None)
+
+
+def make_rollouts(groups: int) -> Rollouts:
+    """Return groups of one episode with one turn of two sampled tokens."""
+    index = np.arange(groups)
+    return Rollouts(
+        group=index,
+        success=np.zeros(groups, dtype=bool),
+        truncated=np.zeros(groups, dtype=bool),
+        turn_episode=index,
+        turn_reward=np.zeros(groups),
+        turn_penalty=np.zeros(groups),
+        turn_invalid=np.zeros(groups, dtype=bool),
+        anchors=(None,) * groups,
+        action_turn=np.repeat(index, 2),
+        action_row=np.repeat(index, 2),
+        action_position=np.tile([1, 2], groups),
+        logprobs=np.zeros(2 * groups),
+        action_penalty=np.zeros(2 * groups),
+        rows=tuple(np.zeros(3, dtype=np.int64) for _ in range(groups)),
+    )
+
+
+def reload(recipe: Recipe) -> Recipe:
+    """Return a recipe read back from its JSON."""
+    return from_plain(Recipe, json.loads(json.dumps(to_plain(recipe))))
+
+
+# ---------------------------------------------------------------------- built-in parts
+
+
+def test_selector_name_exchanges_the_selector_and_applies_its_settings() -> None:
+    recipe = RECIPES["grpo"].with_settings({"selector.name": "uncertainty", "selector.amount": 0.5})
+    assert recipe.selector == Uncertainty(amount=0.5)
+    assert RECIPES["grpo"].selector == All()
+
+
+def test_part_name_alone_gives_the_part_its_defaults() -> None:
+    assert RECIPES["starpo_s"].with_settings({"selector.name": "dynamic"}).selector == Dynamic()
+    assert RECIPES["starpo_s"].with_settings({"selector": "dynamic"}).selector == Dynamic()
+
+
+def test_name_of_the_current_part_keeps_its_settings() -> None:
+    recipe = RECIPES["starpo_s"].with_settings({"selector.name": "uncertainty", "selector.eps": 0.1})
+    assert recipe.selector == Uncertainty(amount=0.25, eps=0.1)
+
+
+def test_anchor_credit_on_grpo_matches_turns_by_state() -> None:
+    recipe = RECIPES["grpo"].with_settings({"credit.name": "anchor", "credit.omega": 0.5})
+    assert recipe.credit == Anchor(omega=0.5)
+    assert (recipe.anchor, RECIPES["grpo"].anchor) == ("state", None)
+    assert recipe.objective == RECIPES["grpo"].objective
+
+
+def test_gae_credit_on_grpo_requires_a_critic() -> None:
+    recipe = RECIPES["grpo"].with_settings({"credit.name": "gae", "critic.lr": 1e-4})
+    assert (recipe.credit, recipe.critic) == (Gae(), Critic(lr=1e-4))
+    with pytest.raises(ConfigurationError, match=r"credit 'gae' needs a critic; set critic\.lr"):
+        RECIPES["grpo"].with_settings({"credit.name": "gae"})
+
+
+def test_group_credit_on_ppo_works_without_critic() -> None:
+    recipe = RECIPES["ppo"].with_settings({"credit.name": "group", "critic": None})
+    assert (recipe.credit, recipe.critic) == (Group(), None)
+    with pytest.raises(ConfigurationError, match="does not use a critic; set critic=null"):
+        RECIPES["ppo"].with_settings({"credit.name": "group"})
+
+
+def test_sampler_name_keeps_prompts_and_rollouts() -> None:
+    recipe = RECIPES["gigpo"].with_settings({"sampler.name": "chains", "sampler.temperature": 0.5})
+    assert isinstance(recipe.sampler, Chains)
+    assert (recipe.sampler.prompts, recipe.sampler.rollouts, recipe.sampler.temperature) == (16, 8, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"selector.name": "uncertanty"}, "unknown selector 'uncertanty'; did you mean uncertainty?"),
+        ({"credit.name": "anchr"}, "unknown credit 'anchr'; did you mean anchor?"),
+        ({"sampler.name": "chain"}, "unknown sampler 'chain'; did you mean chains?"),
+        ({"objective.terms": ["surgical"]}, "unknown term 'surgical'; there are none."),
+        ({"objective.terms": "surgical"}, "objective.terms expects a list, but is 'surgical'."),
+        ({"objective.terms": [{"coef": 1.0}]}, "objective.terms[0] lacks its name; set objective.terms[0].name."),
+        ({"selector.name": "dynamic", "selector.amount": 0.5}, "unknown setting 'selector.amount'"),
+        ({"credit.name": "no_such_module:Part"}, "no_such_module:Part cannot be imported"),
+        ({"selector.name": "collections:OrderedDict"}, "collections:OrderedDict is not a subclass of Selector."),
+    ],
+)
+def test_impossible_part_is_rejected(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        RECIPES["grpo"].with_settings(settings)
+    assert str(caught.value).startswith(message)
+
+
+# ---------------------------------------------------------------------- parts of plug-ins
+
+
+def test_plugin_credit_is_found_by_path(plugin: str) -> None:
+    recipe = RECIPES["grpo"].with_settings({"credit.name": f"{plugin}:Constant", "credit.value": 3})
+    assert recipe.credit.assign(make_rollouts(2)).advantages.tolist() == [3.0] * 4
+
+
+def test_plugin_selector_is_found_by_path(plugin: str) -> None:
+    recipe = RECIPES["grpo"].with_settings({"selector": {"name": f"{plugin}:First", "count": 2}})
+    assert recipe.selector.select(make_rollouts(3)).groups == (0, 1)
+    with pytest.raises(ConfigurationError, match=r"selector\.count is 'two'; expected `int`"):
+        RECIPES["grpo"].with_settings({"selector.name": f"{plugin}:First", "selector.count": "two"})
+
+
+def test_plugin_sampler_keeps_the_settings_common_to_all_samplers(plugin: str) -> None:
+    recipe = RECIPES["gigpo"].with_settings({"sampler.name": f"{plugin}:Pairs", "sampler.prompts": 32})
+    assert type(recipe.sampler).__name__ == "Pairs"
+    assert asdict(recipe.sampler) == {**asdict(RECIPES["gigpo"].sampler), "prompts": 32, "margin": 0.5}
+
+
+def test_plugin_term_is_added_to_the_loss_and_the_metrics(plugin: str) -> None:
+    torch = pytest.importorskip("torch")
+    from arboretum.trainers.algorithms.objectives.loss import Tokens, policy_loss, reduce_metrics
+
+    dapo, path = RECIPES["dapo"], f"{plugin}:Push"
+    one_term = dapo.with_settings({"objective.terms": [path]})
+    two_terms = dapo.with_settings({"objective.terms": [path, {"name": path, "coef": 2.0}]})
+    logp = torch.tensor([-1.0, -3.0], dtype=torch.float64, requires_grad=True)
+    weights = torch.tensor([0.5, 0.5], dtype=torch.float64)
+    tokens = Tokens(logp, torch.tensor([1.0, -1.0]).double(), weights, torch.tensor([0, 0]))
+    base, base_sums = policy_loss(dapo.objective, tokens)
+    loss, sums = policy_loss(one_term.objective, tokens)
+    assert (loss - base).item() == pytest.approx(0.5 * 2.0)  # The mean of -logp is 2.
+    assert (policy_loss(two_terms.objective, tokens)[0] - base).item() == pytest.approx(2.5 * 2.0)
+    (gradient,) = torch.autograd.grad(loss - base, logp)
+    assert gradient.tolist() == pytest.approx([-0.25, -0.25])
+    assert reduce_metrics([sums])["push"] == pytest.approx(1.0)
+    assert "push" not in reduce_metrics([base_sums])
+
+
+def test_plugin_term_declares_its_need_of_a_reference_policy(plugin: str) -> None:
+    assert not RECIPES["dapo"].needs_reference
+    assert RECIPES["dapo"].with_settings({"objective.terms": [f"{plugin}:Push"]}).needs_reference
+
+
+def test_plugin_recipe_is_found_by_path(plugin: str) -> None:
+    recipe = get_recipe(f"{plugin}:RECIPE")
+    assert (recipe.name, recipe.sampler) == ("constant", Chains())
+    with pytest.raises(ConfigurationError, match=f"{plugin}:First is not an instance of Recipe"):
+        get_recipe(f"{plugin}:First")
+
+
+# ---------------------------------------------------------------------- storage
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipe_read_back_from_json_is_equal(name: str) -> None:
+    assert reload(RECIPES[name]) == RECIPES[name]
+
+
+def test_recipe_with_plugin_parts_read_back_from_json_is_equal(plugin: str) -> None:
+    changes = {"objective.terms": [{"name": f"{plugin}:Push", "coef": 0.25}], "sampler.name": f"{plugin}:Pairs"}
+    recipe = get_recipe(f"{plugin}:RECIPE").with_settings(changes)
+    plain = to_plain(recipe)
+    assert plain["credit"] == {"name": f"{plugin}:Constant", "value": 2.0}
+    assert plain["objective"]["terms"] == [{"name": f"{plugin}:Push", "coef": 0.25}]
+    assert plain["sampler"]["name"] == f"{plugin}:Pairs"
+    assert reload(recipe) == recipe
