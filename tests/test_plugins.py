@@ -129,8 +129,9 @@ def test_plugin_credit_and_selector_compute_what_the_page_describes(parts: Modul
 
 def test_plugin_term_penalizes_entropy_below_its_floor(parts: ModuleType) -> None:
     torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
-    from arboretum.trainers.algorithms.objectives.loss import Tokens, policy_loss
+    from arboretum.trainers.algorithms.objectives.loss import policy_loss
     from arboretum.trainers.algorithms.objectives.settings import Objective
+    from arboretum.trainers.algorithms.objectives.tokens import Tokens
 
     entropy = torch.tensor([0.1, 0.5], requires_grad=True)
     nothing = torch.zeros(2)
@@ -139,7 +140,7 @@ def test_plugin_term_penalizes_entropy_below_its_floor(parts: ModuleType) -> Non
     loss.backward()
     assert loss.item() == pytest.approx(0.1)
     assert entropy.grad.tolist() == pytest.approx([-0.5, 0.0])
-    assert sums["entropy_floor"] == pytest.approx(0.2)
+    assert sums["term/entropy_floor"] == pytest.approx(0.2)
 
 
 def test_plugin_recipe_trains_by_name_and_resumes_from_its_stored_paths(installed: Path, tmp_path: Path) -> None:
@@ -156,7 +157,7 @@ def test_plugin_recipe_trains_by_name_and_resumes_from_its_stored_paths(installe
     assert recipe["credit"] == {"name": "my_parts:RewardToGo", "gamma": 0.9}
     assert recipe["selector"]["name"] == "my_parts:SometimesSolved"
     (record,) = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert record["groups_kept"] == 1.0 and record["entropy_floor"] >= 0.0
+    assert record["groups_kept"] == 1.0 and record["term/entropy_floor"] >= 0.0
     run_arboretum("train", "--resume", str(out), "--set", "optimization.updates=2", cwd=tmp_path, site=installed)
     assert len((out / "metrics.jsonl").read_text().splitlines()) == 2
 

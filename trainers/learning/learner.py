@@ -15,8 +15,9 @@ from ...envs.seeding import stable_seed
 from ..algorithms.credit.base import Advantages
 from ..algorithms.objectives.aggregate import token_weights
 from ..algorithms.objectives.kl import kl_estimate
-from ..algorithms.objectives.loss import Sums, Tokens, policy_loss, reduce_metrics
+from ..algorithms.objectives.loss import Sums, policy_loss, reduce_metrics
 from ..algorithms.objectives.penalties import tokens_in_loss
+from ..algorithms.objectives.tokens import Tokens
 from ..algorithms.objectives.value import value_losses
 from ..algorithms.recipe import Recipe
 from ..algorithms.schedules import adapt_kl_coef

@@ -19,11 +19,12 @@ from arboretum.trainers.algorithms.schedules import Linear, adapt_kl_coef
 torch = pytest.importorskip("torch")
 
 from arboretum.trainers.algorithms.objectives.kl import kl_estimate
-from arboretum.trainers.algorithms.objectives.loss import Tokens, policy_loss, reduce_metrics
+from arboretum.trainers.algorithms.objectives.loss import policy_loss, reduce_metrics
 from arboretum.trainers.algorithms.objectives.mismatch import sampler_weights
 from arboretum.trainers.algorithms.objectives.ratio import importance_ratios
 from arboretum.trainers.algorithms.objectives.surgical import surgical_losses, surgical_margins, total_loss
 from arboretum.trainers.algorithms.objectives.surrogate import clipped_surrogate
+from arboretum.trainers.algorithms.objectives.tokens import Tokens
 from arboretum.trainers.algorithms.objectives.value import value_losses
 
 quick = settings(deadline=None, max_examples=50)

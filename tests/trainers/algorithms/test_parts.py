@@ -213,7 +213,8 @@ def test_plugin_sampler_keeps_the_settings_common_to_all_samplers(plugin: str) -
 
 def test_plugin_term_is_added_to_the_loss_and_the_metrics(plugin: str) -> None:
     torch = pytest.importorskip("torch")
-    from arboretum.trainers.algorithms.objectives.loss import Tokens, policy_loss, reduce_metrics
+    from arboretum.trainers.algorithms.objectives.loss import policy_loss, reduce_metrics
+    from arboretum.trainers.algorithms.objectives.tokens import Tokens
 
     dapo, path = RECIPES["dapo"], f"{plugin}:Push"
     one_term = dapo.with_settings({"objective.terms": [path]})
@@ -227,8 +228,8 @@ def test_plugin_term_is_added_to_the_loss_and_the_metrics(plugin: str) -> None:
     assert (policy_loss(two_terms.objective, tokens)[0] - base).item() == pytest.approx(2.5 * 2.0)
     (gradient,) = torch.autograd.grad(loss - base, logp)
     assert gradient.tolist() == pytest.approx([-0.25, -0.25])
-    assert reduce_metrics([sums])["push"] == pytest.approx(1.0)
-    assert "push" not in reduce_metrics([base_sums])
+    assert reduce_metrics([sums])["term/push"] == pytest.approx(1.0)
+    assert "term/push" not in reduce_metrics([base_sums])
 
 
 def test_plugin_term_declares_its_need_of_a_reference_policy(plugin: str) -> None:

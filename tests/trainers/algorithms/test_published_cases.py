@@ -30,7 +30,7 @@ from arboretum.trainers.sampling.tree import expandable_nodes, expected_budget, 
 torch = pytest.importorskip("torch")
 
 from arboretum.trainers.algorithms.objectives.kl import kl_estimate
-from arboretum.trainers.algorithms.objectives.loss import Tokens, policy_loss
+from arboretum.trainers.algorithms.objectives.loss import policy_loss
 from arboretum.trainers.algorithms.objectives.ratio import importance_ratios
 from arboretum.trainers.algorithms.objectives.settings import AGGREGATIONS, Kl, Objective
 from arboretum.trainers.algorithms.objectives.surgical import (
@@ -40,6 +40,7 @@ from arboretum.trainers.algorithms.objectives.surgical import (
     update_reference,
 )
 from arboretum.trainers.algorithms.objectives.surrogate import clipped_surrogate
+from arboretum.trainers.algorithms.objectives.tokens import Tokens
 from arboretum.trainers.algorithms.objectives.value import value_losses
 
 ELSEWHERE = {"qa"}

@@ -24,7 +24,8 @@ from arboretum.trainers.data.rollouts import Rollouts, from_episodes
 torch = pytest.importorskip("torch")
 
 from arboretum.trainers.algorithms.objectives.logprobs import score_hidden, score_tokens
-from arboretum.trainers.algorithms.objectives.loss import Tokens, policy_loss, reduce_metrics
+from arboretum.trainers.algorithms.objectives.loss import policy_loss, reduce_metrics
+from arboretum.trainers.algorithms.objectives.tokens import Tokens
 
 lengths = st.lists(st.integers(1, 60), min_size=1, max_size=40)
 

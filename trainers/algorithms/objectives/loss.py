@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,35 +12,7 @@ from .mismatch import sampler_weights
 from .ratio import importance_ratios, log_ratios
 from .settings import Objective
 from .surrogate import clipped_surrogate
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """Sampled tokens of one micro-batch, each attribute of shape [n].
-
-    Attributes:
-        logp: log π under the policy being trained, with gradient.
-        advantages: Advantage A.
-        weights: Weight of the token in the loss of the optimizer batch; see `token_weights`.
-        rows: Sequence of the token, numbered from 0.
-        turns: Turn of the token, numbered from 0; required by the turn ratio.
-        old_logp: log π before the update; None if the update has a single step, where it equals `logp`.
-        ref_logp: log π_ref; required by a KL term in the loss.
-        sampler_logp: Log-probability under the distribution that the engine sampled from, as reported by the
-            engine.
-        entropy: Entropy of the policy at the token.
-    """
-
-    logp: Tensor
-    advantages: Tensor
-    weights: Tensor
-    rows: Tensor
-    turns: Tensor | None = None
-    old_logp: Tensor | None = None
-    ref_logp: Tensor | None = None
-    sampler_logp: Tensor | None = None
-    entropy: Tensor | None = None
-
+from .tokens import Tokens
 
 Sums = dict[str, float]
 """Metrics of a micro-batch: sums over its tokens in the loss (their number is "tokens"), and maxima ("…_max")."""
@@ -105,7 +76,9 @@ def policy_loss(objective: Objective, tokens: Tokens, kl_coef: float | None = No
         assert tokens.entropy is not None, "an entropy bonus needs Tokens.entropy"
         losses = losses - objective.entropy_coef * tokens.entropy
     for term in objective.terms:
-        measured[term.name] = added = term.losses(tokens)
+        added = term.losses(tokens)
+        name = f"term/{term.name}"
+        measured[name] = measured[name] + added if name in measured else added
         losses = losses + added
     with torch.no_grad():
         change = log_ratios(logp, old_logp)
@@ -134,8 +107,8 @@ def reduce_metrics(parts: Iterable[Sums]) -> dict[str, float]:
 
     Returns:
         `clip_upper`, `clip_lower`, `clip_dual` (fractions of tokens whose gradient is clipped), `ratio`,
-        `ratio_max`, `approx_kl` (old policy to new, k3), `kl` (to the reference), `entropy`, every term of the
-        objective by its name, and `tokens`. If the sampler's log-probabilities are known, also `mismatch_kl`
+        `ratio_max`, `approx_kl` (old policy to new, k3), `kl` (to the reference), `entropy`, `term/<name>` of every
+        further term, and `tokens`. If the sampler's log-probabilities are known, also `mismatch_kl`
         (sampler to trainer before the update, k3), `mismatch_abs` (mean absolute difference of
         log-probabilities), `mismatch_abs_max`, `mismatch_ratio` (trainer over sampler; 1 if they agree),
         `mismatch_ratio_max` and `mismatch_weight` (factor on the surrogate).

@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from .tokens import Tokens
+
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from .loss import Tokens
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Term(ABC):
     """Term that the objective adds to the loss of every token, beside the clipped surrogate.
 
     Class attributes:
-        name: Name of the term, in `objective.terms` and in the metrics.
+        name: Name of the term; its metric is `term/<name>`.
         needs_reference: True if `losses` reads `Tokens.ref_logp`.
         needs_entropy: True if `losses` differentiates `Tokens.entropy`.
     """
