@@ -65,6 +65,16 @@ def run_command(command: str) -> int:
     return ended.value.code
 
 
+def parse(kind: type[TrainOptions] | type[SFTOptions], arguments: str) -> TrainingConfig | SFTConfig:
+    """Return the configuration of a new run that a command line describes."""
+    import tyro
+
+    if kind is SFTOptions:
+        return tyro.cli(SFTOptions, args=arguments.split()).config()
+    recipe, *rest = arguments.split()
+    return tyro.cli(TrainOptions, args=rest).config(recipe)
+
+
 def error_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
     """Return the one sentence with which a command ends."""
     assert run_command(command) == 2
@@ -119,6 +129,7 @@ def test_settings_that_a_run_in_progress_may_change_override_the_stored_ones(tmp
         ("--dialogue think", "another dialogue (name was 'no_think' and is 'think')"),
         ("--validation.tasks 9", "another validation (tasks was 8 and is 9)"),
         ("--lora --lora.rank 8", "another hardware (lora.rank was 4 and is 8)"),
+        ("--lora.rank 8", "another hardware (lora.rank was 4 and is 8)"),
     ],
 )
 def test_setting_that_cannot_change_is_refused_by_name(
@@ -136,6 +147,14 @@ def test_another_recipe_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
     start(dataclasses.replace(training(tmp_path), trackers=()))
     error = error_of(f"train dr_grpo --resume {tmp_path}", capsys)
     assert "another recipe (name was 'grpo' and is 'dr_grpo')" in error
+
+
+def test_adapters_are_not_added_to_a_run_that_trains_all_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start(dataclasses.replace(training(tmp_path), hardware=HardwareConfig("cpu"), trackers=()))
+    assert "another hardware (lora was None and is {" in error_of(f"train --resume {tmp_path} --lora", capsys)
+    assert "no effect without --lora" in error_of(f"train --resume {tmp_path} --lora.rank 4", capsys)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +216,7 @@ def interrupted_training(warm_model: Path, tmp_path: Path) -> Path:
     """Return the folder of a training run that was interrupted after its first of two updates."""
     from arboretum.trainers.trainer import Trainer
 
-    config = options_of(TrainOptions, f"{TRAIN} --model {warm_model} --out {tmp_path / 'run'}")
+    config = parse(TrainOptions, f"{TRAIN} --model {warm_model} --out {tmp_path / 'run'}")
     claim_run_folder(config, resume=False)
     for record in Trainer(config).run():
         if record.metrics["update"] == 1:
@@ -210,21 +229,12 @@ def interrupted_fine_tuning(warm_model: Path, tmp_path: Path) -> Path:
     """Return the folder of a fine-tuning run that was interrupted after its fifth of eight steps."""
     from arboretum.trainers.sft import SFTTrainer
 
-    config = options_of(SFTOptions, f"{SFT} --model {warm_model} --out {tmp_path / 'run'}")
+    config = parse(SFTOptions, f"{SFT} --model {warm_model} --out {tmp_path / 'run'}")
     claim_run_folder(config, resume=False)
     for record in SFTTrainer(config).run():
         if record["step"] == 5:
             break
     return config.out
-
-
-def options_of(kind: type[TrainOptions] | type[SFTOptions], arguments: str) -> TrainingConfig | SFTConfig:
-    import tyro
-
-    if kind is SFTOptions:
-        return tyro.cli(SFTOptions, args=arguments.split()).config()
-    recipe, *rest = arguments.split()
-    return tyro.cli(TrainOptions, args=rest).config(recipe)
 
 
 @pytest.mark.heavy
