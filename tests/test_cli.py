@@ -1,4 +1,4 @@
-"""The command as a user meets it: what it prints, and its exit status."""
+"""The `arboretum` command as a user meets it: its output and its exit status."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 
-def arboretum(*arguments: str, stdin: str = "", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, stdin: str = "", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "arboretum.cli", *arguments],
         input=stdin,
@@ -40,27 +40,30 @@ def arboretum(*arguments: str, stdin: str = "", cwd: Path | None = None) -> subp
         (["eval", "/nowhere.yaml"], "cannot be read"),
     ],
 )
-def test_what_a_user_can_mend_is_one_sentence_and_status_2(
+def test_mistake_of_the_user_is_reported_in_one_sentence_with_status_2(
     arguments: list[str], sentence: str, tmp_path: Path
 ) -> None:
-    done = arboretum(*arguments, cwd=tmp_path)
+    done = run(*arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert sentence in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert "Traceback" not in done.stderr + done.stdout
 
 
-def test_worlds_lists_every_registered_id() -> None:
+def test_envs_lists_every_registered_id() -> None:
     from arboretum.envs.registry import ENVS
 
-    done = arboretum("envs")
+    done = run("envs")
     assert done.returncode == 0
     for spec in ENVS:
         assert re.search(rf"^{spec.id}\s+\S", done.stdout, re.MULTILINE)
 
 
-def test_a_person_plays_from_a_pipe() -> None:
-    done = arboretum(
+# ---------------------------------------------------------------------- arboretum play
+
+
+def test_episode_is_played_from_a_pipe() -> None:
+    done = run(
         "play", "TextBandit-v0", "--task", "Teacher/Trader", "--seed", "1", stdin="Plumber\n:hint\nTeacher\n"
     )
     assert done.returncode == 0
@@ -70,51 +73,51 @@ def test_a_person_plays_from_a_pipe() -> None:
     assert "Not solved in 2 moves" in done.stdout
 
 
-def test_leaving_in_the_middle_is_no_error() -> None:
-    done = arboretum("play", "TextBandit-v0", stdin="")
+def test_end_of_input_leaves_the_episode_without_an_error() -> None:
+    done = run("play", "TextBandit-v0", stdin="")
     assert done.returncode == 0 and "Left." in done.stdout
 
 
-def test_watching_a_player() -> None:
-    done = arboretum("play", "TextBandit-v0", "--agent", "expert", "--seed", "3")
+def test_agent_plays_while_the_user_watches() -> None:
+    done = run("play", "TextBandit-v0", "--agent", "expert", "--seed", "3")
     assert done.returncode == 0 and "solved in 1 moves" in done.stdout
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
-def test_arrow_keys_and_undo_at_a_terminal() -> None:
+def test_terminal_accepts_arrow_keys_and_undo() -> None:
     import pty
 
     pid, terminal = pty.fork()
     if pid == 0:
-        command = ["arboretum", "play", "TextSokoban-v0", "--task", "test/3", "--seed", "1"]
-        os.execv(sys.executable, [sys.executable, "-m", "arboretum.cli", *command[1:]])
-    seen = ""
+        arguments = ["play", "TextSokoban-v0", "--task", "test/3", "--seed", "1"]
+        os.execv(sys.executable, [sys.executable, "-m", "arboretum.cli", *arguments])
+    output = ""
 
-    def until(text: str, after: int = 0) -> None:
-        nonlocal seen
+    def read_until(text: str, start: int = 0) -> None:
+        nonlocal output
         deadline = time.monotonic() + 30
-        while text not in seen[after:]:
+        while text not in output[start:]:
             ready, _, _ = select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))
-            assert ready, seen
-            seen += os.read(terminal, 4096).decode()
+            assert ready, output
+            output += os.read(terminal, 4096).decode()
 
-    until("> ")
-    start = len(seen)
+    read_until("> ")
+    start = len(output)
     os.write(terminal, b"\x1b[A")  # arrow up
-    until("Up", start)
-    until("> ", seen.index("Up", start))
-    mark = len(seen)
-    os.write(terminal, b":undp\x7fo\r")  # typed with a slip and a backspace
-    until("> ", mark)
-    mark = len(seen)
+    read_until("Up", start)
+    read_until("> ", output.index("Up", start))
+    start = len(output)
+    os.write(terminal, b":undp\x7fo\r")  # A typing error is corrected with backspace.
+    read_until("> ", start)
+    start = len(output)
     os.write(terminal, b":undo\r")
-    until("Nothing to undo", mark)
-    mark = seen.index("Nothing to undo", mark)
-    os.write(terminal, b"\x1b[D\x1b[C" * 3 + b"up\rdown\r")  # faster than any prompt
+    read_until("Nothing to undo", start)
+    start = output.index("Nothing to undo", start)
+    os.write(terminal, b"\x1b[D\x1b[C" * 3 + b"up\rdown\r")  # The input arrives before the prompts.
     for key in [*("Left", "Right") * 3, "up", "down"]:
-        until(f"> {key}", mark)
-        mark = seen.index(f"> {key}", mark) + 2
+        read_until(f"> {key}", start)
+        start = output.index(f"> {key}", start) + 2
     os.write(terminal, b":quit\r")
-    until("Left.")
+    read_until("Left.")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     os.close(terminal)

@@ -1,4 +1,4 @@
-"""The shape of the house: rooms depend downward, importing is light, and the checkers find nothing."""
+"""The architecture: rooms depend downward only, importing is light, and linters and type checker find nothing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,21 @@ import arboretum
 
 ROOT = Path(arboretum.__file__).parent
 ROOMS = ["envs", "agents", "eval", "trainers", "cli"]
+TRAINER_LAYERS = [
+    {"data"},
+    {"algorithms"},
+    {"monitor"},
+    {"config"},
+    {"state"},
+    {"learning"},
+    {"sampling"},
+    {"checkpoints"},
+    {"reporting"},
+    {"trainer", "sft"},
+    {"train"},
+    {"study", "bench", "sapling"},
+]
+"""Parts of `trainers`, lowest first. A part may import from lower layers and from its own."""
 
 
 def sources() -> list[Path]:
@@ -25,11 +42,42 @@ def sources() -> list[Path]:
     )
 
 
-def imported(path: Path) -> set[str]:
-    """The parts of this package that a module imports, as dotted names below the package."""
+def module_name(path: Path) -> str:
+    """Return the name of a module below the package; "" for the package itself."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def run_time_nodes(tree: ast.AST, *, lazy: bool) -> Iterator[ast.AST]:
+    """Yield the nodes of a module outside `if TYPE_CHECKING`; without `lazy`, outside functions, too."""
+    for node in ast.iter_child_nodes(tree):
+        if is_type_checking(node):
+            continue
+        if not lazy and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            continue
+        yield node
+        yield from run_time_nodes(node, lazy=lazy)
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imports(path: Path, *, lazy: bool = True) -> set[str]:
+    """Return the modules and names of this package that a module imports, as dotted names below the package.
+
+    Args:
+        path: File of the module.
+        lazy: Include imports inside functions.
+    """
     package = list(path.relative_to(ROOT).parent.parts)
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in run_time_nodes(tree_of(path), lazy=lazy):
         if isinstance(node, ast.ImportFrom) and node.level:
             base = package[: len(package) - node.level + 1]
             module = [*base, *(node.module.split(".") if node.module else [])]
@@ -39,16 +87,86 @@ def imported(path: Path) -> set[str]:
     return found
 
 
+# ---------------------------------------------------------------------- dependencies
+
+
 @pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_rooms_depend_downward_only(path: Path) -> None:
     top = path.relative_to(ROOT).parts[0].removesuffix(".py")
     if top not in ROOMS:
         return
     allowed = ROOMS[: ROOMS.index(top) + 1]
-    for name in imported(path):
+    for name in imports(path):
         room = name.split(".")[0]
         assert room not in ROOMS or room in allowed, f"{top} must not import {name}"
 
+
+def trainer_sources() -> list[Path]:
+    return [path for path in sources() if module_name(path).startswith("trainers.")]
+
+
+@pytest.mark.parametrize("path", trainer_sources(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_parts_of_trainers_depend_downward_only(path: Path) -> None:
+    layers = {part: number for number, layer in enumerate(TRAINER_LAYERS) for part in layer}
+    part = module_name(path).split(".")[1]
+    assert part in layers, f"{path}: name its layer in TRAINER_LAYERS"
+    for name in imports(path):
+        room, _, rest = name.partition(".")
+        other = rest.split(".")[0]
+        if room == "trainers" and other in layers:
+            assert layers[other] <= layers[part], f"trainers/{part} must not import {name}"
+
+
+def test_trainers_lists_few_entries() -> None:
+    entries = sorted(path.name for path in (ROOT / "trainers").iterdir() if path.name != "__pycache__")
+    assert len(entries) <= 16, entries
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Return the strongly connected components with more than one node (Tarjan, 1972), or with a self-loop."""
+    order: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        order[node] = low[node] = len(order)
+        stack.append(node)
+        for other in sorted(graph[node]):
+            if other not in order:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], order[other])
+        if low[node] == order[node]:
+            component = stack[stack.index(node) :]
+            del stack[stack.index(node) :]
+            if len(component) > 1 or node in graph[node]:
+                found.append(sorted(component))
+
+    for node in sorted(graph):
+        if node not in order:
+            visit(node)
+    return found
+
+
+def test_circles_are_found_in_an_example() -> None:
+    graph = {"a": {"b"}, "b": {"c", "d"}, "c": {"b"}, "d": {"e"}, "e": set(), "f": {"f", "a"}}
+    assert sorted(circles(graph)) == [["b", "c"], ["f"]]
+
+
+def test_modules_import_each_other_in_no_circle() -> None:
+    """Imports at module level only; those inside functions and under TYPE_CHECKING cannot fail at import."""
+    modules = {module_name(path): path for path in sources()}
+    graph = {}
+    for module, path in modules.items():
+        # `from .part import name` imports `part.name` if that is a module, and `part` otherwise.
+        targets = {name if name in modules else name.rpartition(".")[0] for name in imports(path, lazy=False)}
+        graph[module] = targets & set(modules)
+    assert circles(graph) == []
+
+
+# ---------------------------------------------------------------------- importing
 
 HEAVY = {"torch", "transformers", "faiss", "flask", "bm25s", "openai", "vllm", "ray"} | {
     "rich",
@@ -58,37 +176,40 @@ HEAVY = {"torch", "transformers", "faiss", "flask", "bm25s", "openai", "vllm", "
 }
 
 
-def fresh(code: str) -> str:
-    """What a fresh interpreter prints."""
+def output_of(code: str) -> str:
+    """Return the output of a fresh interpreter."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
     return done.stdout
 
 
-def test_importing_loads_nothing_heavy() -> None:
+def test_import_loads_nothing_heavy() -> None:
     code = "import sys, json, arboretum; print(json.dumps(sorted({m.split('.')[0] for m in sys.modules})))"
-    assert not HEAVY & set(json.loads(fresh(code)))
+    assert not HEAVY & set(json.loads(output_of(code)))
 
 
-def test_importing_costs_little_beside_gymnasium() -> None:
-    """At most 1.5 times `import gymnasium`, each in fresh interpreters, in CPU time, the best of several."""
+def test_import_takes_at_most_half_as_long_again_as_gymnasium() -> None:
+    """CPU time in fresh interpreters; the minimum of five each."""
     code = "import time; t = time.process_time(); import {}; print(time.process_time() - t)"
     ours, theirs = [], []
     for _ in range(5):
-        theirs.append(float(fresh(code.format("gymnasium"))))
-        ours.append(float(fresh(code.format("arboretum"))))
+        theirs.append(float(output_of(code.format("gymnasium"))))
+        ours.append(float(output_of(code.format("arboretum"))))
     assert min(ours) <= 1.5 * min(theirs)
 
 
-def test_importing_leaves_the_callers_generators_alone() -> None:
+def test_import_leaves_global_random_states_unchanged() -> None:
     code = (
         "import random, numpy; random.seed(1); numpy.random.seed(1); a = random.getstate()[1][:3], "
         "numpy.random.get_state()[1][:3].tolist(); import arboretum; "
         "print(a == (random.getstate()[1][:3], numpy.random.get_state()[1][:3].tolist()))"
     )
-    assert fresh(code).strip() == "True"
+    assert output_of(code).strip() == "True"
 
 
-def tool(name: str, *arguments: str, cwd: Path, **env: str) -> None:
+# ---------------------------------------------------------------------- linters, sizes, generated pages
+
+
+def run_tool(name: str, *arguments: str, cwd: Path, **env: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", name, *arguments],
         capture_output=True,
@@ -100,28 +221,35 @@ def tool(name: str, *arguments: str, cwd: Path, **env: str) -> None:
 
 
 def test_ruff_finds_nothing() -> None:
-    tool("ruff", "check", ".", cwd=ROOT)
-    tool("ruff", "format", "--check", ".", cwd=ROOT)
+    run_tool("ruff", "check", ".", cwd=ROOT)
+    run_tool("ruff", "format", "--check", ".", cwd=ROOT)
 
 
 def test_mypy_finds_nothing(tmp_path: Path) -> None:
-    (tmp_path / "arboretum").symlink_to(ROOT)  # the root is the package, whatever its folder is called
+    (tmp_path / "arboretum").symlink_to(ROOT)  # The root is the package, whatever its folder is called.
     rooms = [room for room in ROOMS if (ROOT / room).exists() or (ROOT / f"{room}.py").exists()]
     packages = [part for room in rooms for part in ("-p", f"arboretum.{room}")]
     config = str(ROOT / "pyproject.toml")
-    tool("mypy", "--config-file", config, *packages, cwd=ROOT, MYPYPATH=str(tmp_path))
+    run_tool("mypy", "--config-file", config, *packages, cwd=ROOT, MYPYPATH=str(tmp_path))
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_modules_fit_on_a_few_screens(path: Path) -> None:
+def test_module_fits_on_a_few_screens(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 500
     assert path.stem not in ("utils", "helpers", "misc")
 
 
-def test_the_worlds_pages_are_those_of_the_docstrings() -> None:
+def test_pages_of_the_environments_are_up_to_date() -> None:
     from arboretum.envs.pages import pages
     from arboretum.envs.registry import ENVS
 
     for name, text in pages(ENVS):
         written = (ROOT / "docs" / "environments" / name).read_text(encoding="utf-8")
         assert written == text, f"docs/environments/{name} is out of date: run `make docs`"
+
+
+def test_vllm_tests_in_the_makefile_exist() -> None:
+    """`make test-all` runs these files in an environment of their own."""
+    (line,) = [line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("VLLM_TESTS :=")]
+    paths = line.partition(":=")[2].split()
+    assert paths and all((ROOT / path).is_file() for path in paths)

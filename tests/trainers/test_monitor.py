@@ -1,4 +1,4 @@
-"""The echo-trap monitor warns of collapses, in time, and of nothing else."""
+"""The echo-trap monitor raises an alarm for a collapse, in time, and for nothing else."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ import pytest
 from arboretum.envs.errors import ConfigurationError
 from arboretum.trainers.monitor import Alarm, Monitor, current_lineage
 
-UpdateRecord = dict[str, float]
+Metrics = dict[str, float]
 
 
-def history(n: int, **curves: object) -> list[UpdateRecord]:
-    """Records of n updates; each curve is a number or a function of the update."""
+def history(updates: int, **curves: object) -> list[Metrics]:
+    """Return metrics of some updates; each curve is a number, or a function of the update."""
     return [
         {"update": t, **{k: float(c(t) if callable(c) else c) for k, c in curves.items()}}  # type: ignore[arg-type]
-        for t in range(1, n + 1)
+        for t in range(1, updates + 1)
     ]
 
 
-def all_alarms(monitor: Monitor, records: list[UpdateRecord]) -> list[Alarm]:
+def steady(updates: int, **changes: object) -> list[Metrics]:
+    """Return metrics of a run without collapse, with some curves replaced."""
+    names = {"return": "return", "std": "group_return_std", "entropy": "entropy", "norm": "grad_norm"}
+    curves: dict[str, object] = {"return": 0.3, "std": 0.4, "entropy": 1.5, "norm": 0.8, **changes}
+    return history(updates, **{names[key]: value for key, value in curves.items()})
+
+
+def all_alarms(monitor: Monitor, records: list[Metrics]) -> list[Alarm]:
     return [alarm for t in range(1, len(records) + 1) for alarm in monitor.alarms(records[:t])]
 
 
-def steady(n: int, **changes: object) -> list[UpdateRecord]:
-    names = {"return": "return", "std": "group_return_std", "entropy": "entropy", "norm": "grad_norm"}
-    usual: dict[str, object] = {"return": 0.3, "std": 0.4, "entropy": 1.5, "norm": 0.8, **changes}
-    return history(n, **{names[key]: value for key, value in usual.items()})
-
-
-def test_a_steady_run_raises_no_alarm() -> None:
+def test_steady_run_raises_no_alarm() -> None:
     wobble = {
         "return": lambda t: 0.3 + 0.05 * math.sin(t),
         "std": lambda t: 0.4 + 0.05 * math.cos(t),
@@ -41,15 +42,15 @@ def test_a_steady_run_raises_no_alarm() -> None:
     assert all_alarms(Monitor(), steady(120, **wobble)) == []
 
 
-def test_a_run_that_learns_raises_no_alarm() -> None:
+def test_improving_run_raises_no_alarm() -> None:
     """With binary success p the deviation is sqrt(p (1 - p)): it falls because the policy solves its tasks."""
     p = lambda t: 0.5 + 0.49 * min(t / 60, 1.0)  # noqa: E731
     records = steady(80, **{"return": p, "std": lambda t: math.sqrt(p(t) * (1 - p(t)))})
     assert all_alarms(Monitor(), records) == []
 
 
-def test_the_echo_trap_is_seen_before_the_mean_falls() -> None:
-    """RAGEN's picture: deviation and entropy decay from update 40 on, the mean breaks down at update 80."""
+def test_echo_trap_is_detected_before_the_mean_return_falls() -> None:
+    """As in RAGEN: deviation and entropy decay from update 40 on, and the mean breaks down at update 80."""
     decay = lambda t: 0.95 ** max(t - 40, 0)  # noqa: E731
     records = steady(
         100,
@@ -68,27 +69,27 @@ def test_the_echo_trap_is_seen_before_the_mean_falls() -> None:
     trap = first["echo-trap"].evidence
     assert trap["deviation"] < 0.5 * trap["peak"] or trap["entropy"] < 0.75
     assert "ECHO TRAP" in str(first["echo-trap"]) and str(first["echo-trap"]).startswith("update ")
-    # Each is said once, not again at every update.
+    # Each sign raises one alarm, not one at every update.
     assert sum(alarm.sign == "echo-trap" for alarm in alarms) == 1
 
 
-def test_falling_entropy_alone_is_no_trap() -> None:
+def test_falling_entropy_alone_is_no_echo_trap() -> None:
     alarms = all_alarms(Monitor(), steady(60, entropy=lambda t: 1.5 * 0.95**t))
     assert [alarm.sign for alarm in alarms] == ["entropy"]
 
 
-def test_entropy_that_jumps() -> None:
+def test_jump_of_entropy_raises_an_alarm() -> None:
     alarms = all_alarms(Monitor(window=5), steady(40, entropy=lambda t: 1.0 if t < 20 else 4.0))
     assert [alarm.sign for alarm in alarms] == ["entropy-jump"]
 
 
-def test_groups_that_fall_silent() -> None:
+def test_groups_with_equal_returns_raise_an_alarm_after_one_window() -> None:
     records = steady(40, std=lambda t: 0.4 if t <= 15 else 0.01)
     silence = next(alarm for alarm in all_alarms(Monitor(), records) if alarm.sign == "silence")
-    assert silence.update == 25  # the first of ten silent updates in a row
+    assert silence.update == 25  # the tenth silent update in a row
 
 
-def test_groups_that_are_silent_because_all_is_solved() -> None:
+def test_groups_with_equal_returns_of_a_solved_environment_raise_no_alarm() -> None:
     p = lambda t: min(0.3 + 0.05 * t, 1.0)  # noqa: E731
     records = steady(40, **{"return": p, "std": lambda t: math.sqrt(p(t) * (1 - p(t)))})
     assert all_alarms(Monitor(), records) == []
@@ -106,12 +107,12 @@ def test_groups_that_are_silent_because_all_is_solved() -> None:
         ({"action": "stop", "fatal": ("silence", "gradient")}, "echo-trap", False),
     ],
 )
-def test_what_is_fatal(options: dict[str, Any], sign: Any, fatal: bool) -> None:
+def test_fatal_signs_depend_on_action_and_setting(options: dict[str, Any], sign: Any, fatal: bool) -> None:
     assert Monitor(**options).is_fatal([Alarm(3, sign, {})]) is fatal
 
 
-def test_what_a_rollback_undid_is_no_evidence() -> None:
-    """Updates 21 to 30 fade; update 30 went back to 20; from then on all is as before."""
+def test_updates_that_a_rollback_undid_are_no_evidence() -> None:
+    """Updates 21 to 30 fade; update 30 is rolled back to 20; from then on all is as before."""
     fade = {t: 0.8 ** max(t - 20, 0) if t <= 30 else 1.0 for t in range(1, 61)}
     records = steady(60, std=lambda t: 0.4 * fade[t], entropy=lambda t: 1.5 * fade[t])
     monitor = Monitor(window=5)
@@ -123,19 +124,19 @@ def test_what_a_rollback_undid_is_no_evidence() -> None:
     assert trap in found and all(alarm.update <= 30 for alarm in found)
 
 
-def test_updates_without_a_step_are_passed_over() -> None:
-    """Skipped updates have no entropy and no gradient; no update is too early to be asked about."""
+def test_updates_that_lack_a_metric_are_skipped_for_it() -> None:
+    """Updates whose steps were all skipped have no entropy and no gradient norm."""
     records = [{"update": t, "return": 0.0, "group_return_std": 0.0} for t in range(1, 50)]
     assert all_alarms(Monitor(), records) == []
+
+
+def test_empty_history_raises_no_alarm() -> None:
     assert Monitor().alarms([]) == []
 
 
-def test_impossible_settings() -> None:
-    with pytest.raises(ConfigurationError, match=r"monitor\.action"):
-        Monitor(action="soon").check()  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match=r"monitor\.fatal"):
-        Monitor(fatal=("trap",)).check()  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match=r"monitor\.lr_factor"):
-        Monitor(lr_factor=2.0).check()
-    with pytest.raises(ConfigurationError, match=r"monitor\.window"):
-        Monitor(window=1).check()
+@pytest.mark.parametrize(
+    ("setting", "value"), [("action", "soon"), ("fatal", ("trap",)), ("lr_factor", 2.0), ("window", 1)]
+)
+def test_impossible_value_is_rejected_with_the_name_of_its_setting(setting: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=rf"monitor\.{setting}"):
+        Monitor(**{setting: value}).check()

@@ -1,11 +1,11 @@
-"""A policy that really collapses, from a learning rate far too high, is brought back."""
+"""A policy that really collapses, from a learning rate far too high, is rolled back."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,120 +23,105 @@ from arboretum.trainers.reporting.report import write_report
 from arboretum.trainers.train import train
 from arboretum.trainers.trainer import Trainer
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("one_thread")]
 
 Make = Callable[..., TrainingConfig]
+ROLLBACK = Monitor(window=3, action="rollback", lr_factor=0.03)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def doomed(run_of: Make, monitor: Monitor, **options: Any) -> TrainingConfig:
-    """After two updates with this learning rate hardly a reply is words any more."""
+def collapsing(run_of: Make, monitor: Monitor, **options: Any) -> TrainingConfig:
+    """Return a run in which hardly a reply has the required format after two updates."""
     changes = {"optimization.lr": 1e-2, "optimization.updates": 9}
-    return run_of(
-        "dr_grpo",
-        changes,
-        **{"validation": ValidationConfig(every=0), "monitor": monitor, "checkpoint_every": 1, **options},
-    )
+    settings = {"validation": ValidationConfig(every=0), "monitor": monitor, "checkpoint_every": 1}
+    return run_of("dr_grpo", changes, **{**settings, **options})
 
 
-def weights(training: Trainer) -> dict[str, Any]:
-    return {name: value.clone() for name, value in training.optimizer.policy.state_dict().items()}
+def weights(trainer: Trainer) -> dict[str, Any]:
+    return {name: value.clone() for name, value in trainer.optimizer.policy.state_dict().items()}
 
 
-def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+def equal(a: dict[str, Any], b: dict[str, Any]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def numbers(history: list[dict[str, float]]) -> list[dict[str, float]]:
+def without_times(history: list[dict[str, float]]) -> list[dict[str, float]]:
     return [{k: v for k, v in record.items() if "second" not in k} for record in history]
 
 
-BACK = Monitor(window=3, action="rollback", lr_factor=0.03)
+def finish(trainer: Trainer) -> Trainer:
+    for _ in trainer.run():
+        pass
+    return trainer
 
 
 @pytest.mark.parametrize(("lora", "lr", "factor"), [(None, 1e-2, 0.03), (LoraConfig(rank=8), 0.3, 0.001)])
-def test_a_collapsed_policy_goes_back_and_learns_on_more_slowly(
+def test_collapsed_policy_is_rolled_back_and_trained_at_a_lower_rate(
     run_of: Make, lora: LoraConfig | None, lr: float, factor: float
 ) -> None:
-    monitor = dataclasses.replace(BACK, lr_factor=factor)
-    run = doomed(run_of, monitor, hardware=HardwareConfig(device="cpu", lora=lora))
-    run = dataclasses.replace(run, recipe=run.recipe.with_settings({"optimization.lr": lr}))
-    training = Trainer(run)
-    states, notes = [weights(training)], []
-    for record in training.run():
-        states.append(weights(training))
+    monitor = dataclasses.replace(ROLLBACK, lr_factor=factor)
+    config = collapsing(run_of, monitor, hardware=HardwareConfig(device="cpu", lora=lora))
+    config = dataclasses.replace(config, recipe=config.recipe.with_settings({"optimization.lr": lr}))
+    trainer = Trainer(config)
+    states, notes = [weights(trainer)], []
+    for record in trainer.run():
+        states.append(weights(trainer))
         notes += record.notes
-    history = training.history
-    at = next(n for n, record in enumerate(history) if "rolled_back_to" in record)
-    goal = int(history[at]["rolled_back_to"])
-    assert at >= 2 and goal < at and history[at]["update"] == at + 1
-    assert max(record["valid_turns"] for record in history[2 : at + 1]) < 0.2  # it had collapsed
-    assert not same(states[at], states[goal]) and same(states[at + 1], states[goal])
-    after = [record for record in history[at + 1 :] if "lr" in record]
+    history = trainer.history
+    place = next(n for n, record in enumerate(history) if "rolled_back_to" in record)
+    target = int(history[place]["rolled_back_to"])
+    assert place >= 2 and target < place and history[place]["update"] == place + 1
+    assert max(record["valid_turns"] for record in history[2 : place + 1]) < 0.2  # The policy had collapsed.
+    assert not equal(states[place], states[target]) and equal(states[place + 1], states[target])
+    after = [record for record in history[place + 1 :] if "lr" in record]
     assert after and after[0]["lr"] == pytest.approx(factor * lr)
-    assert min(record["valid_turns"] for record in history[at + 1 :]) > 0.5  # and stays well
-    assert training.stopped is None and history[-1]["update"] == 9
-    assert len(notes) == 1 and f"went back to the policy after update {goal}" in notes[0]
+    assert min(record["valid_turns"] for record in history[place + 1 :]) > 0.5  # It does not collapse again.
+    assert trainer.stopped is None and history[-1]["update"] == 9
+    assert len(notes) == 1 and f"rolled back to the policy after update {target}" in notes[0]
 
 
-def test_a_run_killed_around_its_rollback_resumes_to_the_same_numbers(run_of: Make, tmp_path: Path) -> None:
-    whole = Trainer(doomed(run_of, BACK, out=tmp_path / "whole"))
-    for _ in whole.run():
-        pass
-    at = next(int(record["update"]) for record in whole.history if "rolled_back_to" in record)
-    for end in (at - 1, at):
-        run = doomed(run_of, BACK, out=tmp_path / f"killed-{end}")
-        first = Trainer(run)
-        for record in first.run():
+def test_run_killed_around_its_rollback_resumes_to_the_same_numbers(run_of: Make, tmp_path: Path) -> None:
+    uninterrupted = finish(Trainer(collapsing(run_of, ROLLBACK, out=tmp_path / "uninterrupted")))
+    rollback = next(int(record["update"]) for record in uninterrupted.history if "rolled_back_to" in record)
+    for end in (rollback - 1, rollback):
+        config = collapsing(run_of, ROLLBACK, out=tmp_path / f"killed-{end}")
+        for record in Trainer(config).run():
             if record.metrics["update"] == end:
                 break
-        second = Trainer(run, resume=True)
-        assert second.state.update == end and second.state.rollbacks == (end >= at)
-        for _ in second.run():
-            pass
-        assert numbers(second.history) == numbers(whole.history)
-        assert same(weights(second), weights(whole))
+        resumed = Trainer(config, resume=True)
+        assert resumed.state.update == end and resumed.state.rollbacks == (end >= rollback)
+        finish(resumed)
+        assert without_times(resumed.history) == without_times(uninterrupted.history)
+        assert equal(weights(resumed), weights(uninterrupted))
 
 
-def test_rollbacks_that_do_not_help_end_the_run(run_of: Make) -> None:
-    """At the same learning rate it collapses again."""
+def test_collapse_after_the_last_rollback_ends_the_run(run_of: Make) -> None:
+    """At the same learning rate the policy collapses again."""
     from safetensors.torch import load_file
 
-    monitor = dataclasses.replace(BACK, lr_factor=1.0, rollbacks=1)
-    run = dataclasses.replace(doomed(run_of, monitor), checkpoint_every=100)
-    recipe = run.recipe.with_settings({"optimization.updates": 30})
-    run = dataclasses.replace(run, recipe=recipe)
-    claim_run_folder(run, resume=False)
+    monitor = dataclasses.replace(ROLLBACK, lr_factor=1.0, rollbacks=1)
+    config = dataclasses.replace(collapsing(run_of, monitor), checkpoint_every=100)
+    config = dataclasses.replace(config, recipe=config.recipe.with_settings({"optimization.updates": 30}))
+    claim_run_folder(config, resume=False)
     console = Console(file=io.StringIO(), width=300)
-    assert train(run, console=console) == 1
+    assert train(config, console=console) == 1
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "(rollback 1 of 1)" in text and "Ended early: update" in text
-    lines = [json.loads(line) for line in (run.out / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (config.out / "metrics.jsonl").read_text().splitlines()]
     assert sum("rolled_back_to" in line for line in lines) == 1 and lines[-1]["update"] < 30
-    # The model that is left is the one before the collapse, not the last.
-    first, left = (load_file(Path(folder) / "model.safetensors") for folder in (run.model, run.out / "model"))
-    assert all(torch.equal(first[name], left[name]) for name in left)
-    page = write_report(run.out).read_text()
-    assert "went back to the policy after update 0" in page and "Not finished" in page
-
-
-def test_a_fatal_sign_stops_the_run_where_that_was_asked_for(run_of: Make) -> None:
-    training = Trainer(doomed(run_of, dataclasses.replace(BACK, action="stop")))
-    for _ in training.run():
-        pass
-    assert training.stopped is not None and training.state.update < 9
-    assert training.checkpoints.index.last == training.state.update
-    assert not any("rolled_back_to" in record for record in training.history)
-    warned = Trainer(
-        doomed(run_of, dataclasses.replace(BACK, action="warn"), out=training.run.out.parent / "warned")
+    # The exported model is the one from before the collapse, not the last.
+    first, exported = (
+        load_file(Path(folder) / "model.safetensors") for folder in (config.model, config.out / "model")
     )
-    for _ in warned.run():
-        pass
+    assert all(torch.equal(first[name], exported[name]) for name in exported)
+    page = write_report(config.out).read_text()
+    assert "to the policy after update 0" in page and "Not finished" in page
+
+
+def test_fatal_sign_stops_the_run_only_if_requested(run_of: Make, tmp_path: Path) -> None:
+    stopped = finish(Trainer(collapsing(run_of, dataclasses.replace(ROLLBACK, action="stop"))))
+    assert stopped.stopped is not None and stopped.state.update < 9
+    assert stopped.checkpoints.index.last == stopped.state.update
+    assert not any("rolled_back_to" in record for record in stopped.history)
+    warning = dataclasses.replace(ROLLBACK, action="warn")
+    warned = finish(Trainer(collapsing(run_of, warning, out=tmp_path / "warned")))
     assert warned.stopped is None and warned.state.update == 9

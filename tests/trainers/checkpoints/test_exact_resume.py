@@ -1,0 +1,128 @@
+"""A resumed run continues to the same numbers, bit for bit, and an exported checkpoint is a plain model."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
+pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum[lm]'")
+
+from arboretum.envs.errors import ConfigurationError
+from arboretum.trainers.checkpoints.export import export_checkpoint
+from arboretum.trainers.checkpoints.run_folder import claim_run_folder
+from arboretum.trainers.config.run import TrainingConfig
+from arboretum.trainers.config.settings import HardwareConfig, LoraConfig
+from arboretum.trainers.trainer import Trainer
+
+pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("one_thread")]
+
+Make = Callable[..., TrainingConfig]
+
+
+def weights(trainer: Trainer) -> dict[str, Any]:
+    return {name: value.clone() for name, value in trainer.optimizer.policy.state_dict().items()}
+
+
+def equal(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def without_times(history: list[dict[str, float]]) -> list[dict[str, float]]:
+    return [{k: v for k, v in record.items() if "second" not in k} for record in history]
+
+
+def finish(trainer: Trainer) -> Trainer:
+    for _ in trainer.run():
+        pass
+    return trainer
+
+
+def run_until(trainer: Trainer, update: int) -> None:
+    """Make updates, and abandon the run after the record of one."""
+    for record in trainer.run():
+        if record.metrics["update"] == update:
+            break
+
+
+@pytest.mark.parametrize("name", ["ppo", "gigpo", "dapo_tstar"])
+def test_resumed_run_continues_to_the_same_numbers(name: str, run_of: Make, tmp_path: Path) -> None:
+    changes: dict[str, object] = {"optimization.updates": 4, "optimization.schedule": "cosine"}
+    uninterrupted = finish(Trainer(run_of(name, changes, out=tmp_path / "uninterrupted")))
+    config = run_of(name, changes, out=tmp_path / "interrupted", checkpoint_every=2)
+    run_until(Trainer(config), 3)  # One update after the checkpoint: it must be made again.
+    resumed = Trainer(config, resume=True)
+    assert resumed.state.update == 2
+    finish(resumed)
+    assert without_times(resumed.history) == without_times(uninterrupted.history)
+    assert equal(weights(resumed), weights(uninterrupted))
+    written = [json.loads(line) for line in (config.out / "metrics.jsonl").read_text().splitlines()]
+    assert without_times(written) == without_times(uninterrupted.history)
+
+
+def test_killed_run_resumes_to_the_same_numbers(run_of: Make, tmp_path: Path) -> None:
+    changes: dict[str, object] = {"optimization.updates": 5}
+    uninterrupted = finish(Trainer(run_of("grpo", changes, out=tmp_path / "uninterrupted")))
+    config = run_of("grpo", changes, out=tmp_path / "killed", checkpoint_every=1)
+    code = (
+        "import sys, pickle, torch; torch.set_num_threads(1)\n"
+        "from arboretum.trainers.trainer import Trainer\n"
+        "[None for _ in Trainer(pickle.load(sys.stdin.buffer)).run()]"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert child.stdin is not None
+    child.stdin.write(pickle.dumps(config))
+    child.stdin.close()
+    deadline = time.monotonic() + 120
+    path = config.out / "metrics.jsonl"
+    while not (path.exists() and path.read_text().count("\n") >= 3):
+        assert child.poll() is None and time.monotonic() < deadline
+        time.sleep(0.005)
+    child.send_signal(signal.SIGKILL)  # An update was just logged, so its checkpoint is being written.
+    child.wait()
+    resumed = Trainer(config, resume=True)
+    assert 0 < resumed.state.update < 5
+    finish(resumed)
+    assert without_times(resumed.history) == without_times(uninterrupted.history)
+    assert equal(weights(resumed), weights(uninterrupted))
+
+
+def test_lora_run_trains_adapters_only_resumes_and_exports_a_plain_model(run_of: Make, tmp_path: Path) -> None:
+    hardware = HardwareConfig(device="cpu", lora=LoraConfig(rank=4, alpha=8), gradient_checkpointing=True)
+    changes: dict[str, object] = {"optimization.updates": 3, "optimization.lr": 1e-2}
+    uninterrupted = finish(Trainer(run_of("grpo", changes, out=tmp_path / "uninterrupted", hardware=hardware)))
+    config = run_of("grpo", changes, out=tmp_path / "interrupted", hardware=hardware, checkpoint_every=1)
+    claim_run_folder(config, resume=False)
+    interrupted = Trainer(config)
+    start = weights(interrupted)
+    run_until(interrupted, 1)
+    resumed = finish(Trainer(config, resume=True))
+    assert without_times(resumed.history) == without_times(uninterrupted.history)
+    after = weights(resumed)
+    changed = {name for name in after if not torch.equal(after[name], start[name])}
+    assert changed and all("lora_" in name for name in changed)
+    from transformers import AutoModelForCausalLM
+
+    exported = AutoModelForCausalLM.from_pretrained(export_checkpoint(config.out, "last"))
+    assert not any("lora" in name for name, _ in exported.named_parameters())
+    ids = torch.arange(20).unsqueeze(0)
+    with torch.no_grad():
+        expected = resumed.optimizer.policy.model.eval()(input_ids=ids).logits
+        assert torch.allclose(exported(input_ids=ids).logits, expected, atol=1e-4)
+
+
+def test_export_of_a_folder_without_checkpoints_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="holds no checkpoint"):
+        export_checkpoint(tmp_path / "nothing")

@@ -1,0 +1,148 @@
+"""A run never takes over the folder of another run, and lost settings can be passed again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arboretum.envs.errors import ConfigurationError, DataError
+from arboretum.trainers.algorithms.recipes import RECIPES
+from arboretum.trainers.checkpoints.run_folder import claim_run_folder, read_config
+from arboretum.trainers.config.run import SFTConfig, TrainingConfig
+from arboretum.trainers.config.settings import EnvConfig, HardwareConfig
+
+LAKE = EnvConfig("TextFrozenLake-v0")
+
+
+def training(out: Path) -> TrainingConfig:
+    return TrainingConfig(RECIPES["grpo"], LAKE, "sapling", out)
+
+
+def fine_tuning(out: Path) -> SFTConfig:
+    return SFTConfig(LAKE, "sapling", out)
+
+
+def start(config: TrainingConfig | SFTConfig, *, model: bool = False, checkpoint: int | None = None) -> None:
+    """Write the files that a run leaves in its folder: its settings, and a model or a checkpoint."""
+    claim_run_folder(config, resume=False)
+    if checkpoint is not None:
+        (config.out / "checkpoints" / f"update-{checkpoint:06d}").mkdir(parents=True)
+    if model:
+        (config.out / "model").mkdir()
+
+
+@pytest.mark.parametrize(("first", "second"), [(fine_tuning, training), (training, fine_tuning)])
+@pytest.mark.parametrize("result", [{"model": True}, {"checkpoint": 3}])
+def test_folder_of_another_kind_of_run_is_left_unchanged(
+    first: Callable[[Path], Any], second: Callable[[Path], Any], result: dict[str, Any], tmp_path: Path
+) -> None:
+    """Training into the folder of its own warm start would replace the model that it starts from."""
+    start(first(tmp_path), **result)
+    before = (tmp_path / "run.json").read_bytes()
+    for resume in (False, True):
+        with pytest.raises(ConfigurationError, match="another kind of run"):
+            claim_run_folder(second(tmp_path), resume=resume)
+    assert (tmp_path / "run.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", [training, fine_tuning])
+@pytest.mark.parametrize("result", [{"model": True}, {"checkpoint": 3}])
+def test_started_run_is_only_resumed_and_only_with_its_settings(
+    kind: Callable[[Path], Any], result: dict[str, Any], tmp_path: Path
+) -> None:
+    start(kind(tmp_path), **result)
+    with pytest.raises(ConfigurationError, match="continue it with --resume"):
+        claim_run_folder(kind(tmp_path), resume=False)
+    with pytest.raises(ConfigurationError, match="started with another seed"):
+        claim_run_folder(dataclasses.replace(kind(tmp_path), seed=7), resume=True)
+    claim_run_folder(kind(tmp_path), resume=True)
+
+
+def test_another_learning_rate_of_fine_tuning_is_refused_with_both_values(tmp_path: Path) -> None:
+    config = fine_tuning(tmp_path)
+    claim_run_folder(config, resume=False)
+    claim_run_folder(config, resume=False)  # The run has saved nothing yet that could be lost.
+    start(config, checkpoint=1)
+    other = dataclasses.replace(config, sft=dataclasses.replace(config.sft, lr=0.1))
+    with pytest.raises(ConfigurationError, match=r"started with another sft \(lr was 1e-05 and is 0.1\)"):
+        claim_run_folder(other, resume=True)
+
+
+@pytest.mark.parametrize("kind", [training, fine_tuning])
+def test_run_may_be_resumed_on_other_hardware(kind: Callable[[Path], Any], tmp_path: Path) -> None:
+    start(kind(tmp_path), checkpoint=3)
+    moved = dataclasses.replace(kind(tmp_path), hardware=HardwareConfig("cpu", "bfloat16", microbatch_tokens=99))
+    claim_run_folder(moved, resume=True)
+    assert read_config(tmp_path, type(moved)) == moved
+
+
+def test_model_without_a_run_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    with pytest.raises(ConfigurationError, match="a model that belongs to no run"):
+        claim_run_folder(training(tmp_path), resume=True)
+
+
+@pytest.mark.parametrize("kind", [training, fine_tuning])
+def test_stored_settings_are_read_back_unchanged_from_a_moved_folder(
+    kind: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    config = dataclasses.replace(
+        kind(tmp_path / "before"), seed=7, env=EnvConfig("TextFrozenLake-v0", {"size": 5})
+    )
+    claim_run_folder(config, resume=False)
+    (tmp_path / "before").rename(tmp_path / "after")
+    assert read_config(tmp_path / "after", type(config)) == dataclasses.replace(config, out=tmp_path / "after")
+
+
+def test_settings_of_another_version_are_reported_with_the_unknown_setting(tmp_path: Path) -> None:
+    claim_run_folder(training(tmp_path), resume=False)
+    settings = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps({**settings, "weather": "fine"}))
+    with pytest.raises(DataError, match=r"written by another version of Arboretum .*'weather'"):
+        read_config(tmp_path, TrainingConfig)
+
+
+@pytest.mark.parametrize("content", ["", '{"recipe":', "null", "3", "[]"])
+def test_damaged_settings_can_be_deleted_and_passed_again(content: str, tmp_path: Path) -> None:
+    start(training(tmp_path), checkpoint=3)
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(DataError, match="delete the file and pass --resume"):
+        claim_run_folder(training(tmp_path), resume=True)
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(ConfigurationError, match="continue it with --resume"):
+        claim_run_folder(training(tmp_path), resume=False)
+    claim_run_folder(training(tmp_path), resume=True)
+    assert json.loads((tmp_path / "run.json").read_text())["recipe"]["name"] == "grpo"
+
+
+def test_full_disk_leaves_the_stored_settings_unchanged(tmp_path: Path) -> None:
+    """A run is prolonged while the operating system lets no file grow."""
+    pytest.importorskip("resource", reason="limits on files exist on POSIX systems only")
+    start(training(tmp_path), checkpoint=3)
+    before = (tmp_path / "run.json").read_bytes()
+    code = """
+import resource, sys
+from pathlib import Path
+from arboretum.envs.errors import ConfigurationError
+from arboretum.trainers.algorithms.recipes import RECIPES
+from arboretum.trainers.checkpoints.run_folder import claim_run_folder
+from arboretum.trainers.config.run import TrainingConfig
+from arboretum.trainers.config.settings import EnvConfig
+recipe = RECIPES["grpo"].with_settings({"optimization.updates": 999})
+config = TrainingConfig(recipe, EnvConfig("TextFrozenLake-v0"), "sapling", Path(sys.argv[1]))
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+try:
+    claim_run_folder(config, resume=True)
+except ConfigurationError as error:
+    sys.exit(str(error))
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 1 and "cannot be written to (File too large)" in done.stderr
+    assert (tmp_path / "run.json").read_bytes() == before

@@ -1,0 +1,91 @@
+"""Settings that cannot work are rejected before anything is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arboretum.cli import main
+from arboretum.envs.errors import ConfigurationError
+from arboretum.trainers.config.settings import ExpertConfig, HardwareConfig, ValidationConfig
+
+MODEL = "/nowhere/model"  # Loading it would fail.
+LAKE = "--env TextFrozenLake-v0"
+
+
+def error_of(command: str, out: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the one sentence with which a command ends."""
+    with pytest.raises(SystemExit) as ended:
+        main([*command.split(), "--model", MODEL, "--out", str(out)])
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and error.startswith("arboretum: ") and error.count("\n") == 1
+    return error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (f"gripo {LAKE}", "unknown recipe 'gripo'; did you mean"),
+        ("grpo --env TextSokobann-v0", "unknown environment"),
+        (f"grpo {LAKE} --set sampler.rollouts=1", "sampler.rollouts is 1"),
+        (f"grpo {LAKE} --set sampler.rollouts", "--set takes key=value"),
+        (f"grpo {LAKE} --set sampler.rolouts=4", "unknown setting 'sampler.rolouts'; did you mean"),
+        (f"ppo {LAKE} --set critic=null", "needs a critic"),
+        (f"grpo {LAKE} --dialogue thinking", "unknown dialogue"),
+        (f"grpo {LAKE} --dialogue-arg max_turn=3", "max_turn"),
+        (f"grpo {LAKE} --split training", "unknown split"),
+        (f"grpo {LAKE} --env-arg colour=red", "unknown option"),
+        ("grpo --env TextBandit-v0", "unknown split"),
+        ("grpo --env TextBandit-v0 --validation.split test", "asks for 64 tasks"),
+        (
+            "grpo --env TextBandit-v0 --validation.split train --validation.tasks 4",
+            "validation would use training tasks",
+        ),
+        (
+            f"grpo {LAKE} --split valid --tasks 64",
+            "validation would use training tasks: splits 'valid' and 'valid'",
+        ),
+        (f"grpo {LAKE} --split None", "validation would use training tasks: splits None and 'valid'"),
+        (f"grpo {LAKE} --monitor.window 1", "monitor.window must be at least 2"),
+        (f"grpo {LAKE} --lora --lora.rank 0", "lora.rank must be at least 1"),
+        (f"grpo {LAKE} --microbatch-tokens 0", "microbatch_tokens must be at least 1"),
+        (f"grpo {LAKE} --checkpoint-every 0", "checkpoint_every must be at least 1"),
+    ],
+)
+def test_training_run_that_cannot_work_is_rejected_before_anything_is_loaded(
+    arguments: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in error_of(f"train {arguments}", tmp_path / "run", capsys)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--env TextSokobann-v0", "unknown environment"),
+        (f"{LAKE} --lr 0", "lr must be above 0"),
+        (f"{LAKE} --expert.noise 2", "expert.noise must be between 0 and 1"),
+    ],
+)
+def test_fine_tuning_that_cannot_work_is_rejected_before_anything_is_loaded(
+    arguments: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in error_of(f"sft {arguments}", tmp_path / "run", capsys)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (HardwareConfig(precision="float16"), "precision"),  # type: ignore[arg-type]
+        (HardwareConfig(microbatch_tokens=0), "microbatch_tokens"),
+        (ValidationConfig(every=-1), "validation.every"),
+        (ExpertConfig(noise=1.5), "noise"),
+        (ExpertConfig(keep="best"), "keep"),  # type: ignore[arg-type]
+    ],
+)
+def test_value_out_of_range_is_rejected_with_the_name_of_its_setting(settings: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        settings.check()

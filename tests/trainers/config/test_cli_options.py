@@ -1,0 +1,126 @@
+"""Options of `arboretum train` and `arboretum sft`: every setting has one, and missing ones are named."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arboretum.cli import main
+from arboretum.trainers.algorithms.recipes import get_recipe
+from arboretum.trainers.config.cli_options import SFTOptions, TrainOptions
+from arboretum.trainers.config.run import TrainingConfig
+from arboretum.trainers.config.settings import (
+    DialogueConfig,
+    EnvConfig,
+    ExpertConfig,
+    HardwareConfig,
+    LoraConfig,
+    SFTSettings,
+    ValidationConfig,
+)
+from arboretum.trainers.monitor import Monitor
+
+MODEL = "/nowhere/model"  # Loading it would fail.
+
+
+def parse(kind: Any, arguments: str) -> Any:
+    """Return the options that a command line on FrozenLake gives."""
+    import tyro
+
+    return tyro.cli(kind, args=["--env", "TextFrozenLake-v0", "--model", MODEL, *arguments.split()])
+
+
+def test_every_setting_of_a_training_run_has_an_option() -> None:
+    config = parse(
+        TrainOptions,
+        "--env-arg size=5 --env-arg map=null --split test --tasks 3 --seed 7 --out there"
+        " --dialogue react --dialogue-arg max_turns=4 --dialogue-arg show_reward=false --template qwen3"
+        " --device cpu --precision bfloat16 --gradient-checkpointing --microbatch-tokens 99 --in-flight 5"
+        " --lora --lora.rank 4 --lora.alpha 8 --lora.targets q_proj"
+        " --validation.every 3 --validation.tasks 4 --validation.split valid --validation.temperature 0"
+        " --validation.repeats 2 --monitor.window 4 --monitor.variance 0.4 --monitor.gradient 9"
+        " --checkpoint-every 2 --tracker tensorboard --tracker wandb"
+        " --set sampler.rollouts=4 --set objective.clip_high=3e-1",
+    ).config("grpo")
+    assert config == TrainingConfig(
+        get_recipe("grpo").with_settings({"sampler.rollouts": 4, "objective.clip_high": 0.3}),
+        EnvConfig("TextFrozenLake-v0", {"size": 5, "map": None}, "test", 3),
+        MODEL,
+        Path("there"),
+        7,
+        DialogueConfig("react", {"max_turns": 4, "show_reward": False}, "qwen3"),
+        HardwareConfig("cpu", "bfloat16", True, LoraConfig(4, 8, "q_proj"), 99, 5),
+        ValidationConfig(3, 4, "valid", 0.0, 2),
+        Monitor(4, 0.4, gradient=9.0),
+        2,
+        ("tensorboard", "wandb"),
+    )
+
+
+def test_every_setting_of_fine_tuning_has_an_option() -> None:
+    config = parse(
+        SFTOptions,
+        "--episodes 9 --epochs 3 --batch 2 --lr 0.1 --warmup 1 --weight-decay 0.5 --env-arg size=5"
+        " --expert.noise 0.2 --expert.actions-per-turn 1 --expert.thoughts none --expert.keep all",
+    ).config()
+    assert config.sft == SFTSettings(9, 3, 2, 0.1, 1, 0.5)
+    assert config.env.kwargs == {"size": 5}
+    assert config.expert == ExpertConfig(0.2, 1, "none", "all")
+    assert config.out == Path("runs/sft-TextFrozenLake-v0-0") and config.hardware.lora is None
+
+
+def test_part_of_a_recipe_is_replaced_by_its_name() -> None:
+    recipe = parse(TrainOptions, "--set selector.name=uncertainty --set selector.amount=0.5").config("grpo").recipe
+    assert recipe.selector == get_recipe("starpo_s").with_settings({"selector.amount": 0.5}).selector
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("train grpo --model sapling", "pass --env, such as TextSokoban-v0"),
+        ("train grpo --env TextSokoban-v0", "pass --model, such as sapling"),
+        ("train --env TextSokoban-v0 --model sapling", "name a recipe (ppo, "),
+        ("train", "name a recipe (ppo, "),
+        ("sft --model sapling", "pass --env, such as TextSokoban-v0"),
+        ("sft --env TextSokoban-v0", "pass --model, such as sapling"),
+        ("train grpo --env TextSokoban-v0 --model sapling --lora.rank 4", "no effect without --lora"),
+        ("sft --env TextSokoban-v0 --model sapling --lora.alpha 4", "no effect without --lora"),
+        ("train --resume there --out elsewhere", "no run to resume"),
+        ("train grpo --env X --model Y --resume there --out elsewhere", "pass only --resume"),
+    ],
+)
+def test_missing_or_contradictory_option_is_reported_in_one_sentence(
+    command: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(command.split())
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and error.startswith("arboretum: ") and message in error
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", ["train", "sft"])
+def test_help_fits_a_terminal_and_describes_each_option_once(verb: str) -> None:
+    """In a process of its own, because the width of the help depends on the terminal."""
+    env = {**os.environ, "COLUMNS": "80"}
+    command = [sys.executable, "-m", "arboretum.cli", verb, "--help"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    flags = re.findall(r"^│ (--[a-z][\w.-]*)", done.stdout, re.MULTILINE)
+    assert len(flags) == len(set(flags)) and {"--env-arg", "--lora.rank", "--microbatch-tokens"} <= set(flags)
+    text = " ".join(line.strip("│ ") for line in lines)
+    described = re.findall(
+        r"(?:^| )--[a-z][\w.-]*(?:, --no-[\w.-]+)?(?: \S+)? +(.*?)\((?:default|required|repeat)", text
+    )
+    assert len(described) == len(flags) and len(set(described)) == len(described) and all(described)
+    optional = [flag for flag in flags if flag not in ("--env", "--model")]
+    assert text.count("(default: ") + text.count("(repeatable)") == len(optional)

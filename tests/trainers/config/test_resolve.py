@@ -1,0 +1,24 @@
+"""The dialogue of a run follows the recipe, unless the run has settings of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from arboretum.trainers.algorithms.recipes import RECIPES
+from arboretum.trainers.config.resolve import resolve_dialogue
+from arboretum.trainers.config.settings import DialogueConfig
+
+
+def test_dialogue_follows_the_sampler_of_the_recipe() -> None:
+    sampler = RECIPES["starpo"].sampler
+    assert sampler.think and resolve_dialogue(DialogueConfig(), sampler).name == "think"
+    without_thoughts = dataclasses.replace(sampler, think=False)
+    assert resolve_dialogue(DialogueConfig(), without_thoughts).name == "no_think"
+
+
+def test_settings_of_the_dialogue_override_those_of_the_sampler() -> None:
+    sampler = RECIPES["starpo"].sampler
+    assert sampler.max_turns is not None
+    dialogue = resolve_dialogue(DialogueConfig("no_think", {"max_turns": sampler.max_turns + 2}), sampler)
+    assert (dialogue.name, dialogue.max_turns) == ("no_think", sampler.max_turns + 2)
+    assert dialogue.max_actions == sampler.max_actions

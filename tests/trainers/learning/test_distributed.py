@@ -1,0 +1,238 @@
+"""Two processes train as one does, on the CPU over gloo, with DDP, FSDP 2 and DeepSpeed ZeRO 2.
+
+They are started by Accelerate's launcher with the shipped configurations.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
+pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum[lm]'")
+
+from arboretum.assets import asset
+from arboretum.trainers.checkpoints.export import export_checkpoint
+from arboretum.trainers.checkpoints.run_folder import claim_run_folder
+from arboretum.trainers.config.run import TrainingConfig
+from arboretum.trainers.config.settings import HardwareConfig, LoraConfig, ValidationConfig
+from arboretum.trainers.learning.sharding import full_state_dict
+from arboretum.trainers.trainer import Trainer
+
+pytestmark = pytest.mark.heavy
+
+EXTENSIONS = tempfile.TemporaryDirectory(prefix="extensions-")
+Make = Callable[..., TrainingConfig]
+with_deepspeed = pytest.mark.skipif(
+    find_spec("deepspeed") is None, reason="needs DeepSpeed: pip install 'arboretum[deepspeed]'"
+)
+ZERO = pytest.param("zero2", marks=[with_deepspeed, pytest.mark.timeout(600)])
+# The low norm makes clipping take effect; the small micro-batches make gradients accumulate.
+CHANGES: dict[str, object] = {"optimization.updates": 3, "optimization.max_grad_norm": 0.05}
+OPTIONS: dict[str, Any] = {
+    "validation": ValidationConfig(every=1, tasks=4),
+    "hardware": HardwareConfig(microbatch_tokens=2000),
+}
+
+CHILD = """
+import pickle, sys, torch
+from arboretum.trainers.trainer import Trainer
+from arboretum.trainers.learning.sharding import full_state_dict
+
+torch.set_num_threads(1)
+config = pickle.load(open(sys.argv[1], "rb"))
+trainer = Trainer(config, resume="resume" in sys.argv)
+assert trainer.accelerator.num_processes == 2
+if "poison" in sys.argv and trainer.accelerator.process_index == 1:
+    loss_of = trainer.learner._loss
+    def poisoned(*arguments):
+        loss, sums = loss_of(*arguments)
+        return loss * (float("nan") if trainer.state.update == 1 else 1.0), sums
+    trainer.learner._loss = poisoned
+def full_weights():
+    return {name: value.clone() for name, value in full_state_dict(trainer.optimizer.policy).items()}
+states = [full_weights()]
+for _ in trainer.run():
+    states.append(full_weights())
+if trainer.is_main:
+    sharded = any(hasattr(p, "full_tensor") for p in trainer.optimizer.policy.parameters())
+    torch.save({"states": states, "sharded": sharded, "skipped": trainer.optimizer.skipped}, sys.argv[2])
+trainer.close()
+torch.distributed.destroy_process_group()
+"""
+
+
+def launch(accelerate_config: str, arguments: list[str], *options: str) -> subprocess.CompletedProcess[str]:
+    """Run a Python program in two processes under Accelerate's launcher."""
+    path = asset(f"accelerate/{accelerate_config}.yaml")
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    # DeepSpeed compiles its extensions there. A process killed meanwhile would leave a lock for ever.
+    environment.setdefault("TORCH_EXTENSIONS_DIR", EXTENSIONS.name)
+    return subprocess.run(
+        [*command, "--num_processes", "2", "--main_process_port", "0", *options, *arguments],
+        env=environment,
+        text=True,
+        capture_output=True,
+        timeout=500,
+    )
+
+
+def child_folder(config: TrainingConfig) -> Path:
+    return config.out.with_name(config.out.name + "-child")
+
+
+def write_child(config: TrainingConfig) -> list[str]:
+    """Write the program `CHILD` and its run; return its path and its arguments."""
+    folder = child_folder(config)
+    folder.mkdir(exist_ok=True)
+    (folder / "child.py").write_text(CHILD)
+    (folder / "config.pickle").write_bytes(pickle.dumps(config))
+    return [str(folder / name) for name in ("child.py", "config.pickle", "result.pt")]
+
+
+def train_with_two(accelerate_config: str, config: TrainingConfig, *flags: str) -> dict[str, Any]:
+    """Run a training run in two processes, and return the weights before and after each record, and more."""
+    done = launch(accelerate_config, [*write_child(config), *flags])
+    assert done.returncode == 0, done.stderr[-4000:]
+    result: dict[str, Any] = torch.load(child_folder(config) / "result.pt")
+    return result
+
+
+def train_with_one(config: TrainingConfig, *, resume: bool = False) -> Trainer:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    trainer = Trainer(config, resume=resume)
+    for _ in trainer.run():
+        pass
+    torch.set_num_threads(threads)
+    return trainer
+
+
+def written_metrics(config: TrainingConfig) -> list[dict[str, float]]:
+    """Return the metrics in the run's folder, without times."""
+    lines = (config.out / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if "second" not in k} for line in lines]
+
+
+def assert_metrics_close(found: TrainingConfig, expected: TrainingConfig) -> None:
+    for ours, theirs in zip(written_metrics(found), written_metrics(expected), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-4)
+
+
+def assert_weights_close(found: dict[str, Any], expected: dict[str, Any], tolerance: float = 1e-4) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.allclose(found[name], value, rtol=0, atol=tolerance), name
+
+
+@pytest.mark.parametrize("accelerate_config", ["ddp", "fsdp2"])
+def test_two_processes_reach_the_weights_of_one(accelerate_config: str, run_of: Make, tmp_path: Path) -> None:
+    one = run_of("grpo", CHANGES, out=tmp_path / "one", **OPTIONS)
+    two = dataclasses.replace(one, out=tmp_path / "two")
+    expected = full_state_dict(train_with_one(one).optimizer.policy)
+    result = train_with_two(accelerate_config, two)
+    assert result["sharded"] == (accelerate_config == "fsdp2")
+    assert_weights_close(result["states"][-1], expected)
+    assert_metrics_close(two, one)
+
+
+def test_two_processes_under_the_launcher_of_torch_reach_the_weights_of_one(run_of: Make, tmp_path: Path) -> None:
+    changes = {"optimization.updates": 3}
+    options = {**OPTIONS, "hardware": HardwareConfig(device="cpu", microbatch_tokens=2000)}
+    one = run_of("ppo", changes, out=tmp_path / "one", **options)
+    two = dataclasses.replace(one, out=tmp_path / "two")
+    expected = full_state_dict(train_with_one(one).optimizer.policy)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    subprocess.run([*launcher, *write_child(two)], check=True, timeout=200, env=environment)
+    result = torch.load(child_folder(two) / "result.pt")
+    assert_weights_close(result["states"][-1], expected, 1e-5)
+    assert_metrics_close(two, one)
+
+
+@pytest.mark.parametrize("accelerate_config", ["fsdp2", ZERO])
+def test_two_processes_with_a_critic_resume_as_two_or_as_one(
+    accelerate_config: str, run_of: Make, tmp_path: Path
+) -> None:
+    one = run_of("ppo", CHANGES, out=tmp_path / "one", **OPTIONS)
+    expected = full_state_dict(train_with_one(one).optimizer.policy)
+    uninterrupted = dataclasses.replace(one, out=tmp_path / "uninterrupted")
+    final = train_with_two(accelerate_config, uninterrupted)["states"][-1]
+    assert_weights_close(final, expected)
+    assert_metrics_close(uninterrupted, one)
+
+    train_with_two(
+        accelerate_config, run_of("ppo", {**CHANGES, "optimization.updates": 2}, out=tmp_path / "two", **OPTIONS)
+    )
+    shutil.copytree(tmp_path / "two", tmp_path / "copy")
+    resumed_by_two = dataclasses.replace(one, out=tmp_path / "two")
+    weights = train_with_two(accelerate_config, resumed_by_two, "resume")["states"][-1]
+    assert all(torch.equal(weights[name], value) for name, value in final.items())
+    assert written_metrics(resumed_by_two) == written_metrics(uninterrupted)
+    resumed_by_one = train_with_one(dataclasses.replace(one, out=tmp_path / "copy"), resume=True)
+    assert_weights_close(full_state_dict(resumed_by_one.optimizer.policy), expected)
+
+    from transformers import AutoModelForCausalLM
+
+    exported = AutoModelForCausalLM.from_pretrained(export_checkpoint(resumed_by_two.out, "last")).state_dict()
+    assert all(torch.equal(value, weights[f"model.{name}"]) for name, value in exported.items())
+
+
+@pytest.mark.parametrize("accelerate_config", ["fsdp2", ZERO])
+def test_nan_gradient_in_one_process_is_skipped_by_all(accelerate_config: str, run_of: Make) -> None:
+    changes = {**CHANGES, "optimization.episodes_per_step": 12}
+    options = {**OPTIONS, "validation": ValidationConfig(every=0)}
+    result = train_with_two(accelerate_config, run_of("ppo", changes, **options), "poison")
+    states = result["states"]
+    changed = [any(not torch.equal(a[n], b[n]) for n in a) for a, b in itertools.pairwise(states)]
+    assert changed == [True, False, True] and result["skipped"] == 1
+    assert all(value.isfinite().all() for value in states[-1].values())
+
+
+def test_sharded_adapters_reach_the_weights_of_one_process(run_of: Make, tmp_path: Path) -> None:
+    """With LoRA the reference is the model without its adapters; the exported model has them merged."""
+    options = {**OPTIONS, "hardware": HardwareConfig(microbatch_tokens=2000, lora=LoraConfig(rank=4, alpha=8))}
+    one = run_of("grpo", {**CHANGES, "optimization.lr": 1e-2}, out=tmp_path / "one", **options)
+    two = dataclasses.replace(one, out=tmp_path / "two")
+    for config in (one, two):
+        claim_run_folder(config, resume=False)
+    expected = full_state_dict(train_with_one(one).optimizer.policy)
+    assert_weights_close(train_with_two("fsdp2", two)["states"][-1], expected)
+    from transformers import AutoModelForCausalLM
+
+    exported_by_one, exported_by_two = (
+        dict(AutoModelForCausalLM.from_pretrained(export_checkpoint(config.out, "last")).state_dict())
+        for config in (one, two)
+    )
+    assert_weights_close(exported_by_two, exported_by_one)
+
+
+def test_train_command_under_the_launcher_prints_once(warm_model: Path, tmp_path: Path) -> None:
+    command = ["-m", "arboretum.cli", "train", "dr_grpo", "--env", "TextFrozenLake-v0", "--model", str(warm_model)]
+    settings = ["sampler.prompts=2", "sampler.rollouts=2", "sampler.reply_tokens=8", "sampler.max_turns=2"]
+    settings += ["optimization.updates=1", "optimization.episodes_per_step=4"]
+    options = [part for setting in settings for part in ("--set", setting)]
+    done = launch("fsdp2", [*command, "--out", str(tmp_path / "run"), *options])
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.count("Model:") == 1
+    assert (tmp_path / "run" / "model" / "model.safetensors").exists()
+
+
+def test_unsupported_configuration_of_accelerate_is_rejected(run_of: Make) -> None:
+    config = run_of("dr_grpo", CHANGES, **OPTIONS)
+    done = launch("fsdp2", write_child(config), "--fsdp_version", "1")
+    assert done.returncode != 0 and "ConfigurationError" in done.stderr and "set fsdp_version: 2" in done.stderr

@@ -1,0 +1,161 @@
+"""The training loop end to end, with a real (tiny) model in a real environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arboretum.envs.errors import ConfigurationError
+from arboretum.envs.frozenlake.env import FrozenLake
+from arboretum.trainers.algorithms.recipes import RECIPES
+
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
+pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum[lm]'")
+
+from arboretum.agents.engines.transformers import TransformersEngine
+from arboretum.trainers.checkpoints.export import export_checkpoint
+from arboretum.trainers.checkpoints.run_folder import claim_run_folder
+from arboretum.trainers.config.run import TrainingConfig
+from arboretum.trainers.config.settings import DialogueConfig, EnvConfig, HardwareConfig, ValidationConfig
+from arboretum.trainers.trainer import Trainer
+
+pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("one_thread")]
+
+Make = Callable[..., TrainingConfig]
+
+
+def weights(trainer: Trainer) -> dict[str, Any]:
+    return {name: value.clone() for name, value in trainer.optimizer.policy.state_dict().items()}
+
+
+def equal(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def finish(trainer: Trainer) -> Trainer:
+    for _ in trainer.run():
+        pass
+    return trainer
+
+
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_every_recipe_trains_end_to_end(name: str, run_of: Make) -> None:
+    changes: dict[str, object] = {"sampler.prompts": 4, "optimization.episodes_per_step": 4}
+    if name == "dapo":
+        changes["selector.max_batches"] = 3
+    config = run_of(name, changes)
+    config.check()
+    claim_run_folder(config, resume=False)
+    trainer = Trainer(config)
+    before = weights(trainer)
+    finish(trainer)
+    lines = [json.loads(line) for line in (config.out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["update"] for line in lines] == [0, 1, 2]
+    assert "validation/success" in lines[0] and "validation/success" in lines[2]
+    trained = [line for line in lines[1:] if line["groups_kept"] > 0]
+    assert trained, "no update found a group to train on"
+    for line in trained:
+        assert line["grad_norm"] > 0 and line["entropy"] > 0 and line["steps_skipped"] == 0
+        assert line["mismatch_abs_max"] < 1e-4 and line["mismatch_ratio_max"] == pytest.approx(1, abs=1e-4)
+        assert ("kl" in line) == RECIPES[name].needs_reference
+        assert ("value_loss" in line) == (RECIPES[name].critic is not None)
+    after = weights(trainer)
+    assert not equal(before, after) and all(value.isfinite().all() for value in after.values())
+    folder = export_checkpoint(config.out)
+    engine = TransformersEngine(folder, device="cpu")
+    engine.close()
+    trainer.close()
+
+
+@pytest.mark.parametrize("name", ["grpo", "ppo", "gigpo"])
+def test_easy_environment_is_solved_in_seconds(name: str, run_of: Make) -> None:
+    """One small map, two steps to the goal, no slipping: success must rise to near certainty."""
+    config = run_of(
+        name,
+        {
+            "sampler.prompts": 4,
+            "sampler.rollouts": 8,
+            "optimization.updates": 9,
+            "optimization.lr": 5e-4,
+            "optimization.episodes_per_step": 32,
+        },
+        env=EnvConfig("TextFrozenLake-v0", {"map": ("SF", "FG"), "success_rate": 1.0}, None),
+        validation=ValidationConfig(every=0),
+    )
+    history = finish(Trainer(config)).history
+    first, last = history[0]["success"], np.mean([record["success"] for record in history[-2:]])
+    assert first < 0.75 and last > 0.9
+
+
+def test_bfloat16_sampling_and_training_agree_within_rounding(run_of: Make) -> None:
+    trainer = finish(Trainer(run_of("grpo", hardware=HardwareConfig(device="cpu", precision="bfloat16"))))
+    assert all(value.dtype == torch.float32 for value in weights(trainer).values())
+    assert trainer.history[1]["mismatch_abs"] < 0.05  # bfloat16's own rounding
+
+
+# ---------------------------------------------------------------------- validation
+
+
+def test_best_checkpoint_is_kept_beside_the_last(run_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = run_of("dr_grpo", {"optimization.updates": 4}, validation=ValidationConfig(every=1, tasks=4))
+    trainer = Trainer(config)
+    validate = trainer.sampler.validate
+    scores = iter([0.0, 0.25, 0.75, 0.5, 0.75])
+
+    def scripted(*arguments: Any) -> Any:
+        result = validate(*arguments)
+        return dataclasses.replace(result, success=result.success._replace(value=next(scores)))
+
+    monkeypatch.setattr(trainer.sampler, "validate", scripted)
+    finish(trainer)
+    best, last = trainer.checkpoints.best, trainer.checkpoints.last
+    assert best is not None and best.name == "update-000002"
+    assert last is not None and last.name == "update-000004"
+    assert sorted(path.name for path in best.parent.glob("update-*")) == [best.name, last.name]
+
+
+def test_validation_whose_episodes_all_fail_has_no_score(run_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment fails in every held-out episode of the first validation, and works afterwards."""
+    trainer = Trainer(run_of("dr_grpo", validation=ValidationConfig(every=1, tasks=4)))
+    working = FrozenLake.step
+
+    def fail(self: Any, action: str) -> Any:
+        raise RuntimeError("the ice machine is out of order")
+
+    monkeypatch.setattr(FrozenLake, "step", fail)
+    records = trainer.run()
+    first = next(records)
+    monkeypatch.setattr(FrozenLake, "step", working)
+    assert first.metrics["validation/failed"] == 4 and "validation/success" not in first.metrics
+    assert any("no score" in note for note in first.notes)
+    rest = list(records)
+    assert all("validation/success" in record.metrics for record in rest)
+    assert trainer.checkpoints.index.score == max(record.metrics["validation/success"] for record in rest)
+    assert "NaN" not in (trainer.config.out / "metrics.jsonl").read_text()
+
+
+# ---------------------------------------------------------------------- models that do not fit the run
+
+
+def test_prompt_longer_than_context_is_rejected(run_of: Make) -> None:
+    with pytest.raises(ConfigurationError, match="do not fit into the model's context of 4096"):
+        Trainer(run_of("dr_grpo", {"sampler.reply_tokens": 4096}))
+
+
+def test_prompt_longer_than_context_is_rejected_before_loading_weights(run_of: Make, tmp_path: Path) -> None:
+    """The folder of the model lacks the weights, which would be an error of its own."""
+    bare = tmp_path / "bare"
+    shutil.copytree(run_of("dr_grpo").model, bare, ignore=shutil.ignore_patterns("*.safetensors"))
+    with pytest.raises(ConfigurationError, match="do not fit into the model's context"):
+        Trainer(run_of("dr_grpo", {"sampler.reply_tokens": 4096}, model=str(bare)))
+    with pytest.raises(ConfigurationError, match="cannot load the model"):
+        Trainer(run_of("dr_grpo", model=str(bare)))
+    with pytest.raises(ConfigurationError, match="template"):
+        Trainer(run_of("dr_grpo", model=str(bare), dialogue=DialogueConfig("no_think", {}, "llama9")))
