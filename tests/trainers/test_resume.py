@@ -139,7 +139,7 @@ def test_setting_that_cannot_change_is_refused_by_name(
     start(config)
     before = (tmp_path / "run.json").read_bytes()
     error = error_of(f"train --resume {tmp_path} {options}", capsys)
-    assert f"{tmp_path}: was started with {message}" in error and "choose another --out" in error
+    assert f"{tmp_path}: was started with {message}" in error and "start a new run in another --out" in error
     assert (tmp_path / "run.json").read_bytes() == before
 
 

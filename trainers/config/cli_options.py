@@ -41,8 +41,8 @@ class Options:
             with the package. Required for a new run.
         out: Folder of the run; the trained model is written to its subfolder model/. None makes a name of
             algorithm, environment and seed below runs/.
-        resume: Folder of a run to continue from its last checkpoint, with the settings stored there. Options given
-            beside it override stored ones, where a run in progress allows it.
+        resume: Folder of a run to continue from its last checkpoint, with the settings stored there. Options
+            beside it that differ from their defaults override stored settings, where a run in progress allows it.
         split: Task split to train on.
         tasks: Train on the first so many tasks of the split. None uses all of them.
         seed: Seed of task order, episodes and optimizer batches.
@@ -113,7 +113,7 @@ class Options:
         }
         if stored is not None:
             defaults = type(self)()
-            settings["env"] = merge(stored.env, settings["env"], EnvConfig(env, split=defaults.split))
+            settings["env"] = merge(stored.env, settings["env"], EnvConfig(stored.env.id, split=defaults.split))
             settings["dialogue"] = merge(stored.dialogue, settings["dialogue"], DialogueConfig())
             for name in ("seed", "checkpoint_every"):
                 settings[name] = merge(getattr(stored, name), settings[name], getattr(defaults, name))
@@ -125,8 +125,11 @@ class Options:
             raise ConfigurationError(
                 "options such as --lora.rank have no effect without --lora; add it, or remove them."
             )
-        hardware = replace(self.hardware, lora=self.lora if self.use_lora else None)
-        return hardware if stored is None else merge(stored.hardware, hardware, HardwareConfig())
+        hardware = replace(self.hardware, lora=self.lora if has_lora else None)
+        if stored is None:
+            return hardware
+        default = HardwareConfig(lora=None if stored.hardware.lora is None else LoraConfig())
+        return merge(stored.hardware, hardware, default)
 
 
 @dataclass(frozen=True)

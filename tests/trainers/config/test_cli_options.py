@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -105,22 +101,3 @@ def test_missing_or_contradictory_option_is_reported_in_one_sentence(
     assert ended.value.code == 2 and error.startswith("arboretum: ") and message in error
     assert error.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("verb", ["train", "sft"])
-def test_help_fits_a_terminal_and_describes_each_option_once(verb: str) -> None:
-    """In a process of its own, because the width of the help depends on the terminal."""
-    env = {**os.environ, "COLUMNS": "80"}
-    command = [sys.executable, "-m", "arboretum.cli", verb, "--help"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    lines = done.stdout.splitlines()
-    assert max(map(len, lines)) <= 80
-    flags = re.findall(r"^│ (--[a-z][\w.-]*)", done.stdout, re.MULTILINE)
-    assert len(flags) == len(set(flags)) and {"--env-arg", "--lora.rank", "--microbatch-tokens"} <= set(flags)
-    text = " ".join(line.strip("│ ") for line in lines)
-    described = re.findall(
-        r"(?:^| )--[a-z][\w.-]*(?:, --no-[\w.-]+)?(?: \S+)? +(.*?)\((?:default|required|repeat)", text
-    )
-    assert len(described) == len(flags) and len(set(described)) == len(described) and all(described)
-    optional = [flag for flag in flags if flag not in ("--env", "--model")]
-    assert text.count("(default: ") + text.count("(repeatable)") == len(optional)

@@ -107,8 +107,8 @@ def reduce_metrics(parts: Iterable[Sums]) -> dict[str, float]:
 
     Returns:
         `clip_upper`, `clip_lower`, `clip_dual` (fractions of tokens whose gradient is clipped), `ratio`,
-        `ratio_max`, `approx_kl` (old policy to new, k3), `kl` (to the reference), `entropy`, `term/<name>` of every
-        further term, and `tokens`. If the sampler's log-probabilities are known, also `mismatch_kl`
+        `ratio_max`, `approx_kl` (old policy to new, k3), `kl` (to the reference), `entropy`, `term/<name>`
+        of every further term, and `tokens`. If the sampler's log-probabilities are known, also `mismatch_kl`
         (sampler to trainer before the update, k3), `mismatch_abs` (mean absolute difference of
         log-probabilities), `mismatch_abs_max`, `mismatch_ratio` (trainer over sampler; 1 if they agree),
         `mismatch_ratio_max` and `mismatch_weight` (factor on the surrogate).
