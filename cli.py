@@ -416,16 +416,16 @@ def study(name: Positional[str], /, out: Path | None = None, workers: int = 2) -
 
 
 @app.command
-def seed(out: Path = Path("runs/seed"), number: int = 0) -> int:
-    """Make the seed model anew, as the shipped one was made: an expert's pupil of 0.44 million parameters.
+def sapling(out: Path = Path("runs/sapling"), seed: int = 0) -> int:
+    """Pretrain the shipped model of 0.44 million parameters anew, on expert episodes of two environments.
 
     Args:
-        out: folder of the model.
-        number: seed of its first weights and of what it is shown; the shipped one has 0.
+        out: Folder of the model.
+        seed: Seed of the initial weights, the tasks and the episodes; 0 for the shipped model.
     """
-    from .trainers.sapling.command import grow
+    from .trainers.sapling.command import make_sapling
 
-    return grow(out, number, console=console)
+    return make_sapling(out, seed, console=console)
 
 
 def main(arguments: list[str] | None = None) -> None:
