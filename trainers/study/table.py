@@ -162,7 +162,7 @@ def render_table(study: Study, rows: Sequence[Row]) -> Table:
     """Return the table for a terminal of at least 80 columns."""
     table = Table(
         title=f"{study.name}: success on {study.tasks} held-out tasks per environment",
-        caption="95 % intervals in brackets; gain over the warm start in points, * significant at 5 %",
+        caption="95 % intervals in brackets\ngain over the warm start in points, * significant at 5 %",
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
