@@ -459,15 +459,15 @@ def study(
 
 @app.command
 def sapling(out: Path = Path("runs/sapling"), seed: int = 0) -> int:
-    """Make the sapling again: the small model that ships with the package.
+    """Pretrain the sapling again, the small model that ships with the package.
 
     Args:
         out: Folder of the model.
         seed: Seed of the initial weights and of the training data; the shipped model has 0.
     """
-    from .trainers.sapling.command import grow
+    from .trainers.sapling.command import make_sapling
 
-    return grow(out, seed, console=console)
+    return make_sapling(out, seed, console=console)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from importlib.util import find_spec
 
 from ...envs.errors import unknown_name
 from .row import Row
@@ -43,6 +42,4 @@ def measurements(
     if what not in known:
         raise unknown_name("benchmark", what, dict.fromkeys([*benches, *parts]))
     for module in known[what]:
-        if find_spec(module) is None:
-            continue
         yield from import_module(module).measure(peers=peers)

@@ -59,7 +59,7 @@ function draw() {
     $("moves").append(li);
   }
   if (t.reply !== t.moves.map(m => m.action).join("\n")) { $("reply").textContent = t.reply; $("reply").hidden = false; }
-  if (t.said !== undefined) { $("read").textContent = t.shown; $("wrote").textContent = t.said; $("tokens").hidden = false; }
+  if (t.sampled !== undefined) { $("read").textContent = t.prompt; $("wrote").textContent = t.sampled; $("tokens").hidden = false; }
 }
 function go(to) { const e = shown[+$("task").value]; if (e) { turn = Math.max(0, Math.min(e.turns.length, to)); draw(); } }
 $("entry").onchange = pickEntry; $("agent").onchange = pickAgent; $("outcome").onchange = pickOutcome; $("task").onchange = pickTask;

@@ -1,13 +1,17 @@
-"""What an update should cost in floating-point operations, and what devices can do at best."""
+"""Floating-point operations of an update, peak throughput of accelerators, and model FLOPs utilization (MFU)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-# Dense bfloat16 with float32 sums, from the makers' data sheets; the first that is part of a device's name counts.
-_PEAKS: tuple[tuple[str, float], ...] = (
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+# Dense bfloat16 with float32 accumulation, from the vendors' data sheets. The first entry whose key is part of the
+# device's name applies.
+_PEAK_FLOPS: tuple[tuple[str, float], ...] = (
     ("B200", 2250e12),
     ("H100 PCIe", 756e12),
     ("H100 NVL", 835e12),
@@ -27,23 +31,23 @@ _PEAKS: tuple[tuple[str, float], ...] = (
 
 
 def peak_flops(device: str) -> float | None:
-    """Operations a second that a device can do at best in bfloat16; None for one that is not in the table.
+    """Return the peak bfloat16 throughput of a device in operations per second; None for an unlisted device.
 
     Args:
-        device: its name as CUDA gives it, such as "NVIDIA H100 80GB HBM3".
+        device: Name of the device as CUDA reports it, such as "NVIDIA H100 80GB HBM3".
     """
-    return next((peak for part, peak in _PEAKS if part in device), None)
+    return next((peak for name, peak in _PEAK_FLOPS if name in device), None)
 
 
 @dataclass(frozen=True)
-class Cost:
-    """The sizes of a model that decide what a token costs.
+class ModelSize:
+    """Sizes of a model that determine its cost per token.
 
     Attributes:
-        body: weights that every token is multiplied with: all but embeddings, head, norms and biases.
-        head: weights that every scored token is multiplied with.
-        layers: number of them.
-        attention: width of the queries of all heads.
+        body: Number of weights in matrix products with every token: all except embeddings, head, norms and biases.
+        head: Number of weights in matrix products with every scored token.
+        layers: Number of layers.
+        attention: Total width of the queries of all heads.
     """
 
     body: int
@@ -52,8 +56,8 @@ class Cost:
     attention: int
 
     @classmethod
-    def of(cls, model: Any) -> Cost:
-        """The sizes of a Hugging Face causal language model whose layers all attend to everything before."""
+    def of(cls, model: PreTrainedModel) -> ModelSize:
+        """Return the sizes of a Hugging Face causal language model with full attention in every layer."""
         config = model.config.get_text_config(decoder=True)
         head = model.get_output_embeddings().weight
         outside = {id(head), id(model.get_input_embeddings().weight)}
@@ -61,21 +65,22 @@ class Cost:
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         return cls(body, head.numel(), config.num_hidden_layers, config.num_attention_heads * width)
 
-    def update(self, lengths: Sequence[int], scored: int) -> int:
-        """Operations of one forward and backward pass.
+    def update_flops(self, lengths: Sequence[int], scored: int) -> int:
+        """Return the floating-point operations of one forward and backward pass.
 
-        A weight costs 2 operations a token forward and 4 backward. Attention to the past costs a token at place t
-        in each layer 2·t·width for its scores and as much for its sum, and twice that backward. What is computed
-        beyond that (padding, activations computed again, other half of a causal square) is no useful work.
+        Per token, a weight takes 2 operations in the forward pass and 4 in the backward pass. In each layer,
+        attention of the token at position t takes 2·t·width operations for the scores, as many for the weighted
+        sum, and twice that in the backward pass. Padding, recomputed activations and the masked half of the
+        attention matrix do not count as useful work.
 
         Args:
-            lengths: tokens of each row, padding not.
-            scored: tokens that are learnt from, and so go through the head.
+            lengths: Number of tokens of each row, without padding.
+            scored: Number of tokens in the loss, which pass through the head.
         """
         linear = 6 * (self.body * sum(lengths) + self.head * scored)
         return linear + 3 * 4 * self.layers * self.attention * sum(n * (n + 1) // 2 for n in lengths)
 
 
 def mfu(flops: float, seconds: float, peak: float) -> float:
-    """Model FLOPs utilisation: the share of what the device could have done that was useful work."""
+    """Return the model FLOPs utilization: useful operations per second as a fraction of the peak."""
     return flops / seconds / peak

@@ -1,4 +1,4 @@
-"""Where the time of a training run goes, and how much of it goes neither into playing nor into learning."""
+"""Benchmark of the training loop: fractions of wall time in sampling, training and everything else."""
 
 from __future__ import annotations
 
@@ -16,53 +16,58 @@ from ..trainer import Trainer
 
 
 def measure(peers: bool = False, updates: int = 8) -> Iterator[Row]:
-    """Wall time of the training loop by phase: GRPO, 4 × 8 episodes of Sokoban, 0.36M parameters, one thread.
+    """Yield the fractions of wall time of GRPO with 4 × 8 episodes of Sokoban per update.
 
-    Validation and checkpoints every fourth update. A tiny model's phases are short, so what lies between them
-    weighs more here than anywhere else.
+    The model has 0.36 million parameters and runs in one thread; validation and checkpoints follow every fourth
+    update. The phases of a tiny model are short, so the overhead between them is overestimated.
+
+    Args:
+        peers: Unused; there is no original system.
+        updates: Number of updates.
     """
+    del peers
     import torch
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            shares, waited = run(Path(folder), updates, prompts=4)
+            shares, blocked = measure_phases(Path(folder), updates, prompts=4)
     finally:
         torch.set_num_threads(threads)
     beside = ", ".join(f"{name} {100 * share:.1f} %" for name, share in shares.items() if name != "rest")
-    idle = 100 * shares["rest"]
-    yield Row("loop: time in no phase", idle, "%", bar=5.0, higher_is_better=False, beside=beside)
-    playing = 100 * (shares["sample"] + shares["learn"])
-    yield Row("loop: time in sampling and learning", playing, "%")
-    if waited is not None:
-        yield Row("loop: time in which its thread waited", 100 * waited, "%", bar=5.0, higher_is_better=False)
+    overhead = 100 * shares["rest"]
+    yield Row("loop: time outside all phases", overhead, "%", bar=5.0, higher_is_better=False, beside=beside)
+    useful = 100 * (shares["sample"] + shares["learn"])
+    yield Row("loop: time in sampling and training", useful, "%")
+    if blocked is not None:
+        yield Row("loop: time its thread is blocked", 100 * blocked, "%", bar=5.0, higher_is_better=False)
 
 
-def attended() -> float | None:
-    """Seconds in which this thread has run, or stood in line for a processor that others had.
+def runnable_seconds() -> float | None:
+    """Return the seconds in which this thread was running or runnable; None if the kernel does not report them.
 
-    What wall time has passed beyond that it spent waiting: for a disk, for another thread, for nothing. None where
-    the kernel does not tell; Linux does.
+    A runnable thread waits for a processor that other threads occupy. In the rest of the wall time the thread is
+    blocked: it waits for a disk, for another thread or for a timer.
     """
     try:
-        ran, queued, _ = Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()
+        running, queued, _ = Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()
     except OSError:
         return None
-    return (int(ran) + int(queued)) / 1e9
+    return (int(running) + int(queued)) / 1e9
 
 
-def run(folder: Path, updates: int, prompts: int) -> tuple[dict[str, float], float | None]:
-    """Train, and see where the wall time from the loop's beginning to its end goes.
+def measure_phases(folder: Path, updates: int, prompts: int) -> tuple[dict[str, float], float | None]:
+    """Train a tiny model, and measure the fractions of the loop's wall time.
 
     Args:
-        folder: an empty one.
-        updates: of the run.
-        prompts: P; 8 episodes of each.
+        folder: Empty folder.
+        updates: Number of updates.
+        prompts: Prompts per update, with 8 episodes each.
 
     Returns:
-        Each phase's share, `rest` being all that the loop's own clocks do not explain; and the share in which the
-        thread waited, in whichever phase (see `attended`).
+        The fraction of each phase, where `rest` is the time that the loop's own metrics do not account for; and
+        the fraction in which the thread was blocked in any phase, None if it is unknown (see `runnable_seconds`).
     """
     recipe = RECIPES["grpo"].with_settings(
         {
@@ -75,7 +80,7 @@ def run(folder: Path, updates: int, prompts: int) -> tuple[dict[str, float], flo
             "optimization.episodes_per_step": 8,
         }
     )
-    training = Trainer(
+    trainer = Trainer(
         TrainingConfig(
             recipe,
             EnvConfig("TextSokoban-v0"),
@@ -87,19 +92,19 @@ def run(folder: Path, updates: int, prompts: int) -> tuple[dict[str, float], flo
             checkpoint_every=4,
         )
     )
-    start, before = time.perf_counter(), attended()
+    start, before = time.perf_counter(), runnable_seconds()
     try:
-        for _ in training.run():
+        for _ in trainer.run():
             pass
     finally:
-        training.close()
-    after = attended()
+        trainer.close()
+    after = runnable_seconds()
     total = time.perf_counter() - start
     shares = {
-        phase: sum(metrics.get(f"seconds/{phase}", 0.0) for metrics in training.history) / total
+        phase: sum(metrics.get(f"seconds/{phase}", 0.0) for metrics in trainer.history) / total
         for phase in ("sample", "learn", "validate", "checkpoint")
     }
-    # The last checkpoint is in no record.
-    shares["checkpoint"] += training.checkpoint_seconds / total
-    waited = None if before is None or after is None else 1.0 - (after - before) / total
-    return {**shares, "rest": 1.0 - sum(shares.values())}, waited
+    # A checkpoint is reported with the next update; the last one is in no record.
+    shares["checkpoint"] += trainer.checkpoint_seconds / total
+    blocked = None if before is None or after is None else 1.0 - (after - before) / total
+    return {**shares, "rest": 1.0 - sum(shares.values())}, blocked

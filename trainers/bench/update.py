@@ -1,4 +1,4 @@
-"""The update step beside TRL's GRPOTrainer: one model, one batch, each side in a process of its own."""
+"""Benchmark of the update step against TRL's GRPOTrainer: same model and batch, each system in its own process."""
 
 from __future__ import annotations
 
@@ -16,51 +16,58 @@ from typing import Any
 
 from ...envs.errors import ConfigurationError
 from ...eval.bench.row import Row
-from .workload import Workload, apart
+from .workload import Workload, relative_distance
 
 _MB = 2**20
 
 
 def measure(peers: bool = False, workload: Workload | None = None) -> Iterator[Row]:
-    """Tokens a CPU second of one thread in float32, and the memory that an update adds to the loaded state.
+    """Yield tokens per CPU second of one thread in float32, and the memory of an update.
 
-    Both learn once from the same episodes in one optimizer step, GRPO with a mean over all tokens and without a
-    reference policy. TRL takes micro-batches of eight sequences (of 4, 8 and 16 its fastest); ours may run as many
-    tokens at once as eight of the longest. Timed are `Learner.update` as a whole (see `update_ours.run`), and of
-    TRL its training steps with the optimizer's, but not its advantages and padding (see `update_trl.run`). The
-    gradients of both first steps are compared: both do the same work.
+    Both systems take one optimizer step on the same episodes: GRPO with a mean over all tokens and without a
+    reference policy. TRL uses micro-batches of eight sequences (its fastest of 4, 8 and 16); ours may hold as many
+    tokens as eight of the longest. Our time is that of `Learner.update` as a whole (see `update_ours.run`); TRL's
+    covers its training and optimizer steps, but not its advantages and padding (see `update_trl.run`). The
+    gradients of both first steps are compared to verify that both do the same work.
+
+    Args:
+        peers: Also measure TRL, where it is installed.
+        workload: Model and batch; None uses the default workload.
     """
     workload = workload or Workload()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         workload.write(folder)
         settings: dict[str, Any] = asdict(workload)
-        default = _side("update_ours", folder, {**settings, "same_budget": False})
+        default = _run_system("update_ours", folder, {**settings, "same_budget": False})
         yield Row("update step", _rate(default), "tokens/s", beside=f"memory {default['memory'] / _MB:,.0f} MB")
         if not peers or find_spec("trl") is None:
             return
-        ours = _side("update_ours", folder, settings)
-        theirs = _side("update_trl", folder, settings)
+        ours = _run_system("update_ours", folder, settings)
+        theirs = _run_system("update_trl", folder, settings)
         beside = f"TRL {_rate(theirs):,.0f} tokens/s"
-        yield Row("update step, to TRL's", _rate(ours) / _rate(theirs), "x", bar=1.2, beside=beside)
-        share = ours["memory"] / theirs["memory"]
+        yield Row("update step, speed relative to TRL", _rate(ours) / _rate(theirs), "x", bar=1.2, beside=beside)
+        memory = ours["memory"] / theirs["memory"]
         beside = f"TRL {theirs['memory'] / _MB:,.0f} MB"
-        yield Row("memory of it, to TRL's", share, "x", bar=1.0, higher_is_better=False, beside=beside)
-        distance = apart(folder / "ours.pt", folder / "trl.pt")
-        yield Row("gradient, distance to TRL's", 100 * distance, "%", bar=0.01, higher_is_better=False)
+        yield Row(
+            "update step, memory relative to TRL", memory, "x", bar=1.0, higher_is_better=False, beside=beside
+        )
+        distance = relative_distance(folder / "ours.pt", folder / "trl.pt")
+        yield Row("update step, gradient distance to TRL", 100 * distance, "%", bar=0.01, higher_is_better=False)
 
 
-def _rate(side: dict[str, Any]) -> float:
-    return float(side["tokens"] / statistics.median(side["seconds"]))
+def _rate(report: dict[str, Any]) -> float:
+    return float(report["tokens"] / statistics.median(report["seconds"]))
 
 
-def _side(module: str, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
+def _run_system(module: str, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """Run a module of this package in a process of its own, and return its report (see `Stopwatch.report`)."""
     package = __name__.rpartition(".")[0]
     command = [sys.executable, "-m", f"{package}.{module}", str(folder), json.dumps(settings)]
-    quiet = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **quiet})
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise ConfigurationError(f"the benchmark's process {module} failed: {last}")
-    report: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    variables = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "HF_HUB_OFFLINE": "1"}
+    process = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables})
+    if process.returncode:
+        reason = (process.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise ConfigurationError(f"the benchmark process {module} failed: {reason}")
+    report: dict[str, Any] = json.loads(process.stdout.strip().splitlines()[-1])
     return report

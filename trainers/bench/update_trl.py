@@ -1,4 +1,4 @@
-"""The other side of the training benchmark, TRL's GRPOTrainer: `python -m ….update_trl FOLDER SETTINGS`."""
+"""Update benchmark of TRL's GRPOTrainer: `python -m arboretum.trainers.bench.update_trl FOLDER SETTINGS`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,29 @@ from pathlib import Path
 from typing import Any
 
 from ...agents.episode import Episode
-from .workload import EPS, LR, Stopwatch, Workload, keep_gradient, read, tokens_of, whole_row
+from .workload import (
+    EPS,
+    LR,
+    Stopwatch,
+    Workload,
+    count_tokens,
+    episode_tokens,
+    read_episodes,
+    save_first_gradient,
+)
 
 
 def run(folder: Path, workload: Workload) -> str:
-    """Let TRL's own `train` learn from the episodes `updates` + 1 times.
+    """Make `updates` + 1 updates with TRL's `train`, and return the report of the stopwatch.
 
-    The episodes come in through its `rollout_func`, with `env_mask` for what the policy did not sample. Timed is
-    each optimizer step from its beginning to its end (forward, backward, its metrics, clipping, AdamW, scheduler)
-    without `_prepare_inputs`, in which TRL samples, scores, pads and gives advantages: so our side has more to do
-    in its time.
+    The trainer receives the episodes through its `rollout_func`, with `env_mask` for tokens that the policy did
+    not sample. The time of an optimizer step covers forward, backward, metrics, clipping, AdamW and scheduler, but
+    not `_prepare_inputs`, in which TRL samples, scores, pads and computes advantages. Our time therefore covers
+    more work than TRL's.
+
+    Args:
+        folder: Folder of the workload.
+        workload: Number of updates and of sequences per micro-batch.
     """
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     import torch
@@ -27,9 +40,9 @@ def run(folder: Path, workload: Workload) -> str:
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    assert EPS == 1e-4, "what TRL adds to the deviation of a group"
+    assert EPS == 1e-4, "TRL adds this constant to the standard deviation of a group"
     torch.set_num_threads(1)
-    episodes, groups = read(folder)
+    episodes, groups = read_episodes(folder)
     grouped: dict[Any, list[Episode]] = {}
     for episode, group in zip(episodes, groups, strict=True):
         grouped.setdefault(group, []).append(episode)
@@ -37,11 +50,11 @@ def run(folder: Path, workload: Workload) -> str:
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
 
     def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
-        left = {prompt: iter(group) for prompt, group in by_prompt.items()}
+        remaining = {prompt: iter(group) for prompt, group in by_prompt.items()}
         output: dict[str, Any] = {"prompt_ids": [], "completion_ids": [], "env_mask": [], "payoff": []}
         for prompt in prompts:
-            episode = next(left[prompt])
-            ids, sampled = whole_row(episode)
+            episode = next(remaining[prompt])
+            ids, sampled = episode_tokens(episode)
             begin = sampled.index(1)
             output["prompt_ids"].append(ids[:begin])
             output["completion_ids"].append(ids[begin:])
@@ -52,31 +65,31 @@ def run(folder: Path, workload: Workload) -> str:
     def reward(prompts: Any, completions: Any, payoff: list[float], **_: Any) -> list[float]:
         return payoff
 
-    class Measured(GRPOTrainer):  # type: ignore[misc]
-        """TRL's trainer, which notes how long it prepares inputs."""
+    class TimedTrainer(GRPOTrainer):  # type: ignore[misc]
+        """TRL's trainer with the CPU seconds of preparing inputs."""
 
-        preparing = 0.0
+        preparation_seconds = 0.0
 
         def _prepare_inputs(self, generation_batch: Any) -> Any:
             start = time.process_time()
             inputs = super()._prepare_inputs(generation_batch)
-            self.preparing += time.process_time() - start
+            self.preparation_seconds += time.process_time() - start
             return inputs
 
-    class Watched(TrainerCallback):  # type: ignore[misc]
-        """Starts and stops the stopwatch around every optimizer step."""
+    class StopwatchCallback(TrainerCallback):  # type: ignore[misc]
+        """Callback that times every optimizer step."""
 
         def on_step_begin(self, *_: Any, **__: Any) -> None:
-            self.timing = watch.update()
-            self.take_off = self.timing.__enter__()
-            trainer.preparing = 0.0
+            self.timing = stopwatch.update()
+            self.subtract = self.timing.__enter__()
+            trainer.preparation_seconds = 0.0
 
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            self.take_off(trainer.preparing)
+            self.subtract(trainer.preparation_seconds)
             self.timing.__exit__(None, None, None)
 
         def on_train_begin(self, *_: Any, optimizer: Any, **__: Any) -> None:
-            keep_gradient(getattr(optimizer, "optimizer", optimizer), folder / "trl.pt")
+            save_first_gradient(getattr(optimizer, "optimizer", optimizer), folder / "trl.pt")
 
     config = GRPOConfig(
         output_dir=str(folder / "trl"),
@@ -100,18 +113,18 @@ def run(folder: Path, workload: Workload) -> str:
         report_to="none",
         disable_tqdm=True,
     )
-    trainer = Measured(
+    trainer = TimedTrainer(
         model=AutoModelForCausalLM.from_pretrained(folder / "model", dtype="float32"),
         processing_class=tokenizer,
         reward_funcs=[reward],
         args=config,
         train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in by_prompt]),
         rollout_func=rollout,
-        callbacks=[Watched()],
+        callbacks=[StopwatchCallback()],
     )
-    watch = Stopwatch()
+    stopwatch = Stopwatch()
     trainer.train()
-    return watch.report(tokens_of(episodes))
+    return stopwatch.report(count_tokens(episodes))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How much of an accelerator an update uses: a 0.5B-parameter model in bfloat16, its weights random."""
+"""Benchmark of accelerator utilization: updates of a 0.5B-parameter model with random weights in bfloat16."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...eval.bench.row import Row
-from .flops import Cost, mfu, peak_flops
-from .update_ours import learner_of, recipe_of
-from .workload import Workload, read
+from .flops import ModelSize, mfu, peak_flops
+from .update_ours import make_learner, make_recipe
+from .workload import Workload, read_episodes
 
-QWEN2_HALF_BILLION = {
+QWEN2_0_5B = {
     "vocab_size": 151936,
     "hidden_size": 896,
     "intermediate_size": 4864,
@@ -23,19 +23,19 @@ QWEN2_HALF_BILLION = {
     "num_attention_heads": 14,
     "num_key_value_heads": 2,
 }
-"""The sizes of Qwen2.5-0.5B."""
+"""Arguments of a Qwen2Config with the size of Qwen2.5-0.5B."""
 
 
 @dataclass(frozen=True)
-class Used:
-    """One measurement.
+class Utilization:
+    """Measurement of an update.
 
     Attributes:
-        flops: useful operations of an update.
-        tokens: run through the model in an update, padding not counted.
-        seconds: of an update.
-        device: name of the accelerator, or "cpu".
-        parameters: of the model.
+        flops: Useful floating-point operations of an update.
+        tokens: Tokens that pass through the model in an update, without padding.
+        seconds: Median wall time of an update.
+        device: Name of the accelerator, or "cpu".
+        parameters: Number of parameters of the model.
     """
 
     flops: int
@@ -46,33 +46,38 @@ class Used:
 
 
 def measure(peers: bool = False) -> Iterator[Row]:
-    """MFU of `Learner.update` (see `flops.Cost.update` for what counts as useful); nothing without CUDA."""
+    """Yield the model FLOPs utilization of `Learner.update` (see `ModelSize.update_flops`); nothing without CUDA.
+
+    Args:
+        peers: Unused; there is no original system.
+    """
+    del peers
     import torch
 
     if not torch.cuda.is_available():
         return
-    used = run(Workload(prompts=16), QWEN2_HALF_BILLION, None, "bfloat16", 32768)
-    peak = peak_flops(used.device)
-    rate = f"{used.tokens / used.seconds:,.0f} tokens/s on {used.device}"
-    what = f"update, {used.parameters / 1e9:.2f}B parameters in bf16"
+    update = measure_utilization(Workload(prompts=16), QWEN2_0_5B, None, "bfloat16", 32768)
+    peak = peak_flops(update.device)
+    rate = f"{update.tokens / update.seconds:,.0f} tokens/s on {update.device}"
+    what = f"update, {update.parameters / 1e9:.2f}B parameters in bf16"
     if peak is None:
-        yield Row(
-            f"{what}: useful work", used.flops / used.seconds / 1e12, "TFLOP/s", beside=f"{rate}, peak unknown"
-        )
+        throughput = update.flops / update.seconds / 1e12
+        yield Row(f"{what}: useful work", throughput, "TFLOP/s", beside=f"{rate}, peak unknown")
     else:
-        share = 100 * mfu(used.flops, used.seconds, peak)
+        share = 100 * mfu(update.flops, update.seconds, peak)
         yield Row(f"{what}: MFU", share, "%", beside=f"{rate}, peak {peak / 1e12:.0f} TFLOP/s")
 
 
-def run(
+def measure_utilization(
     workload: Workload, sizes: dict[str, int], device: str | None, precision: str, microbatch_tokens: int
-) -> Used:
-    """Learn from a batch of real episodes with a random model of these sizes.
+) -> Utilization:
+    """Measure updates of a random model on a batch of real episodes.
 
     Args:
-        workload: the batch; its tokens are those of a small tokenizer, which every vocabulary here has room for.
-        sizes: of a Qwen2Config.
-        device, precision, microbatch_tokens: see `Hardware`.
+        workload: Batch of episodes; their token ids come from a small tokenizer, whose vocabulary must not be
+            larger than the model's.
+        sizes: Arguments of a Qwen2Config.
+        device, precision, microbatch_tokens: See `HardwareConfig`.
     """
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -82,17 +87,17 @@ def run(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         workload.write(folder)
-        episodes, groups = read(folder)
+        episodes, groups = read_episodes(folder)
         config = Qwen2Config(**sizes, max_position_embeddings=32768, tie_word_embeddings=True)
-        config_of_tokens = json.loads((folder / "model" / "config.json").read_text(encoding="utf-8"))
-        assert config.vocab_size >= config_of_tokens["vocab_size"]
+        tiny_config = json.loads((folder / "model" / "config.json").read_text(encoding="utf-8"))
+        assert config.vocab_size >= tiny_config["vocab_size"]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             model = Qwen2ForCausalLM(config)
         model.save_pretrained(folder / "model")
-        learner = learner_of(folder, recipe_of(workload.updates + 1), device, precision, microbatch_tokens)
+        learner = make_learner(folder, make_recipe(workload.updates + 1), device, precision, microbatch_tokens)
     rollouts = from_episodes(episodes, groups)
-    # What follows the last sampled token is not run through the model.
+    # Tokens after the last sampled one do not pass through the model.
     lengths = [
         int(rollouts.action_position[rollouts.action_row == row].max()) for row in range(len(rollouts.rows))
     ]
@@ -104,8 +109,8 @@ def run(
         if on_gpu:
             torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
-    return Used(
-        flops=Cost.of(model).update(lengths, rollouts.actions),
+    return Utilization(
+        flops=ModelSize.of(model).update_flops(lengths, rollouts.actions),
         tokens=sum(lengths),
         seconds=statistics.median(times[1:]),
         device=torch.cuda.get_device_name() if on_gpu else "cpu",

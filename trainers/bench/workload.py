@@ -1,8 +1,8 @@
-"""What the two sides of the training benchmark learn from: one model, and one batch of real episodes, in a folder.
+"""Workload of the update benchmarks: a model and a batch of real episodes, in a folder that every process reads.
 
-The episodes are those of the world's own expert at a noise that makes half of them fail, in the tokens that the
-model would have seen and sampled, in groups that share a start. So lengths, turns and returns are ragged as they
-are in training, and no model has to be taught first.
+The episodes are those of the environment's expert, with a noise at which half of them fail, tokenized as the model
+would have sampled them, in groups with a common start. Lengths, turns and returns therefore vary as they do in
+training, and no model has to be trained first.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...agents.dialogue import make_dialogue
 from ...agents.episode import Episode
 from ...agents.play import play
+from ...envs.files import read_jsonl
 from ...eval.bench.tiny import make_tiny_model
 from ...eval.suite import Entry
 from ..config.settings import ExpertConfig
@@ -26,21 +27,26 @@ from ..sampling.demonstrations import Demonstrator, ScriptedEngine
 from ..sampling.rollout_plan import plan_chains
 from ..sampling.tasks import draw_tasks
 
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
 LR = 1e-4
 EPS = 1e-4
-"""Added to the deviation of a group's returns: TRL's constant, which it does not let one change."""
+"""Added to the standard deviation of a group's returns: TRL's constant, which is not configurable."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """How large the batch is.
+    """Sizes of the batch and of the model.
 
     Attributes:
-        prompts, rollouts: groups, and episodes in each.
-        sequences: in one micro-batch; TRL's per_device_train_batch_size.
-        updates: rollout_metrics ones, after one that is not.
-        hidden, layers: of the model; 128 and 2 make 0.36M parameters.
-        env: where the episodes are played, by RAGEN's protocol: five turns, five actions a turn, ten in all.
+        prompts: Number of groups.
+        rollouts: Episodes per group.
+        sequences: Sequences per micro-batch; TRL's per_device_train_batch_size.
+        updates: Number of timed updates, after one that is not timed.
+        hidden: Hidden size of the model.
+        layers: Layers of the model; with the default hidden size it has 0.36 million parameters.
+        env: Id of the environment. An episode has at most five turns, two actions per turn and ten actions.
     """
 
     prompts: int = 8
@@ -52,7 +58,7 @@ class Workload:
     env: str = "TextSokoban-v0"
 
     def write(self, folder: Path) -> None:
-        """Put the model and the episodes into `folder`."""
+        """Write the model and the episodes into a folder."""
         from ...agents.engines.local.load import load_tokenizer
 
         tokenizer = load_tokenizer(make_tiny_model(folder / "model", hidden=self.hidden, layers=self.layers))
@@ -68,87 +74,99 @@ class Workload:
                 file.write(json.dumps({"group": key, "episode": episode.to_dict()}) + "\n")
 
 
-def read(folder: Path) -> tuple[list[Episode], list[tuple[int, int]]]:
-    """The episodes of a folder and their groups."""
-    with (folder / "episodes.jsonl").open(encoding="utf-8") as file:
-        records = [json.loads(line) for line in file]
+def read_episodes(folder: Path) -> tuple[list[Episode], list[tuple[int, int]]]:
+    """Return the episodes in a folder, and the group of each."""
+    records = read_jsonl(folder / "episodes.jsonl")
     return [Episode.from_dict(record["episode"]) for record in records], [tuple(r["group"]) for r in records]
 
 
-def whole_row(episode: Episode) -> tuple[list[int], list[int]]:
-    """The tokens of an episode whose conversation only ever grew, and 1 for those that the policy sampled."""
+def episode_tokens(episode: Episode) -> tuple[list[int], list[int]]:
+    """Return the tokens of an episode whose turns form one sequence, and its loss mask (1 for sampled tokens)."""
     ids = [token for turn in episode.turns for token in turn.token_ids or ()]
     return ids, [mark for turn in episode.turns for mark in turn.loss_mask or ()]
 
 
 class Stopwatch:
-    """CPU seconds of each rollout_metrics update, and the memory above that of its beginning.
+    """CPU time of every update, and peak memory relative to the resident memory at construction.
 
     Attributes:
-        seconds: of each update.
+        seconds: CPU seconds of each update so far.
     """
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
-        self._before = _resident()
-        _forget_peak()
+        self._initial_memory = _resident_memory()
+        _reset_peak_memory()
 
     @contextmanager
     def update(self) -> Iterator[Callable[[float], None]]:
-        """Around one update; what it gives takes seconds off that were another's."""
+        """Time one update; the context's value is a function that subtracts seconds from the measurement."""
         start = time.process_time()
-        off: list[float] = []
-        yield off.append
-        self.seconds.append(time.process_time() - start - math.fsum(off))
+        subtracted: list[float] = []
+        yield subtracted.append
+        self.seconds.append(time.process_time() - start - math.fsum(subtracted))
 
     def report(self, tokens: int, **more: Any) -> str:
-        """What one side tells the other process, as JSON."""
-        return json.dumps(
-            {"seconds": self.seconds[1:], "memory": _peak() - self._before, "tokens": tokens, **more}
-        )
+        """Return the measurements as JSON.
+
+        Args:
+            tokens: Tokens per update.
+            more: Further entries.
+
+        Returns:
+            An object with `seconds` of every update except the first, `memory` in bytes, `tokens`, and `more`.
+        """
+        memory = _peak_memory() - self._initial_memory
+        return json.dumps({"seconds": self.seconds[1:], "memory": memory, "tokens": tokens, **more})
 
 
-def _status(field: str) -> int:
+def _process_status(field: str) -> int:
+    """Return a field of `/proc/self/status` in bytes."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith(field):
             return int(line.split()[1]) * 1024
     raise OSError(f"/proc/self/status has no {field}")
 
 
-def _resident() -> int:
-    return _status("VmRSS:")
+def _resident_memory() -> int:
+    return _process_status("VmRSS:")
 
 
-def _peak() -> int:
-    return _status("VmHWM:")
+def _peak_memory() -> int:
+    return _process_status("VmHWM:")
 
 
-def _forget_peak() -> None:
-    """Let the kernel count the peak from now on; loading a model may have needed more than learning does."""
+def _reset_peak_memory() -> None:
+    """Reset the kernel's record of peak memory: loading the model may have taken more than an update does."""
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
-def keep_gradient(optimizer: Any, path: Path) -> None:
-    """Write the gradient of the first step, as the optimizer gets it, to `path`: one vector."""
+def save_first_gradient(optimizer: Optimizer, path: Path) -> None:
+    """Register a hook that saves the gradient of the next optimizer step as one vector, sorted by value.
+
+    Args:
+        optimizer: Optimizer of torch.
+        path: File to write.
+    """
     import torch
 
-    def write(optimizer: Any, *_: Any) -> None:
+    def save(optimizer: Optimizer, *_: Any) -> None:
         handle.remove()
         parts = [p.grad.flatten() for group in optimizer.param_groups for p in group["params"]]
-        # The two sides order parameters differently; the sorted values are the same for the same gradient.
+        # The two systems order parameters differently; sorting makes equal gradients comparable.
         torch.save(torch.cat(parts).sort().values, path)
 
-    handle = optimizer.register_step_pre_hook(write)
+    handle = optimizer.register_step_pre_hook(save)
 
 
-def apart(one: Path, other: Path) -> float:
-    """How far two gradients of `keep_gradient` are apart, to the length of one."""
+def relative_distance(one: Path, other: Path) -> float:
+    """Return the distance of two gradients of `save_first_gradient`, relative to the norm of the first."""
     import torch
 
     first, second = (torch.load(path, weights_only=True) for path in (one, other))
     return float((first - second).norm() / first.norm())
 
 
-def tokens_of(episodes: Sequence[Episode]) -> int:
-    """Tokens of all rows, prompts included, padding not."""
-    return sum(len(whole_row(episode)[0]) for episode in episodes)
+def count_tokens(episodes: Sequence[Episode]) -> int:
+    """Return the number of tokens of all episodes, prompts included, padding excluded."""
+    return sum(len(episode_tokens(episode)[0]) for episode in episodes)

@@ -1,4 +1,4 @@
-"""The curves of a training report: which metrics, and where their points lie. Geometry only; the page draws."""
+"""Charts of a training report: selection of metrics and geometry. The page's template draws them."""
 
 from __future__ import annotations
 
@@ -10,105 +10,111 @@ from typing import Any
 from .terminal_plot import round_step
 
 WIDTH, HEIGHT = 360, 190
+"""Size of a chart in SVG units."""
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 24
-"""Of the plot within its picture."""
+"""Margins between the chart's edges and its plot area."""
 
 
 def _percent(value: float) -> str:
     return f"{100 * value:.3g} %"
 
 
-def _plain(value: float) -> str:
+def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 @dataclass(frozen=True)
 class Chart:
-    """One picture.
+    """Chart of one or several metrics over the updates.
 
     Attributes:
-        title: above it.
-        about: what is shown, in a sentence.
-        metrics: metric -> name of its curve.
-        form: writes a number.
-        band: metrics of the lower and upper bound of an interval, and the metric that it belongs to.
-        top: the axis reaches at least this high; None for no bound.
+        title: Title above the chart.
+        about: Description in one sentence.
+        metrics: Labels of the curves, by metric.
+        format_value: Formats values for tick labels and tooltips.
+        band: Metrics of the lower and upper bound of an interval, and the metric whose curve it belongs to; None
+            for no interval.
+        y_max: Value that the y-axis includes in any case; None for no such value.
     """
 
     title: str
     about: str
     metrics: Mapping[str, str]
-    form: Callable[[float], str] = _plain
+    format_value: Callable[[float], str] = _number
     band: tuple[str, str, str] | None = None
-    top: float | None = None
+    y_max: float | None = None
 
 
 CHARTS = (
     Chart(
         "Success",
-        "Share of episodes that solve their task; the band is the 95 % interval.",
-        {"success": "in training", "validation/success": "held out"},
+        "Fraction of episodes that solve their task; the band is the 95 % confidence interval.",
+        {"success": "training", "validation/success": "held out"},
         _percent,
         ("validation/low", "validation/high", "validation/success"),
         1.0,
     ),
-    Chart("Return", "Mean undiscounted return.", {"return": "in training", "validation/return": "held out"}),
     Chart(
-        "Spread within groups",
-        "Standard deviation of the returns of one start, mean over starts. Without it nothing can be learnt.",
-        {"group_return_std": "deviation"},
+        "Return",
+        "Mean undiscounted return per episode.",
+        {"return": "training", "validation/return": "held out"},
+    ),
+    Chart(
+        "Return deviation within groups",
+        "Standard deviation of the returns within a group, mean over groups. At zero there is no learning signal.",
+        {"group_return_std": "standard deviation"},
     ),
     Chart(
         "Silent groups",
-        "Share of groups whose returns are all equal, and of those that were learnt from.",
-        {"silent_groups": "silent", "groups_kept": "learnt from"},
+        "Fraction of groups whose returns are all equal, and fraction of groups selected for the update.",
+        {"silent_groups": "silent", "groups_kept": "selected"},
         _percent,
-        top=1.0,
+        y_max=1.0,
     ),
-    Chart("Entropy", "Of the policy, a token, in nats.", {"entropy": "entropy"}),
+    Chart("Entropy", "Mean entropy of the policy per token, in nats.", {"entropy": "entropy"}),
     Chart(
         "KL divergence",
-        "From the policy that sampled (of the steps), and from the reference.",
-        {"approx_kl": "of the steps", "kl": "to the reference"},
+        "Divergence of the policy from the one that sampled, and from the reference policy.",
+        {"approx_kl": "sampling policy", "kl": "reference policy"},
     ),
     Chart(
         "Clipped tokens",
-        "Share of tokens whose gradient was clipped away.",
+        "Fraction of tokens whose gradient is clipped to zero.",
         {"clip_upper": "upper", "clip_lower": "lower", "clip_dual": "dual"},
         _percent,
     ),
     Chart(
         "Gradient norm",
-        "Before clipping; mean and largest of an update's steps.",
-        {"grad_norm": "mean", "grad_norm_max": "largest", "critic_grad_norm": "critic"},
+        "Norm before clipping; mean and maximum over the optimizer steps of an update.",
+        {"grad_norm": "mean", "grad_norm_max": "maximum", "critic_grad_norm": "critic"},
     ),
-    Chart("Learning rate", "Of the policy.", {"lr": "learning rate"}),
-    Chart("Value loss", "Of the critic.", {"value_loss": "loss"}),
-    Chart("Reply length", "Tokens a turn.", {"reply_tokens": "tokens"}),
-    Chart("Turns", "An episode.", {"turns": "turns"}),
+    Chart("Learning rate", "Learning rate of the policy.", {"lr": "learning rate"}),
+    Chart("Value loss", "Loss of the critic.", {"value_loss": "loss"}),
+    Chart("Reply length", "Sampled tokens per turn.", {"reply_tokens": "tokens"}),
+    Chart("Turns", "Turns per episode.", {"turns": "turns"}),
     Chart(
         "Valid turns",
-        "Share of turns that kept to the format and held only actions that the world took.",
+        "Fraction of turns in the required format with only legal actions.",
         {"valid_turns": "valid"},
         _percent,
-        top=1.0,
+        y_max=1.0,
     ),
     Chart(
-        "Sampler and trainer",
-        "Difference of the two log-probabilities of a sampled token: mean and largest.",
-        {"mismatch_abs": "mean", "mismatch_abs_max": "largest"},
+        "Sampler-trainer mismatch",
+        "Absolute difference between the sampler's and the trainer's log-probability of a token.",
+        {"mismatch_abs": "mean", "mismatch_abs_max": "maximum"},
     ),
     Chart(
-        "Tokens a second",
-        "Sampled while playing, and run through the model while learning.",
-        {"sampled_tokens_per_second": "sampled", "learnt_tokens_per_second": "learnt"},
+        "Throughput",
+        "Tokens per second: sampled during rollouts, and processed during training.",
+        {"sampled_tokens_per_second": "sampled", "trained_tokens_per_second": "trained"},
     ),
     Chart(
-        "Seconds",
-        "Of an update, by phase.",
+        "Time",
+        "Seconds per update, by phase.",
         {
-            "seconds/sample": "play",
-            "seconds/learn": "learn",
+            "seconds/sample": "sample",
+            "seconds/learn": "train",
             "seconds/validate": "validate",
             "seconds/checkpoint": "checkpoint",
         },
@@ -116,74 +122,78 @@ CHARTS = (
 )
 
 
-def drawn(history: Sequence[Mapping[str, float]], marks: Sequence[tuple[int, str]]) -> list[dict[str, Any]]:
-    """The charts that have anything to show, as the page's template wants them.
+def draw_charts(history: Sequence[Mapping[str, float]], marks: Sequence[tuple[int, str]]) -> list[dict[str, Any]]:
+    """Return the charts for which the history has values, as variables of the page's template.
 
     Args:
-        history: the metrics of every record.
-        marks: updates to be marked in every chart, and why.
+        history: Metrics of all records.
+        marks: Updates to mark in every chart, with a description of each.
     """
-    pictures = (_draw(chart, history, marks) for chart in CHARTS)
-    return [picture for picture in pictures if picture is not None]
+    charts = (_draw_chart(chart, history, marks) for chart in CHARTS)
+    return [chart for chart in charts if chart is not None]
 
 
-def _draw(
+def _draw_chart(
     chart: Chart, history: Sequence[Mapping[str, float]], marks: Sequence[tuple[int, str]]
 ) -> dict[str, Any] | None:
+    """Return the geometry of a chart; None if there is nothing to show."""
     curves = {
-        name: [(r["update"], r[metric]) for r in history if metric in r and math.isfinite(r[metric])]
-        for metric, name in chart.metrics.items()
+        metric: [(r["update"], r[metric]) for r in history if metric in r and math.isfinite(r[metric])]
+        for metric in chart.metrics
     }
-    curves = {name: points for name, points in curves.items() if points}
-    if not curves or (all(y == 0 for points in curves.values() for _, y in points) and len(chart.metrics) > 1):
+    curves = {metric: points for metric, points in curves.items() if points}
+    all_zero = all(value == 0 for points in curves.values() for _, value in points)
+    if not curves or (all_zero and len(chart.metrics) > 1):
         return None
-    low, high, of = chart.band or ("", "", "")
+    low, high, band_metric = chart.band or ("", "", "")
     band = [(r["update"], r[low], r[high]) for r in history if low in r and high in r]
-    values = [y for points in curves.values() for _, y in points] + [upper for _, _, upper in band]
-    floor, ceiling, ticks = _axis(min(*values, 0.0), max(*values, 0.0), chart.top)
-    end = max(max(r["update"] for r in history), 1.0)
+    values = [value for points in curves.values() for _, value in points] + [upper for _, _, upper in band]
+    y_low, y_high, y_ticks = _y_axis(min(*values, 0.0), max(*values, 0.0), chart.y_max)
+    x_max = max(max(r["update"] for r in history), 1.0)
 
     def x(update: float) -> float:
-        return round(LEFT + (WIDTH - LEFT - RIGHT) * update / end, 1)
+        return round(LEFT + (WIDTH - LEFT - RIGHT) * update / x_max, 1)
 
     def y(value: float) -> float:
-        return round(TOP + (HEIGHT - TOP - BOTTOM) * (ceiling - value) / (ceiling - floor), 1)
+        return round(TOP + (HEIGHT - TOP - BOTTOM) * (y_high - value) / (y_high - y_low), 1)
 
-    step = max(1, round(round_step(end, 6)))
+    x_step = max(1, round(round_step(x_max, 6)))
+    format_value = chart.format_value
     lines = []
-    for series, (name, points) in enumerate(curves.items(), 1):
-        metric = next(metric for metric, other in chart.metrics.items() if other == name)
+    for series, (metric, points) in enumerate(curves.items(), 1):
+        label = chart.metrics[metric]
         lines.append(
             {
-                "name": name,
+                "name": label,
                 "series": series,
-                "last": chart.form(points[-1][1]),
-                "path": " ".join(f"{x(u)},{y(v)}" for u, v in points),
-                "rare": metric.startswith("validation/") or len(points) == 1,
+                "last": format_value(points[-1][1]),
+                "path": " ".join(f"{x(update)},{y(value)}" for update, value in points),
+                "sparse": metric.startswith("validation/") or len(points) == 1,
                 "dots": [
-                    {"x": x(u), "y": y(v), "title": f"update {u:g}: {name} {chart.form(v)}"} for u, v in points
+                    {"x": x(update), "y": y(value), "title": f"update {update:g}: {label} {format_value(value)}"}
+                    for update, value in points
                 ],
             }
         )
-    there_and_back = [(u, upper) for u, _, upper in band] + [(u, lower) for u, lower, _ in reversed(band)]
+    outline = [(update, upper) for update, _, upper in band]
+    outline += [(update, lower) for update, lower, _ in reversed(band)]
     return {
         "title": chart.title,
         "about": chart.about,
         "lines": lines,
-        "band": " ".join(f"{x(u)},{y(v)}" for u, v in there_and_back),
-        "band_series": next((n for n, name in enumerate(curves, 1) if name == chart.metrics.get(of)), 0),
-        "y_ticks": [{"y": y(tick), "label": chart.form(tick)} for tick in ticks],
-        "x_ticks": [{"x": x(tick), "label": f"{tick}"} for tick in range(0, int(end) + 1, step)],
-        "marks": [{"x": x(update), "title": text} for update, text in marks],
+        "band": " ".join(f"{x(update)},{y(value)}" for update, value in outline),
+        "band_series": next((n for n, metric in enumerate(curves, 1) if metric == band_metric), 0),
+        "y_ticks": [{"y": y(tick), "label": format_value(tick)} for tick in y_ticks],
+        "x_ticks": [{"x": x(tick), "label": f"{tick}"} for tick in range(0, int(x_max) + 1, x_step)],
+        "marks": [{"x": x(update), "title": description} for update, description in marks],
     }
 
 
-def _axis(lowest: float, highest: float, top: float | None) -> tuple[float, float, list[float]]:
-    """The ends of a y-axis that holds 0, and its ticks."""
-    if top is not None:
-        highest = max(highest, top)
-    span = highest - lowest or 1.0
-    step = round_step(span, 4)
+def _y_axis(lowest: float, highest: float, y_max: float | None) -> tuple[float, float, list[float]]:
+    """Return the ends of a y-axis that includes 0, and its ticks."""
+    if y_max is not None:
+        highest = max(highest, y_max)
+    step = round_step(highest - lowest or 1.0, 4)
     first, last = math.floor(lowest / step + 1e-9), math.ceil(highest / step - 1e-9)
     last = max(last, first + 1)
     return first * step, last * step, [step * i for i in range(first, last + 1)]

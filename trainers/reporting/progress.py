@@ -1,4 +1,4 @@
-"""Progress in the terminal: a curve, and the last updates in a table; in a log, a line for each update."""
+"""Progress of a run in the terminal: live curve and table of the last updates; in a log, one line per update."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ def _percent(value: float) -> str:
 
 
 def _number(value: float) -> str:
-    """In at most six characters."""
-    size = abs(value)
-    if size >= 1e4:
-        return f"{value / 1e3:.3g}k" if size < 1e6 else f"{value:.0e}"
-    if size >= 100 or size == 0:
+    """Format a number in at most six characters."""
+    magnitude = abs(value)
+    if magnitude >= 1e4:
+        return f"{value / 1e3:.3g}k" if magnitude < 1e6 else f"{value:.0e}"
+    if magnitude >= 100 or magnitude == 0:
         return f"{value:.0f}"
-    return f"{value:.3g}" if size >= 0.1 else f"{value:.2g}" if size >= 1e-3 else f"{value:.0e}"
+    return f"{value:.3g}" if magnitude >= 0.1 else f"{value:.2g}" if magnitude >= 1e-3 else f"{value:.0e}"
 
 
 @dataclass(frozen=True)
 class View:
-    """What is shown of a run.
+    """Selection of the metrics to show of a kind of run.
 
     Attributes:
-        columns: metric -> (heading, format), of the table.
-        seen: metric of the curve that every update has, and its name.
-        held_out: metric of the curve that few updates have, and its name.
-        form: of the numbers beside the curve.
-        top: the curve's axis ends here; None for no bound.
+        columns: Columns of the table: heading and format by metric.
+        training: Metric of the training curve, which every update has, and its label.
+        held_out: Metric of the held-out curve, which only some updates have, and its label.
+        format_value: Format of the tick labels beside the curve.
+        y_max: Upper limit of the curve's y-axis; None for no limit.
     """
 
     columns: Mapping[str, tuple[str, _Format]]
-    seen: tuple[str, str]
+    training: tuple[str, str]
     held_out: tuple[str, str]
-    form: _Format
-    top: float | None = None
+    format_value: _Format
+    y_max: float | None = None
 
 
 TRAINING_VIEW = View(
     {
-        "validation/success": ("held", _percent),
+        "validation/success": ("val", _percent),
         "success": ("success", _percent),
         "return": ("return", _number),
-        "group_return_std": ("spread", _number),
+        "group_return_std": ("std", _number),
         "silent_groups": ("silent", _percent),
         "valid_turns": ("valid", _percent),
         "entropy": ("entropy", _number),
@@ -87,45 +87,46 @@ SFT_VIEW = View(
 )
 
 
-def curve(records: Sequence[Mapping[str, float]], view: View, end: int, width: int, height: int) -> Text:
-    """The curve of a run: every update as a dot, their running mean as a line, what was held out with marks.
+def plot_progress(records: Sequence[Mapping[str, float]], view: View, total: int, width: int, height: int) -> Text:
+    """Plot a run: a dot per update, the running mean of updates as a line, and marks for held-out values.
 
     Args:
-        records: metrics by update.
-        view: which metrics.
-        end: updates in all.
-        width, height: in characters.
+        records: Metrics of the updates, in order.
+        view: Metrics to show.
+        total: Total number of updates.
+        width, height: Size in characters.
     """
-    (metric, name), (rare, rare_name) = view.seen, view.held_out
+    (metric, label), (held_out_metric, held_out_label) = view.training, view.held_out
     points = [(r["update"], r[metric]) for r in records if metric in r]
-    held_out = [(r["update"], r[rare]) for r in records if rare in r]
-    mean = max(1, round(end / 20))
-    label = name if mean == 1 else f"{name}, mean of {mean}"
+    held_out = [(r["update"], r[held_out_metric]) for r in records if held_out_metric in r]
+    window = max(1, round(total / 20))
+    if window > 1:
+        label = f"{label}, mean of {window}"
     series = [
         Series("", points, "dim cyan", "dots"),
-        Series(label, running_mean(points, mean), "cyan"),
-        *([Series(rare_name, held_out, "bold green", "marks")] if held_out else []),
+        Series(label, running_mean(points, window), "cyan"),
+        *([Series(held_out_label, held_out, "bold green", "marks")] if held_out else []),
     ]
-    return plot(series, end=end, width=width, height=height, form=view.form, top=view.top)
+    return plot(series, x_max=total, y_max=view.y_max, width=width, height=height, format_value=view.format_value)
 
 
 class Progress:
-    """A live curve and a table of the last updates, with alarms and notes above them.
+    """Live curve and table of the last updates; alarms and notes are printed above them.
 
-    In a log, which cannot be redrawn, each update is a line, and one curve comes at the end.
+    A log cannot be redrawn: there, each update is one line, and the curve follows at the end.
 
     Args:
-        console: where to.
-        title: of the table.
-        total: updates in all.
-        view: what is shown.
-        quiet: show nothing.
+        console: Console to print to.
+        title: Title of the table.
+        total: Total number of updates.
+        view: Metrics to show.
+        quiet: Print nothing.
     """
 
-    WIDTH, HEIGHT = 100, 15
-    """Of the curve, at most."""
-    ROWS = 8
-    """Of the table, at most."""
+    MAX_WIDTH, MAX_HEIGHT = 100, 15
+    """Maximum size of the curve in characters."""
+    MAX_ROWS = 8
+    """Maximum number of updates in the table."""
 
     def __init__(
         self, console: Console, title: str, total: int, *, view: View = TRAINING_VIEW, quiet: bool = False
@@ -149,10 +150,11 @@ class Progress:
         if self._console.is_terminal:
             self._live.__exit__(*exception)
         elif len(self._records) > 1:
-            self._console.print(curve(self._records, self._view, self._total, min(self._console.width, 80), 15))
+            width = min(self._console.width, 80)
+            self._console.print(plot_progress(self._records, self._view, self._total, width, self.MAX_HEIGHT))
 
     def add(self, record: UpdateRecord) -> None:
-        """Show an update and what there is to say of it."""
+        """Show an update with its alarms and notes."""
         if self._quiet:
             return
         for alarm in record.alarms:
@@ -162,29 +164,32 @@ class Progress:
         self.show(record.metrics)
 
     def show(self, metrics: Mapping[str, float]) -> None:
-        """Show numbers."""
+        """Show the metrics of an update."""
         if self._quiet:
             return
         self._records.append(metrics)
         if self._console.is_terminal:
-            self._live.update(self._picture(), refresh=True)
+            self._live.update(self._render(), refresh=True)
             return
         columns = self._view.columns.items()
-        shown = [f"{head} {form(metrics[name])}" for name, (head, form) in columns if name in metrics]
+        shown = [
+            f"{heading} {format_value(metrics[name])}"
+            for name, (heading, format_value) in columns
+            if name in metrics
+        ]
         line = f"update {metrics['update']:g} of {self._total}: {', '.join(shown)}"
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def _picture(self) -> Group:
-        """As much as the terminal has room for: the curve first, then as many rows as are left."""
-        room = self._console.height - 1
-        height = min(self.HEIGHT, room - 4)
+    def _render(self) -> Group:
+        """Return the curve and the table, with as many lines as the terminal's height allows."""
+        lines_left = self._console.height - 1
+        height = min(self.MAX_HEIGHT, lines_left - 4)
         parts = []
         if height >= 8 and len(self._records) > 1:
-            parts.append(
-                curve(self._records, self._view, self._total, min(self._console.width, self.WIDTH), height)
-            )
-            room -= height
-        return Group(*parts, self._table(min(self.ROWS, max(room - 2, 1))))
+            width = min(self._console.width, self.MAX_WIDTH)
+            parts.append(plot_progress(self._records, self._view, self._total, width, height))
+            lines_left -= height
+        return Group(*parts, self._table(min(self.MAX_ROWS, max(lines_left - 2, 1))))
 
     def _table(self, rows: int) -> Table:
         title = f"{self._title}: {self._records[-1]['update']:g} of {self._total}"
@@ -192,7 +197,10 @@ class Progress:
         table.add_column("update", justify="right", no_wrap=True)
         for heading, _ in self._view.columns.values():
             table.add_column(heading, justify="right", no_wrap=True)
-        for row in self._records[-rows:]:
-            cells = [form(row[name]) if name in row else "" for name, (_, form) in self._view.columns.items()]
-            table.add_row(f"{row['update']:g}", *cells)
+        for record in self._records[-rows:]:
+            cells = [
+                format_value(record[name]) if name in record else ""
+                for name, (_, format_value) in self._view.columns.items()
+            ]
+            table.add_row(f"{record['update']:g}", *cells)
         return table

@@ -1,6 +1,6 @@
-"""`report.html` of a training run: what was asked for, how it went, and what the policy says, in one file.
+"""`report.html` of a training run: settings, validations, metrics and sample episodes in one self-contained file.
 
-It shares its style and its viewer of episodes with the report of an evaluation.
+It shares its style sheet and its episode viewer with the report of an evaluation.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Any
 from jinja2 import PackageLoader
 
 from ...envs.errors import ConfigurationError, DataError
-from ...envs.files import write_atomic
+from ...envs.files import read_jsonl, write_atomic
 from ...eval.report import make_templates, pack_cell
 from ...eval.statistics import Interval
 from ..checkpoints.run_folder import SETTINGS_FILE
 from ..checkpoints.store import Checkpoints
 from ..config.serialize import flatten, to_plain
 from ..monitor import ROLLED_BACK, Monitor
-from .charts import HEIGHT, LEFT, RIGHT, TOP, WIDTH, drawn
+from .charts import HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw_charts
 from .samples import read_samples
 
-History = list[dict[str, float]]
+_History = list[dict[str, float]]
 
 
 def is_training_run(folder: Path) -> bool:
-    """Whether a folder holds a run of `arboretum train`."""
+    """Return True if a folder holds a run of `arboretum train`."""
     try:
         return "recipe" in json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError):
@@ -38,131 +38,125 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
     """Write the report of a training run, finished or not.
 
     Args:
-        folder: of the run.
-        path: the HTML file; default `<folder>/report.html`.
+        folder: Folder of the run.
+        path: HTML file to write; default `<folder>/report.html`.
 
     Returns:
-        The file.
+        The HTML file.
 
     Raises:
-        ConfigurationError: the folder holds no training run.
-        DataError: what it holds cannot be read.
+        ConfigurationError: The folder holds no training run.
+        DataError: The run's settings or metrics cannot be read.
     """
     if not is_training_run(folder):
         raise ConfigurationError(f"{folder}: holds no training run.")
     settings = json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
-    history = _history(folder / "metrics.jsonl")
+    history = _read_history(folder / "metrics.jsonl")
     try:
-        marks = _marks(history, Monitor(**settings["monitor"]))
+        marks = _collect_marks(history, Monitor(**settings["monitor"]))
     except (TypeError, KeyError) as error:
-        raise DataError(folder / SETTINGS_FILE, f"is of another version of Arboretum ({error}).") from None
+        raise DataError(
+            folder / SETTINGS_FILE, f"was written by another version of Arboretum ({error})."
+        ) from None
     best = Checkpoints(folder / "checkpoints").index.best
-    total = settings["recipe"]["optimization"]["updates"]
     page = make_templates(PackageLoader(__package__, "templates")).get_template("training.html")
     target = path or folder / "report.html"
     text = page.render(
+        folder=folder,
         recipe=settings["recipe"]["name"],
         about=settings["recipe"]["about"],
         env=settings["env"]["id"],
         model=settings["model"],
         seed=settings["seed"],
         done=int(history[-1]["update"]) if history else 0,
-        total=total,
-        looks=_looks(history, best),
-        charts=drawn(history, marks) if history else [],
+        total=settings["recipe"]["optimization"]["updates"],
+        validations=_summarize_validations(history, best),
+        charts=draw_charts(history, marks) if history else [],
         frame={"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT, "top": TOP},
-        alarms=[text for _, text in marks],
+        alarms=[description for _, description in marks],
         skipped=int(max((record.get("steps_skipped_total", 0) for record in history), default=0)),
-        changed=_changed(settings["recipe"]),
-        settings=_written(settings),
-        cells=_cells(folder),
+        changed=_changed_settings(settings["recipe"]),
+        settings=_format_settings(settings),
+        cells=_pack_samples(folder),
     )
     write_atomic(target, text)
     return target
 
 
-def _history(path: Path) -> History:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return []
-    found = []
-    for number, line in enumerate(lines, 1):
-        try:
-            found.append(dict(json.loads(line)))
-        except (ValueError, TypeError) as error:
-            if number < len(lines):  # the last one may have been cut off by a kill
-                raise DataError(path, f"line {number} holds no metrics ({error}).") from None
-    return found
+def _read_history(path: Path) -> _History:
+    history = read_jsonl(path)
+    for number, record in enumerate(history, 1):
+        if not isinstance(record, dict) or "update" not in record:
+            raise DataError(path, "does not hold the metrics of an update.", number)
+    return history
 
 
-def _marks(history: History, monitor: Monitor) -> list[tuple[int, str]]:
-    """What the monitor saw and did: the update, and a sentence."""
-    found = [(alarm.update, str(alarm)) for alarm in monitor.all_alarms([r for r in history if r["update"]])]
+def _collect_marks(history: _History, monitor: Monitor) -> list[tuple[int, str]]:
+    """Return the alarms and rollbacks of a run: update and description of each, in order."""
+    updates = [record for record in history if record["update"]]
+    marks = [(alarm.update, str(alarm)) for alarm in monitor.all_alarms(updates)]
     for record in history:
         if ROLLED_BACK in record:
-            update = int(record["update"])
-            found.append(
-                (update, f"update {update}: went back to the policy after update {record[ROLLED_BACK]:g}")
-            )
-    return sorted(found, key=lambda mark: mark[0])
+            update, target = int(record["update"]), record[ROLLED_BACK]
+            marks.append((update, f"update {update}: rolled back to the policy after update {target:g}"))
+    return sorted(marks, key=lambda mark: mark[0])
 
 
-def _looks(history: Sequence[Mapping[str, float]], best: int | None) -> list[dict[str, Any]]:
-    """The validations worth a line: before training, the best, the last."""
-    seen = {int(record["update"]): record for record in history if "validation/success" in record}
-    if not seen:
+def _summarize_validations(history: Sequence[Mapping[str, float]], best: int | None) -> list[dict[str, Any]]:
+    """Return the rows of the validation table: before training, best and last.
+
+    Args:
+        history: Metrics of all records.
+        best: Updates before the best checkpoint; None if there is none.
+    """
+    validated = {int(record["update"]): record for record in history if "validation/success" in record}
+    if not validated:
         return []
     names: dict[int, list[str]] = {}
-    for update, name in ((0, "before training"), (best, "best, kept"), (max(seen), "last")):
-        if update in seen:
+    for update, name in ((0, "before training"), (best, "best"), (max(validated), "last")):
+        if update in validated:
             names.setdefault(update, []).append(name)
+    first = validated[min(validated)]["validation/success"]
     return [
         {
             "name": ", ".join(names[update]),
-            "after": update,
-            "success": Interval(*(seen[update][f"validation/{key}"] for key in ("success", "low", "high"))),
-            "mean_return": seen[update]["validation/return"],
-            "gain": seen[update]["validation/success"] - seen[min(seen)]["validation/success"],
+            "updates": update,
+            "success": Interval(*(validated[update][f"validation/{key}"] for key in ("success", "low", "high"))),
+            "mean_return": validated[update]["validation/return"],
+            "gain": validated[update]["validation/success"] - first,
         }
         for update in sorted(names)
     ]
 
 
-def _written(settings: Any) -> dict[str, str]:
-    """Settings by their path, as a person would write them."""
+def _format_settings(settings: Any) -> dict[str, str]:
+    """Return settings by path, with strings unquoted and all other values as JSON."""
     return {
         name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         for name, value in flatten(settings).items()
     }
 
 
-def _changed(recipe: dict[str, Any]) -> list[dict[str, str]]:
-    """The recipe's settings that are not the published ones."""
+def _changed_settings(recipe: dict[str, Any]) -> list[dict[str, str]]:
+    """Return the settings of a recipe that differ from the published ones."""
     from ..algorithms.recipes import RECIPES
 
     if recipe["name"] not in RECIPES:
         return []
-    published, own = _written(json.loads(json.dumps(to_plain(RECIPES[recipe["name"]])))), _written(recipe)
+    published = _format_settings(json.loads(json.dumps(to_plain(RECIPES[recipe["name"]]))))
     return [
         {"name": name, "value": value, "published": published.get(name, "–")}
-        for name, value in own.items()
+        for name, value in _format_settings(recipe).items()
         if published.get(name) != value
     ]
 
 
-def _cells(folder: Path) -> list[dict[str, Any]]:
-    """The sample episodes by the validation that they are of."""
-    found: dict[int, list[dict[str, Any]]] = {}
+def _pack_samples(folder: Path) -> list[dict[str, Any]]:
+    """Return the sample episodes as cells of the episode viewer, one cell per validation."""
+    episodes: dict[int, list[dict[str, Any]]] = {}
     for sample in read_samples(folder):
-        found.setdefault(int(sample["update"]), []).append(sample)
-    name = {0: "before training"}
+        episodes.setdefault(int(sample["update"]), []).append({"repeat": 0, **sample})
     return [
-        pack_cell(
-            name.get(update, f"after update {update}"),
-            "policy",
-            [{"repeat": 0, **e} for e in episodes],
-            len(episodes),
-        )
-        for update, episodes in sorted(found.items())
+        pack_cell(f"after update {update}" if update else "before training", "policy", samples, len(samples))
+        for update, samples in sorted(episodes.items())
     ]

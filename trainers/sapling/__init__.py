@@ -1,1 +1,1 @@
-"""The seed model: a small transformer that learnt two worlds from their experts, as far as practice takes over."""
+"""The shipped model: a small transformer, pretrained on expert episodes of two environments."""

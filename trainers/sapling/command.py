@@ -1,4 +1,4 @@
-"""`arboretum seed`: making the seed model as a person sees it."""
+"""The command `arboretum sapling`: pretrains the shipped model anew."""
 
 from __future__ import annotations
 
@@ -8,46 +8,47 @@ from pathlib import Path
 from rich.console import Console
 
 from ...envs.errors import ConfigurationError
-from ..train import require_torch
+from ..train import INTERRUPTED, OK, require_torch
 
 
-def grow(out: Path, number: int = 0, *, console: Console) -> int:
-    """Make the seed model and write it to a folder.
+def make_sapling(out: Path, seed: int = 0, *, console: Console) -> int:
+    """Pretrain the shipped model anew and write it to a folder.
 
     Args:
-        out: the folder; one that is there must hold an earlier model.
-        number: seed of weights, tasks and luck.
-        console: where progress is shown.
+        out: Folder of the model; an existing folder must hold an earlier model, which is replaced.
+        seed: Seed of the initial weights, the tasks and the episodes; 0 for the shipped model.
+        console: Console that shows progress.
 
     Returns:
         Exit status: 0 when done, 130 when interrupted.
 
     Raises:
-        ConfigurationError: torch is missing, or the folder holds something else.
+        ConfigurationError: Packages for training are missing, or the folder holds something else.
     """
     require_torch()
     if out.exists() and not (out / "model.safetensors").exists():
-        raise ConfigurationError(f"{out}: is there already and holds no model; choose another --out.")
+        raise ConfigurationError(f"{out}: exists and holds no model; choose another --out.")
     import torch
 
-    from .grow import SaplingConfig, SaplingTrainer
+    from .pretraining import SaplingConfig, SaplingTrainer
 
-    torch.set_num_threads(1)  # so that the numbers do not depend on the machine's cores
-    growing = SaplingTrainer(SaplingConfig(out, seed=number))
-    size = sum(weight.numel() for weight in growing.model.parameters())
-    console.print(f"A model of {size / 1e6:.2f} million parameters; {growing.steps} steps.", highlight=False)
-    begun = time.monotonic()
+    torch.set_num_threads(1)  # The order of floating-point sums depends on the number of threads.
+    trainer = SaplingTrainer(SaplingConfig(out, seed=seed))
+    size = sum(weight.numel() for weight in trainer.model.parameters())
+    console.print(f"Pretraining {size / 1e6:.2f} million parameters for {trainer.steps} steps.", highlight=False)
+    start = time.monotonic()
     try:
-        for look in growing.run():
-            shown = ", ".join(f"{name} {look[name]:.0%}" for name in look if name not in ("step", "loss"))
-            minutes = (time.monotonic() - begun) / 60
+        for record in trainer.run():
+            rates = {name: value for name, value in record.items() if name not in ("step", "loss")}
+            shown = ", ".join(f"{name} {value:.0%}" for name, value in rates.items())
+            minutes = (time.monotonic() - start) / 60
             console.print(
-                f"{minutes:5.1f} min  step {look['step']:g}: loss {look['loss']:.3f}; held out: {shown}",
+                f"{minutes:5.1f} min  step {record['step']:g}: loss {record['loss']:.3f}; validation: {shown}",
                 highlight=False,
                 soft_wrap=True,
             )
     except KeyboardInterrupt:
-        console.print("[yellow]Interrupted;[/] nothing was written.")
-        return 130
-    console.print(f"Model: {growing.export()}", soft_wrap=True, highlight=False, markup=False)
-    return 0
+        console.print("[yellow]Interrupted:[/] no model was written.")
+        return INTERRUPTED
+    console.print(f"Model: {trainer.export()}", soft_wrap=True, highlight=False, markup=False)
+    return OK

@@ -1,18 +1,22 @@
-"""A compact tokenizer: the words of the worlds, single cells of boards, and every other text byte by byte.
+"""Compact tokenizer of the shipped model: phrases of the environments, board cells, and bytes for other text.
 
-A large vocabulary would be most of a small model, and pieces that join cells ("##_") would hide from it where
-things are. So the pieces are written down here: whole phrases where worlds speak in phrases, one piece a cell
-where they draw boards. What is none of them is spelt out in bytes: any text comes back, in its composed form.
+The embeddings of a large vocabulary would be most of a small model's parameters, and a learned vocabulary would
+merge neighboring board cells ("##_") and so hide positions. The vocabulary is therefore listed here: one token for
+each frequent phrase, and one token per board cell. Other text is encoded byte by byte, so that decoding returns
+any text up to canonical equivalence of Unicode.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import Qwen2Tokenizer
 
 END, USER, ASSISTANT = "<|end|>", "<|user|>", "<|agent|>"
 SPECIAL = (END, USER, ASSISTANT)
 
-_COLOURS = (
+_COLORS = (
     "red",
     "blue",
     "orange",
@@ -28,18 +32,18 @@ _COLOURS = (
 )
 
 PIECES: tuple[str, ...] = (
-    # what dialogues say
+    # dialogues
     *("<think>", "</think>", "<answer>", "</answer>", " || ", "Turn ", "Reward: ", "Actions left: ", ".\n"),
     *("Your last reply held no action that the world accepts. ", "Nothing changed."),
     *("Reason first, then act: ", "your reasoning", ", and nothing else.", "first action", "second action"),
     *("My plan from here: ", ", then ", ", and so on", "One step is left", "Reply with the action"),
     *(str(number) for number in range(10, 31)),
-    # where things are, and where to go
+    # boards and directions
     *("√", "Up", "Down", "Left", "Right", "Board: ", " rows", " columns", "Start: ", "Goal: ", "Player: "),
     *("Holes: ", "; positions are (row, column), counted from 0", "Boxes: ", "Targets: ", "Walls: "),
     *("Boxes on target: ",),
     # Blocksworld
-    *(f" {colour}" for colour in _COLOURS),
+    *(f" {color}" for color in _COLORS),
     *(" block", "the", "Now ", " is clear", " is on top of ", " is on the table", "the hand is empty", " and "),
     *("you hold ", "pick up ", "put down ", "stack ", "unstack ", " on top of ", " from on top of ", ", "),
     # Bandit
@@ -53,26 +57,26 @@ CHAT = (
     "{% endfor %}"
     "{% if add_generation_prompt %}" + ASSISTANT + "{% endif %}"
 )
-"""The chat template. It leaves system messages out: what they say is the same in every episode, and a model of
-this size learns it from the board."""
+"""Chat template. It omits system messages: they are the same in every episode of an environment, which the model
+recognizes by its board."""
 
 
-def make_tokenizer(context: int = 2048) -> Any:
-    """The seed's tokenizer, a `Qwen2Tokenizer`: bytes without merges, and the pieces as added tokens.
+def make_tokenizer(context: int = 2048) -> Qwen2Tokenizer:
+    """Return the tokenizer of the shipped model: bytes without merges, and `PIECES` as added tokens.
 
-    `transformers` loads every model of type "qwen2" with this class, whatever its folder says, so that the pieces
-    cannot be those of another algorithm.
+    It is a `Qwen2Tokenizer`, because `transformers` loads the tokenizer of every model of type "qwen2" with this
+    class, whatever the model's folder specifies.
 
     Args:
-        context: longest sequence of the model, in tokens.
+        context: Context window of the model in tokens.
     """
     from tokenizers import AddedToken
     from tokenizers.pre_tokenizers import ByteLevel
     from transformers import Qwen2Tokenizer
 
-    alphabet = {character: place for place, character in enumerate(sorted(ByteLevel.alphabet()), len(SPECIAL))}
+    alphabet = {character: index for index, character in enumerate(sorted(ByteLevel.alphabet()), len(SPECIAL))}
     tokenizer = Qwen2Tokenizer(
-        vocab={special: place for place, special in enumerate(SPECIAL)} | alphabet,
+        vocab={special: index for index, special in enumerate(SPECIAL)} | alphabet,
         merges=[],
         unk_token=None,
         bos_token=None,

@@ -1,1 +1,1 @@
-"""Studies: several recipes, worlds and seeds from one warm start, measured on held-out tasks."""
+"""Studies: comparisons of recipes over several environments and seeds, from one warm start, on held-out tasks."""

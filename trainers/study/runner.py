@@ -1,6 +1,7 @@
-"""Running a study: trials side by side in processes of their own, their curves as they happen, a table at the end.
+"""Run a study: trials in parallel processes, live curves of the running ones, and a table at the end.
 
-Whatever is finished is on disk, and is not done again when the study is started anew with the same folder.
+Results are written as soon as a trial is finished; starting the study again in the same folder runs the missing
+trials only.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -26,144 +27,161 @@ from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import read_jsonl, write_atomic
 from ..config.serialize import to_plain
 from ..reporting.terminal_plot import Series, plot, running_mean
+from ..train import FAILED, INTERRUPTED, OK, require_torch
 from .definition import Study
-from .table import drawn, markdown, rows
+from .table import make_rows, render_table, to_markdown
 from .trials import RESULT, Outcomes, evaluate_references, evaluate_warm_start, run_trial, warm_start_path
 from .worker import init_worker
 
-OK, FAILED, INTERRUPTED = 0, 1, 130
-FILE = "study.json"
-STYLES = ("cyan", "magenta", "yellow", "green", "blue", "red")
+STUDY_FILE = "study.json"
+LOG_FILE = "log.txt"
+_STYLES = ("cyan", "magenta", "yellow", "green", "blue", "red")
+_THREAD_LIMITS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 def run_study(study: Study, out: Path, *, workers: int = 2, console: Console) -> int:
-    """Run what is missing of a study, and show its table.
+    """Run the missing trials of a study, and print its table.
 
     Args:
-        study: what to do.
-        out: its folder; trials, `summary.json` and `table.md` land there.
-        workers: trials at once, each in a process with one thread.
-        console: where progress is shown.
+        study: Study to run.
+        out: Folder of the study; receives the trials' folders, `summary.json` and `table.md`.
+        workers: Number of trials that run at the same time, each in a process with one thread.
+        console: Console that shows progress.
 
     Returns:
         Exit status: 0 when all trials are done, 1 when one failed, 130 when interrupted.
 
     Raises:
-        ConfigurationError: it cannot work, or the folder holds another study.
+        ConfigurationError: The study cannot work, or the folder holds another study.
     """
-    from ..train import require_torch
-
     at_least("workers", workers, 1)
     study.check()
     require_torch()
-    _claim(study, out)
+    _claim_folder(study, out)
     console.print(f"{study.name}: {escape(study.description)}", highlight=False)
     references = {name: evaluate_references(study, env) for name, env in study.envs.items()}
     missing = [trial for trial in study.trials() if not (out / trial.folder / RESULT).exists()]
-    jobs = [
-        _Job(f"warm start on {env}", (evaluate_warm_start, study, env, out))
+    work = [
+        _WorkItem(f"warm start on {env}", evaluate_warm_start, (study, env, out))
         for env in study.envs
         if not warm_start_path(out, env).exists()
     ]
-    jobs += [_Job(trial.name, (run_trial, study, trial, out)) for trial in missing]
+    work += [_WorkItem(trial.name, run_trial, (study, trial, out)) for trial in missing]
     failures: list[str] = []
     status = OK
-    if jobs:
+    if work:
         try:
-            failures = _work(study, out, jobs, workers, console)
+            failures = _run_in_workers(study, out, work, workers, console)
         except KeyboardInterrupt:
-            console.print("[yellow]Interrupted;[/] what was measured is kept: start the study again to go on.")
+            console.print("[yellow]Interrupted:[/] finished trials are kept; run the same command to continue.")
             status = INTERRUPTED
     for failure in failures:
         console.print("[red]Failed:[/] ", end="")
         console.print(failure, markup=False, highlight=False)
-    _conclude(study, out, references, console)
+    _write_results(study, out, references, console)
     return status or (FAILED if failures else OK)
 
 
-def _claim(study: Study, out: Path) -> None:
-    path, mine = out / FILE, to_plain(study)
+def _claim_folder(study: Study, out: Path) -> None:
+    """Write the study's definition into its folder, unless the folder holds another study."""
+    path, definition = out / STUDY_FILE, to_plain(study)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        there = json.loads(path.read_text(encoding="utf-8")) if path.exists() else mine
+        stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else definition
     except OSError as error:
         raise ConfigurationError(f"{out}: cannot be written to ({error.strerror}).") from None
     except ValueError as error:
         raise DataError(path, f"is not JSON ({error}); choose another --out.") from None
-    changed = [key for key in mine if there.get(key) != mine[key]]
+    changed = [key for key in definition if stored.get(key) != definition[key]]
     if changed:
         raise ConfigurationError(
-            f"{out}: holds a study that was begun with another {changed[0]}; choose another --out, or delete it."
+            f"{out}: holds a study that was started with another value of {changed[0]!r}; choose another --out, "
+            "or delete the folder."
         )
-    write_atomic(path, json.dumps(mine, indent=2) + "\n")
+    write_atomic(path, json.dumps(definition, indent=2) + "\n")
 
 
-def _conclude(study: Study, out: Path, references: Mapping[str, Mapping[str, Outcomes]], console: Console) -> None:
-    found = rows(study, out, references)
-    write_atomic(out / "summary.json", json.dumps([row.to_dict() for row in found], indent=2) + "\n")
-    write_atomic(out / "table.md", markdown(study, found))
-    console.print(drawn(study, found))
+def _write_results(
+    study: Study, out: Path, references: Mapping[str, Mapping[str, Outcomes]], console: Console
+) -> None:
+    """Write `summary.json` and `table.md`, and print the table."""
+    rows = make_rows(study, out, references)
+    write_atomic(out / "summary.json", json.dumps([row.to_dict() for row in rows], indent=2) + "\n")
+    write_atomic(out / "table.md", to_markdown(study, rows))
+    console.print(render_table(study, rows))
     console.print(
-        f"Table: {out / 'table.md'}; report of each run: {out}/<env>/<recipe>-<seed>/report.html",
+        f"Table: {out / 'table.md'}; report of each trial: {out}/<env>/<recipe>-<seed>/report.html",
         soft_wrap=True,
         highlight=False,
         markup=False,
     )
 
 
-# ---------------------------------------------------------------------- work in processes
+# ---------------------------------------------------------------------- worker processes
 
 
 @dataclass(frozen=True)
-class _Job:
+class _WorkItem:
+    """Function call to make in a worker process.
+
+    Attributes:
+        name: Name for messages.
+        function: Function to call; writes its result to disk.
+        arguments: Arguments of the function.
+    """
+
     name: str
-    call: tuple[object, ...]
+    function: Callable[..., None]
+    arguments: tuple[object, ...]
 
 
-def _work(study: Study, out: Path, jobs: Sequence[_Job], workers: int, console: Console) -> list[str]:
-    """Do all jobs; the reasons of those that failed."""
+def _run_in_workers(
+    study: Study, out: Path, work: Sequence[_WorkItem], workers: int, console: Console
+) -> list[str]:
+    """Do all work in worker processes, and return a message for each item that failed."""
     failures: list[str] = []
     pool = ProcessPoolExecutor(
-        min(workers, len(jobs)),
+        min(workers, len(work)),
         mp_context=get_context("spawn"),
         initializer=init_worker,
-        initargs=(out / "log.txt",),
+        initargs=(out / LOG_FILE,),
     )
-    with _one_thread(), pool:
-        futures: dict[Future[None], _Job] = {pool.submit(*job.call): job for job in jobs}  # type: ignore[arg-type]
-        view = _View(study, out, [job.name for job in jobs], console)
+    with _single_threaded_workers(), pool:
+        futures: dict[Future[None], _WorkItem] = {
+            pool.submit(item.function, *item.arguments): item for item in work
+        }
         try:
-            with view:
+            with _StudyProgress(study, out, len(work), console) as progress:
                 waiting = set(futures)
                 while waiting:
                     done, waiting = wait(waiting, timeout=1.0)
                     for future in done:
-                        error = future.exception()
+                        name, error = futures[future].name, future.exception()
                         if error is not None:
-                            said = (
-                                f"a process died, see {out / 'log.txt'}"
-                                if isinstance(error, BrokenProcessPool)
-                                else str(error)
-                            )
-                            failures.append(f"{futures[future].name}: {said or type(error).__name__}")
-                        view.ended(futures[future].name, error is None)
-                    # The pool calls one more than it has processes for "running".
-                    view.show([job.name for future, job in futures.items() if future in waiting][:workers])
+                            failures.append(f"{name}: {_describe(error, out)}")
+                        progress.finish(name, error is None)
+                    # `Future.running` also holds for one item beyond those that the workers are executing.
+                    progress.show([item.name for future, item in futures.items() if future in waiting][:workers])
         except BaseException:
-            processes = list(pool._processes.values())
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in processes:
+            for process in list(pool._processes.values()):
                 process.terminate()
+            # Waits for the pool's manager thread, which would race with the interpreter's exit otherwise.
+            pool.shutdown(wait=True, cancel_futures=True)
             raise
     return failures
 
 
+def _describe(error: BaseException, out: Path) -> str:
+    if isinstance(error, BrokenProcessPool):
+        return f"a worker process died; see {out / LOG_FILE}"
+    return str(error) or type(error).__name__
+
+
 @contextmanager
-def _one_thread() -> Iterator[None]:
-    """Processes started within it hold numerical libraries to one thread: more would only wait for each other."""
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM")
-    before = {name: os.environ.get(name) for name in names}
-    os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+def _single_threaded_workers() -> Iterator[None]:
+    """Context in which new processes limit numerical libraries to one thread; more would compete for the cores."""
+    before = {name: os.environ.get(name) for name in _THREAD_LIMITS}
+    os.environ |= _THREAD_LIMITS
     try:
         yield
     finally:
@@ -174,16 +192,28 @@ def _one_thread() -> Iterator[None]:
                 os.environ[name] = value
 
 
-class _View:
-    """Success over the updates of the trials under way, one curve each, and how much is done."""
+# ---------------------------------------------------------------------- progress
 
-    def __init__(self, study: Study, out: Path, names: Sequence[str], console: Console) -> None:
-        self._study, self._out, self._total, self._console = study, out, len(names), console
-        self._done = 0
-        self._begun = time.monotonic()
+
+class _StudyProgress:
+    """Live plot of success over updates, one curve per running trial, and the number of finished work items.
+
+    A log cannot be redrawn: there, each finished item is one line, and the plot follows at the end.
+
+    Args:
+        study: Study that runs.
+        out: Folder of the study.
+        total: Number of work items.
+        console: Console to print to.
+    """
+
+    def __init__(self, study: Study, out: Path, total: int, console: Console) -> None:
+        self._study, self._out, self._total, self._console = study, out, total, console
+        self._finished = 0
+        self._start = time.monotonic()
         self._live = Live(console=console, auto_refresh=False, transient=False)
 
-    def __enter__(self) -> _View:
+    def __enter__(self) -> _StudyProgress:
         if self._console.is_terminal:
             self._live.__enter__()
         return self
@@ -191,48 +221,56 @@ class _View:
     def __exit__(self, *exception: object) -> None:
         if self._console.is_terminal:
             self._live.__exit__(*exception)  # type: ignore[arg-type]
-        else:  # a log cannot be redrawn, and gets the last picture
-            self._console.print(self._curves([]))
+        else:
+            self._console.print(self._plot([]))
 
-    def ended(self, name: str, well: bool) -> None:
-        """Note that a job is over."""
-        self._done += 1
+    def finish(self, name: str, succeeded: bool) -> None:
+        """Count a work item as finished."""
+        self._finished += 1
         if not self._console.is_terminal:
-            minutes = (time.monotonic() - self._begun) / 60
-            said = "done" if well else "failed"
+            status = "done" if succeeded else "failed"
             self._console.print(
-                f"{minutes:5.1f} min  {self._done} of {self._total}: {name} {said}", highlight=False, markup=False
+                f"{self._minutes():5.1f} min  {self._finished} of {self._total}: {name} {status}",
+                highlight=False,
+                markup=False,
             )
 
     def show(self, running: Sequence[str]) -> None:
-        """Draw anew."""
+        """Redraw the plot.
+
+        Args:
+            running: Names of the running work items.
+        """
         if not self._console.is_terminal:
             return
-        minutes = (time.monotonic() - self._begun) / 60
-        line = f"{self._done} of {self._total} done after {minutes:.1f} min; now: {'; '.join(running) or 'none'}"
-        self._live.update(Group(self._curves(running), Text(line, style="dim")), refresh=True)
+        line = f"{self._finished} of {self._total} done after {self._minutes():.1f} min; running: "
+        line += "; ".join(running) or "none"
+        self._live.update(Group(self._plot(running), Text(line, style="dim")), refresh=True)
 
-    def _curves(self, running: Sequence[str]) -> Text:
+    def _minutes(self) -> float:
+        return (time.monotonic() - self._start) / 60
+
+    def _plot(self, running: Sequence[str]) -> Text:
+        """Plot the running trials; without any, the last ones that ran."""
         trials = list(self._study.trials())
-        shown = [t for t in trials if t.name in running]
-        if not shown:  # between two trials, and at the end: the last that ran
-            begun = [t for t in trials if (self._out / t.folder / "metrics.jsonl").exists()]
-            shown = begun[-len(self._study.envs) :]
-        series, end = [], 1
-        for trial, style in zip(shown, STYLES, strict=False):
+        shown = [trial for trial in trials if trial.name in running]
+        if not shown:
+            started = [trial for trial in trials if (self._out / trial.folder / "metrics.jsonl").exists()]
+            shown = started[-len(self._study.envs) :]
+        series, updates = [], 1
+        for trial, style in zip(shown, _STYLES, strict=False):
             history = read_jsonl(self._out / trial.folder / "metrics.jsonl", damaged="skip")
-            end = max(end, self._study.recipe(trial.recipe).optimization.updates)
-            points = [(m["update"], m["success"]) for m in history if "success" in m]
-            held = [(m["update"], m["validation/success"]) for m in history if "validation/success" in m]
-            name = trial.env if len(self._study.recipes) == 1 else f"{trial.recipe} on {trial.env}"
-            series.append(Series(name, running_mean(points, 5), style))
-            series.append(Series("held out" if trial is shown[-1] else "", held, f"bold {style}", "marks"))
-        width = min(self._console.width, 100)
-        return plot(series, end=end, width=width, height=16, form=_percent, top=1.0)
-
-
-def _percent(value: float) -> str:
-    return f"{value:.0%}"
-
-
-__all__ = ["run_study"]
+            updates = max(updates, self._study.recipe(trial.recipe).optimization.updates)
+            training = [(m["update"], m["success"]) for m in history if "success" in m]
+            held_out = [(m["update"], m["validation/success"]) for m in history if "validation/success" in m]
+            label = trial.env if len(self._study.recipes) == 1 else f"{trial.recipe} on {trial.env}"
+            series.append(Series(label, running_mean(training, 5), style))
+            series.append(Series("held out" if trial is shown[-1] else "", held_out, f"bold {style}", "marks"))
+        return plot(
+            series,
+            x_max=updates,
+            y_max=1.0,
+            width=min(self._console.width, 100),
+            height=16,
+            format_value=lambda value: f"{value:.0%}",
+        )

@@ -1,4 +1,4 @@
-"""What a study found: rates with intervals, and each recipe against its warm start, task by task."""
+"""Results of a study: success rates with intervals, and gains over the warm start, paired by task."""
 
 from __future__ import annotations
 
@@ -13,24 +13,28 @@ from ...eval.statistics import Interval, Paired, paired, rate
 from .definition import Study, Trial
 from .trials import RESULT, Outcomes, read_result, warm_start_path
 
-WARM = "warm start"
+WARM_START = "warm start"
+HEADINGS = ("policy", "runs", "sampled", "range", "gain", "greedy", "gain")
+"""Headings of the cells of `format_cells`."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table.
+    """Row of the table: one policy in one environment.
 
     Attributes:
-        env, who: what was played by whom.
-        runs: training runs that were measured; 0 for who never learnt.
-        sampled, greedy: success on the held-out tasks, over all runs; greedy only of models.
-        lowest, highest: sampled success of the worst and the best run.
-        gain: sampled success against the warm start, task by task, over all runs; None without one.
-        gain_greedy: the same for greedy play.
+        env: Name of the environment in the study.
+        policy: Name of the recipe, of a reference agent ("random" or "expert"), or `WARM_START`.
+        runs: Number of training runs; 0 for policies that were not trained in the study.
+        sampled: Success rate on the held-out tasks when sampled, pooled over runs.
+        greedy: Success rate with greedy decoding, pooled over runs; None for reference agents.
+        lowest, highest: Sampled success rates of the worst and the best run; None without runs.
+        gain: Gain of `sampled` over the warm start, paired by task, pooled over runs; None without runs.
+        gain_greedy: Gain of `greedy` over the warm start; None without runs.
     """
 
     env: str
-    who: str
+    policy: str
     runs: int
     sampled: Interval
     greedy: Interval | None = None
@@ -40,13 +44,13 @@ class Row:
     gain_greedy: Paired | None = None
 
     @property
-    def better(self) -> bool:
-        """Whether it beats its warm start significantly (two-sided, 5 %)."""
+    def is_improvement(self) -> bool:
+        """True if the sampled policy is significantly better than the warm start (two-sided test, 5 %)."""
         return self.gain is not None and self.gain.p_value < 0.05 and self.gain.difference.value > 0
 
     def to_dict(self) -> dict[str, object]:
-        """As plain data."""
-        data: dict[str, object] = {"env": self.env, "who": self.who, "runs": self.runs}
+        """Return the row as plain data, without fields that are None."""
+        data: dict[str, object] = {"env": self.env, "policy": self.policy, "runs": self.runs}
         data["sampled"] = self.sampled._asdict()
         if self.greedy is not None:
             data["greedy"] = self.greedy._asdict()
@@ -58,133 +62,136 @@ class Row:
         return data
 
 
-def rows(study: Study, out: Path, references: Mapping[str, Mapping[str, Outcomes]]) -> list[Row]:
-    """The table of what has been measured so far.
+def make_rows(study: Study, out: Path, references: Mapping[str, Mapping[str, Outcomes]]) -> list[Row]:
+    """Return the rows of all results so far.
 
     Args:
-        study: what was asked for.
-        out: its folder.
-        references: env -> player -> outcomes, of who never learnt.
+        study: Study.
+        out: Folder of the study.
+        references: Outcomes of the reference agents, by environment and agent.
 
     Raises:
-        DataError: a result cannot be read.
+        DataError: A result cannot be read.
     """
-    found: list[Row] = []
+    rows: list[Row] = []
     for env in study.envs:
-        for who in ("random", "expert"):
-            if who in references.get(env, {}):
-                found.append(Row(env, who, 0, _rate([references[env][who]], "sampled")))
-        warm = read_result(warm_start_path(out, env))
-        if warm is None:
+        for agent in ("random", "expert"):
+            if agent in references.get(env, {}):
+                rows.append(Row(env, agent, 0, _success_rate([references[env][agent]], "sampled")))
+        warm_start = read_result(warm_start_path(out, env))
+        if warm_start is None:
             continue
-        before: Outcomes = warm["outcomes"]
-        found.append(Row(env, WARM, 0, _rate([before], "sampled"), _rate([before], "greedy")))
+        before: Outcomes = warm_start["outcomes"]
+        sampled, greedy = _success_rate([before], "sampled"), _success_rate([before], "greedy")
+        rows.append(Row(env, WARM_START, 0, sampled, greedy))
         for recipe in study.recipes:
-            runs = list(_runs(study, env, recipe, out))
+            runs = list(_read_runs(study, env, recipe, out))
             if runs:
-                found.append(_row(env, recipe, runs, before))
-    return found
+                rows.append(_recipe_row(env, recipe, runs, before))
+    return rows
 
 
-def _runs(study: Study, env: str, recipe: str, out: Path) -> Iterator[Outcomes]:
+def _read_runs(study: Study, env: str, recipe: str, out: Path) -> Iterator[Outcomes]:
     for seed in range(study.seeds):
         result = read_result(out / Trial(env, recipe, seed).folder / RESULT)
         if result is not None:
             yield result["outcomes"]
 
 
-def _row(env: str, recipe: str, runs: Sequence[Outcomes], before: Outcomes) -> Row:
-    each = [_rate([run], "sampled").value for run in runs]
+def _recipe_row(env: str, recipe: str, runs: Sequence[Outcomes], before: Outcomes) -> Row:
+    rates = [_success_rate([run], "sampled").value for run in runs]
     return Row(
         env,
         recipe,
         len(runs),
-        _rate(runs, "sampled"),
-        _rate(runs, "greedy"),
-        min(each),
-        max(each),
+        _success_rate(runs, "sampled"),
+        _success_rate(runs, "greedy"),
+        min(rates),
+        max(rates),
         _gain(runs, before, "sampled"),
         _gain(runs, before, "greedy"),
     )
 
 
-def _pooled(runs: Sequence[Outcomes], kind: str) -> dict[str, list[bool]]:
-    tasks = runs[0][kind]
-    return {task: [success for run in runs for success in run[kind][task]] for task in tasks}
+def _pool_runs(runs: Sequence[Outcomes], decoding: str) -> dict[str, list[bool]]:
+    """Return the successes of all runs by task."""
+    tasks = runs[0][decoding]
+    return {task: [success for run in runs for success in run[decoding][task]] for task in tasks}
 
 
-def _rate(runs: Sequence[Outcomes], kind: str) -> Interval:
-    return rate(list(_pooled(runs, kind).values()))
+def _success_rate(runs: Sequence[Outcomes], decoding: str) -> Interval:
+    return rate(list(_pool_runs(runs, decoding).values()))
 
 
-def _gain(runs: Sequence[Outcomes], before: Outcomes, kind: str) -> Paired:
-    after = _pooled(runs, kind)
-    return paired([after[task] for task in before[kind]], [before[kind][task] for task in before[kind]])
-
-
-# ---------------------------------------------------------------------- as people read it
-
-HEADS = ("player", "runs", "sampled", "from–to", "gain", "greedy", "gain")
-
-
-def cells(row: Row) -> tuple[str, ...]:
-    """A line as text, the env apart; rates in percent with their 95 % intervals, gains in points."""
-    spread = "" if row.lowest is None or row.highest is None else f"{row.lowest:.0%}–{row.highest:.0%}"
-    return (
-        row.who,
-        str(row.runs or ""),
-        _shown(row.sampled),
-        spread if row.runs > 1 else "",
-        _points(row.gain),
-        "" if row.greedy is None else _shown(row.greedy),
-        _points(row.gain_greedy),
+def _gain(runs: Sequence[Outcomes], before: Outcomes, decoding: str) -> Paired:
+    after = _pool_runs(runs, decoding)
+    return paired(
+        [after[task] for task in before[decoding]], [before[decoding][task] for task in before[decoding]]
     )
 
 
-def _shown(interval: Interval) -> str:
+# ---------------------------------------------------------------------- formats
+
+
+def format_cells(row: Row) -> tuple[str, ...]:
+    """Return the cells of a row below `HEADINGS`: rates in percent with 95 % intervals, gains in points."""
+    span = "" if row.lowest is None or row.highest is None else f"{row.lowest:.0%}–{row.highest:.0%}"
+    return (
+        row.policy,
+        str(row.runs or ""),
+        _format_rate(row.sampled),
+        span if row.runs > 1 else "",
+        _format_gain(row.gain),
+        "" if row.greedy is None else _format_rate(row.greedy),
+        _format_gain(row.gain_greedy),
+    )
+
+
+def _format_rate(interval: Interval) -> str:
     return f"{100 * interval.value:.0f}% [{100 * interval.low:.0f}, {100 * interval.high:.0f}]"
 
 
-def _points(gain: Paired | None) -> str:
+def _format_gain(gain: Paired | None) -> str:
     if gain is None:
         return ""
     star = "*" if gain.p_value < 0.05 else ""
     return f"{100 * gain.difference.value:+.0f}{star}"
 
 
-def drawn(study: Study, found: Sequence[Row]) -> Table:
-    """The table for a terminal of 80 columns."""
+def render_table(study: Study, rows: Sequence[Row]) -> Table:
+    """Return the table for a terminal of at least 80 columns."""
     table = Table(
-        title=f"{study.name}: success on {study.tasks} held-out tasks a env",
-        caption="95 % intervals in brackets; gains over the warm start in points, * significant at 5 %",
+        title=f"{study.name}: success on {study.tasks} held-out tasks per environment",
+        caption="95 % intervals in brackets\ngain over the warm start in points, * significant at 5 %",
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
-    for name in HEADS:
-        table.add_column(name, justify="left" if name == "player" else "right", no_wrap=True)
+    for heading in HEADINGS:
+        table.add_column(heading, justify="left" if heading == "policy" else "right", no_wrap=True)
     env = None
-    for row in found:
+    for row in rows:
         if row.env != env:
             if env is not None:
                 table.add_section()
             table.add_row(row.env, style="bold")
         env = row.env
-        style = "green" if row.better else "dim" if row.runs == 0 and row.who != WARM else ""
-        who, *rest = cells(row)
-        table.add_row(f"  {who}", *rest, style=style)
+        is_reference = row.runs == 0 and row.policy != WARM_START
+        style = "green" if row.is_improvement else "dim" if is_reference else ""
+        policy, *cells = format_cells(row)
+        table.add_row(f"  {policy}", *cells, style=style)
     return table
 
 
-def markdown(study: Study, found: Sequence[Row]) -> str:
-    """The table for documents."""
-    often = "once" if study.repeats == 1 else f"{study.repeats} times"
+def to_markdown(study: Study, rows: Sequence[Row]) -> str:
+    """Return the table as Markdown."""
+    repeats = "one episode" if study.repeats == 1 else f"{study.repeats} episodes"
     lines = [
-        f"Success on {study.tasks} held-out tasks a env, each played {often} when sampled from and once when"
-        " greedy; 95 % intervals in brackets. Gains over the warm start in points, paired by task; * is"
-        " significant at 5 %.",
+        f"Success on {study.tasks} held-out tasks per environment, with {repeats} per task when sampled and one"
+        " when greedy; 95 % intervals in brackets. Range: lowest and highest run. Gain: difference from the warm"
+        " start in percentage points, paired by task; * is significant at 5 %.",
         "",
-        "| env | " + " | ".join(HEADS) + " |",
-        "|" + "---|" * (1 + len(HEADS)),
+        "| env | " + " | ".join(HEADINGS) + " |",
+        "|" + "---|" * (1 + len(HEADINGS)),
     ]
-    lines += [f"| {row.env} | " + " | ".join(cells(row)) + " |" for row in found]
+    lines += [f"| {row.env} | " + " | ".join(format_cells(row)) + " |" for row in rows]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""What a process of a study does before all else; apart, since nothing that is imported here may speak."""
+"""Initializer of a study's worker processes, in a module without imports that could print before it runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def init_worker(log: Path) -> None:
-    """Send what libraries say to a file, where it tears no picture, and leave Ctrl-C to the parent."""
+    """Redirect stdout and stderr to a log file and ignore SIGINT, which the parent handles."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with log.open("ab", buffering=0) as file:
         os.dup2(file.fileno(), 1)

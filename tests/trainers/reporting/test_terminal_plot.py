@@ -1,4 +1,4 @@
-"""Curves in a terminal show the numbers that they were given."""
+"""Terminal plots and live progress: positions of points, axes, and layout within the terminal's size."""
 
 from __future__ import annotations
 
@@ -9,39 +9,48 @@ import re
 import pytest
 from rich.console import Console
 
-from arboretum.trainers.reporting.progress import SFT_VIEW, TRAINING_VIEW, Progress, curve
+from arboretum.trainers.reporting.progress import SFT_VIEW, TRAINING_VIEW, Progress, plot_progress
 from arboretum.trainers.reporting.terminal_plot import Series, plot, running_mean
 
 
 def dots(lines: list[str], left: int) -> set[tuple[int, int]]:
-    """The dots of braille text as (x, y), y downwards, by Unicode's numbering: 1, 2, 3, 7 on the left."""
-    places = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3)]
+    """Return the dots of braille text as (x, y), y downward. Unicode numbers the dots 1, 2, 3, 7 on the left."""
+    positions = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3)]
     found = set()
     for row, line in enumerate(lines):
         for column, character in enumerate(line[left:]):
             bits = ord(character) - 0x2800
             if 0 < bits < 256:
-                found |= {(2 * column + x, 4 * row + y) for bit, (x, y) in enumerate(places) if bits & (1 << bit)}
+                found |= {
+                    (2 * column + x, 4 * row + y) for bit, (x, y) in enumerate(positions) if bits & (1 << bit)
+                }
     return found
 
 
-def test_every_point_stands_where_the_axes_say() -> None:
+def test_points_are_drawn_at_their_axis_positions() -> None:
     points = [(0.0, 0.0), (10.0, 0.25), (20.0, 1.0), (40.0, 0.5)]
-    text = plot([Series("x", points, "", "dots")], end=40, width=80, height=15, form=lambda v: f"{v:.2f}", top=1.0)
+    text = plot(
+        [Series("x", points, "", "dots")],
+        x_max=40,
+        width=80,
+        height=15,
+        format_value=lambda v: f"{v:.2f}",
+        y_max=1.0,
+    )
     legend, *rows, axis, labels = text.plain.split("\n")
     assert len(rows) == 12 and "x" in legend and max(map(len, text.plain.split("\n"))) <= 80
     left = axis.index("└") + 1
     found = dots(rows, left)
     right, bottom = 2 * (len(axis) - left) - 1, 4 * len(rows) - 1
     assert found == {(round(x / 40 * right), round((1 - y) * bottom)) for x, y in points}
-    # The labels stand in the rows of their values.
+    # Each label is in the row of its value.
     assert rows[0].startswith("1.00 ┤") and rows[-1].startswith("0.00 ┤")
     assert labels.split()[0] == "0" and labels.endswith("update 40")
 
 
-def test_a_line_has_no_gaps() -> None:
+def test_line_has_no_gaps() -> None:
     points = [(float(x), (x * 7 % 13) / 13) for x in range(30)]
-    text = plot([Series("", points, "")], end=29, width=60, height=12)
+    text = plot([Series("", points, "")], x_max=29, width=60, height=12)
     rows = text.plain.split("\n")[1:-2]
     found = dots(rows, rows[0].index("┤") + 1)
     assert {x for x, _ in found} == set(range(max(x for x, _ in found) + 1))
@@ -50,20 +59,20 @@ def test_a_line_has_no_gaps() -> None:
 
 
 @pytest.mark.parametrize("highest", [0.004, 0.19, 0.2, 0.77, 1.0, 3.3, 49.0, 1e6])
-def test_the_axis_reaches_a_round_number_above_all(highest: float) -> None:
-    rows = plot([Series("", [(1, highest), (2, highest / 3)], "")], end=2).plain.split("\n")
+def test_y_axis_ends_at_round_number_above_all_values(highest: float) -> None:
+    rows = plot([Series("", [(1, highest), (2, highest / 3)], "")], x_max=2).plain.split("\n")
     top = float(rows[1].split("┤")[0])
     assert highest <= top <= 2 * highest and f"{top:.0e}"[0] in "123456789"
 
 
-def test_nothing_to_draw_and_numbers_that_are_none() -> None:
-    assert "┤" in plot([Series("loss", [], "")], end=3).plain
-    text = plot([Series("", [(1, math.nan), (2, 0.5), (9, 0.5)], "", "marks")], end=4).plain
-    assert text.count("●") == 1  # neither what is no number nor what lies beyond the end
-    assert plot([Series("", [(1, 0.0)], "", "marks")], end=1, top=1.0).plain.count("●") == 1
+def test_empty_series_nan_and_points_beyond_the_axis_are_skipped() -> None:
+    assert "┤" in plot([Series("loss", [], "")], x_max=3).plain
+    text = plot([Series("", [(1, math.nan), (2, 0.5), (9, 0.5)], "", "marks")], x_max=4).plain
+    assert text.count("●") == 1  # neither NaN nor a point beyond the end of the x-axis
+    assert plot([Series("", [(1, 0.0)], "", "marks")], x_max=1, y_max=1.0).plain.count("●") == 1
 
 
-def test_the_running_mean() -> None:
+def test_running_mean_covers_fewer_points_at_the_beginning() -> None:
     assert running_mean([(1, 2.0), (2, 4.0), (3, 9.0), (4, 2.0)], 2) == [(1, 2.0), (2, 3.0), (3, 6.5), (4, 5.5)]
 
 
@@ -73,34 +82,34 @@ RECORDS = [{"update": 0.0, "validation/success": 0.25}] + [
 ]
 
 
-def show(terminal: bool, width: int = 80, height: int = 24) -> list[str]:
+def show_progress(terminal: bool, width: int = 80, height: int = 24) -> list[str]:
     console = Console(file=io.StringIO(), force_terminal=terminal, width=width, height=height, color_system=None)
-    with Progress(console, "grpo on a world", 40) as progress:
+    with Progress(console, "grpo on an environment", 40) as progress:
         for record in RECORDS:
             progress.show(record)
     return console.file.getvalue().split("\n")  # type: ignore[attr-defined,no-any-return]
 
 
-def test_a_log_has_a_line_for_each_update_and_one_curve_at_its_end() -> None:
-    lines = show(terminal=False)
+def test_log_has_one_line_per_update_and_one_curve_at_the_end() -> None:
+    lines = show_progress(terminal=False)
     assert [line.partition(":")[0] for line in lines[:21]] == [f"update {t} of 40" for t in range(21)]
     assert sum("┴" in line for line in lines) == 1 and sum("●" in line for line in lines) > 1
     assert not any("\x1b" in line for line in lines)
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 50), (80, 16), (80, 8)])
-def test_a_terminal_is_never_overrun(width: int, height: int) -> None:
-    """What is redrawn must fit: a line too many, and every redrawing would leave a copy behind."""
-    text = "\n".join(show(terminal=True, width=width, height=height))
+def test_live_display_fits_the_terminal(width: int, height: int) -> None:
+    """A live display that is taller than the terminal would leave a copy behind at every refresh."""
+    text = "\n".join(show_progress(terminal=True, width=width, height=height))
     last = re.sub(r"\x1b\[[?\d]*[a-zA-Z]", "", text.rpartition("\x1b[2K")[2])
     drawn = [line for line in last.split("\n") if line.strip()]
     assert len(drawn) < height and max(map(len, drawn)) <= width
     assert any("20 of 40" in line for line in drawn)
     assert any("⠒●⠒ held out" in line for line in drawn) == (height >= 13)
-    assert "…" not in text  # no heading or number is cut
+    assert "…" not in text  # no heading or number is truncated
 
 
-def test_the_views_name_what_they_show() -> None:
-    text = curve(RECORDS, TRAINING_VIEW, 40, 80, 15).plain
+def test_legend_names_the_metrics_of_each_view() -> None:
+    text = plot_progress(RECORDS, TRAINING_VIEW, 40, 80, 15).plain
     assert "⠒●⠒ held out" in text and "success in training, mean of 2" in text and "50% ┤" in text
-    assert "⠒⠒ loss" in curve([{"update": 1, "loss": 2.0}], SFT_VIEW, 10, 80, 15).plain
+    assert "⠒⠒ loss" in plot_progress([{"update": 1, "loss": 2.0}], SFT_VIEW, 10, 80, 15).plain

@@ -1,4 +1,4 @@
-"""The seed model: what its tokenizer keeps, that it is made as it is said to be, and that it plays."""
+"""The shipped model: round trips of its tokenizer, its architecture, and reproducible pretraining."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from arboretum.agents.engines.local.load import load_model, load_tokenizer
 from arboretum.agents.engines.shipped_models import model_source
 from arboretum.agents.tokens.chat import ChatTokens
 from arboretum.envs.registry import make_env
-from arboretum.trainers.sapling.grow import LAKE, SOKOBAN, SaplingConfig, SaplingTrainer, Stage
+from arboretum.trainers.sapling.pretraining import FROZENLAKE, SOKOBAN, SaplingConfig, SaplingTrainer, Stage
 from arboretum.trainers.sapling.tokenizer import make_tokenizer
 
 TOKENIZER = make_tokenizer()
 
 
-# Characters that Python does not know yet ("Cn") could be composed by a tokenizer that does.
+# Characters unassigned in Python's Unicode version ("Cn") may be composed by a tokenizer with a newer version.
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cn"])))
 @example("\uf900")  # composes to another character
 @example("e\u0301")
-@example("P\u0301")  # "P" is a piece of its own, which composes with nothing
-def test_any_text_comes_back_canonically_equivalent(text: str) -> None:
+@example("P\u0301")  # "P" is a token of its own, which composes with nothing
+def test_decoding_encoded_text_returns_canonically_equivalent_text(text: str) -> None:
     ids = TOKENIZER.encode(text, add_special_tokens=False, split_special_tokens=True)
     back = TOKENIZER.decode(ids)
     assert unicodedata.normalize("NFC", back) == unicodedata.normalize("NFC", text)
@@ -37,19 +37,19 @@ def test_any_text_comes_back_canonically_equivalent(text: str) -> None:
 
 
 def test_each_cell_of_a_board_is_one_token() -> None:
-    for world in (LAKE, SOKOBAN):
-        observation, _ = make_env(world.id, **world.kwargs).reset(seed=3)
+    for env in (FROZENLAKE, SOKOBAN):
+        observation, _ = make_env(env.id, **env.kwargs).reset(seed=3)
         assert len(TOKENIZER.encode(observation, add_special_tokens=False)) == len(observation)
 
 
-def test_phrases_of_the_worlds_are_few_tokens() -> None:
+def test_phrases_of_environments_are_few_tokens() -> None:
     observation, _ = make_env("TextBlocksworld-v0", blocks=4).reset(seed=1)
     assert len(TOKENIZER.encode(observation, add_special_tokens=False)) < len(observation) / 4
     reply = make_dialogue("no_think").demonstrate("", "Right || Up")
     assert len(TOKENIZER.encode(reply, add_special_tokens=False)) == 5
 
 
-def test_the_shipped_tokenizer_is_the_one_that_is_written_down() -> None:
+def test_shipped_tokenizer_equals_made_tokenizer() -> None:
     shipped = load_tokenizer("sapling")
     assert shipped.get_vocab() == TOKENIZER.get_vocab() and shipped.chat_template == TOKENIZER.chat_template
     for text in ("<answer>Left || Down</answer>", "#√_P\n wörld", "Actions left: 10."):
@@ -57,40 +57,43 @@ def test_the_shipped_tokenizer_is_the_one_that_is_written_down() -> None:
     ChatTokens(shipped)  # raises unless the template is append-only
 
 
-def test_the_shipped_model_is_small_and_of_the_architecture_that_is_said() -> None:
+def test_shipped_model_is_small_and_has_the_default_architecture() -> None:
     folder = Path(model_source("sapling"))
     assert sum(file.stat().st_size for file in folder.iterdir()) < 3e6
     model = load_model("sapling", "cpu", "float32", None)
-    growth = SaplingConfig(Path())
-    assert model.config.model_type == "qwen2" and model.config.num_hidden_layers == growth.layers
+    config = SaplingConfig(Path())
+    assert model.config.model_type == "qwen2" and model.config.num_hidden_layers == config.layers
     assert sum(weight.numel() for weight in model.parameters()) < 5e5
 
 
-def test_growing_is_reproducible_and_learns(tmp_path: Path) -> None:
+def test_pretraining_is_reproducible_and_lowers_the_loss(tmp_path: Path) -> None:
     torch.set_num_threads(1)
-    growth = SaplingConfig(
-        tmp_path / "one", stages=(Stage(256, 64, lots=2), Stage(64, 64, noise=0.5, lots=1)), looks=1
+    config = SaplingConfig(
+        tmp_path / "one",
+        stages=(Stage(256, 64, chunks=2), Stage(64, 64, noise=0.5, chunks=1)),
+        validations=1,
     )
-    looks, weights = [], []
+    records, weights = [], []
     for out in ("one", "two"):
-        growing = SaplingTrainer(replace(growth, out=tmp_path / out))
-        growing.look = lambda tasks=0: {}  # type: ignore[method-assign]  # its plays are no part of this
-        looks.append(list(growing.run()))
-        weights.append(load_model(growing.export(), "cpu", "float32", None).state_dict())
-    assert looks[0] == looks[1]
-    assert [look["step"] for look in looks[0]] == [4, 6]
+        trainer = SaplingTrainer(replace(config, out=tmp_path / out))
+        # Validation episodes would take most of the time.
+        trainer.validate = lambda tasks=0: {}  # type: ignore[method-assign]
+        records.append(list(trainer.run()))
+        weights.append(load_model(trainer.export(), "cpu", "float32", None).state_dict())
+    assert records[0] == records[1]
+    assert [record["step"] for record in records[0]] == [4, 6]
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
-    # A token drawn at random would cost ln(348) = 5.9.
-    assert looks[0][0]["loss"] < 5.9
+    # The uniform distribution over the vocabulary has a loss of ln(348) = 5.9 per token.
+    assert records[0][0]["loss"] < 5.9
 
 
-def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:
+def test_folder_with_other_content_is_rejected_and_unchanged(tmp_path: Path) -> None:
     from rich.console import Console
 
     from arboretum.envs.errors import ConfigurationError
-    from arboretum.trainers.sapling.command import grow
+    from arboretum.trainers.sapling.command import make_sapling
 
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ConfigurationError, match="holds no model"):
-        grow(tmp_path, console=Console(quiet=True))
+        make_sapling(tmp_path, console=Console(quiet=True))
     assert (tmp_path / "notes.txt").read_text() == "mine"

@@ -1,4 +1,4 @@
-"""The report of a training run: in a real browser, of a real run, in a world that speaks like an attacker."""
+"""Report of a training run: contents, errors, and display in a browser with hostile observations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from arboretum.trainers.reporting.samples import read_samples
 HOSTILE = '<script>document.title="owned"</script><img src=x onerror="document.title=\'owned\'">'
 
 
-def asked(model: Path | str, out: Path, **options: Any) -> TrainingConfig:
+def small_config(model: Path | str, out: Path, **options: Any) -> TrainingConfig:
+    """Return the configuration of a short GRPO run on FrozenLake."""
     small: dict[str, object] = {
         "sampler.prompts": 2,
         "sampler.rollouts": 4,
@@ -46,15 +47,15 @@ def asked(model: Path | str, out: Path, **options: Any) -> TrainingConfig:
     return TrainingConfig(recipe, EnvConfig("TextFrozenLake-v0"), str(model), out, **{**settings, **options})
 
 
-def written(folder: Path, history: list[dict[str, float]], **options: Any) -> Path:
-    """A run's folder with these metrics."""
+def write_run(folder: Path, history: list[dict[str, float]], **options: Any) -> Path:
+    """Write the folder of a run with these metrics, and return it."""
     folder.mkdir()
-    (folder / "run.json").write_text(json.dumps(to_plain(asked("M", folder, **options))))
+    (folder / "run.json").write_text(json.dumps(to_plain(small_config("M", folder, **options))))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in history))
     return folder
 
 
-def test_curves_alarms_and_settings(tmp_path: Path) -> None:
+def test_page_shows_charts_alarms_validations_and_changed_settings(tmp_path: Path) -> None:
     history: list[dict[str, float]] = [
         {
             "update": 0,
@@ -76,28 +77,30 @@ def test_curves_alarms_and_settings(tmp_path: Path) -> None:
     alarms = monitor.all_alarms(history[1:])
     assert {alarm.sign for alarm in alarms} >= {"variance", "entropy", "echo-trap"}
     changes = {"optimization.updates": 50, "objective.clip_high": 0.28}
-    page = write_report(written(tmp_path / "run", history, monitor=monitor, changes=changes)).read_text()
+    run = write_run(tmp_path / "run", history, monitor=monitor, changes=changes)
+    page = write_report(run).read_text()
     assert "40 of 50 updates" in page and "10 updates are left" in page
-    for alarm in alarms:  # once in the list, once in each curve
+    assert f"arboretum train --resume {run}" in page
+    for alarm in alarms:  # once in the list, once in each chart
         charts = page.count("<svg")
         assert page.count(str(alarm)) == 1 + charts
     assert page.count("<polyline") >= 5 and "<polygon" in page
     points = re.findall(r'<polyline points="([^"]+)"', page)
-    assert len(points[0].split()) == 40 and len(points[1].split()) == 2  # in training, held out
+    assert len(points[0].split()) == 40 and len(points[1].split()) == 2  # training, held out
     assert re.search(r"objective\.clip_high</td><td>0\.28</td><td>0\.2</td>", page)
     assert "+25.0" in page and "25.0" in page and "30.0–70.0" in page
     assert not re.search(r"\b(nan|inf|None|built-in)\b", re.sub(r"<style>.*?</style>", "", page, flags=re.S))
 
 
-def test_what_cannot_be_reported_is_said(tmp_path: Path) -> None:
+def test_incomplete_metrics_are_reported_and_damaged_ones_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="holds no training run"):
         write_report(tmp_path)
-    folder = written(tmp_path / "run", [])
+    folder = write_run(tmp_path / "run", [])
     assert "0 of 2 updates" in write_report(folder).read_text()  # killed before its first update
-    (folder / "metrics.jsonl").write_text('{"update": 0}\n{"upd')  # killed amid a line
+    (folder / "metrics.jsonl").write_text('{"update": 0}\n{"upd')  # killed while writing a line
     assert "0 of 2 updates" in write_report(folder).read_text()
     (folder / "metrics.jsonl").write_text('{"upd\n{"update": 1}\n')
-    with pytest.raises(DataError, match="line 1 holds no metrics"):
+    with pytest.raises(DataError, match="line 1: is not valid JSON"):
         write_report(folder)
     (folder / "metrics.jsonl").write_text("")
     record = json.loads((folder / "run.json").read_text())
@@ -109,40 +112,40 @@ def test_what_cannot_be_reported_is_said(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def run(warm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run that ended after two updates and was then prolonged to three."""
+    """Folder of a run that finished two updates and was then resumed with three."""
     from arboretum.envs.frozenlake.env import FrozenLake
     from arboretum.trainers.train import train
 
     folder = tmp_path_factory.mktemp("report") / "run"
-    whole = FrozenLake._observe
+    observe = FrozenLake._observe
     with pytest.MonkeyPatch.context() as patch, (folder.parent / "log").open("w") as log:
-        patch.setattr(FrozenLake, "_observe", lambda self: f"{whole(self)} {HOSTILE} </script>")
+        patch.setattr(FrozenLake, "_observe", lambda self: f"{observe(self)} {HOSTILE} </script>")
         console = Console(file=log, width=200)
-        assert train(asked(warm_model, folder), console=console) == 0
+        assert train(small_config(warm_model, folder), console=console) == 0
         log.flush()
         assert str(folder / "report.html") in (folder.parent / "log").read_text()
-        # One validation further than the last checkpoint, as a kill leaves it behind.
+        # A validation after the last checkpoint, and an unfinished line, as a killed process leaves them.
         with (folder / "samples.jsonl").open("a") as samples:
-            samples.write(json.dumps({"update": 3, "task": "of a life before"}) + '\n{"upda')
-        longer = asked(warm_model, folder, changes={"optimization.updates": 3})
+            samples.write(json.dumps({"update": 3, "task": "discarded"}) + '\n{"upda')
+        longer = small_config(warm_model, folder, changes={"optimization.updates": 3})
         assert train(longer, resume=True, console=console) == 0
     return folder
 
 
 @pytest.mark.heavy
-def test_samples_are_of_the_same_tasks_and_survive_resuming(run: Path) -> None:
+def test_resumed_run_samples_the_same_tasks_in_every_validation(run: Path) -> None:
     samples = read_samples(run)
     tasks = {update: [s["task"] for s in samples if s["update"] == update] for update in (0, 1, 2, 3)}
     assert len(samples) == 24 and all(found == tasks[0] for found in tasks.values())
     assert len(set(tasks[0])) == 6
     turn = samples[0]["turns"][0]
-    assert "<|im_start|>user" in turn["shown"] and turn["observation"] in turn["shown"]
-    assert turn["said"].startswith(turn["reply"]) or turn["reply"].endswith(turn["said"])
+    assert "<|im_start|>user" in turn["prompt"] and turn["observation"] in turn["prompt"]
+    assert turn["sampled"].startswith(turn["reply"]) or turn["reply"].endswith(turn["sampled"])
     assert "token_ids" not in turn and "logprobs" not in turn
 
 
 @pytest.mark.heavy
-def test_the_command_writes_the_report_again(run: Path, tmp_path: Path) -> None:
+def test_report_command_writes_the_same_report(run: Path, tmp_path: Path) -> None:
     before = (run / "report.html").read_text()
     (run / "report.html").unlink()
     command = [sys.executable, "-m", "arboretum.cli", "report", str(run)]
@@ -154,7 +157,7 @@ def test_the_command_writes_the_report_again(run: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_the_page_needs_no_network_and_escapes_what_it_quotes(run: Path) -> None:
+def test_page_needs_no_network_and_escapes_observations(run: Path) -> None:
     text = (run / "report.html").read_text(encoding="utf-8")
     assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", text)
     assert "@import" not in text and "url(" not in text
@@ -163,8 +166,8 @@ def test_the_page_needs_no_network_and_escapes_what_it_quotes(run: Path) -> None
 
 
 @pytest.mark.heavy
-def test_an_interrupted_run_has_its_report(warm_model: Path, tmp_path: Path) -> None:
-    """Ctrl-C, as a person presses it, in the middle of an update."""
+def test_interrupted_run_writes_a_report(warm_model: Path, tmp_path: Path) -> None:
+    """SIGINT arrives in the middle of an update."""
     run = tmp_path / "run"
     command = [sys.executable, "-m", "arboretum.cli", "train", "grpo", "--env", "TextFrozenLake-v0"]
     command += ["--model", str(warm_model), "--out", str(run), "--device", "cpu", "--dialogue", "no_think"]
@@ -173,9 +176,9 @@ def test_an_interrupted_run_has_its_report(warm_model: Path, tmp_path: Path) -> 
         command += ["--set", f"sampler.{setting}"]
     command += ["--set", "optimization.episodes_per_step=8"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    # A shell in the background makes its children deaf to Ctrl-C.
-    hears = lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None  # noqa: E731
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, preexec_fn=hears)
+    # The children of a background shell ignore SIGINT unless the handler is restored.
+    restore = lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None  # noqa: E731
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, preexec_fn=restore)
     deadline = time.monotonic() + 120
     metrics = run / "metrics.jsonl"
     while not (metrics.exists() and metrics.read_text().count("\n") >= 3):
@@ -192,7 +195,7 @@ def test_an_interrupted_run_has_its_report(warm_model: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.heavy
-def test_it_reads_on_a_phone_and_replays_what_the_policy_said(run: Path, browser: Any) -> None:
+def test_page_fits_a_phone_and_shows_prompts_and_sampled_text(run: Path, browser: Any) -> None:
     from selenium.webdriver.common.by import By
     from selenium.webdriver.support.ui import Select, WebDriverWait
 
@@ -208,20 +211,23 @@ def test_it_reads_on_a_phone_and_replays_what_the_policy_said(run: Path, browser
     assert HOSTILE in text("observation") and browser.title == "grpo on TextFrozenLake-v0 · Arboretum report"
     width = browser.execute_script("return document.documentElement.scrollWidth")
     assert width <= browser.execute_script("return window.innerWidth")
-    table = browser.find_element(By.ID, "looks")
-    assert table.rect["width"] <= table.find_element(By.XPATH, "..").rect["width"]  # nothing to scroll for
+    table = browser.find_element(By.ID, "validations")
+    assert table.rect["width"] <= table.find_element(By.XPATH, "..").rect["width"]  # no horizontal scrolling
 
     entries = Select(browser.find_element(By.ID, "entry"))
     names = [option.text for option in entries.options]
     assert names == ["before training", *(f"after update {n}" for n in (1, 2, 3))]
-    assert not browser.find_element(By.ID, "agent").is_displayed()  # there is but one player
+    assert not browser.find_element(By.ID, "agent").is_displayed()  # there is only one agent
     task = Select(browser.find_element(By.ID, "task"))
     task.select_by_index(2)
     first = task.first_selected_option.text[2:]
     entries.select_by_visible_text("after update 3")
     wait.until(lambda _: Select(browser.find_element(By.ID, "task")).first_selected_option.text[2:] == first)
     browser.find_element(By.CSS_SELECTOR, "#tokens summary").click()
-    assert "<|im_start|>system" in text("read") and "answer" in text("wrote") + text("read")
+    turn = [sample for sample in read_samples(run) if sample["update"] == 3][2]["turns"][0]
+    assert "<|im_start|>system" in turn["prompt"] and turn["sampled"]
+    for id, expected in (("read", turn["prompt"]), ("wrote", turn["sampled"])):
+        assert browser.find_element(By.ID, id).get_property("textContent") == expected
 
     for scheme in ("light", "dark"):
         media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
@@ -229,7 +235,7 @@ def test_it_reads_on_a_phone_and_replays_what_the_policy_said(run: Path, browser
         ink, paper = browser.execute_script(
             "const s = getComputedStyle(document.body); return [s.color, s.backgroundColor]"
         )
-        light = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (ink, paper)]
+        light = [sum(map(int, re.findall(r"\d+", color)[:3])) for color in (ink, paper)]
         assert (light[0] < light[1]) == (scheme == "light") and abs(light[0] - light[1]) > 400
     charts = browser.find_elements(By.CSS_SELECTOR, ".charts svg")
     assert len(charts) >= 12 and all(chart.rect["height"] > 100 for chart in charts)
