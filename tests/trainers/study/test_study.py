@@ -38,7 +38,7 @@ def test_shipped_studies_pass_their_check(name: str) -> None:
         ("- a\n", "expected a mapping"),
         ("name: x\n", "`model` is missing"),
         ("name: x\nmodels: y\n", "unknown key 'models'; did you mean"),
-        ("name: x\nmodel: y\nenvs: [{name: A}]\nrecipes: {grpo: {}}\n", "does not describe a study"),
+        ("name: x\nmodel: y\nenvs: [{name: A}]\nrecipes: {grpo: {}}\n", "environment 1: `id` is missing"),
         ("name: x\nmodel: y\nenvs: [{name: A, id: B}]\nrecipes: {gripo: {}}\n", "unknown recipe"),
         (
             "name: x\nmodel: y\nenvs: [{name: A, id: B}]\nrecipes: {grpo: {sampler.rollouts: 1}}\n",
