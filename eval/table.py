@@ -73,9 +73,9 @@ def bench_table(rows: Sequence[Row], width: int = 80) -> Table:
     for row in rows:
         style = {True: "green", False: "red", None: ""}[row.reached]
         relation = "≥" if row.higher_is_better else "≤"
-        target = "" if row.bar is None else f"{relation} {_format_amount(row.bar, row.unit)}"
+        target = "" if row.target is None else f"{relation} {_format_amount(row.target, row.unit)}"
         cells: list[str | Text] = [row.what, Text(_format_amount(row.value, row.unit), style=style), target]
-        table.add_row(*cells, *([row.beside] if with_details else []))
+        table.add_row(*cells, *([row.details] if with_details else []))
     return table
 
 

@@ -124,12 +124,12 @@ def _steps(env: ALFWorld, work: list[_Workload], original: _Original | None, rou
             theirs.append(cpu_seconds(original.step))
         mine.append(cpu_seconds(ours))
     if original is not None:
-        beside = f"original {1e3 * median(theirs):.1f} ms"
+        details = f"original {1e3 * median(theirs):.1f} ms"
         factor = ratio(theirs, mine)
     else:
-        beside, factor = f"{_SOURCE} {1e3 * _STEP:.0f} ms", _STEP / median(mine)
+        details, factor = f"{_SOURCE} {1e3 * _STEP:.0f} ms", _STEP / median(mine)
     what = f"TextALFWorld-v0 step with admissible commands ({1e6 * median(mine):.0f} µs)"
-    yield Row(what, factor, "x", bar=1000, beside=beside)
+    yield Row(what, factor, "x", target=1000, details=details)
 
 
 def _opening(env: ALFWorld, work: list[_Workload], original: _Original | None, rounds: int) -> Iterator[Row]:
@@ -152,16 +152,16 @@ def _opening(env: ALFWorld, work: list[_Workload], original: _Original | None, r
     cold()
     if original is not None:
         theirs, mine_cold, mine_cached = paired([original.load, cold, cached], rounds)
-        beside = f"original {1e3 * median(theirs):.0f} ms"
+        details = f"original {1e3 * median(theirs):.0f} ms"
         factors = (ratio(theirs, mine_cold), ratio(theirs, mine_cached))
     else:
         mine_cold, mine_cached = paired([cold, cached], rounds)
-        beside = f"{_SOURCE} {1e3 * _LOAD:.0f} ms"
+        details = f"{_SOURCE} {1e3 * _LOAD:.0f} ms"
         factors = (_LOAD / median(mine_cold), _LOAD / median(mine_cached))
     what = f"TextALFWorld-v0 opening a game file ({1e3 * median(mine_cold):.1f} ms)"
-    yield Row(what, factors[0], "x", bar=100, beside=beside)
+    yield Row(what, factors[0], "x", target=100, details=details)
     what = f"TextALFWorld-v0 opening a cached game ({1e3 * median(mine_cached):.2f} ms)"
-    yield Row(what, factors[1], "x", bar=2000, beside=beside)
+    yield Row(what, factors[1], "x", target=2000, details=details)
 
 
 def _memory(env: ALFWorld, original: _Original | None, count: int = 1000) -> Row:
@@ -183,9 +183,9 @@ def _memory(env: ALFWorld, original: _Original | None, count: int = 1000) -> Row
     finally:
         tracemalloc.stop()
     theirs = original.memory() if original else _MEMORY
-    beside = f"{'original' if original else _SOURCE} {theirs:.1f} MiB"
+    details = f"{'original' if original else _SOURCE} {theirs:.1f} MiB"
     what = f"TextALFWorld-v0 memory of {count} live environments ({1024 * mine:.0f} KiB each)"
-    return Row(what, theirs / mine, "x", bar=20, beside=beside)
+    return Row(what, theirs / mine, "x", target=20, details=details)
 
 
 def _expert(env: ALFWorld, games_name: str) -> Row:
@@ -202,7 +202,7 @@ def _expert(env: ALFWorld, games_name: str) -> Row:
             *_, info = env.step(command)
         assert info["success"], f"{task} is not won"
     seconds = time.process_time() - start
-    return Row(f"TextALFWorld-v0 expert on {games_name}", seconds, "s", bar=2, higher_is_better=False)
+    return Row(f"TextALFWorld-v0 expert on {games_name}", seconds, "s", target=2, higher_is_better=False)
 
 
 def _snapshots(env: ALFWorld) -> Iterator[Row]:
@@ -221,7 +221,7 @@ def _snapshots(env: ALFWorld) -> Iterator[Row]:
 
     for name, run in (("snapshot", snapshot), ("restore", restore)):
         (times,) = paired([run], 3)
-        yield Row(f"TextALFWorld-v0 {name}", 1e6 * median(times), "µs", bar=10, higher_is_better=False)
+        yield Row(f"TextALFWorld-v0 {name}", 1e6 * median(times), "µs", target=10, higher_is_better=False)
 
 
 class _Original:

@@ -76,5 +76,7 @@ def measure(peers: bool = False, episodes: int = 64, turns: int = 10) -> Iterato
         torch.set_num_threads(threads)
     sampled = sum(sum(turn.loss_mask or ()) for episode in played for turn in episode.turns)
     share = 100 * (total - engine.seconds) / engine.seconds
-    beside = f"{sampled / total:,.0f} sampled tokens/s overall"
-    yield Row(f"harness / engine time, {turns} turns", share, "%", bar=5.0, higher_is_better=False, beside=beside)
+    details = f"{sampled / total:,.0f} sampled tokens/s overall"
+    yield Row(
+        f"harness / engine time, {turns} turns", share, "%", target=5.0, higher_is_better=False, details=details
+    )

@@ -36,13 +36,13 @@ def measure(peers: bool = False, rounds: int = 3, conversations: int = 64, waves
             rates.append(waves * conversations / (time.perf_counter() - wall))
             cpu.append(1000 * (time.process_time() - ours) / (waves * conversations))
     ideal = conversations / _DELAY
-    beside = f"{statistics.median(rates):.0f}/s of {ideal:.0f}/s, {statistics.median(cpu):.2f} ms CPU per request"
+    details = f"{statistics.median(rates):.0f}/s of {ideal:.0f}/s, {statistics.median(cpu):.2f} ms CPU per request"
     yield Row(
         f"openai engine, {conversations} concurrent requests",
         statistics.median(rates) / ideal,
         "x",
         0.9,
-        beside=beside,
+        details=details,
     )
 
 

@@ -66,7 +66,7 @@ def _bm25_rows(
     name = f"BM25, {len(documents):,} paragraphs, batched"
     ours.search(queries[:50], TOP)
     rate = _per_second(lambda: ours.search(queries, TOP), len(queries), rounds)
-    yield Row(f"{name}: query rate", rate, "/s", 500.0, beside="one thread")
+    yield Row(f"{name}: query rate", rate, "/s", 500.0, details="one thread")
     if not peers:
         return
     with tempfile.TemporaryDirectory() as scratch:
@@ -107,11 +107,11 @@ def _pyserini_rows(name: str, ours: BM25, folder: Path, queries: Sequence[str], 
         their_rate.append(_per_second(theirs, len(queries), 1))
         our_rate.append(_per_second(mine, len(queries), 1))
     faster = statistics.median(a / b for a, b in zip(our_rate, their_rate, strict=True))
-    beside = f"Pyserini, 2 threads: {statistics.median(their_rate):,.0f}/s"
-    yield Row(f"{name}: query rate relative to Pyserini", faster, "x", 1.5, beside=beside)
+    details = f"Pyserini, 2 threads: {statistics.median(their_rate):,.0f}/s"
+    yield Row(f"{name}: query rate relative to Pyserini", faster, "x", 1.5, details=details)
     their_cpu, our_cpu = paired([theirs, mine], rounds)
-    beside = f"Pyserini {1e3 * statistics.median(their_cpu):.2f} ms"
-    yield Row(f"{name}: CPU speedup over Pyserini", ratio(their_cpu, our_cpu), "x", beside=beside)
+    details = f"Pyserini {1e3 * statistics.median(their_cpu):.2f} ms"
+    yield Row(f"{name}: CPU speedup over Pyserini", ratio(their_cpu, our_cpu), "x", details=details)
 
 
 def _overlap(ours: Retriever, theirs: Retriever, queries: Sequence[str]) -> float:
@@ -139,8 +139,8 @@ def _bm25s_row(name: str, ours: BM25, documents: Sequence[Document], queries: Se
         return len(queries)
 
     their_cpu, our_cpu = paired([theirs, mine], rounds)
-    beside = f"bm25s, same terms: {1e3 * statistics.median(their_cpu):.2f} ms"
-    return Row(f"{name}: CPU speedup over bm25s", ratio(their_cpu, our_cpu), "x", beside=beside)
+    details = f"bm25s, same terms: {1e3 * statistics.median(their_cpu):.2f} ms"
+    return Row(f"{name}: CPU speedup over bm25s", ratio(their_cpu, our_cpu), "x", details=details)
 
 
 def _server_rows(retriever: Retriever, queries: Sequence[str]) -> Iterator[Row]:
@@ -157,8 +157,8 @@ def _server_rows(retriever: Retriever, queries: Sequence[str]) -> Iterator[Row]:
                 search([query], 3)
                 times.append(time.perf_counter() - start)
     overhead = 1e3 * (statistics.median(through) - statistics.median(direct))
-    beside = f"direct search: {1e3 * statistics.median(direct):.2f} ms"
-    yield Row("retrieval server: overhead per request, p50", overhead, "ms", 2.0, False, beside)
+    details = f"direct search: {1e3 * statistics.median(direct):.2f} ms"
+    yield Row("retrieval server: overhead per request, p50", overhead, "ms", 2.0, False, details)
 
 
 def _faiss_rows(rounds: int) -> Iterator[Row]:
@@ -182,8 +182,8 @@ def _faiss_rows(rounds: int) -> Iterator[Row]:
             return run
 
         raw_cpu, our_cpu = paired([make_workload(raw.search), make_workload(ours.search)], 2 * rounds + 1)
-        beside = f"faiss.IndexFlatIP {1e3 * statistics.median(raw_cpu):.2f} ms per query"
-        yield Row("FAISS Flat, memory-mapped, 50,000 x 384", ratio(raw_cpu, our_cpu), "x", 0.9, beside=beside)
+        details = f"faiss.IndexFlatIP {1e3 * statistics.median(raw_cpu):.2f} ms per query"
+        yield Row("FAISS Flat, memory-mapped, 50,000 x 384", ratio(raw_cpu, our_cpu), "x", 0.9, details=details)
 
 
 _BUILD = """
@@ -206,5 +206,5 @@ def _build_row(count: int) -> Row:
         seconds = time.perf_counter() - start
         size = corpus.stat().st_size / _MEGABYTE
     peak = int(done.stdout) / 1024
-    beside = f"{size:,.0f} MB of text in {seconds:,.0f} s"
-    return Row(f"index build, {count:,} passages: peak memory", peak, "MB", 2048.0, False, beside)
+    details = f"{size:,.0f} MB of text in {seconds:,.0f} s"
+    return Row(f"index build, {count:,} passages: peak memory", peak, "MB", 2048.0, False, details)

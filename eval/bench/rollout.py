@@ -46,7 +46,7 @@ def _single_turn(engine: TransformersEngine, generate: _Generate, rounds: int) -
     # More rounds than elsewhere: they are short, and the value is close to the target.
     theirs, ours = paired([lambda: generate.play(1), lambda: _play(engine, 1)], 4 * rounds)
     what = f"sampled tokens, one turn (batch {_BATCH}, {_OPENING} + {_REPLY} tokens)"
-    yield Row(what, ratio(theirs, ours), "x", bar=1.0, beside=_format_rate(theirs))
+    yield Row(what, ratio(theirs, ours), "x", target=1.0, details=_format_rate(theirs))
 
 
 def _episodes(engine: TransformersEngine, generate: _Generate, rounds: int) -> Iterator[Row]:
@@ -57,7 +57,7 @@ def _episodes(engine: TransformersEngine, generate: _Generate, rounds: int) -> I
     recomputed = _BATCH * sum(_OPENING + turn * (_REPLY + _STATE) + _REPLY for turn in range(10))
     what = "computed / new tokens, ten turns"
     yield Row(
-        what, computed / new, "x", bar=1.1, higher_is_better=False, beside=f"generate {recomputed / new:.1f} x"
+        what, computed / new, "x", target=1.1, higher_is_better=False, details=f"generate {recomputed / new:.1f} x"
     )
 
     contenders: list[Callable[[], int]] = [
@@ -67,10 +67,10 @@ def _episodes(engine: TransformersEngine, generate: _Generate, rounds: int) -> I
         lambda: _play(engine, 5),
     ]
     theirs, ours, their_half, our_half = paired(contenders, rounds)
-    yield Row("sampled tokens, ten turns", ratio(theirs, ours), "x", bar=3.0, beside=_format_rate(theirs))
+    yield Row("sampled tokens, ten turns", ratio(theirs, ours), "x", target=3.0, details=_format_rate(theirs))
     # 2 is exactly linear. The rest is attention over the longer history, a large share in so small a model.
     growth, their_growth = 2 * ratio(ours, our_half), 2 * ratio(theirs, their_half)
-    yield Row("time of ten turns / time of five", growth, "x", beside=f"generate {their_growth:.1f} x")
+    yield Row("time of ten turns / time of five", growth, "x", details=f"generate {their_growth:.1f} x")
 
 
 def _format_rate(seconds: list[float]) -> str:

@@ -24,16 +24,16 @@ class Row:
     what: str
     value: float
     unit: str
-    bar: float | None = None
+    target: float | None = None
     higher_is_better: bool = True
-    beside: str = ""
+    details: str = ""
 
     @property
     def reached(self) -> bool | None:
         """True if the target is reached; None without a target."""
-        if self.bar is None:
+        if self.target is None:
             return None
-        return self.value >= self.bar if self.higher_is_better else self.value <= self.bar
+        return self.value >= self.target if self.higher_is_better else self.value <= self.target
 
 
 def cpu_seconds(run: Callable[[], int]) -> float:

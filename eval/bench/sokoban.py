@@ -50,14 +50,14 @@ def measure(peers: bool = False, rounds: int = 5) -> Iterator[Row]:
     """
     for name, label, kwargs in _ENVS:
         yield from env_rows(name, rounds=rounds, step_bar=2.0, label=label, **kwargs)
-    for label, spec, levels, bar in _LEVELS:
+    for label, spec, levels, target in _LEVELS:
         seconds = _time_generation(spec, levels)
         tail = sorted(seconds)[int(0.95 * levels)]
         yield Row(
             f"level generation, {label}",
             statistics.mean(seconds) * 1e3,
             "ms",
-            bar,
+            target,
             False,
             f"p95 {tail * 1e3:.2f} ms",
         )
@@ -121,8 +121,8 @@ def _measure_peers(rounds: int) -> Iterator[Row]:
             continue
         steps, levels = workloads()
         theirs, ours, fresh = paired([frozen_lake, steps, levels], rounds)
-        beside = f"FrozenLake-v1 {statistics.median(theirs) * 1e6:.1f} µs"
-        yield Row(f"{name} step", ratio(theirs, ours), "x", None, True, beside)
+        details = f"FrozenLake-v1 {statistics.median(theirs) * 1e6:.1f} µs"
+        yield Row(f"{name} step", ratio(theirs, ours), "x", None, True, details)
         yield Row(f"{name} level generation", statistics.median(fresh) * 1e3, "ms", None, False)
 
 

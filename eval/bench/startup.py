@@ -24,9 +24,9 @@ def measure(peers: bool = False, rounds: int = 5) -> Iterator[Row]:
     for _ in range(rounds):
         theirs.append(_import_seconds("gymnasium"))
         ours.append(_import_seconds(__name__.split(".")[0]))
-    beside = f"import gymnasium {1000 * statistics.median(theirs):.0f} ms"
+    details = f"import gymnasium {1000 * statistics.median(theirs):.0f} ms"
     factor = statistics.median(o / t for o, t in zip(ours, theirs, strict=True))
-    yield Row("import arboretum", factor, "x", bar=1.5, higher_is_better=False, beside=beside)
+    yield Row("import arboretum", factor, "x", target=1.5, higher_is_better=False, details=details)
 
 
 def _import_seconds(module: str) -> float:

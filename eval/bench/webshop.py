@@ -101,12 +101,12 @@ def measure(peers: bool = False, rounds: int = 5, large: bool = True) -> Iterato
     thousand: dict[str, Any] = {"num_products": 1000, "tagger": "letters"}
     env = WebShop(**thousand)  # Fill the cache, so that later starts are measured.
     starts = [_run_child(thousand)["cpu"] for _ in range(rounds)]
-    beside = f"original {ORIGINAL_START} s CPU (recorded)"
-    yield Row("WebShop start, 1,000 products", statistics.median(starts), "s", 0.4, False, beside)
+    details = f"original {ORIGINAL_START} s CPU (recorded)"
+    yield Row("WebShop start, 1,000 products", statistics.median(starts), "s", 0.4, False, details)
 
     steps = [1 / seconds for (seconds,) in zip(*paired([_make_episodes(env, 150)], rounds), strict=True)]
-    beside = f"original {ORIGINAL_STEPS:.0f} steps per CPU second (recorded); ours {statistics.median(steps):.0f}"
-    yield Row("WebShop scripted steps", statistics.median(steps) / ORIGINAL_STEPS, "x", 50, True, beside)
+    details = f"original {ORIGINAL_STEPS:.0f} steps per CPU second (recorded); ours {statistics.median(steps):.0f}"
+    yield Row("WebShop scripted steps", statistics.median(steps) / ORIGINAL_STEPS, "x", 50, True, details)
 
     queries = [env.shop.goal(i).words.lower() for i in range(0, len(env.shop.goals), len(env.shop.goals) // 150)]
     contenders = [_make_searches(make_engine("bm25", env.shop.catalog), queries)]
@@ -117,14 +117,14 @@ def measure(peers: bool = False, rounds: int = 5, large: bool = True) -> Iterato
         run()  # Warm-up, after which Java has compiled the search.
     ours, *theirs = paired(contenders, rounds)
     own = statistics.median(ours)
-    beside = f"Lucene in the original {ORIGINAL_SEARCH * 1e3} ms CPU (recorded); ours {own * 1e3:.3f} ms"
-    yield Row("WebShop search", ORIGINAL_SEARCH / own, "x", 10, True, beside)
+    details = f"Lucene in the original {ORIGINAL_SEARCH * 1e3} ms CPU (recorded); ours {own * 1e3:.3f} ms"
+    yield Row("WebShop search", ORIGINAL_SEARCH / own, "x", 10, True, details)
     if theirs:
-        beside = f"Lucene in this process {statistics.median(theirs[0]) * 1e3:.3f} ms CPU"
-        yield Row("WebShop search, paired with Lucene", ratio(theirs[0], ours), "x", None, True, beside)
+        details = f"Lucene in this process {statistics.median(theirs[0]) * 1e3:.3f} ms CPU"
+        yield Row("WebShop search, paired with Lucene", ratio(theirs[0], ours), "x", None, True, details)
 
-    beside = "original about 900 MB per process (recorded)"
-    yield Row("WebShop 64 environments, peak", _run_child(thousand, 64)["peak"], "MB", 150, False, beside)
+    details = "original about 900 MB per process (recorded)"
+    yield Row("WebShop 64 environments, peak", _run_child(thousand, 64)["peak"], "MB", 150, False, details)
     yield from _server_rows()
     if large:
         yield from _large_catalog_rows()
@@ -140,9 +140,9 @@ def _server_rows() -> Iterator[Row]:
     finally:
         if data is not None:
             os.environ["ARBORETUM_DATA"] = data
-    beside = f"p50 {statistics.median(times) * 1e3:.0f} ms of {len(times)} responses, clients on the same cores"
+    details = f"p50 {statistics.median(times) * 1e3:.0f} ms of {len(times)} responses, clients on the same cores"
     p95 = statistics.quantiles(times, n=20)[18] * 1e3
-    yield Row("WebShop server, 50 customers, p95", p95, "ms", 100, False, beside)
+    yield Row("WebShop server, 50 customers, p95", p95, "ms", 100, False, details)
 
 
 def _large_catalog_rows() -> Iterator[Row]:
@@ -155,8 +155,8 @@ def _large_catalog_rows() -> Iterator[Row]:
         try:
             first, second = _run_child(options), _run_child(options)
             size = sum(path.stat().st_size for path in data.iterdir()) / 2**20
-            beside = f"{size:.0f} MB of JSON, {first['cpu']:.1f} s CPU"
-            yield Row("WebShop first load of 100,000, peak", first["peak"], "MB", None, False, beside)
+            details = f"{size:.0f} MB of JSON, {first['cpu']:.1f} s CPU"
+            yield Row("WebShop first load of 100,000, peak", first["peak"], "MB", None, False, details)
             yield Row(
                 "WebShop second start, 100,000", second["cpu"], "s", 2, False, f"{second['peak']:.0f} MB peak"
             )
@@ -173,5 +173,5 @@ def _large_catalog_rows() -> Iterator[Row]:
             start = time.perf_counter()
             find(query, 50)
             times.append(time.perf_counter() - start)
-        beside = f"p95 {statistics.quantiles(times, n=20)[18] * 1e3:.1f} ms"
-        yield Row("WebShop search p50, 100,000", statistics.median(times) * 1e3, "ms", 10, False, beside)
+        details = f"p95 {statistics.quantiles(times, n=20)[18] * 1e3:.1f} ms"
+        yield Row("WebShop search p50, 100,000", statistics.median(times) * 1e3, "ms", 10, False, details)

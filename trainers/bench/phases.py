@@ -35,13 +35,13 @@ def measure(peers: bool = False, updates: int = 8) -> Iterator[Row]:
             shares, blocked = measure_phases(Path(folder), updates, prompts=4)
     finally:
         torch.set_num_threads(threads)
-    beside = ", ".join(f"{name} {100 * share:.1f} %" for name, share in shares.items() if name != "rest")
+    details = ", ".join(f"{name} {100 * share:.1f} %" for name, share in shares.items() if name != "rest")
     overhead = 100 * shares["rest"]
-    yield Row("loop: time outside all phases", overhead, "%", bar=5.0, higher_is_better=False, beside=beside)
+    yield Row("loop: time outside all phases", overhead, "%", target=5.0, higher_is_better=False, details=details)
     useful = 100 * (shares["sample"] + shares["learn"])
     yield Row("loop: time in sampling and training", useful, "%")
     if blocked is not None:
-        yield Row("loop: time its thread is blocked", 100 * blocked, "%", bar=5.0, higher_is_better=False)
+        yield Row("loop: time its thread is blocked", 100 * blocked, "%", target=5.0, higher_is_better=False)
 
 
 def runnable_seconds() -> float | None:

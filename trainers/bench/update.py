@@ -40,20 +40,24 @@ def measure(peers: bool = False, workload: Workload | None = None) -> Iterator[R
         workload.write(folder)
         settings: dict[str, Any] = asdict(workload)
         default = _run_system("update_ours", folder, {**settings, "same_budget": False})
-        yield Row("update step", _rate(default), "tokens/s", beside=f"memory {default['memory'] / _MB:,.0f} MB")
+        yield Row("update step", _rate(default), "tokens/s", details=f"memory {default['memory'] / _MB:,.0f} MB")
         if not peers or find_spec("trl") is None:
             return
         ours = _run_system("update_ours", folder, settings)
         theirs = _run_system("update_trl", folder, settings)
-        beside = f"TRL {_rate(theirs):,.0f} tokens/s"
-        yield Row("update step, speed relative to TRL", _rate(ours) / _rate(theirs), "x", bar=1.2, beside=beside)
-        memory = ours["memory"] / theirs["memory"]
-        beside = f"TRL {theirs['memory'] / _MB:,.0f} MB"
+        details = f"TRL {_rate(theirs):,.0f} tokens/s"
         yield Row(
-            "update step, memory relative to TRL", memory, "x", bar=1.0, higher_is_better=False, beside=beside
+            "update step, speed relative to TRL", _rate(ours) / _rate(theirs), "x", target=1.2, details=details
+        )
+        memory = ours["memory"] / theirs["memory"]
+        details = f"TRL {theirs['memory'] / _MB:,.0f} MB"
+        yield Row(
+            "update step, memory relative to TRL", memory, "x", target=1.0, higher_is_better=False, details=details
         )
         distance = relative_distance(folder / "ours.pt", folder / "trl.pt")
-        yield Row("update step, gradient distance to TRL", 100 * distance, "%", bar=0.01, higher_is_better=False)
+        yield Row(
+            "update step, gradient distance to TRL", 100 * distance, "%", target=0.01, higher_is_better=False
+        )
 
 
 def _rate(report: dict[str, Any]) -> float:

@@ -62,10 +62,10 @@ def measure(peers: bool = False) -> Iterator[Row]:
     what = f"update, {update.parameters / 1e9:.2f}B parameters in bf16"
     if peak is None:
         throughput = update.flops / update.seconds / 1e12
-        yield Row(f"{what}: useful work", throughput, "TFLOP/s", beside=f"{rate}, peak unknown")
+        yield Row(f"{what}: useful work", throughput, "TFLOP/s", details=f"{rate}, peak unknown")
     else:
         share = 100 * mfu(update.flops, update.seconds, peak)
-        yield Row(f"{what}: MFU", share, "%", beside=f"{rate}, peak {peak / 1e12:.0f} TFLOP/s")
+        yield Row(f"{what}: MFU", share, "%", details=f"{rate}, peak {peak / 1e12:.0f} TFLOP/s")
 
 
 def measure_utilization(
