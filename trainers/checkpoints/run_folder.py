@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import write_atomic
 from ..config.run import SFTConfig, TrainingConfig
 from ..config.serialize import from_plain, to_plain
 from .store import Checkpoints
+
+ConfigT = TypeVar("ConfigT", TrainingConfig, SFTConfig)
 
 SETTINGS_FILE = "run.json"
 MODEL_FOLDER = "model"
@@ -86,7 +88,7 @@ def read_run_settings(folder: Path) -> dict[str, Any] | None:
     return settings
 
 
-def read_config(folder: Path, kind: type[TrainingConfig] | type[SFTConfig]) -> Any:
+def read_config(folder: Path, kind: type[ConfigT]) -> ConfigT:
     """Return the configuration of the run in a folder; `out` is the folder, wherever it was moved to.
 
     Raises:
