@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from .errors import ConfigurationError
 
 
@@ -28,3 +31,14 @@ def positive(name: str, value: float) -> None:
     """Raise unless value > 0."""
     if not value > 0:
         raise ConfigurationError(f"{name} must be above 0, but is {value}.")
+
+
+def first_difference(before: Any, now: Any, path: str = "") -> str | None:
+    """Return the first difference of two plain values in words; None if they are equal."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for key in {**before, **now}:
+            found = first_difference(before.get(key), now.get(key), f"{path}.{key}" if path else str(key))
+            if found is not None:
+                return found
+        return None
+    return None if before == now else f"{path or 'it'} was {before!r} and is {now!r}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -11,6 +11,7 @@ from ..agents.engines.base import Engine
 from ..agents.engines.registry import make_engine
 from ..agents.registry import LANGUAGE_AGENTS, make_agent
 from ..envs.errors import ConfigurationError
+from .identity import identify_agent, identify_model, model_label
 from .options import parse_options
 from .suite import Entry, Suite
 
@@ -21,10 +22,12 @@ class AgentFactory(Protocol):
     Attributes:
         name: Name in tables and records; unique within a run.
         uses_success_labels: True if the agent uses the success that the environment reports, for example to retry.
+        identity: Everything that decides the agent's episodes, as plain data; a run is resumed only with the same.
     """
 
     name: str
     uses_success_labels: bool
+    identity: Mapping[str, Any]
 
     def make(self, suite: Suite, entry: Entry, /) -> Agent:
         """Make the agent for an entry, with the settings of suite and entry."""
@@ -36,7 +39,8 @@ class NamedAgent:
 
     Args:
         kind: Name of the agent, see `make_agent`.
-        engine: Model of a language agent, whose name becomes part of the agent's; None for agents without a model.
+        engine: Model of a language agent; None for agents without a model.
+        model: Identity of the model, see `identify_model`; its label becomes part of the agent's name.
         sampling: Sampling settings that override those of suite and entry.
         settings: Further arguments of `make_agent`.
 
@@ -45,7 +49,13 @@ class NamedAgent:
     """
 
     def __init__(
-        self, kind: str, engine: Engine | None = None, sampling: dict[str, Any] | None = None, **settings: Any
+        self,
+        kind: str,
+        engine: Engine | None = None,
+        sampling: dict[str, Any] | None = None,
+        *,
+        model: Mapping[str, Any] | None = None,
+        **settings: Any,
     ) -> None:
         self.kind = kind
         self.engine = engine
@@ -53,7 +63,15 @@ class NamedAgent:
         self.settings = settings
         agent = make_agent(kind, engine=engine, **settings)  # Fail fast on an unknown name or setting.
         self.uses_success_labels = agent.uses_success_labels
-        self.name = agent.name if engine is None else f"{agent.name}:{engine.name.rpartition('/')[2]}"
+        self.name = agent.name
+        self.identity: Mapping[str, Any] = {}
+        if engine is not None:
+            source = model or {
+                "engine": type(engine).__name__,
+                "model": engine.name.partition(":")[2] or engine.name,
+            }
+            self.name = f"{agent.name}:{model_label(str(source['model']))}"
+            self.identity = identify_agent(agent, source, self.sampling, settings)
 
     def make(self, suite: Suite, entry: Entry, /) -> Agent:
         """Make the agent for an entry. The entry's settings override the suite's, the command line's both."""
@@ -111,12 +129,16 @@ def open_agents(
         for k, v in (("template", template), ("dialogue_name", dialogue), ("examples", examples))
         if v is not None
     }
-    shared_engine = None
+    shared_engine, identity = None, None
     if engine is not None and model is not None:
-        shared_engine = make_engine(engine, model, base_url=base_url, **parse_options(engine_arg, "--engine-arg"))
+        options = parse_options(engine_arg, "--engine-arg")
+        shared_engine = make_engine(engine, model, base_url=base_url, **options)
+        identity = identify_model(engine, model, base_url, options)
     try:
         yield [
-            NamedAgent(name, shared_engine, sampling, **settings) if name in LANGUAGE_AGENTS else NamedAgent(name)
+            NamedAgent(name, shared_engine, sampling, model=identity, **settings)
+            if name in LANGUAGE_AGENTS
+            else NamedAgent(name)
             for name in agents
         ]
     finally:

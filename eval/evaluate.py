@@ -21,6 +21,7 @@ from ..agents.human import HumanAgent
 from ..envs.errors import ConfigurationError
 from . import runner
 from .agents import AgentFactory, NamedAgent
+from .identity import short_digest
 from .report import write_report
 from .runner import local_workers, ray_workers
 from .store import EpisodeKey, Result, Store
@@ -47,8 +48,8 @@ def evaluate(
     Args:
         suite_name: Name of a shipped suite, or path of a suite's file.
         agents: Agents that play; their names must differ.
-        out: Folder of the run; None for `runs/<suite>-<agents>`. An existing run of the same suite and agents is
-            resumed.
+        out: Folder of the run; None for `runs/<suite>-<agents>`, with a digest of each language agent's settings.
+            An existing run of the same suite and agents is resumed.
         references: Also play the random and the expert agent, as reference points.
         workers: Number of processes for agents that may play in several processes.
         ray: Address of a Ray cluster that plays instead of local processes; None for no cluster.
@@ -64,7 +65,7 @@ def evaluate(
     suite = load_suite(suite_name)
     named = {agent.name: agent for agent in agents}
     participants = ({name: NamedAgent(name) for name in (RANDOM, EXPERT)} if references else {}) | named
-    folder = out or Path("runs") / "-".join(re.sub(r"[^\w.-]+", "_", name) for name in (suite.name, *named))
+    folder = out or Path("runs") / _folder_name(suite, named)
     store = Store(folder, _build_manifest(suite, participants))
     try:
         if ray is not None:
@@ -148,6 +149,13 @@ def _run(
     return False
 
 
+def _folder_name(suite: Suite, agents: Mapping[str, AgentFactory]) -> str:
+    """Return a name that differs between runs whose episodes must not be mixed."""
+    parts = [suite.name]
+    parts += [f"{name}-{short_digest(one.identity)}" if one.identity else name for name, one in agents.items()]
+    return "-".join(re.sub(r"[^\w.-]+", "_", part) for part in parts)
+
+
 def _build_manifest(suite: Suite, agents: Mapping[str, AgentFactory]) -> dict[str, Any]:
     """Return the content of a new run's `run.json`."""
     from .. import __version__
@@ -162,6 +170,7 @@ def _build_manifest(suite: Suite, agents: Mapping[str, AgentFactory]) -> dict[st
     return {
         "suite": suite.to_dict(),
         "agents": list(agents),
+        "identities": {name: agent.identity for name, agent in agents.items()},
         "uses_success_labels": uses_labels,
         "expected": {},
         "tasks": {},

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from filelock import FileLock, Timeout
 
 from ..agents.episode import Episode
+from ..envs.checks import first_difference
 from ..envs.errors import ConfigurationError, DataError
 from ..envs.files import PART, write_atomic
 
@@ -195,6 +196,13 @@ class Store:
                 raise ConfigurationError(
                     f"{self.folder}: holds a run of another {field.removesuffix('s')}; choose another --out,"
                     " or delete that folder."
+                )
+        for agent, identity in manifest.get("identities", {}).items():
+            difference = first_difference(existing.get("identities", {}).get(agent, {}), identity)
+            if difference is not None:
+                raise ConfigurationError(
+                    f"{self.folder}: was started with another {agent} ({difference}); choose another --out, or"
+                    " evaluate it as it was."
                 )
 
     def _repair(self) -> list[str]:

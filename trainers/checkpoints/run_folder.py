@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ...envs.checks import first_difference
 from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import write_atomic
 from ..config.run import SFTConfig, TrainingConfig
@@ -52,9 +53,10 @@ def claim_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> Non
             # Without stored settings those of the caller are taken; see `read_run_settings`.
             before = _fixed_part(name, (stored or settings).get(name))
             now = _fixed_part(name, settings[name])
-            if before != now:
+            difference = first_difference(before, now)
+            if difference is not None:
                 raise ConfigurationError(
-                    f"{folder}: was started with another {name} ({_difference(before, now)}); resume it with "
+                    f"{folder}: was started with another {name} ({difference}); resume it with "
                     "the same one, or start a new run in another --out."
                 )
     if stored == settings:
@@ -121,12 +123,3 @@ def _fixed_part(name: str, value: Any) -> Any:
         if isinstance(optimization, dict):
             return {**value, "optimization": {k: v for k, v in optimization.items() if k != "updates"}}
     return value
-
-
-def _difference(before: Any, now: Any, path: str = "") -> str:
-    """Return the first difference of two plain settings in words."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        for key in {**before, **now}:
-            if before.get(key) != now.get(key):
-                return _difference(before.get(key), now.get(key), f"{path}.{key}" if path else key)
-    return f"{path or 'it'} was {before!r} and is {now!r}"
