@@ -98,6 +98,8 @@ class ModelOptions:
         base_url: Address of an OpenAI-compatible server. None uses the engine's default.
         template: Name of a shipped chat template, such as qwen3. None uses the tokenizer's own.
         dialogue: Dialogue.
+        dialogue_arg: Setting of the dialogue, as key=value, such as max_turns=5, over the suite's. Repeat the
+            option for more.
         examples: Solved examples in the prompt. None uses the agent's default: 3 for react and reflexion, else 0.
         temperature: Sampling temperature; 0 is greedy. None uses the suite's.
         max_tokens: Maximum length of a reply in tokens. None uses the suite's.
@@ -112,6 +114,7 @@ class ModelOptions:
         str | None,
         _help("Dialogue between environment and model: {}, or a plug-in's. None uses the agent's own.", DIALOGUES),
     ] = None
+    dialogue_arg: UseAppendAction[tuple[str, ...]] = ()
     examples: int | None = None
     temperature: float | None = None
     max_tokens: int | None = None

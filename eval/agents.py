@@ -42,6 +42,7 @@ class NamedAgent:
         engine: Model of a language agent; None for agents without a model.
         model: Identity of the model, see `identify_model`; its label becomes part of the agent's name.
         sampling: Sampling settings that override those of suite and entry.
+        dialogue: Dialogue settings that override those of suite and entry.
         settings: Further arguments of `make_agent`.
 
     Raises:
@@ -53,6 +54,7 @@ class NamedAgent:
         kind: str,
         engine: Engine | None = None,
         sampling: dict[str, Any] | None = None,
+        dialogue: dict[str, Any] | None = None,
         *,
         model: Mapping[str, Any] | None = None,
         **settings: Any,
@@ -60,8 +62,10 @@ class NamedAgent:
         self.kind = kind
         self.engine = engine
         self.sampling = sampling or {}
+        self.dialogue = dialogue or {}
         self.settings = settings
-        agent = make_agent(kind, engine=engine, **settings)  # Fail fast on an unknown name or setting.
+        # Fail fast on an unknown name or setting.
+        agent = make_agent(kind, engine=engine, dialogue=self.dialogue, **settings)
         self.uses_success_labels = agent.uses_success_labels
         self.name = agent.name
         self.identity: Mapping[str, Any] = {}
@@ -78,7 +82,7 @@ class NamedAgent:
         return make_agent(
             self.kind,
             engine=self.engine,
-            dialogue={**suite.dialogue, **entry.dialogue},
+            dialogue={**suite.dialogue, **entry.dialogue, **self.dialogue},
             sampling={**suite.sampling, **entry.sampling, **self.sampling},
             **self.settings,
         )
@@ -93,6 +97,7 @@ def open_agents(
     base_url: str | None = None,
     template: str | None = None,
     dialogue: str | None = None,
+    dialogue_arg: Sequence[str] = (),
     examples: int | None = None,
     temperature: float | None = None,
     max_tokens: int | None = None,
@@ -109,6 +114,7 @@ def open_agents(
         base_url: Address of an OpenAI-compatible server; None for the engine's default.
         template: Name of a shipped chat template; None for the tokenizer's.
         dialogue: Name of a dialogue; None for each agent's own.
+        dialogue_arg: Settings of the dialogue over the suite's, each `key=value`.
         examples: Number of solved examples in the prompt; None for each agent's default.
         temperature: Sampling temperature; None for the suite's.
         max_tokens: Maximum length of a reply in tokens; None for the suite's.
@@ -119,9 +125,10 @@ def open_agents(
     """
     if (engine is None) != (model is None):
         raise ConfigurationError("--engine and --model belong together; give both or neither.")
-    if engine is None and (engine_arg or base_url or template or dialogue):
+    if engine is None and (engine_arg or dialogue_arg or base_url or template or dialogue):
         raise ConfigurationError(
-            "--engine-arg, --base-url, --template and --dialogue require a model; add --engine and --model."
+            "--engine-arg, --base-url, --template, --dialogue and --dialogue-arg require a model; add --engine and"
+            " --model."
         )
     sampling = {k: v for k, v in (("temperature", temperature), ("max_tokens", max_tokens)) if v is not None}
     settings = {
@@ -129,6 +136,7 @@ def open_agents(
         for k, v in (("template", template), ("dialogue_name", dialogue), ("examples", examples))
         if v is not None
     }
+    dialogue_settings = parse_options(dialogue_arg, "--dialogue-arg")
     shared_engine, identity = None, None
     if engine is not None and model is not None:
         options = parse_options(engine_arg, "--engine-arg")
@@ -136,7 +144,7 @@ def open_agents(
         identity = identify_model(engine, model, base_url, options)
     try:
         yield [
-            NamedAgent(name, shared_engine, sampling, model=identity, **settings)
+            NamedAgent(name, shared_engine, sampling, dialogue_settings, model=identity, **settings)
             if name in LANGUAGE_AGENTS
             else NamedAgent(name)
             for name in agents

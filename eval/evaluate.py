@@ -171,11 +171,24 @@ def _build_manifest(suite: Suite, agents: Mapping[str, AgentFactory]) -> dict[st
         "suite": suite.to_dict(),
         "agents": list(agents),
         "identities": {name: agent.identity for name, agent in agents.items()},
+        "budgets": {name: _budgets(suite, agent) for name, agent in agents.items()},
         "uses_success_labels": uses_labels,
         "expected": {},
         "tasks": {},
         "versions": versions,
     }
+
+
+def _budgets(suite: Suite, agent: AgentFactory) -> dict[str, dict[str, int]]:
+    """Return an agent's own limits on turns and actions, by entry; entries without a limit are left out."""
+    budgets = {}
+    for entry in suite.entries:
+        dialogue = getattr(agent.make(suite, entry), "dialogue", None)
+        limits = {name: getattr(dialogue, name, None) for name in ("max_turns", "max_actions")}
+        own = {name: limit for name, limit in limits.items() if limit is not None}
+        if own:
+            budgets[entry.name] = own
+    return budgets
 
 
 def report(folders: Sequence[Path], path: Path | None = None) -> Summary:

@@ -181,9 +181,24 @@ def _notes(agents: Sequence[str], results: Iterable[Result], manifest: Mapping[s
         if sampled[agent]:
             dollars = f", ${cost[agent]:.2f}" if cost[agent] else ""
             notes.append(f"{agent}: {prompt[agent]:,.0f} prompt and {sampled[agent]:,.0f} sampled tokens{dollars}")
+    for agent, budgets in manifest.get("budgets", {}).items():
+        notes += _budget_notes(agent, budgets)
     for agent in manifest.get("uses_success_labels", ()):
         notes.append(f"{agent} uses the success label of each episode and retries failed tasks")
     return notes
+
+
+def _budget_notes(agent: str, budgets: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Return a sentence for each budget of an agent that the random agent and the expert do not have."""
+    entries: dict[str, list[str]] = defaultdict(list)
+    for entry, limits in budgets.items():
+        words = [f"{limit} {name.removeprefix('max_')}" for name, limit in limits.items()]
+        entries[" and ".join(words)].append(entry)
+    return [
+        f"{agent} has at most {limits} per episode in {', '.join(names)}; the random agent and the expert have"
+        " only the environment's step limit"
+        for limits, names in entries.items()
+    ]
 
 
 def _entry_lines(entry: Entry, cells: Mapping[str, list[Result]], expected: int | None) -> list[Line]:

@@ -37,7 +37,7 @@ class Parsed(NamedTuple):
 class Dialogue(ABC):
     """Base class of dialogues, with the settings that all share.
 
-    The defaults are those of RAGEN (arXiv:2504.20073).
+    Turns and actions are unlimited unless a suite, a run or a user sets a limit.
 
     Attributes:
         max_turns: Maximum number of replies per episode; None for no limit.

@@ -27,9 +27,7 @@ class Think(Dialogue):
     The first such pair in the reply is used; text around it is ignored.
     """
 
-    max_turns: int | None = 5
     max_actions_per_turn: int = 5
-    max_actions: int | None = 10
     show_reward: bool = True
 
     name: ClassVar[str] = "think"
@@ -55,9 +53,7 @@ class Think(Dialogue):
 class NoThink(Dialogue):
     """`<answer>first action || second action</answer>`, without reasoning."""
 
-    max_turns: int | None = 5
     max_actions_per_turn: int = 5
-    max_actions: int | None = 10
     show_reward: bool = True
 
     name: ClassVar[str] = "no_think"

@@ -82,8 +82,14 @@ def turn(*moves: bool, well_formed: bool = True) -> Turn:
     return Turn("seen", "said", moves=[Move("x", 0.5, valid, valid) for valid in moves], well_formed=well_formed)
 
 
-def test_default_budgets_of_think_match_ragen() -> None:
-    think = Think()  # 5 turns, 5 actions per turn, 10 actions
+def test_dialogues_have_no_budget_of_their_own() -> None:
+    for dialogue in (Think(), NoThink()):
+        assert dialogue.max_turns is None and dialogue.max_actions is None
+        assert dialogue.spent([turn(True)] * 200) is None and dialogue.actions_left([turn(True)] * 200) is None
+
+
+def test_budgets_of_ragen_count_turns_and_valid_actions() -> None:
+    think = Think(max_turns=5, max_actions=10)  # and 5 actions per turn
     assert think.allowed(tuple("abcdefg"), []) == tuple("abcde")  # further ones are dropped without penalty
     turns = [turn(True, True, True, True), turn(True, False, True, True, True)]
     assert think.actions_left(turns) == 2  # the invalid action uses no budget
@@ -102,7 +108,7 @@ def test_format_penalty_applies_once_per_turn() -> None:
 
 
 def test_user_message_has_reward_observation_warning_and_actions_left() -> None:
-    think = Think()
+    think = Think(max_turns=5, max_actions=10)
     first = think.user("the board", [])
     assert "the board" in first and "Actions left: 10" in first and "Reward" not in first
     second = think.user("the board", [turn(True, True)])

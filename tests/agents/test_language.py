@@ -101,7 +101,7 @@ def test_oracle_replies_solve_sokoban_over_several_turns() -> None:
 
 def test_default_history_is_the_whole_conversation() -> None:
     engine = Scripted(lambda request: "<think>x</think><answer>Up</answer>")
-    (episode,) = episodes(engine, "think", "TextSokoban-v0")
+    (episode,) = episodes(engine, "think", "TextSokoban-v0", dialogue={"max_turns": 5})
     final = engine.requests[-1]
     assert [m.role for m in final.messages] == [
         "system",

@@ -115,3 +115,13 @@ def test_secrets_and_settings_without_effect_are_not_stored() -> None:
 )
 def test_label_of_a_model_names_its_run(model: str, label: str) -> None:
     assert model_label(model) == label
+
+
+def test_budgets_that_the_references_do_not_have_are_printed(models: list[Path], tmp_path: Path) -> None:
+    shown = run(tmp_path, models[0], tmp_path / "out", dialogue_arg=["max_turns=5", "max_actions=10"])
+    note = "think:grpo1 has at most 5 turns and 10 actions per episode in Bandit"
+    assert note in " ".join(shown.split())
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))
+    assert any(note in one for one in summary["notes"])
+    assert note in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "at most" not in run(tmp_path, models[0], tmp_path / "without")

@@ -10,9 +10,15 @@ from ...eval.suite import Entry
 from ..algorithms.samplers import Sampler
 from .settings import DialogueConfig, EnvConfig
 
+RAGEN_BUDGETS = {"max_turns": 5, "max_actions": 10}
+"""Budgets of RAGEN's training (arXiv:2504.20073, app. C.2), for its two dialogues."""
+
 
 def resolve_dialogue(config: DialogueConfig, sampler: Sampler) -> Dialogue:
-    """Return the dialogue of a run; the dialogue's own settings override those of the recipe's sampler.
+    """Return the dialogue of a run.
+
+    The dialogue's own settings override those of the recipe's sampler. `think` and `no_think` have RAGEN's budgets
+    unless either says otherwise.
 
     Raises:
         ConfigurationError: Unknown dialogue or setting, or a value out of range.
@@ -23,7 +29,8 @@ def resolve_dialogue(config: DialogueConfig, sampler: Sampler) -> Dialogue:
         for option in ("max_turns", "max_actions_per_turn", "max_actions", "format_penalty")
         if getattr(sampler, option) is not None
     }
-    return make_dialogue(name, {**from_recipe, **config.settings})
+    defaults = RAGEN_BUDGETS if name in ("think", "no_think") else {}
+    return make_dialogue(name, {**defaults, **from_recipe, **config.settings})
 
 
 def make_entry(env: EnvConfig, split: str | None, tasks: int | None = None, repeats: int = 1) -> Entry:

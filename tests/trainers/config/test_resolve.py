@@ -22,3 +22,13 @@ def test_settings_of_the_dialogue_override_those_of_the_sampler() -> None:
     dialogue = resolve_dialogue(DialogueConfig("no_think", {"max_turns": sampler.max_turns + 2}), sampler)
     assert (dialogue.name, dialogue.max_turns) == ("no_think", sampler.max_turns + 2)
     assert dialogue.max_actions == sampler.max_actions
+
+
+def test_ragens_dialogues_have_ragens_budgets_in_training() -> None:
+    sampler = RECIPES["grpo"].sampler  # says nothing of budgets
+    for name in ("think", "no_think"):
+        dialogue = resolve_dialogue(DialogueConfig(name), sampler)
+        assert (dialogue.max_turns, dialogue.max_actions, dialogue.max_actions_per_turn) == (5, 10, 5)
+    without = resolve_dialogue(DialogueConfig("think", {"max_turns": None, "max_actions": None}), sampler)
+    assert without.max_turns is None and without.max_actions is None
+    assert resolve_dialogue(DialogueConfig("react"), sampler).max_turns is None
