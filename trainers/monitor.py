@@ -65,6 +65,8 @@ class Monitor:
             "rollback" returns to the best checkpoint that a whole window without signs followed, and continues
             from it with lower learning rates.
         fatal: Signs that trigger the action.
+        uninformative: Consecutive updates without any advantage (all episodes of each prompt had equal returns)
+            after which the run stops; 0 for no limit. Such updates take no step.
         lr_factor: Factor on the learning rates at each rollback.
         rollbacks: Maximum number of rollbacks; after them a fatal sign ends the run.
     """
@@ -76,6 +78,7 @@ class Monitor:
     silence: float = 0.1
     action: Literal["warn", "stop", "rollback"] = "warn"
     fatal: tuple[Sign, ...] = ("echo-trap", "silence")
+    uninformative: int = 10
     lr_factor: float = 0.5
     rollbacks: int = 2
 
@@ -84,6 +87,7 @@ class Monitor:
         at_least("monitor.window", self.window, 2)
         at_least("monitor.gradient", self.gradient, 1)
         at_least("monitor.rollbacks", self.rollbacks, 0)
+        at_least("monitor.uninformative", self.uninformative, 0)
         positive("monitor.lr_factor", self.lr_factor)
         one_of("monitor.action", self.action, ("warn", "stop", "rollback"))
         for sign in self.fatal:

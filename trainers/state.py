@@ -15,9 +15,11 @@ class TrainerState:
         task: Tasks drawn.
         rollbacks: Rollbacks to an earlier checkpoint. The other counters never go back: undone updates were
             sampled all the same, and their tasks and seeds are not used twice.
+        uninformative: Consecutive updates without any advantage, which took no step.
     """
 
     update: int = 0
     batch: int = 0
     task: int = 0
     rollbacks: int = 0
+    uninformative: int = 0

@@ -205,7 +205,27 @@ class Trainer:
         while self.state.update < total and self.stopped is None:
             record = UpdateRecord(self._update())
             self.state.update += 1
+            self._count_uninformative(record)
             yield self._finish(record, validate=self._is_due(validation.every))
+
+    def _count_uninformative(self, record: UpdateRecord) -> None:
+        """Count consecutive updates that took no step for want of advantages, and stop after too many."""
+        if record.metrics.get("steps", 0.0) or record.metrics.get("steps_skipped", 0.0):
+            self.state.uninformative = 0
+            return
+        self.state.uninformative += 1
+        record.metrics["uninformative"] = float(self.state.uninformative)
+        count, limit = self.state.uninformative, self.config.monitor.uninformative
+        record.notes.append(
+            f"update {self.state.update}: no episode has an advantage, so the policy is "
+            f"unchanged ({count} in a row)."
+        )
+        if limit and count >= limit:
+            self.stopped = (
+                f"{count} updates in a row had no advantage: all episodes of each prompt had equal returns. "
+                "Choose easier tasks, a better initial model or more sampler.rollouts, or raise "
+                "monitor.uninformative."
+            )
 
     def _is_due(self, every: int) -> bool:
         update = self.state.update

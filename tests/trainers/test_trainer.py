@@ -24,6 +24,7 @@ from arboretum.trainers.checkpoints.export import export_checkpoint
 from arboretum.trainers.checkpoints.run_folder import claim_run_folder
 from arboretum.trainers.config.run import TrainingConfig
 from arboretum.trainers.config.settings import DialogueConfig, EnvConfig, HardwareConfig, ValidationConfig
+from arboretum.trainers.monitor import Monitor
 from arboretum.trainers.trainer import Trainer
 
 pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("one_thread")]
@@ -159,3 +160,30 @@ def test_prompt_longer_than_context_is_rejected_before_loading_weights(run_of: M
         Trainer(run_of("dr_grpo", model=str(bare)))
     with pytest.raises(ConfigurationError, match="template"):
         Trainer(run_of("dr_grpo", model=str(bare), dialogue=DialogueConfig("no_think", {}, "llama9")))
+
+
+@pytest.mark.parametrize("selector", ["all", "dynamic"])
+def test_updates_without_an_advantage_change_nothing_and_end_the_run(selector: str, run_of: Make) -> None:
+    """One action cannot reach the goal, so every return is 0; grpo has an entropy bonus and a KL term."""
+    changes: dict[str, object] = {
+        "sampler.max_turns": 1,
+        "sampler.max_actions_per_turn": 1,
+        "sampler.max_actions": 1,
+        "sampler.format_penalty": 0.0,
+        "optimization.updates": 9,
+        "selector.name": selector,
+    }
+    if selector == "dynamic":
+        changes["selector.max_batches"] = 2
+    monitor = Monitor(uninformative=3)
+    env = EnvConfig("TextFrozenLake-v0", {"start_goal": "corners"})
+    config = run_of("grpo", changes, env=env, monitor=monitor, validation=ValidationConfig(every=0))
+    trainer = Trainer(config)
+    before = weights(trainer)
+    records = list(trainer.run())
+    assert equal(weights(trainer), before)
+    assert [record.metrics["uninformative"] for record in records] == [1, 2, 3]
+    assert "the policy is unchanged (3 in a row)" in records[-1].notes[0]
+    assert trainer.stopped is not None and trainer.stopped.startswith("3 updates in a row had no advantage")
+    resumed = Trainer(config, resume=True)
+    assert resumed.state.uninformative == 3 and resumed.state.update == 3

@@ -131,6 +131,8 @@ class Learner:
     ) -> dict[str, float]:
         """Update the policy from selected rollouts, length penalties included.
 
+        Without a critic, rollouts whose advantages are all 0 take no step: `steps` is then 0.
+
         Args:
             rollouts: Selected rollouts.
             update: Number of this update, from 0.
@@ -158,6 +160,10 @@ class Learner:
             report["kl"] = float(kl.mean())
             rollouts = rollouts.add_token_penalties(-self.kl_coef * kl)
         credit = recipe.credit.assign(rollouts, values)
+        has_signal = any((credit.advantages[plan.tokens] != 0).any() for plan in plans)
+        if recipe.critic is None and not has_signal:
+            # Regularization alone would be the gradient, and AdamW makes full-size steps of it.
+            return report | self._step_metrics([]) | {"advantage_abs": 0.0, "lr": lr, "kl_coef": self.kl_coef}
         arrays = self._loss_inputs(rollouts, credit, scale, old_logprobs, ref_logprobs, values)
         parts, steps = self._take_steps(rollouts, arrays, plans, temperature)
         report |= reduce_metrics(self._gather_metrics(parts))
