@@ -16,7 +16,7 @@ from tyro.extras import SubcommandApp
 from .agents.dialogue.registry import DIALOGUES
 from .agents.engines.registry import ENGINES
 from .agents.registry import MODEL_FREE_AGENTS, agent_names
-from .envs.errors import ConfigurationError
+from .envs.errors import ConfigurationError, unknown_name
 from .eval.bench import BENCHES
 from .eval.suite import suite_names
 from .trainers.algorithms.recipes import RECIPES
@@ -473,13 +473,39 @@ def sapling(out: Path = Path("runs/sapling"), seed: int = 0) -> int:
     return make_sapling(out, seed, console=console)
 
 
+COMMANDS = (envs, play, eval, report, bench, serve, index, data, train, sft, study, sapling)
+
+
+def _check_verb(arguments: list[str]) -> None:
+    """Raise for an unknown verb, with the nearest ones."""
+    verbs = [command.__name__ for command in COMMANDS]
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in verbs:
+        raise unknown_name("command", arguments[0], verbs)
+
+
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command. Errors that the user can fix print one sentence and exit with status 2."""
+    """Run the command. Errors that the user can fix print one sentence and exit with status 2.
+
+    Args:
+        arguments: Arguments of the command; None takes those of the process. Without any the help is shown.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        status: Any = app.cli(args=arguments, prog="arboretum", description=DESCRIPTION)
+        if arguments == ["--version"]:
+            from . import __version__
+
+            console.print(f"arboretum {__version__}", markup=False)
+            sys.exit(0)
+        _check_verb(arguments)
+        status: Any = app.cli(args=arguments or ["--help"], prog="arboretum", description=DESCRIPTION)
+        sys.stdout.flush()
     except ConfigurationError as error:
         Console(stderr=True, highlight=False).print(f"arboretum: {error}", markup=False, soft_wrap=True)
         sys.exit(2)
+    except BrokenPipeError:
+        # The reader, such as `head`, has closed the pipe; Python must not flush into it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
     except OSError as error:
         reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         Console(stderr=True, highlight=False).print(f"arboretum: {reason}.", markup=False, soft_wrap=True)

@@ -27,6 +27,8 @@ def run(*arguments: str, stdin: str = "", cwd: Path | None = None) -> subprocess
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (["evl", "quick"], "unknown command 'evl'; did you mean"),
+        (["trian"], "unknown command 'trian'; did you mean train?"),
         (["eval", "qick"], "unknown suite 'qick'; did you mean quick?"),
         (["eval", "quick", "--agent", "randm"], "unknown agent 'randm'; did you mean random?"),
         (["play", "TextBandt-v0"], "unknown environment 'TextBandt-v0'; did you mean TextBandit-v0"),
@@ -81,6 +83,26 @@ def test_end_of_input_leaves_the_episode_without_an_error() -> None:
 def test_agent_plays_while_the_user_watches() -> None:
     done = run("play", "TextBandit-v0", "--agent", "expert", "--seed", "3")
     assert done.returncode == 0 and "solved in 1 moves" in done.stdout
+
+
+def test_version_and_help_without_arguments() -> None:
+    from arboretum import __version__
+
+    assert run("--version").stdout == f"arboretum {__version__}\n"
+    bare = run()
+    assert bare.returncode == 0 and bare.stdout == run("--help").stdout
+
+
+def test_module_is_the_same_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "arboretum", "--version"], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout == run("--version").stdout
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a shell with pipes")
+def test_reader_that_closes_the_pipe_causes_no_message() -> None:
+    script = f"{sys.executable} -m arboretum train --help | (exec 0<&-; sleep 4)"
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
+    assert done.stderr == ""
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
