@@ -21,7 +21,7 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     """Write a file atomically: a reader, or a crash, finds either the old content or the new content.
 
     Args:
-        path: File to create or replace; its folder must exist.
+        path: File to create or replace; its folder must exist. A device is written to in place.
         content: Text (written as UTF-8) or bytes.
 
     Raises:
@@ -29,6 +29,9 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     """
     part = _part_path(path)
     data = content.encode("utf-8") if isinstance(content, str) else content
+    if path.exists() and not path.is_file() and not path.is_dir():
+        path.write_bytes(data)  # A device such as /dev/stdout must not be replaced by a file.
+        return
     try:
         with part.open("xb") as file:
             file.write(data)
@@ -62,7 +65,7 @@ def replace_folder(folder: Path, *, overwrite: bool = True) -> Iterator[Path]:
     try:
         yield part
         _sync_tree(part)
-        if overwrite and folder.exists():
+        if overwrite and (folder.exists() or folder.is_symlink()):
             old = _part_path(folder)
             folder.rename(old)
             try:
@@ -70,7 +73,10 @@ def replace_folder(folder: Path, *, overwrite: bool = True) -> Iterator[Path]:
             except OSError:
                 old.rename(folder)
                 raise
-            shutil.rmtree(old, ignore_errors=True)
+            if old.is_dir() and not old.is_symlink():
+                shutil.rmtree(old, ignore_errors=True)
+            else:
+                old.unlink()
         else:
             try:
                 part.rename(folder)
@@ -126,8 +132,9 @@ def _sync_tree(folder: Path) -> None:
     for path in folder.rglob("*"):
         if path.is_dir():
             _sync_folder(path)
-        else:
-            with path.open("rb+") as file:
+        elif path.is_file():
+            # Windows flushes only files that are open for writing.
+            with path.open("rb" if os.name == "posix" else "rb+") as file:
                 os.fsync(file.fileno())
     _sync_folder(folder)
 

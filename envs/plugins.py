@@ -1,4 +1,4 @@
-"""Plug-ins: environments, agents, engines and dialogues of other packages, by entry point or by path.
+"""Plug-ins: parts of other packages, from environments to recipes, by entry point or by path.
 
 An installed package registers a plug-in with an entry point of the group `arboretum.plugins`:
 
@@ -6,8 +6,9 @@ An installed package registers a plug-in with an entry point of the group `arbor
     my_agent = "my_package.agents:MyAgent"
     "MyEnv-v0" = "my_package.envs:SPEC"
 
-The object is a subclass of `Agent`, `Engine` or `Dialogue`, or an `EnvSpec`. On the command line, the path of a
-class, such as `my_package.agents:MyAgent`, names it without an entry point.
+The object is a subclass of `Agent`, `Engine`, `Dialogue` or of a part of recipes (`Sampler`, `Selector`, `Credit`,
+`Term`), or it is an `EnvSpec` or a `Recipe`. On the command line its path, such as `my_package.agents:MyAgent`,
+names it without an entry point.
 """
 
 from __future__ import annotations

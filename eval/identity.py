@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -39,6 +40,7 @@ def identify_model(engine: str, model: str, base_url: str | None, options: Mappi
     identity: dict[str, Any] = {"engine": engine, "model": model}
     folder = Path(model_source(model))
     if folder.is_dir():
+        identity["model"] = os.path.normpath(model)
         identity["weights"] = digest_model(folder)
     if base_url is not None:
         # Queries and user names may be secrets.

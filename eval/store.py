@@ -197,6 +197,11 @@ class Store:
                     f"{self.folder}: holds a run of another {field.removesuffix('s')}; choose another --out,"
                     " or delete that folder."
                 )
+        if "identities" not in existing and any(manifest.get("identities", {}).values()):
+            raise ConfigurationError(
+                f"{self.folder}: was written by another version of Arboretum, without the settings of its agents;"
+                " choose another --out."
+            )
         for agent, identity in manifest.get("identities", {}).items():
             difference = first_difference(existing.get("identities", {}).get(agent, {}), identity)
             if difference is not None:

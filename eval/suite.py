@@ -174,6 +174,9 @@ def parse_suite(text: str, source: str) -> Suite:
         DataError: The text is not YAML or does not describe a suite.
     """
     data = parse_mapping(text, source, "name, description and entries")
+    for key in ("name", "description"):
+        if isinstance(data.get(key), int | float):  # YAML parses an unquoted 2024 as a number.
+            data[key] = str(data[key])
     defaults = {"name": Path(source).stem, "description": ""}
     suite = convert_mapping({**data, "entries": []}, Suite, defaults, source)
     items = data.get("entries")

@@ -54,10 +54,12 @@ class SFTTrainer:
         history: Metrics of all steps so far.
 
     Raises:
+        ConfigurationError: A value is out of range, or the model cannot be loaded.
         DataError: The checkpoint cannot be read.
     """
 
     def __init__(self, config: SFTConfig, resume: bool = False) -> None:
+        config.check_values()
         self.config = config
         hardware, sft = config.hardware, config.sft
         self.accelerator = make_accelerator(hardware.device, hardware.precision)

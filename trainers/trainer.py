@@ -137,11 +137,12 @@ class Trainer:
         checkpoint_seconds: Seconds spent on checkpoints since the last update; reported with the next one.
 
     Raises:
-        ConfigurationError: The model cannot be loaded, or does not fit the run.
+        ConfigurationError: A value is out of range, or the model cannot be loaded or does not fit the run.
         DataError: The checkpoint is damaged.
     """
 
     def __init__(self, config: TrainingConfig, *, resume: bool = False) -> None:
+        config.check_values()
         self.config = config
         self.state = TrainerState()
         self.history: list[dict[str, float]] = []

@@ -266,3 +266,31 @@ def test_damaged_last_line_with_a_newline_is_reported(tmp_path: Path) -> None:
     path.write_text('{"a": 1}\n{"a": 2\n')
     with pytest.raises(DataError, match="line 2"):
         read_jsonl(path)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs symbolic links and devices")
+def test_replace_folder_copes_with_links_and_read_only_files(tmp_path: Path) -> None:
+    target, link = tmp_path / "elsewhere", tmp_path / "folder"
+    target.mkdir()
+    link.symlink_to(target)
+    with replace_folder(link) as part:
+        (part / "dangling").symlink_to(tmp_path / "nowhere")
+        (part / "read-only").write_text("x")
+        (part / "read-only").chmod(0o444)
+    assert not link.is_symlink() and (link / "read-only").read_text() == "x" and target.is_dir()
+    file = tmp_path / "file"
+    file.write_text("old")
+    with replace_folder(file) as part:
+        (part / "new").write_text("new")
+    assert (file / "new").read_text() == "new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "file", "folder"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs named pipes")
+def test_write_atomic_writes_to_a_special_file_in_place(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_atomic(pipe, "text")
+    assert os.read(reader, 100) == b"text" and pipe.is_fifo()
+    os.close(reader)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from arboretum.cli import main
-from arboretum.trainers.algorithms.recipes import RECIPES
+from arboretum.trainers.algorithms.recipes import RECIPES, get_recipe
 from arboretum.trainers.checkpoints.run_folder import claim_run_folder, read_config
 from arboretum.trainers.config.cli_options import SFTOptions, TrainOptions
 from arboretum.trainers.config.run import SFTConfig, TrainingConfig
@@ -301,3 +301,16 @@ def test_options_of_the_whole_run_replace_lost_settings_of_fine_tuning(
     assert run_command(f"sft {SFT} --model {warm_model} --resume {interrupted_fine_tuning}") == 0
     assert (interrupted_fine_tuning / "run.json").read_bytes() == settings
     assert steps(interrupted_fine_tuning, "step") == [*range(1, 9)]
+
+
+def test_recipe_of_a_plugin_keeps_its_stored_settings_however_it_is_spelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "from dataclasses import replace\nfrom arboretum.trainers.algorithms.recipes import RECIPES\n"
+    (tmp_path / "spelled.py").write_text(source + "MINE = replace(RECIPES['grpo'], name='my_recipe')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    stored = dataclasses.replace(
+        training(tmp_path / "run"), recipe=get_recipe("spelled:MINE").with_settings({"sampler.rollouts": 4})
+    )
+    options = TrainOptions(resume=tmp_path / "run")
+    assert options.config("spelled:MINE", stored).recipe == stored.recipe == options.config(None, stored).recipe

@@ -27,8 +27,9 @@ def apply_overrides(target: T, settings: Mapping[str, object]) -> T:
 
         >>> apply_overrides(RECIPES["grpo"], {"sampler.rollouts": 4, "selector.name": "uncertainty"})
 
-    A part's `name` exchanges the part: the new one has its defaults and the settings given here. A new sampler
-    keeps the settings that all samplers share.
+    A part's `name`, or a name in the place of the part, exchanges the part: the new one has its defaults and the
+    settings given here. A new sampler keeps the settings that all samplers share, and a part that has the name
+    already keeps all of its settings.
 
     Args:
         target: Dataclass to copy.
@@ -85,6 +86,8 @@ def convert(value: object, kind: Any, path: str) -> Any:
         converted = msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"{path} is {value!r}; {_expectation(kind, error)}.") from None
+    except TypeError as error:
+        raise ConfigurationError(f"{path} has a type that cannot be set from outside ({error}).") from None
     if isinstance(converted, float) and not math.isfinite(converted):
         raise ConfigurationError(f"{path} must be finite, but is {value!r}.")
     return converted
@@ -116,13 +119,20 @@ def _values(current: object, cls: type, settings: Mapping[str, object], path: st
         path: Path of the dataclass.
     """
     declared = {field.name for field in fields(cls) if field.init}
-    kinds = get_type_hints(cls)
+    try:
+        kinds = get_type_hints(cls)
+    except NameError as error:
+        raise ConfigurationError(
+            f"{cls.__name__}: {error}; import the types of its settings at run time, not under TYPE_CHECKING."
+        ) from None
     values = {}
     for name, value in settings.items():
         here = f"{path}.{name}" if path else name
         if name not in declared:
             known = sorted(f"{path}.{other}" if path else other for other in declared)
             raise unknown_name("setting", here, known)
+        if is_part(kinds[name]) and isinstance(value, str) and current is not None:
+            value = _Branch(name=value)
         if isinstance(value, _Branch):
             value = _override(getattr(current, name, None), kinds[name], value, here)
         else:
@@ -133,11 +143,15 @@ def _values(current: object, cls: type, settings: Mapping[str, object], path: st
 
 def _override(current: object, kind: Any, branch: _Branch, path: str) -> Any:
     """Return a changed copy of a nested dataclass, or a new one where its name changes or there is none yet."""
+    if get_origin(kind) is tuple:
+        raise ConfigurationError(f"{path} is a list; set {path} as a whole, as a list of names or mappings.")
     candidates: list[Any] = [one for one in (get_args(kind) or (kind,)) if is_dataclass(one)]
     if not candidates:
         raise ConfigurationError(f"{path} is {current!r}, which has no settings below it; set {path} as a whole.")
     cls: Any = type(current) if is_dataclass(current) else candidates[0]
     if is_part(candidates[0]) and "name" in branch:
+        if not isinstance(branch["name"], str):
+            raise ConfigurationError(f"{path}.name must be the name of a part, but is {branch['name']!r}.")
         cls = part_class(candidates[0], str(branch["name"]))
         branch = _Branch({name: value for name, value in branch.items() if name != "name"})
     values = _values(current if type(current) is cls else None, cls, branch, path)

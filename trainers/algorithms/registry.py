@@ -6,10 +6,11 @@ A plug-in adds a part as environments and agents are added: a class behind an en
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import TypeVar
 
-from ...envs.errors import unknown_name
+from ...envs.errors import ConfigurationError, unknown_name
 from ...envs.plugins import plugin_class
 from .credit.anchor import Anchor
 from .credit.base import Credit
@@ -55,6 +56,11 @@ def part_class(kind: type[PartT], name: str) -> type[PartT]:
     found = plugin_class(kind, name)
     if found is None:
         raise unknown_name(label, name, table)
+    if inspect.isabstract(found):
+        missing = ", ".join(sorted(found.__abstractmethods__))  # type: ignore[attr-defined]
+        raise ConfigurationError(f"{label} {name} is abstract; it must define {missing}.")
+    if not isinstance(getattr(found, "name", None), str):
+        raise ConfigurationError(f"{label} {name} must define the class attribute `name`.")
     return found
 
 

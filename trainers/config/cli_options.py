@@ -167,18 +167,19 @@ class TrainOptions(Options):
         if recipe is None and stored is None:
             known = ", ".join(recipe_names())
             raise ConfigurationError(f"name a recipe ({known}), or continue a run with --resume and its folder.")
-        if stored is not None and recipe in (None, stored.recipe.name):
-            algorithm = stored.recipe
-        else:
-            algorithm = get_recipe(str(recipe))
+        named = None if recipe is None else get_recipe(recipe)
+        # Beside --resume the same recipe, however it is spelled, keeps its stored settings.
+        if stored is not None and (named is None or named.name == stored.recipe.name):
+            named = stored.recipe
+        assert named is not None
         validation, monitor, trackers = self.validation, self.monitor, self.tracker
         if stored is not None:
             validation = merge(stored.validation, validation, ValidationConfig())
             monitor = merge(stored.monitor, monitor, Monitor())
             trackers = trackers or stored.trackers
         return TrainingConfig(
-            algorithm.with_settings(parse_options(self.set, "--set")),
-            **self._shared_settings(algorithm.name, stored),
+            named.with_settings(parse_options(self.set, "--set")),
+            **self._shared_settings(named.name, stored),
             validation=validation,
             monitor=monitor,
             trackers=trackers,

@@ -55,9 +55,7 @@ class TrainingConfig:
             ConfigurationError: Unknown environment, dialogue or setting; a value out of range; too few tasks;
                 settings that contradict each other.
         """
-        at_least("checkpoint_every", self.checkpoint_every, 1)
-        for settings in (self.env, self.hardware, self.validation, self.monitor):
-            settings.check()
+        self.check_values()
         env = make_entry(self.env, self.env.split).make()
         if len(env.tasks) == 0:
             raise ConfigurationError(f"{self.env.id} has no tasks in split {self.env.split!r}.")
@@ -74,6 +72,12 @@ class TrainingConfig:
                 f"{self.env.id} nor the dialogue has one; set overlong.max_tokens, sampler.max_turns or "
                 "overlong.coef = 0."
             )
+
+    def check_values(self) -> None:
+        """Raise `ConfigurationError` for a value out of range; part of `check` that needs no environment."""
+        at_least("checkpoint_every", self.checkpoint_every, 1)
+        for settings in (self.env, self.hardware, self.validation, self.monitor):
+            settings.check()
 
     def _check_validation(self, env: TextEnv[Any]) -> None:
         if not self.validation.every:
@@ -122,9 +126,7 @@ class SFTConfig:
             ConfigurationError: Unknown environment, dialogue or setting; a value out of range; an environment
                 without an expert.
         """
-        at_least("checkpoint_every", self.checkpoint_every, 1)
-        for settings in (self.env, self.hardware, self.expert, self.sft):
-            settings.check()
+        self.check_values()
         resolve_dialogue(self.dialogue, self.sampler)
         env = make_entry(self.env, self.env.split).make()
         env.reset(seed=0)
@@ -133,3 +135,9 @@ class SFTConfig:
                 f"{self.env.id} has no expert plan for task {env.task!r}, so there is nothing to imitate; choose "
                 "another environment or --env-arg."
             )
+
+    def check_values(self) -> None:
+        """Raise `ConfigurationError` for a value out of range; part of `check` that needs no environment."""
+        at_least("checkpoint_every", self.checkpoint_every, 1)
+        for settings in (self.env, self.hardware, self.expert, self.sft):
+            settings.check()

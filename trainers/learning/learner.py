@@ -140,8 +140,8 @@ class Learner:
             scale: Factor on the advantages.
 
         Returns:
-            Means over the tokens of all steps (see `loss.metrics`), gradient norms, skipped steps, learning rate
-            and KL coefficient.
+            Means over the tokens of all steps (see `loss.reduce_metrics`), gradient norms, skipped steps, learning
+            rate and KL coefficient.
 
         Raises:
             Diverged: See `PolicyOptimizer.step`.

@@ -20,7 +20,7 @@ class UpdateRecord:
     """Record of one update, or of the validation before the first.
 
     Attributes:
-        metrics: Metrics by name; see `rollout_metrics`, `Learner.update` and `loss.metrics`.
+        metrics: Metrics by name; see `rollout_metrics`, `Learner.update` and `loss.reduce_metrics`.
         alarms: Signs of collapse that appeared with this update.
         notes: Further messages for the user.
     """

@@ -53,6 +53,10 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
     settings = json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
     history = _read_history(folder / "metrics.jsonl")
     try:
+        recipe, env = settings["recipe"], settings["env"]["id"]
+        heading = {"recipe": recipe["name"], "about": recipe["about"], "env": env}
+        heading |= {"model": settings["model"], "seed": settings["seed"]}
+        heading |= {"total": recipe["optimization"]["updates"]}
         marks = _collect_marks(history, Monitor(**settings["monitor"]))
     except (TypeError, KeyError) as error:
         raise DataError(
@@ -63,13 +67,8 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
     target = path or folder / "report.html"
     text = page.render(
         folder=folder,
-        recipe=settings["recipe"]["name"],
-        about=settings["recipe"]["about"],
-        env=settings["env"]["id"],
-        model=settings["model"],
-        seed=settings["seed"],
+        **heading,
         done=int(history[-1]["update"]) if history else 0,
-        total=settings["recipe"]["optimization"]["updates"],
         validations=_summarize_validations(history, best),
         charts=draw_charts(history, marks) if history else [],
         frame={"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT, "top": TOP},

@@ -177,6 +177,12 @@ def test_sampler_name_keeps_prompts_and_rollouts() -> None:
         ({"credit.name": "anchr"}, "unknown credit 'anchr'; did you mean anchor?"),
         ({"sampler.name": "chain"}, "unknown sampler 'chain'; did you mean chains?"),
         ({"objective.terms": ["surgical"]}, "unknown term 'surgical'; there are none."),
+        ({"objective.terms.name": "surgical"}, "objective.terms is a list; set objective.terms as a whole"),
+        ({"selector.name": 3}, "selector.name must be the name of a part, but is 3."),
+        (
+            {"selector.name": "arboretum.trainers.algorithms.selectors:Selector"},
+            "selector arboretum.trainers.algorithms.selectors:Selector is abstract; it must define select.",
+        ),
         ({"objective.terms": "surgical"}, "objective.terms expects a list, but is 'surgical'."),
         ({"objective.terms": [{"coef": 1.0}]}, "objective.terms[0] lacks its name; set objective.terms[0].name."),
         ({"selector.name": "dynamic", "selector.amount": 0.5}, "unknown setting 'selector.amount'"),
@@ -191,6 +197,21 @@ def test_impossible_part_is_rejected(settings: dict[str, Any], message: str) -> 
 
 
 # ---------------------------------------------------------------------- parts of plug-ins
+
+
+def test_name_in_the_place_of_a_part_is_the_same_as_its_name() -> None:
+    starpo = RECIPES["starpo"]
+    assert starpo.with_settings({"sampler": "chains"}) == starpo
+    changes = {"selector": "uncertainty"}
+    assert starpo.with_settings(changes) == starpo.with_settings({"selector.name": "uncertainty"})
+
+
+def test_plugin_part_without_a_name_is_rejected(plugin: str, tmp_path: Path) -> None:
+    parts = SOURCE.partition("RECIPE =")[0].replace('    name: ClassVar[str] = "constant"\n', "")
+    (tmp_path / "nameless_parts.py").write_text(parts)
+    with pytest.raises(ConfigurationError, match=r"Constant must define the class attribute `name`"):
+        RECIPES["grpo"].with_settings({"credit.name": "nameless_parts:Constant"})
+    sys.modules.pop("nameless_parts", None)
 
 
 def test_plugin_credit_is_found_by_path(plugin: str) -> None:

@@ -9,7 +9,10 @@ import pytest
 
 from arboretum.cli import main
 from arboretum.envs.errors import ConfigurationError
-from arboretum.trainers.config.settings import ExpertConfig, HardwareConfig, ValidationConfig
+from arboretum.trainers.algorithms.recipes import RECIPES
+from arboretum.trainers.config.run import SFTConfig, TrainingConfig
+from arboretum.trainers.config.settings import EnvConfig, ExpertConfig, HardwareConfig, ValidationConfig
+from arboretum.trainers.monitor import Monitor
 
 MODEL = "/nowhere/model"  # Loading it would fail.
 LAKE = "--env TextFrozenLake-v0"
@@ -89,3 +92,28 @@ def test_fine_tuning_that_cannot_work_is_rejected_before_anything_is_loaded(
 def test_value_out_of_range_is_rejected_with_the_name_of_its_setting(settings: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         settings.check()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"hardware": HardwareConfig(precision="bf16")}, "precision"),  # type: ignore[arg-type]
+        ({"hardware": HardwareConfig(engine="vLLM")}, "engine"),  # type: ignore[arg-type]
+        ({"env": EnvConfig("TextFrozenLake-v0", tasks=0)}, "tasks"),
+        ({"monitor": Monitor(action="roll-back")}, "monitor.action"),  # type: ignore[arg-type]
+        ({"checkpoint_every": 0}, "checkpoint_every"),
+    ],
+)
+def test_trainers_check_values_before_loading_anything(
+    settings: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
+    from arboretum.trainers.sft import SFTTrainer
+    from arboretum.trainers.trainer import Trainer
+
+    common: dict[str, Any] = {"env": EnvConfig("TextFrozenLake-v0"), "model": "/nowhere", "out": tmp_path}
+    with pytest.raises(ConfigurationError, match=message):
+        Trainer(TrainingConfig(RECIPES["grpo"], **{**common, **settings}))
+    if "monitor" not in settings:
+        with pytest.raises(ConfigurationError, match=message):
+            SFTTrainer(SFTConfig(**{**common, **settings}))

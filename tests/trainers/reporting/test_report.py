@@ -108,6 +108,10 @@ def test_incomplete_metrics_are_reported_and_damaged_ones_rejected(tmp_path: Pat
     (folder / "run.json").write_text(json.dumps(record))
     with pytest.raises(DataError, match="another version"):
         write_report(folder)
+    del record["monitor"]["crystal"], record["env"]
+    (folder / "run.json").write_text(json.dumps(record))
+    with pytest.raises(DataError, match="another version"):
+        write_report(folder)
 
 
 @pytest.fixture(scope="module")
