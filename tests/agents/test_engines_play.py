@@ -128,7 +128,7 @@ def test_evaluation_whose_server_dies_is_resumed_from_finished_episodes(tmp_path
     out = tmp_path / "r"
 
     def run(sink: Any, in_flight: int) -> int:
-        options = {"base_url": f"http://127.0.0.1:{port}/v1", "option": ("attempts=1", "concurrency=4")}
+        options = {"base_url": f"http://127.0.0.1:{port}/v1", "engine_arg": ("attempts=1", "concurrency=4")}
         with open_agents(["think"], engine="openai", model="m", **options) as agents:
             console = Console(file=sink)
             return evaluate(str(suite), agents, out=out, references=False, in_flight=in_flight, console=console)
