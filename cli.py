@@ -17,6 +17,8 @@ from .agents.dialogue.registry import DIALOGUES
 from .agents.engines.registry import ENGINES
 from .agents.registry import MODEL_FREE_AGENTS, agent_names
 from .envs.errors import ConfigurationError, unknown_name
+from .envs.retrieval.commands import BuildIndex, Recall, ServeRetrieval
+from .envs.webshop.command import ServeWebShop
 from .eval.bench import BENCHES
 from .eval.suite import suite_names
 from .trainers.algorithms.recipes import RECIPES
@@ -226,65 +228,6 @@ def bench(
     return 0
 
 
-@dataclass(frozen=True)
-class WebShopServer:
-    """Serve the web shop of TextWebShop-v0 for browsers.
-
-    Attributes:
-        host: Address to listen on; the default accepts connections from this machine only.
-        port: TCP port; 0 chooses a free one.
-        data: Folder of the products. None uses webshop/ below ARBORETUM_DATA, or generates products without it.
-        num_products: Use the first so many products. None uses all of them.
-        human_goals: Use goals written by people instead of goals generated from the products.
-        threads: Requests to answer at the same time.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 3000
-    data: Path | None = None
-    num_products: int | None = None
-    human_goals: bool = False
-    threads: int = 8
-
-    def run(self) -> None:
-        """Serve until interrupted."""
-        from .envs.webshop.server import serve
-
-        _check_port(self.port)
-        serve(**vars(self), ready=_print_address)
-
-
-@dataclass(frozen=True)
-class RetrievalServer:
-    """Serve an index over HTTP, compatible with Search-R1's POST /retrieve.
-
-    Attributes:
-        index: Folder of an index made by `arboretum index build`, or a corpus file.
-        host: Address to listen on; the default accepts connections from this machine only.
-        port: TCP port; 0 chooses a free one.
-        max_batch: Queries to search at the same time.
-        max_waiting: Requests that may wait; further ones are answered with status 503.
-    """
-
-    index: Path
-    host: str = "127.0.0.1"
-    port: int = 8000
-    max_batch: int = 64
-    max_waiting: int = 64
-
-    def run(self) -> None:
-        """Serve until interrupted."""
-        from .envs.retrieval.server import serve
-
-        _check_port(self.port)
-        serve(**vars(self), ready=_print_address)
-
-
-def _check_port(port: int) -> None:
-    if not 0 <= port <= 65535:
-        raise ConfigurationError(f"--port must be between 0 and 65535, not {port}.")
-
-
 def _print_address(address: str) -> None:
     console.print(f"Serving at {address}; stop with Ctrl-C.", soft_wrap=True)
 
@@ -292,65 +235,12 @@ def _print_address(address: str) -> None:
 @app.command
 def serve(
     server: OmitArgPrefixes[
-        Annotated[WebShopServer, _verb("webshop")] | Annotated[RetrievalServer, _verb("retrieval")]
+        Annotated[ServeWebShop, _verb("webshop")] | Annotated[ServeRetrieval, _verb("retrieval")]
     ],
 ) -> int:
     """Serve the web shop, or a search index, over HTTP until Ctrl-C."""
-    server.run()
+    server.run(_print_address)
     return 0
-
-
-@dataclass(frozen=True)
-class BuildIndex:
-    """Build the index of a corpus, or resume an interrupted build.
-
-    Attributes:
-        corpus: JSON lines with `id` and `contents`, plain or gzipped.
-        out: Folder of the index to create.
-        retriever: Kind of index: bm25, lucene, dense or hybrid.
-        encoder: Encoder of dense and hybrid indexes: e5, bge, or the name or folder of a model.
-        faiss: FAISS index of dense and hybrid indexes: Flat, IVF, HNSW or PQ.
-        overwrite: Replace an existing index.
-    """
-
-    corpus: Path
-    out: Path
-    retriever: str = "bm25"
-    encoder: str = "e5"
-    faiss: str = "Flat"
-    overwrite: bool = False
-
-    def run(self) -> None:
-        """Build the index, showing progress."""
-        from .envs.retrieval.build import build_index
-        from .envs.retrieval.progress import progress_bar
-
-        with progress_bar() as progress:
-            manifest = build_index(**vars(self), progress=progress)
-        console.print(f"Indexed {manifest.documents:,} documents in {self.out}", soft_wrap=True)
-
-
-@dataclass(frozen=True)
-class Recall:
-    """Measure the recall of supporting titles on HotpotQA's questions.
-
-    Attributes:
-        retriever: Retrievers to compare: bm25, lucene, dense, hybrid, folders of indexes, or addresses of servers.
-        data: Folder of the data set. None uses hotpotqa/ below ARBORETUM_DATA.
-        encoder: Encoder of dense and hybrid retrievers: e5, bge, or the name or folder of a model.
-    """
-
-    retriever: tuple[str, ...] = ("bm25",)
-    data: Path | None = None
-    encoder: str = "e5"
-
-    def run(self) -> None:
-        """Measure recall, and print the table."""
-        from .envs.retrieval.report import as_table
-        from .envs.searchqa.recall import supporting_title_recall
-
-        rows = supporting_title_recall(self.retriever, data=self.data, encoder=self.encoder)
-        console.print(as_table(rows), markup=False, soft_wrap=True)
 
 
 @app.command
@@ -358,7 +248,7 @@ def index(
     job: OmitArgPrefixes[Annotated[BuildIndex, _verb("build")] | Annotated[Recall, _verb("recall")]],
 ) -> int:
     """Build a search index, or measure the recall of retrievers."""
-    job.run()
+    console.print(job.run(), markup=False, soft_wrap=True)
     return 0
 
 

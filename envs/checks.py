@@ -33,6 +33,12 @@ def positive(name: str, value: float) -> None:
         raise ConfigurationError(f"{name} must be above 0, but is {value}.")
 
 
+def check_port(name: str, value: int) -> None:
+    """Raise unless the value is a TCP port, or 0 for a free one."""
+    if not 0 <= value <= 65535:
+        raise ConfigurationError(f"{name} must be between 0 and 65535, not {value}.")
+
+
 def first_difference(before: Any, now: Any, path: str = "") -> str | None:
     """Return the first difference of two plain values in words; None if they are equal."""
     if isinstance(before, Mapping) and isinstance(now, Mapping):
