@@ -65,7 +65,7 @@ def test_collapsed_policy_is_rolled_back_and_trained_at_a_lower_rate(
     states, notes = [weights(trainer)], []
     for record in trainer.run():
         states.append(weights(trainer))
-        notes += record.notes
+        notes += [note for note in record.notes if "rolled back" in note]
     history = trainer.history
     place = next(n for n, record in enumerate(history) if "rolled_back_to" in record)
     target = int(history[place]["rolled_back_to"])
