@@ -89,7 +89,7 @@ def test_vllm_samples_with_the_weights_of_each_update(
     assert max(errors) < 1e-4 and np.mean(errors) < 1e-5
     assert drift[0] == 0 and drift[-1] > 1e-3, "the weights must have changed"
     updates = trainer.history[1:]
-    assert all(record["mismatch_abs_max"] < 1e-4 for record in updates if record["groups_kept"])
+    assert all(record["mismatch_abs_max"] < 1e-4 for record in updates if record.get("steps"))
     assert all(np.isfinite(list(record.values())).all() for record in trainer.history)
     folder = export_checkpoint(config.out, "last")
     with closing(VLLMEngine(str(folder), context=512, dtype="float32", enforce_eager=True)) as engine:
