@@ -57,7 +57,6 @@ class Progress:
         played: Number of complete episodes, by agent.
         tokens: Number of tokens that language agents sampled in this call.
         cost: Cost of language agents in this call, in dollars.
-        errors: Number of failed episodes, by reason.
         expected: Number of episodes per agent, by suite entry.
         digests: Digest of the tasks, by suite entry; differs between data sets.
         stopped: Reason for which an agent could not continue at all; None otherwise.
@@ -71,7 +70,6 @@ class Progress:
     played: dict[str, int] = field(default_factory=dict)
     tokens: int = 0
     cost: float = 0.0
-    errors: dict[str, int] = field(default_factory=dict)
     expected: dict[str, int] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
     stopped: str | None = None
@@ -81,7 +79,6 @@ class Progress:
         """Count an episode as done, or as failed if there is an error."""
         if error is not None:
             self.failed += 1
-            self.errors[error] = self.errors.get(error, 0) + 1
             return
         self.done += 1
         self.played[key.agent] = self.played.get(key.agent, 0) + 1

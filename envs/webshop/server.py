@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..checks import check_port
 from ..errors import ConfigurationError
 from ..retrieval.extras import optional_module
 from .html import TEMPLATES, page_html, render, score_html
@@ -209,8 +210,7 @@ def serve(
         ConfigurationError: An option cannot work, the port is taken, or a package is missing.
     """
     waitress = optional_module("waitress", "web", _PURPOSE)
-    if not 0 <= port < 65536:
-        raise ConfigurationError(f"port must be between 0 and 65535, not {port}.")
+    check_port("port", port)
     shop = open_shop(
         data,
         num_products,

@@ -16,9 +16,9 @@ class Row:
         what: Name of the measured quantity, such as "TextSokoban-v0 step".
         value: Measured value, in `unit`.
         unit: "x" for a ratio (above 1: faster than the baseline), or a unit such as "µs", "ms", "s", "/s", "MB".
-        bar: Target value; None without a target.
+        target: Target value; None without a target.
         higher_is_better: True if `value` must be at least the target, False if at most.
-        beside: Details, such as the measurement of the baseline: "FrozenLake-v1 4.9 µs".
+        details: Details, such as the measurement of the baseline: "FrozenLake-v1 4.9 µs".
     """
 
     what: str

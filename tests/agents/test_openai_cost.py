@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,27 +13,10 @@ pytest.importorskip("aiohttp", reason="needs the extra openai")
 pytest.importorskip("stamina", reason="needs the extra openai")
 
 from arboretum.agents.base import Stop
-from arboretum.agents.engines.base import Completion, Message, Request, Sampling, Usage
+from arboretum.agents.engines.base import Completion, Message, Request, Usage
 from arboretum.agents.engines.cost import CostLimit, Prices
-from arboretum.agents.engines.openai import OpenAIEngine
 from arboretum.eval.bench.endpoint import Endpoint, ScriptedResponse, default_completion
-
-Make = Callable[..., OpenAIEngine]
-
-
-def ask(name: str = "a", text: str = "hello", seed: int = 0, **sampling: Any) -> Request:
-    return Request(name, (Message("user", text),), None, Sampling(**sampling), seed)
-
-
-def answer(engine: OpenAIEngine, request: Request | None = None) -> Completion:
-    engine.submit(request or ask())
-    ((_, completion),) = engine.collect()
-    return completion
-
-
-def says(text: str, **choice: Any) -> ScriptedResponse:
-    return ScriptedResponse(body=default_completion({"messages": []}, text, **choice))
-
+from support.openai import Make, answer, ask, says
 
 # ---------------------------------------------------------------------- cache
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,24 +20,8 @@ from arboretum.agents.engines.base import Completion, Message, Request, Sampling
 from arboretum.agents.engines.openai import OpenAIEngine, cut_at_stop, missing_closing_tag
 from arboretum.agents.engines.registry import make_engine
 from arboretum.envs.errors import ConfigurationError, DataError
-from arboretum.eval.bench.endpoint import Endpoint, ScriptedResponse, default_completion, run_in_process
-
-Make = Callable[..., OpenAIEngine]
-
-
-def ask(name: str = "a", text: str = "hello", seed: int = 0, **sampling: Any) -> Request:
-    return Request(name, (Message("user", text),), None, Sampling(**sampling), seed)
-
-
-def answer(engine: OpenAIEngine, request: Request | None = None) -> Completion:
-    engine.submit(request or ask())
-    ((_, completion),) = engine.collect()
-    return completion
-
-
-def says(text: str, **choice: Any) -> ScriptedResponse:
-    return ScriptedResponse(body=default_completion({"messages": []}, text, **choice))
-
+from arboretum.eval.bench.endpoint import Endpoint, ScriptedResponse, run_in_process
+from support.openai import Make, answer, ask, says
 
 # ---------------------------------------------------------------------- requests and replies
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,27 +14,10 @@ pytest.importorskip("aiohttp", reason="needs the extra openai")
 pytest.importorskip("stamina", reason="needs the extra openai")
 
 from arboretum.agents.base import Stop
-from arboretum.agents.engines.base import Completion, Message, Request, Sampling
+from arboretum.agents.engines.base import Completion
 from arboretum.agents.engines.faults import parse_duration, requested_wait, unsupported_option
-from arboretum.agents.engines.openai import OpenAIEngine
-from arboretum.eval.bench.endpoint import Endpoint, ScriptedResponse, default_completion
-
-Make = Callable[..., OpenAIEngine]
-
-
-def ask(name: str = "a", text: str = "hello", seed: int = 0, **sampling: Any) -> Request:
-    return Request(name, (Message("user", text),), None, Sampling(**sampling), seed)
-
-
-def answer(engine: OpenAIEngine, request: Request | None = None) -> Completion:
-    engine.submit(request or ask())
-    ((_, completion),) = engine.collect()
-    return completion
-
-
-def says(text: str, **choice: Any) -> ScriptedResponse:
-    return ScriptedResponse(body=default_completion({"messages": []}, text, **choice))
-
+from arboretum.eval.bench.endpoint import Endpoint, ScriptedResponse
+from support.openai import Make, answer, ask, says
 
 # ---------------------------------------------------------------------- transient failures
 

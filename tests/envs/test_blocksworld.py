@@ -1,10 +1,7 @@
 """Blocksworld environment: plan mode, step limits, splits, determinism and expert."""
 
 import json
-import os
 import random
-import subprocess
-import sys
 
 import gymnasium as gym
 import pytest
@@ -16,6 +13,7 @@ import arboretum  # noqa: F401
 from arboretum.envs import ConfigurationError
 from arboretum.envs.blocksworld.generation import FAMILIES, canonical_form, generate
 from arboretum.envs.blocksworld.solver import optimal_plan
+from support.processes import outputs_under_hash_salts
 
 
 def make(**kwargs):
@@ -269,16 +267,7 @@ print(json.dumps(out))
 
 
 def test_tasks_and_plans_are_independent_of_the_hash_salt():
-    outputs = {
-        subprocess.run(
-            [sys.executable, "-c", SCRIPT],
-            env={**os.environ, "PYTHONHASHSEED": salt},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for salt in ("1", "2")
-    }
+    outputs = outputs_under_hash_salts(SCRIPT)
     assert len(outputs) == 1 and len(json.loads(outputs.pop())) == 240
 
 

@@ -3,8 +3,6 @@
 import json
 import os
 import pickle
-import subprocess
-import sys
 
 import gymnasium as gym
 import pytest
@@ -14,6 +12,7 @@ from arboretum.envs import ConfigurationError
 from arboretum.envs.retrieval import Document, Hit, RetrievalError, Retriever
 from arboretum.envs.retrieval.bm25 import BM25
 from arboretum.envs.searchqa import SearchQA
+from support.processes import outputs_under_hash_salts
 
 CORPUS = (
     Document("0", '"Paris"\nParis is the capital of France. The Seine flows through it. It is large.'),
@@ -322,16 +321,7 @@ def test_episode_is_independent_of_the_hash_seed():
         "env = gymnasium.make('TextSearchQA-v0', dataset='encyclopedia')\n"
         "print(env.reset(seed=5), env.step('<search>birthplace of the author</search>'), env.unwrapped.snapshot())"
     )
-    outputs = {
-        subprocess.run(
-            [sys.executable, "-c", script],
-            env={**os.environ, "PYTHONHASHSEED": salt},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for salt in ("1", "2")
-    }
+    outputs = outputs_under_hash_salts(script)
     assert len(outputs) == 1
     assert "Question: " in outputs.pop()
 

@@ -1,8 +1,5 @@
 """Generated levels: determinism, difficulty, disjoint splits, and the success rate of random actions."""
 
-import os
-import subprocess
-import sys
 from itertools import pairwise
 from math import sqrt
 from random import Random
@@ -17,6 +14,7 @@ from arboretum.envs.sokoban.env import default_spec
 from arboretum.envs.sokoban.generator import Room, Spec, generate
 from arboretum.envs.sokoban.rules import STANDARD, Masks
 from arboretum.envs.sokoban.solver import solve
+from support.processes import outputs_under_hash_salts
 
 PUBLISHED = {
     "6x6": default_spec(6, 1),
@@ -169,16 +167,7 @@ for env_id in ("TextSokoban-v0", "TextLargeSokoban-v0", "TextSokobanHard-v0", "T
 
 
 def test_same_seed_gives_same_level_under_any_hash_salt():
-    outputs = {
-        subprocess.run(
-            [sys.executable, "-c", PRINT_LEVELS],
-            env={**os.environ, "PYTHONHASHSEED": salt},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for salt in ("1", "2024")
-    }
+    outputs = outputs_under_hash_salts(PRINT_LEVELS)
     assert len(outputs) == 1 and outputs.pop().count("\n") == 20
 
 

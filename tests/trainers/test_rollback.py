@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,10 @@ from arboretum.trainers.monitor import Monitor
 from arboretum.trainers.reporting.report import write_report
 from arboretum.trainers.train import train
 from arboretum.trainers.trainer import Trainer
+from support.training import Make, equal, finish, weights, without_times
 
 pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("one_thread")]
 
-Make = Callable[..., TrainingConfig]
 ROLLBACK = Monitor(window=3, action="rollback", lr_factor=0.03)
 
 
@@ -34,24 +33,6 @@ def collapsing(run_of: Make, monitor: Monitor, **options: Any) -> TrainingConfig
     changes = {"optimization.lr": 1e-2, "optimization.updates": 9}
     settings = {"validation": ValidationConfig(every=0), "monitor": monitor, "checkpoint_every": 1}
     return run_of("dr_grpo", changes, **{**settings, **options})
-
-
-def weights(trainer: Trainer) -> dict[str, Any]:
-    return {name: value.clone() for name, value in trainer.optimizer.policy.state_dict().items()}
-
-
-def equal(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
-def without_times(history: list[dict[str, float]]) -> list[dict[str, float]]:
-    return [{k: v for k, v in record.items() if "second" not in k} for record in history]
-
-
-def finish(trainer: Trainer) -> Trainer:
-    for _ in trainer.run():
-        pass
-    return trainer
 
 
 @pytest.mark.parametrize(("lora", "lr", "factor"), [(None, 1e-2, 0.03), (LoraConfig(rank=8), 0.3, 0.001)])

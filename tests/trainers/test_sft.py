@@ -27,6 +27,7 @@ from arboretum.trainers.config.settings import (
 )
 from arboretum.trainers.sampling.demonstrations import collect_demonstrations, demonstration_quality
 from arboretum.trainers.sft import SFTTrainer
+from support.training import without_times
 
 pytestmark = pytest.mark.heavy
 
@@ -117,10 +118,6 @@ def test_fine_tuned_model_replies_in_the_format_of_the_dialogue(warm_model: Path
     engine.close()
     turns = [turn for episode in episodes for turn in episode.turns]
     assert sum(turn.well_formed for turn in turns) / len(turns) > 0.6
-
-
-def without_times(records: list[dict[str, float]]) -> list[dict[str, float]]:
-    return [{name: value for name, value in record.items() if "second" not in name} for record in records]
 
 
 @pytest.mark.parametrize("lora", [None, 4])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,28 +21,12 @@ pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboret
 from arboretum.agents.engines.transformers import TransformersEngine
 from arboretum.trainers.checkpoints.export import export_checkpoint
 from arboretum.trainers.checkpoints.run_folder import claim_run_folder
-from arboretum.trainers.config.run import TrainingConfig
 from arboretum.trainers.config.settings import DialogueConfig, EnvConfig, HardwareConfig, ValidationConfig
 from arboretum.trainers.monitor import Monitor
 from arboretum.trainers.trainer import Trainer
+from support.training import Make, equal, finish, weights
 
 pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("one_thread")]
-
-Make = Callable[..., TrainingConfig]
-
-
-def weights(trainer: Trainer) -> dict[str, Any]:
-    return {name: value.clone() for name, value in trainer.optimizer.policy.state_dict().items()}
-
-
-def equal(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
-def finish(trainer: Trainer) -> Trainer:
-    for _ in trainer.run():
-        pass
-    return trainer
 
 
 @pytest.mark.parametrize("name", list(RECIPES))

@@ -107,10 +107,10 @@ def evaluate_references(study: Study, env: EnvConfig) -> Mapping[str, Outcomes]:
     budget = resolve_dialogue(study.dialogue_config, study.first_recipe.sampler).max_actions
     entry = _make_entry(study, env, budget)
     envs = [entry.make() for _ in range(16)]
+    jobs = [job for repeat in _jobs_by_repeat(study, entry) for job in repeat]
     outcomes = {}
     agents: Sequence[Agent] = (RandomAgent(), ExpertAgent())
     for agent in agents:
-        jobs = [job for repeat in _jobs_by_repeat(study, entry) for job in repeat]
         outcomes[agent.name] = {"sampled": _success_by_task(play(agent, envs, jobs))}
     return outcomes
 

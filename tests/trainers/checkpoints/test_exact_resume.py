@@ -9,9 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,31 +19,11 @@ pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboret
 from arboretum.envs.errors import ConfigurationError
 from arboretum.trainers.checkpoints.export import export_checkpoint
 from arboretum.trainers.checkpoints.run_folder import claim_run_folder
-from arboretum.trainers.config.run import TrainingConfig
 from arboretum.trainers.config.settings import HardwareConfig, LoraConfig
 from arboretum.trainers.trainer import Trainer
+from support.training import Make, equal, finish, weights, without_times
 
 pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("one_thread")]
-
-Make = Callable[..., TrainingConfig]
-
-
-def weights(trainer: Trainer) -> dict[str, Any]:
-    return {name: value.clone() for name, value in trainer.optimizer.policy.state_dict().items()}
-
-
-def equal(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
-def without_times(history: list[dict[str, float]]) -> list[dict[str, float]]:
-    return [{k: v for k, v in record.items() if "second" not in k} for record in history]
-
-
-def finish(trainer: Trainer) -> Trainer:
-    for _ in trainer.run():
-        pass
-    return trainer
 
 
 def run_until(trainer: Trainer, update: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,14 +11,13 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum[lm]'")
 
-from arboretum.trainers.config.run import TrainingConfig
 from arboretum.trainers.config.settings import HardwareConfig, ValidationConfig
 from arboretum.trainers.data.rollouts import Rollouts
 from arboretum.trainers.trainer import Trainer
+from support.training import Make, weights
 
 pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("one_thread")]
 
-Make = Callable[..., TrainingConfig]
 NO_VALIDATION = ValidationConfig(every=0)
 
 
@@ -40,10 +38,6 @@ def row_logprobs(model: Any, rollouts: Rollouts, row: int, temperature: float) -
     positions = rollouts.action_position[tokens]
     logits = model(input_ids=ids.unsqueeze(0)).logits[0] / temperature
     return tokens, torch.log_softmax(logits, -1)[positions - 1, ids[positions]]
-
-
-def weights(trainer: Trainer) -> dict[str, Any]:
-    return {name: value.clone() for name, value in trainer.optimizer.policy.state_dict().items()}
 
 
 # ---------------------------------------------------------------------- scores

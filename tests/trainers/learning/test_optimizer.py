@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -12,20 +10,10 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum[lm]'")
 
 from arboretum.trainers.algorithms.recipe import Optimization
-from arboretum.trainers.config.run import TrainingConfig
 from arboretum.trainers.config.settings import ValidationConfig
 from arboretum.trainers.learning.optimizer import Diverged, lr_factor
 from arboretum.trainers.trainer import Trainer
-
-Make = Callable[..., TrainingConfig]
-
-
-def weights(trainer: Trainer) -> dict[str, Any]:
-    return {name: value.clone() for name, value in trainer.optimizer.policy.state_dict().items()}
-
-
-def equal(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+from support.training import Make, equal, weights
 
 
 def test_learning_rate_follows_its_schedule() -> None:

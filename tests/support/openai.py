@@ -1,0 +1,26 @@
+"""Requests to the OpenAI engine and replies of the local server, which the engine's tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from arboretum.agents.engines.base import Completion, Message, Request, Sampling
+from arboretum.agents.engines.openai import OpenAIEngine
+from arboretum.eval.bench.endpoint import ScriptedResponse, default_completion
+
+Make = Callable[..., OpenAIEngine]
+
+
+def ask(name: str = "a", text: str = "hello", seed: int = 0, **sampling: Any) -> Request:
+    return Request(name, (Message("user", text),), None, Sampling(**sampling), seed)
+
+
+def answer(engine: OpenAIEngine, request: Request | None = None) -> Completion:
+    engine.submit(request or ask())
+    ((_, completion),) = engine.collect()
+    return completion
+
+
+def says(text: str, **choice: Any) -> ScriptedResponse:
+    return ScriptedResponse(body=default_completion({"messages": []}, text, **choice))
