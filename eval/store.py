@@ -24,6 +24,7 @@ from ..envs.files import PART, write_atomic
 
 _TURNS = b',"turns":['  # Cannot occur inside a JSON string, where quotes are escaped.
 _LINE_END = b"\n"
+_MAX_AMOUNT = 1e15
 _CHECKSUM = b',"crc":"%08x"}'  # CRC-32 of all bytes before it; detects a damaged line without parsing it.
 
 
@@ -100,6 +101,13 @@ def encode_episode(key: EpisodeKey, episode: Episode) -> bytes:
     text = json.dumps({**body, **head, **tail}, ensure_ascii=False, separators=(",", ":"))
     line = text.encode("utf-8", "surrogatepass")[:-1]
     return line + _CHECKSUM % zlib.crc32(line) + _LINE_END
+
+
+def amount(details: Mapping[str, Any], name: str) -> float:
+    """Return a number of tokens or a cost in an episode's details; 0 if there is none, or no such amount."""
+    value = details.get(name)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value < _MAX_AMOUNT else 0.0  # type: ignore[operator, arg-type]
 
 
 class Store:
@@ -191,11 +199,18 @@ class Store:
             write_atomic(path, _to_json(manifest))
             return
         existing = read_manifest(self.folder)
+        manifest = json.loads(json.dumps(manifest))
+        for entry, was, now in _differing_data(existing, manifest):
+            raise ConfigurationError(
+                f"{self.folder}: was started on {was} for {entry!r}, and now it would be {now}; choose another"
+                " --out, or set ARBORETUM_DATA as it was."
+            )
         for field in ("suite", "agents"):
-            if existing.get(field) != json.loads(json.dumps(manifest[field])):
+            difference = first_difference(existing.get(field), manifest[field])
+            if difference is not None:
                 raise ConfigurationError(
-                    f"{self.folder}: holds a run of another {field.removesuffix('s')}; choose another --out,"
-                    " or delete that folder."
+                    f"{self.folder}: holds a run of another {field.removesuffix('s')} ({difference}); choose"
+                    " another --out, or delete that folder."
                 )
         if "identities" not in existing and any(manifest.get("identities", {}).values()):
             raise ConfigurationError(
@@ -235,6 +250,15 @@ class Store:
             " it was moved to episodes.damaged.jsonl, and its episode is played again."
             for number, line in damaged.items()
         ]
+
+
+def _differing_data(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield each entry on other data than before, with both names."""
+    old, new = before.get("data", {}), now.get("data", {})
+    files = "the benchmark's files"
+    for entry in {**old, **new}:
+        if old.get(entry) != new.get(entry):
+            yield entry, old.get(entry, files), new.get(entry, files)
 
 
 def _read_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
