@@ -190,6 +190,7 @@ def report(
         runs: Folders of evaluation runs, or the folder of one training run.
         out: HTML file to write. None writes report.html in the folder of the run; required for several runs.
     """
+    from .eval.evaluate import print_problems
     from .eval.evaluate import report as write_evaluation_report
     from .eval.table import results_table
     from .trainers.reporting.report import is_training_run, write_report
@@ -207,7 +208,9 @@ def report(
     if training:
         write_report(training[0], path)
     else:
-        console.print(results_table(write_evaluation_report(runs, path)))
+        summary = write_evaluation_report(runs, path)
+        console.print(results_table(summary))
+        print_problems(summary, console)
     console.print(f"Report: {path}", soft_wrap=True, highlight=False, markup=False)
     return 0
 

@@ -227,8 +227,16 @@ def _record_state(seat: Seat) -> None:
 
 
 def _details(info: Info) -> dict[str, Any]:
+    """Return the plain values of `info` beyond the standard keys; infinities become text, which JSON has.
+
+    Raises:
+        ValueError: A value is NaN.
+    """
+    for key, value in info.items():
+        if isinstance(value, float) and math.isnan(value):
+            raise ValueError(f"`{key}` in its info is not a number")
     return {
-        key: value
+        key: str(value) if isinstance(value, float) and math.isinf(value) else value
         for key, value in info.items()
         if key not in _STANDARD_INFO and isinstance(value, (str, int, float, bool, type(None)))
     }

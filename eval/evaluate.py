@@ -133,6 +133,7 @@ def evaluate(
     console.print(results_table(summary))
     for note in summary.notes:
         console.print(note, markup=False, style="dim")
+    print_problems(summary, console)
     for reason, count in summary.errors.items():
         console.print(f"[red]{count} broke off:[/] ", end="")
         console.print(reason, markup=False)
@@ -145,6 +146,12 @@ def evaluate(
     if interrupted:
         return INTERRUPTED
     return OK if summary.complete and summary.expected else FAILED
+
+
+def print_problems(summary: Summary, console: Console) -> None:
+    """Print a sentence for each stored line that a summary leaves out."""
+    for problem in summary.problems:
+        console.print(problem, markup=False, style="yellow", soft_wrap=True)
 
 
 def _run(
@@ -292,10 +299,11 @@ def report(folders: Sequence[Path], path: Path | None = None) -> Summary:
         ]
         results |= {result.key: result for result in shown}
         sources.append((folder, shown))
-    summary = summarize(suite, agents, results, runs[0].manifest)
+    problems = [problem for run in runs for problem in run.problems]
+    summary = summarize(suite, agents, results, runs[0].manifest, problems)
+    write_report(path or folders[0] / "report.html", summary, sources)
     if len(folders) == 1:
         write_summary(folders[0], summary)
-    write_report(path or folders[0] / "report.html", summary, sources)
     return summary
 
 

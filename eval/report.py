@@ -17,6 +17,7 @@ from typing import Any
 
 from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, select_autoescape
 
+from ..envs.errors import DataError
 from ..envs.files import write_atomic
 from .statistics import Interval
 from .store import Result, read_episode
@@ -40,7 +41,7 @@ def write_report(path: Path, summary: Summary, runs: Sequence[tuple[Path, Sequen
         rows=_group_lines(summary),
         plot=_plot(summary),
         comparisons=[c for c in summary.comparisons if c.result.n],
-        cells=_pack_cells(runs),
+        cells=_pack_cells(runs, summary.problems),
         has_score=any(line.score is not None for line in summary.lines),
     )
     write_atomic(path, page)
@@ -117,18 +118,20 @@ def _plot(summary: Summary) -> dict[str, Any]:
     return {"bands": bands, "marks": marks, "ticks": ticks, "left": left, "right": left + width, "height": y}
 
 
-def _pack_cells(runs: Sequence[tuple[Path, Sequence[Result]]]) -> list[dict[str, Any]]:
-    """Return one cell of viewer data per entry and agent."""
+def _pack_cells(runs: Sequence[tuple[Path, Sequence[Result]]], problems: list[str]) -> list[dict[str, Any]]:
+    """Return one cell of viewer data per entry and agent; damaged episodes are added to `problems`."""
     found: dict[tuple[str, str], list[tuple[Path, Result]]] = defaultdict(list)
     for folder, results in runs:
         for result in results:
             found[result.key.entry, result.key.agent].append((folder, result))
     cells = []
     for (entry, agent), stored in found.items():
-        shown = [
-            {"repeat": result.key.repeat, **read_episode(folder, result).to_dict()}
-            for folder, result in stored[:EPISODES_PER_CELL]
-        ]
+        shown = []
+        for folder, result in stored[:EPISODES_PER_CELL]:
+            try:
+                shown.append({"repeat": result.key.repeat, **read_episode(folder, result).to_dict()})
+            except DataError as error:
+                problems.append(f"{error} Its result counts, but it is not shown.")
         cells.append(pack_cell(entry, agent, shown, len(stored)))
     return cells
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -182,7 +182,7 @@ class Store:
 
     def finished(self) -> dict[EpisodeKey, Result]:
         """Return the complete episodes so far, without those that broke off with an error."""
-        return {key: result for key, result in latest_results(self.folder).items() if result.error is None}
+        return {key: result for key, result in read_results(self.folder).latest.items() if result.error is None}
 
     def close(self) -> None:
         """Flush the episodes to the disk and release the lock."""
@@ -229,15 +229,15 @@ class Store:
         """Move incomplete and unreadable lines to `episodes.damaged.jsonl`; return a sentence for each."""
         if not self.episodes.exists():
             return []
-        damaged = {
-            number: line
-            for number, offset, line in _read_lines(self.episodes)
-            if _parse_head(line, offset) is None
-        }
+        damaged: dict[int, tuple[bytes, str]] = {}
+        for number, offset, line in _read_lines(self.episodes):
+            problem = _parse_head(line, offset)
+            if isinstance(problem, str):
+                damaged[number] = line, problem
         if not damaged:
             return []
         with (self.folder / "episodes.damaged.jsonl").open("ab") as file:
-            file.writelines(line.removesuffix(_LINE_END) + _LINE_END for line in damaged.values())
+            file.writelines(line.removesuffix(_LINE_END) + _LINE_END for line, _ in damaged.values())
         # Not `write_atomic`: the episodes of a large run need not fit in memory.
         part = self.episodes.with_name(self.episodes.name + PART)
         with part.open("wb") as file:
@@ -246,9 +246,9 @@ class Store:
             os.fsync(file.fileno())
         part.replace(self.episodes)
         return [
-            f"line {number} of episodes.jsonl was {'unreadable' if line.endswith(_LINE_END) else 'incomplete'};"
-            " it was moved to episodes.damaged.jsonl, and its episode is played again."
-            for number, line in damaged.items()
+            f"{self.episodes}, line {number}: {problem}; it was moved to episodes.damaged.jsonl, and its episode"
+            " is played again."
+            for number, (_, problem) in damaged.items()
         ]
 
 
@@ -270,51 +270,109 @@ def _read_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
             offset += len(line)
 
 
-def _parse_head(line: bytes, offset: int) -> Result | None:
-    """Parse the head of a line; return None if the line is incomplete or damaged."""
+def _parse_head(line: bytes, offset: int) -> Result | str:
+    """Parse the head of a line; return the fault of a line that is incomplete, damaged or of the wrong kind."""
     body = line[: -len(_CHECKSUM % 0 + _LINE_END)]
     cut = body.find(_TURNS)
+    if not line.endswith(_LINE_END):
+        return "is incomplete"
     if cut < 0 or line[len(body) :] != _CHECKSUM % zlib.crc32(body) + _LINE_END:
-        return None
+        return "is unreadable"
     try:
-        head = json.loads(line[:cut] + b"}")
-        key = EpisodeKey(head["agent"], head["entry"], head["task"], head["repeat"])
-        return Result(
-            key,
-            head["seed"],
-            head["success"],
-            head["return"],
-            head["steps"],
-            head["turn_count"],
-            head["invalid"],
-            head["truncated"],
-            head["seconds"],
-            head["error"],
-            head["details"],
-            offset,
-        )
-    except (ValueError, KeyError, TypeError):
-        return None
+        head = json.loads((line[:cut] + b"}").decode("utf-8", "surrogatepass"))
+        values = [head[name] for name in _KINDS]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return "is unreadable"
+    for name, value in zip(_KINDS, values, strict=True):
+        problem = _kind_problem(name, value)
+        if problem is not None:
+            return problem
+    return Result(*[EpisodeKey(*values[:4]), *values[4:], offset])
 
 
-def latest_results(folder: Path) -> dict[EpisodeKey, Result]:
-    """Return the last stored result of every episode of a run; the retry of a failed episode replaces it."""
+_KINDS: dict[str, str] = {
+    **dict.fromkeys(("agent", "entry", "task"), "text"),
+    **dict.fromkeys(("repeat", "seed"), "count"),
+    "success": "true or false",
+    "return": "finite number",
+    **dict.fromkeys(("steps", "turn_count", "invalid"), "count"),
+    "truncated": "true or false",
+    "seconds": "finite number",
+    "error": "text or null",
+    "details": "mapping",
+}
+"""Fields in the head of a line and what they hold, in the order of `Result`."""
+
+
+def _kind_problem(name: str, value: object) -> str | None:
+    """Return the fault of a field's value; None if it is of the right kind."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_right = {
+        "text": isinstance(value, str),
+        "text or null": value is None or isinstance(value, str),
+        "count": is_number and isinstance(value, int) and 0 <= value < 2**63,
+        "true or false": isinstance(value, bool),
+        "finite number": is_number and abs(value) < _MAX_AMOUNT,  # type: ignore[arg-type]
+        "mapping": isinstance(value, dict),
+    }[_KINDS[name]]
+    return None if is_right else f"has no {_KINDS[name]} as `{name}` but {repr(value)[:40]}"
+
+
+class StoredResults(NamedTuple):
+    """Results of a run's folder.
+
+    Attributes:
+        latest: Last stored result of every episode; the retry of a failed episode replaces it.
+        problems: One sentence for each line that is left out, with its file and number.
+    """
+
+    latest: dict[EpisodeKey, Result]
+    problems: list[str]
+
+
+def read_results(folder: Path, check: Callable[[Result], str | None] = lambda result: None) -> StoredResults:
+    """Read the results of a run, without lines that are damaged or hold values of wrong kinds.
+
+    Args:
+        folder: Folder of the run.
+        check: Function that returns the fault of a result, which is then left out, or None.
+    """
     path = folder / "episodes.jsonl"
-    if not path.exists():
-        return {}
-    results: dict[EpisodeKey, Result] = {}
-    for _, offset, line in _read_lines(path):
-        result = _parse_head(line, offset)
-        if result is not None:
-            results[result.key] = result
-    return results
+    latest: dict[EpisodeKey, Result] = {}
+    problems: list[str] = []
+    if path.exists():
+        for number, offset, line in _read_lines(path):
+            result = _parse_head(line, offset)
+            problem = result if isinstance(result, str) else check(result)
+            if isinstance(result, Result) and problem is None:
+                latest[result.key] = result
+            else:
+                problems.append(f"{path}, line {number}: {problem}; it is left out.")
+    return StoredResults(latest, problems)
 
 
 def read_episode(folder: Path, result: Result) -> Episode:
-    """Read the full episode of a result."""
+    """Read the full episode of a result.
+
+    Raises:
+        DataError: The stored episode holds values of wrong kinds.
+    """
     with (folder / "episodes.jsonl").open("rb") as file:
         file.seek(result.offset)
-        return Episode.from_dict(json.loads(file.readline().decode("utf-8", "surrogatepass")))
+        line = file.readline()
+    try:
+        record = json.loads(line.decode("utf-8", "surrogatepass"), parse_constant=_refuse_constant)
+        return Episode.from_dict(record)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise DataError(
+            folder / "episodes.jsonl",
+            f"the episode of task {result.key.task!r} at byte {result.offset} is damaged"
+            f" ({type(error).__name__}: {error}).",
+        ) from None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON, and browsers do not read it")
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

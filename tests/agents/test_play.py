@@ -78,6 +78,15 @@ def test_reward_that_is_not_finite_is_an_error_of_the_environment(
         assert math.isfinite(episode.total_reward)
 
 
+def test_info_that_is_not_a_number_is_an_error_and_infinity_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"Teacher/Trader": math.nan}
+    monkeypatch.setattr(Bandit, "_details", lambda self: {"distance": values.get(self.task, math.inf)})
+    played = run(RandomAgent())
+    failed = [episode for episode in played if episode.error is not None]
+    assert len(failed) == 4 and all("`distance` in its info is not a number" in str(e.error) for e in failed)
+    assert {e.details["distance"] for e in played if e.error is None} == {"inf"}
+
+
 @pytest.mark.parametrize("method", ["reset", "_observe", "state_key", "expert_actions"])
 def test_failure_of_the_environment_ends_only_its_episode(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     original = getattr(Bandit, method)
