@@ -137,6 +137,30 @@ class NamedAgent:
         return {**suite.sampling, **entry.sampling, **self._sampling}
 
 
+class GivenAgent:
+    """Factory of an agent that the caller has made.
+
+    Args:
+        agent: The agent, which plays every entry.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self.name = agent.name
+        self.one_process = agent.one_process
+        self.uses_success_labels = agent.uses_success_labels
+        self.identity: Mapping[str, Any] = {"class": f"{type(agent).__module__}.{type(agent).__qualname__}"}
+
+    def dialogue(self, suite: Suite, entry: Entry, /) -> Dialogue | None:
+        """Return the agent's dialogue, or None."""
+        dialogue = getattr(self._agent, "dialogue", None)
+        return dialogue if isinstance(dialogue, Dialogue) else None
+
+    def make(self, suite: Suite, entry: Entry, /) -> Agent:
+        """Return the agent; its settings are its own."""
+        return self._agent
+
+
 @contextmanager
 def open_agents(
     agents: Sequence[str],

@@ -105,7 +105,7 @@ def run(
             else:
                 results = workers.play(group, time_limit, in_flight)
             for result in results:
-                store.append(result.line)
+                store.append(result.encoded)
                 progress.tokens += int(amount(result.episode.details, "completion_tokens"))
                 progress.cost += amount(result.episode.details, "cost")
                 progress.count(result.key, result.episode.success, result.episode.error)

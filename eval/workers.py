@@ -47,10 +47,10 @@ _READY, _STARTED = "ready", "started"
 
 
 class FinishedEpisode(NamedTuple):
-    """A played episode and its encoded line. Workers return it without turns, which the line contains."""
+    """A played episode and its encoding. Workers return it without turns, which the encoding contains."""
 
     key: EpisodeKey
-    line: bytes
+    encoded: bytes
     episode: Episode
 
 
@@ -69,9 +69,9 @@ def play_episode(planned: PlannedEpisode, time_limit: float | None) -> FinishedE
     env = _cached_env(planned.entry)
     job = Job(planned.key.task, planned.seed)
     (episode,) = play(planned.agent, [env], [job], max_turns=planned.entry.max_turns, time_limit=time_limit)
-    line = encode_episode(planned.key, episode)
-    episode.turns = []  # The line contains them, so they need not be transferred twice.
-    return FinishedEpisode(planned.key, line, episode)
+    encoded = encode_episode(planned.key, episode)
+    episode.turns = []  # The encoding contains them, so they need not be transferred twice.
+    return FinishedEpisode(planned.key, encoded, episode)
 
 
 _envs: dict[str, TextEnv[Any]] = {}
