@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterable
@@ -212,6 +213,8 @@ def bench(
 ) -> int:
     """Measure speed, as ratios within one run.
 
+    The exit status is 1 if a target is missed.
+
     Args:
         benchmark: Benchmark.
         peers: Also measure the original systems, if they are installed.
@@ -225,7 +228,14 @@ def bench(
             rows.append(row)
             status.update(f"measured: {row.what}")
     console.print(bench_table(rows, console.width))
-    return 0
+    for row in rows:
+        if math.isnan(row.value):
+            console.print(f"Not measured: {row.details}", markup=False, soft_wrap=True)
+    targets = [row.reached for row in rows if row.reached is not None]
+    if all(targets):
+        return 0
+    console.print(f"{targets.count(False)} of {len(targets)} targets missed.")
+    return 1
 
 
 def _print_address(address: str) -> None:

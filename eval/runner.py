@@ -21,6 +21,7 @@ from ..agents.episode import Episode
 from ..agents.play import Job, play
 from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError
+from ..envs.extras import missing_extra
 from ..envs.seeding import stable_seed
 from .agents import AgentFactory
 from .store import EpisodeKey, Store, encode_episode
@@ -128,8 +129,8 @@ def ray_workers(address: str) -> Iterator[Workers]:
     """
     try:
         import ray
-    except ImportError:
-        raise ConfigurationError('--ray requires the extra "ray": pip install "arboretum[ray]".') from None
+    except ImportError as error:
+        raise missing_extra("--ray", "ray", error) from None
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError) as error:

@@ -57,7 +57,7 @@ def _format_success(line: Line) -> Text:
 
 
 def bench_table(rows: Sequence[Row], width: int = 80) -> Table:
-    """Return the table of benchmark measurements with their targets.
+    """Return the table of benchmark measurements with their targets; missed ones are marked in words.
 
     Args:
         rows: The measurements.
@@ -68,13 +68,17 @@ def bench_table(rows: Sequence[Row], width: int = 80) -> Table:
     table.add_column("measurement", overflow="fold")
     table.add_column("value", justify="right", no_wrap=True)
     table.add_column("target", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True, style="red")
     if with_details:
         table.add_column("details", overflow="fold", style="dim")
     for row in rows:
+        if math.isnan(row.value):
+            continue
         style = {True: "green", False: "red", None: ""}[row.reached]
         relation = "≥" if row.higher_is_better else "≤"
         target = "" if row.target is None else f"{relation} {_format_amount(row.target, row.unit)}"
-        cells: list[str | Text] = [row.what, Text(_format_amount(row.value, row.unit), style=style), target]
+        mark = "missed" if row.reached is False else ""
+        cells: list[str | Text] = [row.what, Text(_format_amount(row.value, row.unit), style=style), target, mark]
         table.add_row(*cells, *([row.details] if with_details else []))
     return table
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..envs.errors import ConfigurationError, unknown_name
+from ..envs.extras import missing_extra
 from .checkpoints.export import export_checkpoint
 from .checkpoints.run_folder import MODEL_FOLDER, SETTINGS_FILE, claim_run_folder, read_config
 from .checkpoints.store import CheckpointError, Checkpoints
@@ -202,7 +203,7 @@ def require_torch() -> None:
     """
     missing = [name for name in ("torch", "transformers", "accelerate") if find_spec(name) is None]
     if missing:
-        raise ConfigurationError(f"training needs {', '.join(missing)}: pip install 'arboretum[lm]'")
+        raise missing_extra("training", "lm", missing[0])
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # Progress bars would corrupt the live table.
@@ -216,5 +217,6 @@ def _check_trackers(names: Sequence[str]) -> None:
         if name not in LOGGER_TYPE_TO_CLASS:
             raise unknown_name("tracker", name, sorted(LOGGER_TYPE_TO_CLASS))
         if name not in installed:
-            package = "'arboretum[tensorboard]'" if name == "tensorboard" else name.replace("_", "-")
-            raise ConfigurationError(f"tracker {name!r} is not installed: pip install {package}")
+            if name == "tensorboard":
+                raise missing_extra("this tracker", "tensorboard", name)
+            raise ConfigurationError(f"tracker {name!r} is not installed: pip install {name.replace('_', '-')}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...envs.errors import ConfigurationError
+from ...envs.extras import missing_extra
 from ..tokens.templates import turn_end_ids
 from .base import Completion, Engine, Finish, Request, Usage
 
@@ -79,9 +80,7 @@ class TransformersEngine(Engine):
 
             from .local import load
         except ImportError as error:
-            raise ConfigurationError(
-                f"the transformers engine needs torch and transformers ({error}): pip install 'arboretum[lm]'"
-            ) from None
+            raise missing_extra("the transformers engine", "lm", error) from None
         if max_batch < 1:
             raise ConfigurationError(f"max_batch must be at least 1, not {max_batch}")
         self._torch = torch

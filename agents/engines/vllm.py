@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ...envs.errors import ConfigurationError
+from ...envs.extras import missing_extra
 from ..base import Stop
 from ..tokens.templates import turn_end_ids
 from .base import Completion, Engine, Finish, Request, Usage
@@ -51,9 +52,7 @@ class VLLMEngine(Engine):
             try:
                 from vllm import LLM
             except ImportError as error:
-                raise ConfigurationError(
-                    f'the vllm engine needs the extra "vllm" ({error}): pip install "arboretum[vllm]".'
-                ) from None
+                raise missing_extra("the vllm engine", "vllm", error) from None
             try:
                 self._llm: Any = LLM(str(model_source(model)), **options)
             except (OSError, ValueError, RuntimeError, TypeError) as error:

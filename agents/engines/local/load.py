@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from ....envs.errors import ConfigurationError
+from ....envs.extras import missing_extra
 from ..base import Request, Sampling
 from ..shipped_models import model_source
 from .generation import Generation
@@ -166,8 +167,8 @@ def _check_device(name: str) -> None:
 def _merge_adapter(model: PreTrainedModel, adapter: str | Path) -> PreTrainedModel:
     try:
         from peft import PeftModel
-    except ImportError:
-        raise ConfigurationError("LoRA adapters need peft: pip install 'arboretum[lm]'") from None
+    except ImportError as error:
+        raise missing_extra("an adapter", "lm", error) from None
     try:
         with warnings.catch_warnings():  # deprecations between peft and transformers, which no user can fix
             warnings.simplefilter("ignore", FutureWarning)
