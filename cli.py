@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import shutil
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
 from rich.console import Console
 from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg, subcommand
@@ -61,6 +63,7 @@ def envs(write: Path | None = None) -> int:
             console.print(str(path), markup=False, soft_wrap=True)
         return 0
     table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True, min_width=max(len(spec.id) for spec in all_envs()))  # never shortened
     for spec in all_envs():
         table.add_row(spec.id, spec.summary)
     console.print(table)
@@ -182,7 +185,7 @@ def report(
         out: HTML file to write. None writes report.html in the folder of the run; required for several runs.
     """
     from .eval.evaluate import report as write_evaluation_report
-    from .eval.table import results_table
+    from .eval.table import fit_results
     from .trainers.reporting.report import is_training_run, write_report
 
     if not runs:
@@ -198,7 +201,7 @@ def report(
     if training:
         write_report(training[0], path)
     else:
-        console.print(results_table(write_evaluation_report(runs, path)))
+        console.print(fit_results(write_evaluation_report(runs, path), console.width))
     console.print(f"Report: {path}", soft_wrap=True, highlight=False, markup=False)
     return 0
 
@@ -282,7 +285,11 @@ def data(
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, show_header=False)
-        for known, state in downloads.data_list(root):
+        listed = downloads.data_list(root)
+        table.add_column(no_wrap=True, min_width=max(len(known.name) for known, _ in listed))  # never shortened
+        for _ in range(3):
+            table.add_column(overflow="fold")
+        for known, state in listed:
             table.add_row(known.name, state, known.size, known.license)
         console.print(table)
         return 0
@@ -383,6 +390,20 @@ def _check_verb(arguments: list[str]) -> None:
         raise unknown_name("command", arguments[0], verbs)
 
 
+def _print_help(arguments: list[str]) -> NoReturn:
+    """Print the help that the arguments request, and exit."""
+    from .eval.terminal_help import HelpBuffer
+
+    buffer = HelpBuffer(sys.stdout)
+    try:
+        with contextlib.redirect_stdout(buffer):
+            app.cli(args=arguments or ["--help"], prog="arboretum", description=DESCRIPTION)
+    finally:
+        sys.stdout.write(buffer.folded(shutil.get_terminal_size().columns))
+        sys.stdout.flush()
+    sys.exit(0)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command. Errors that the user can fix print one sentence and exit with status 2.
 
@@ -397,7 +418,9 @@ def main(arguments: list[str] | None = None) -> None:
             console.print(f"arboretum {__version__}", markup=False)
             sys.exit(0)
         _check_verb(arguments)
-        status: Any = app.cli(args=arguments or ["--help"], prog="arboretum", description=DESCRIPTION)
+        if not arguments or {"-h", "--help"} & set(arguments):
+            _print_help(arguments)
+        status: Any = app.cli(args=arguments, prog="arboretum", description=DESCRIPTION)
         sys.stdout.flush()
     except ConfigurationError as error:
         Console(stderr=True, highlight=False).print(f"arboretum: {error}", markup=False, soft_wrap=True)

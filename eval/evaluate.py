@@ -27,7 +27,7 @@ from .runner import local_workers, ray_workers
 from .store import EpisodeKey, Result, Store
 from .suite import Suite, load_suite
 from .summary import EXPERT, RANDOM, Summary, load_run, summarize, write_summary
-from .table import results_table
+from .table import fit_results
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 
@@ -76,7 +76,7 @@ def evaluate(
     finally:
         store.close()
     summary = report([folder])
-    console.print(results_table(summary))
+    console.print(fit_results(summary, console.width))
     for note in summary.notes:
         console.print(note, markup=False, style="dim")
     for reason, count in summary.errors.items():
