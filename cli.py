@@ -110,6 +110,8 @@ class ModelOptions:
         temperature: Sampling temperature; 0 is greedy. None uses the suite's.
         max_tokens: Maximum length of a reply in tokens. None uses the suite's.
         engine_arg: Argument of the engine, as key=value, such as cost_limit=5. Repeat the option for more.
+        device: Device of a model in this process (engine transformers): cuda, cuda:1, mps or cpu. None uses the
+            best available one.
     """
 
     engine: Annotated[str | None, _help("Engine that runs the model: {}, or a plug-in's.", ENGINES)] = None
@@ -125,6 +127,7 @@ class ModelOptions:
     temperature: float | None = None
     max_tokens: int | None = None
     engine_arg: UseAppendAction[tuple[str, ...]] = ()
+    device: str | None = None
 
 
 @app.command

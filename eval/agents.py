@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from ..agents.base import Agent
 from ..agents.engines.base import Engine
-from ..agents.engines.registry import make_engine
+from ..agents.engines.registry import ENGINES, make_engine
 from ..agents.registry import LANGUAGE_AGENTS, make_agent
 from ..envs.errors import ConfigurationError
 from .identity import identify_agent, identify_model, model_label
@@ -102,6 +102,7 @@ def open_agents(
     temperature: float | None = None,
     max_tokens: int | None = None,
     engine_arg: Sequence[str] = (),
+    device: str | None = None,
 ) -> Iterator[list[NamedAgent]]:
     """Context with the factories of the named agents.
 
@@ -119,16 +120,17 @@ def open_agents(
         temperature: Sampling temperature; None for the suite's.
         max_tokens: Maximum length of a reply in tokens; None for the suite's.
         engine_arg: Further arguments of the engine, each `key=value`.
+        device: Device of the transformers engine; None for the best available one.
 
     Raises:
         ConfigurationError: A name or setting is unknown, or only one of `engine` and `model` is given.
     """
     if (engine is None) != (model is None):
         raise ConfigurationError("--engine and --model belong together; give both or neither.")
-    if engine is None and (engine_arg or dialogue_arg or base_url or template or dialogue):
+    if engine is None and (engine_arg or dialogue_arg or base_url or template or dialogue or device):
         raise ConfigurationError(
-            "--engine-arg, --base-url, --template, --dialogue and --dialogue-arg require a model; add --engine and"
-            " --model."
+            "--engine-arg, --base-url, --template, --dialogue, --dialogue-arg and --device require a model; add"
+            " --engine and --model."
         )
     sampling = {k: v for k, v in (("temperature", temperature), ("max_tokens", max_tokens)) if v is not None}
     settings = {
@@ -140,6 +142,13 @@ def open_agents(
     shared_engine, identity = None, None
     if engine is not None and model is not None:
         options = parse_options(engine_arg, "--engine-arg")
+        if device is not None:
+            if engine in ENGINES and engine != "transformers":
+                raise ConfigurationError(
+                    f"--device has no effect with --engine {engine}, which does not run the model on a device of"
+                    " its choice; remove it, or use --engine transformers."
+                )
+            options["device"] = device
         shared_engine = make_engine(engine, model, base_url=base_url, **options)
         identity = identify_model(engine, model, base_url, options)
     try:

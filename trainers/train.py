@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from ..agents.engines.model_check import check_model
 from ..envs.errors import ConfigurationError, unknown_name
 from ..envs.extras import missing_extra
 from .checkpoints.export import export_checkpoint
@@ -76,6 +77,7 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
     """
     config.check()
     require_torch()
+    _check_model_and_device(config)
     _check_trackers(config.trackers)
     claim_run_folder(config, resume=resume)
     from .algorithms.selectors import NotEnoughGroups
@@ -162,6 +164,7 @@ def sft(config: SFTConfig, *, resume: bool = False, console: Console) -> int:
     """
     config.check()
     require_torch()
+    _check_model_and_device(config)
     claim_run_folder(config, resume=resume)
     finished = config.out / MODEL_FOLDER
     if resume and finished.exists():
@@ -207,6 +210,14 @@ def require_torch() -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # Progress bars would corrupt the live table.
+
+
+def _check_model_and_device(config: TrainingConfig | SFTConfig) -> None:
+    check_model(config.model)
+    if config.hardware.device is not None:
+        from ..agents.engines.local.device import check_device
+
+        check_device(config.hardware.device)
 
 
 def _check_trackers(names: Sequence[str]) -> None:

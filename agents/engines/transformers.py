@@ -11,6 +11,7 @@ from ...envs.errors import ConfigurationError
 from ...envs.extras import missing_extra
 from ..tokens.templates import turn_end_ids
 from .base import Completion, Engine, Finish, Request, Usage
+from .model_check import ADAPTER, check_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -75,9 +76,14 @@ class TransformersEngine(Engine):
         processed_logprobs: bool = False,
         name: str | None = None,
     ) -> None:
+        if isinstance(model, (str, Path)):
+            check_model(model)
+        if adapter is not None:
+            check_model(adapter, ADAPTER)
         try:
             import torch
 
+            from .local import device as devices
             from .local import load
         except ImportError as error:
             raise missing_extra("the transformers engine", "lm", error) from None
@@ -86,7 +92,7 @@ class TransformersEngine(Engine):
         self._torch = torch
         self.model: Any
         if isinstance(model, (str, Path)):
-            self.model = load.load_model(model, device or load.best_device(), dtype, adapter)
+            self.model = load.load_model(model, device or devices.best_device(), dtype, adapter)
             tokenizer = model if tokenizer is None else tokenizer
         else:
             if tokenizer is None or device is not None or dtype is not None or adapter is not None:

@@ -16,6 +16,7 @@ from ...envs.extras import missing_extra
 from ..base import Stop
 from ..tokens.templates import turn_end_ids
 from .base import Completion, Engine, Finish, Request, Usage
+from .model_check import check_model
 from .shipped_models import model_source
 
 
@@ -48,6 +49,7 @@ class VLLMEngine(Engine):
             "max_model_len": context,
             **options,
         }
+        check_model(model)
         with _quiet_in_process(), _isolated_rng():
             try:
                 from vllm import LLM

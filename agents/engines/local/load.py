@@ -15,19 +15,13 @@ from ....envs.errors import ConfigurationError
 from ....envs.extras import missing_extra
 from ..base import Request, Sampling
 from ..shipped_models import model_source
+from .device import check_device
 from .generation import Generation
 from .kv_cache import KVCache
 from .uncached import UncachedDecoder
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-
-
-def best_device() -> str:
-    """Return the best available device: "cuda", else "mps", else "cpu"."""
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def load_model(name: str | Path, device: str, dtype: str | None, adapter: str | Path | None) -> PreTrainedModel:
@@ -46,7 +40,7 @@ def load_model(name: str | Path, device: str, dtype: str | None, adapter: str | 
     precision: Any = ("float32" if device == "cpu" else "auto") if dtype is None else dtype
     if precision != "auto" and not isinstance(getattr(torch, str(precision), None), torch.dtype):
         raise ConfigurationError(f"unknown dtype {dtype!r}; common ones: float32, bfloat16, float16")
-    _check_device(device)
+    check_device(device)
     try:
         model = AutoModelForCausalLM.from_pretrained(model_source(name), dtype=precision)
     except Exception as error:  # of any type: files, formats, the network, remote code
@@ -150,18 +144,6 @@ def _reproduces_logits(model: PreTrainedModel, cache: KVCache) -> bool:
                 return False
             generation.ids += [rng.randrange(vocabulary) for _ in range(new_tokens)]
     return True
-
-
-def _check_device(name: str) -> None:
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigurationError(f"unknown device {name!r}; known: cuda, cuda:1, mps, cpu") from None
-    availability = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
-    if not availability.get(device.type, lambda: True)():
-        raise ConfigurationError(
-            f"device {name!r} is not available with this machine and torch; omit device to use the best one"
-        )
 
 
 def _merge_adapter(model: PreTrainedModel, adapter: str | Path) -> PreTrainedModel:
