@@ -33,6 +33,7 @@ test-all: .venv/.heavy .venv-vllm/.installed
 
 docs: .venv/.core
 	@$(BIN)/arboretum envs --write docs/environments
+	@$(BIN)/arboretum docs --write docs/reference
 
 bench: .venv/.core
 	@$(BIN)/arboretum bench envs

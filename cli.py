@@ -71,6 +71,20 @@ def envs(write: Path | None = None) -> int:
 
 
 @app.command
+def docs(write: Path = Path("docs/reference")) -> int:
+    """Write the reference pages: settings, engines, suites, files and data.
+
+    Args:
+        write: Folder of the pages, which are made from the code.
+    """
+    from .trainers.study.reference_pages import write_reference
+
+    for path in write_reference(write):
+        console.print(str(path), markup=False, soft_wrap=True)
+    return 0
+
+
+@app.command
 def play(
     env: Positional[str],
     /,
@@ -383,7 +397,7 @@ def sapling(out: Path = Path("runs/sapling"), seed: int = 0) -> int:
     return make_sapling(out, seed, console=console)
 
 
-COMMANDS = (envs, play, eval, report, bench, serve, index, data, train, sft, study, sapling)
+COMMANDS = (envs, docs, play, eval, report, bench, serve, index, data, train, sft, study, sapling)
 
 
 def _check_verb(arguments: list[str]) -> None:
