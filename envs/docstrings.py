@@ -136,12 +136,13 @@ def type_words(hint: Any) -> str:
 
 def _default(value: Any) -> str:
     if value is REQUIRED:
-        return REQUIRED
+        return str(REQUIRED)
     if dataclasses.is_dataclass(value):
         return "see below"
     if isinstance(value, (tuple, list)):
         return json.dumps(list(value), ensure_ascii=False)
-    return json.dumps(value, ensure_ascii=False, default=str) if not isinstance(value, str) else value or '""'
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text or '""'
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -33,9 +33,19 @@ def test_wheel_alone_lists_and_evaluates_environments(tmp_path: Path) -> None:
     run(*install, wheel, cwd=tmp_path)
     command = tmp_path / "venv" / "bin" / "arboretum"
     assert "TextSokoban-v0" in run(command, "envs", cwd=tmp_path)
+    assert run(command, "docs", "--write", "reference", cwd=tmp_path)
     table = run(command, "eval", "quick", "--workers", "1", cwd=tmp_path)
     assert "expert" in table and (tmp_path / "runs" / "quick-random-expert" / "report.html").is_file()
     location = run(python, "-c", "import arboretum; print(arboretum.__file__)", cwd=tmp_path).strip()
     assert location.startswith(str(tmp_path / "venv"))
     assert (Path(location).parent / "py.typed").is_file()
     assert not (Path(location).parent / "tests").exists()
+    licenses = f"{next(tmp_path.glob('venv/lib/*/site-packages'))}/arboretum_rl-*.dist-info/licenses"
+    assert {path.name for path in Path("/").glob(f"{licenses.lstrip('/')}/*")} == {
+        "LICENSE",
+        "THIRD_PARTY_NOTICES",
+    }
+    missing = subprocess.run([str(command), "bench", "rollout"], capture_output=True, text=True, cwd=tmp_path)
+    assert missing.returncode == 2 and 'install "arboretum-rl[lm]"' in missing.stderr
+    # The name is that of the installed distribution, so pip finds it without an index.
+    run(python, "-m", "pip", "install", "--dry-run", "--no-index", "--no-deps", "arboretum-rl[lm]", cwd=tmp_path)
