@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import venv
@@ -12,11 +13,14 @@ import pytest
 import arboretum
 
 ROOT = Path(arboretum.__file__).parent
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
 def run(*command: str | Path, cwd: Path) -> str:
     """Run a command that must succeed, and return its output."""
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, cwd=cwd)
+    done = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, cwd=cwd, env=ENVIRONMENT
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -45,7 +49,9 @@ def test_wheel_alone_lists_and_evaluates_environments(tmp_path: Path) -> None:
         "LICENSE",
         "THIRD_PARTY_NOTICES",
     }
-    missing = subprocess.run([str(command), "bench", "rollout"], capture_output=True, text=True, cwd=tmp_path)
+    missing = subprocess.run(
+        [str(command), "bench", "rollout"], capture_output=True, text=True, cwd=tmp_path, env=ENVIRONMENT
+    )
     assert missing.returncode == 2 and 'install "arboretum-rl[lm]"' in missing.stderr
     # The name is that of the installed distribution, so pip finds it without an index.
     run(python, "-m", "pip", "install", "--dry-run", "--no-index", "--no-deps", "arboretum-rl[lm]", cwd=tmp_path)
