@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
+import shutil
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
 from rich.console import Console
 from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg, subcommand
@@ -61,9 +64,24 @@ def envs(write: Path | None = None) -> int:
             console.print(str(path), markup=False, soft_wrap=True)
         return 0
     table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True, min_width=max(len(spec.id) for spec in all_envs()))  # never shortened
     for spec in all_envs():
         table.add_row(spec.id, spec.summary)
     console.print(table)
+    return 0
+
+
+@app.command
+def docs(write: Path = Path("docs/reference")) -> int:
+    """Write the reference pages: settings, engines, suites, files and data.
+
+    Args:
+        write: Folder of the pages, which are made from the code.
+    """
+    from .trainers.study.reference_pages import write_reference
+
+    for path in write_reference(write):
+        console.print(str(path), markup=False, soft_wrap=True)
     return 0
 
 
@@ -108,6 +126,8 @@ class ModelOptions:
         temperature: Sampling temperature; 0 is greedy. None uses the suite's.
         max_tokens: Maximum length of a reply in tokens. None uses the suite's.
         engine_arg: Argument of the engine, as key=value, such as cost_limit=5. Repeat the option for more.
+        device: Device of a model in this process (engine transformers): cuda, cuda:1, mps or cpu. None uses the
+            best available one.
     """
 
     engine: Annotated[
@@ -125,6 +145,7 @@ class ModelOptions:
     temperature: float | None = None
     max_tokens: int | None = None
     engine_arg: UseAppendAction[tuple[str, ...]] = ()
+    device: str | None = None
 
 
 @app.command
@@ -192,7 +213,7 @@ def report(
     """
     from .eval.evaluate import print_problems
     from .eval.evaluate import report as write_evaluation_report
-    from .eval.table import results_table
+    from .eval.table import fit_results
     from .trainers.reporting.report import is_training_run, write_report
 
     if not runs:
@@ -209,7 +230,7 @@ def report(
         write_report(training[0], path)
     else:
         summary = write_evaluation_report(runs, path)
-        console.print(results_table(summary))
+        console.print(fit_results(summary, console.width))
         print_problems(summary, console)
     console.print(f"Report: {path}", soft_wrap=True, highlight=False, markup=False)
     return 0
@@ -225,6 +246,8 @@ def bench(
 ) -> int:
     """Measure speed, as ratios within one run.
 
+    The exit status is 1 if a target is missed.
+
     Args:
         benchmark: Benchmark.
         peers: Also measure the original systems, if they are installed.
@@ -238,7 +261,14 @@ def bench(
             rows.append(row)
             status.update(f"measured: {row.what}")
     console.print(bench_table(rows, console.width))
-    return 0
+    for row in rows:
+        if math.isnan(row.value):
+            console.print(f"Not measured: {row.details}", markup=False, soft_wrap=True)
+    targets = [row.reached for row in rows if row.reached is not None]
+    if all(targets):
+        return 0
+    console.print(f"{targets.count(False)} of {len(targets)} targets missed.")
+    return 1
 
 
 def _print_address(address: str) -> None:
@@ -285,7 +315,11 @@ def data(
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, show_header=False)
-        for known, state in downloads.data_list(root):
+        listed = downloads.data_list(root)
+        table.add_column(no_wrap=True, min_width=max(len(known.name) for known, _ in listed))  # never shortened
+        for _ in range(3):
+            table.add_column(overflow="fold")
+        for known, state in listed:
             table.add_row(known.name, state, known.size, known.license)
         console.print(table)
         return 0
@@ -376,7 +410,7 @@ def sapling(out: Path = Path("runs/sapling"), seed: int = 0) -> int:
     return make_sapling(out, seed, console=console)
 
 
-COMMANDS = (envs, play, eval, report, bench, serve, index, data, train, sft, study, sapling)
+COMMANDS = (envs, docs, play, eval, report, bench, serve, index, data, train, sft, study, sapling)
 
 
 def _check_verb(arguments: list[str]) -> None:
@@ -384,6 +418,20 @@ def _check_verb(arguments: list[str]) -> None:
     verbs = [command.__name__ for command in COMMANDS]
     if arguments and not arguments[0].startswith("-") and arguments[0] not in verbs:
         raise unknown_name("command", arguments[0], verbs)
+
+
+def _print_help(arguments: list[str]) -> NoReturn:
+    """Print the help that the arguments request, and exit."""
+    from .eval.terminal_help import HelpBuffer
+
+    buffer = HelpBuffer(sys.stdout)
+    try:
+        with contextlib.redirect_stdout(buffer):
+            app.cli(args=arguments or ["--help"], prog="arboretum", description=DESCRIPTION)
+    finally:
+        sys.stdout.write(buffer.folded(shutil.get_terminal_size().columns))
+        sys.stdout.flush()
+    sys.exit(0)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -400,7 +448,9 @@ def main(arguments: list[str] | None = None) -> None:
             console.print(f"arboretum {__version__}", markup=False)
             sys.exit(0)
         _check_verb(arguments)
-        status: Any = app.cli(args=arguments or ["--help"], prog="arboretum", description=DESCRIPTION)
+        if not arguments or {"-h", "--help"} & set(arguments):
+            _print_help(arguments)
+        status: Any = app.cli(args=arguments, prog="arboretum", description=DESCRIPTION)
         sys.stdout.flush()
     except ConfigurationError as error:
         Console(stderr=True, highlight=False).print(f"arboretum: {error}", markup=False, soft_wrap=True)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from ..agents.base import Agent
 from ..agents.dialogue import Dialogue
+from ..agents.engines.registry import ENGINES
 from ..agents.registry import (
     LANGUAGE_AGENTS,
     agent_class,
@@ -175,6 +176,7 @@ def open_agents(
     temperature: float | None = None,
     max_tokens: int | None = None,
     engine_arg: Sequence[str] = (),
+    device: str | None = None,
 ) -> Iterator[list[NamedAgent]]:
     """Context with the factories of the named agents.
 
@@ -192,14 +194,15 @@ def open_agents(
         temperature: Sampling temperature; None for the suite's.
         max_tokens: Maximum length of a reply in tokens; None for the suite's.
         engine_arg: Further arguments of the engine, each `key=value`.
+        device: Device of the transformers engine; None for the best available one.
 
     Raises:
         ConfigurationError: A name or setting is unknown, or settings of a model are given without one.
     """
-    if model is None and (engine or engine_arg or dialogue_arg or base_url or template or dialogue):
+    if model is None and (engine or engine_arg or dialogue_arg or base_url or template or dialogue or device):
         raise ConfigurationError(
-            "--engine, --engine-arg, --base-url, --template, --dialogue and --dialogue-arg require a model; add"
-            " --model."
+            "--engine, --engine-arg, --base-url, --template, --dialogue, --dialogue-arg and --device require a"
+            " model; add --model."
         )
     sampling = {k: v for k, v in (("temperature", temperature), ("max_tokens", max_tokens)) if v is not None}
     settings = {
@@ -210,7 +213,15 @@ def open_agents(
     dialogue_settings = parse_options(dialogue_arg, "--dialogue-arg")
     if isinstance(model, str):
         engine_options = parse_options(engine_arg, "--engine-arg")
-        model = Model(*resolve_model(model, engine), base_url, engine_options)
+        engine, model = resolve_model(model, engine)
+        if device is not None:
+            if engine in ENGINES and engine != "transformers":
+                raise ConfigurationError(
+                    f"--device has no effect with engine {engine}, which does not run the model on a device of its"
+                    " choice; remove it, or use engine transformers."
+                )
+            engine_options["device"] = device
+        model = Model(engine, model, base_url, engine_options)
     factories = [
         NamedAgent(name, model, sampling, dialogue_settings, **settings)
         if name in LANGUAGE_AGENTS

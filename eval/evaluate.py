@@ -28,7 +28,7 @@ from .report import write_report
 from .store import EpisodeKey, Result, Store
 from .suite import Suite, load_suite
 from .summary import EXPERT, RANDOM, Summary, load_run, summarize, write_summary
-from .table import results_table
+from .table import fit_results
 from .workers import local_workers, ray_workers
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
@@ -130,7 +130,7 @@ def evaluate(
     finally:
         store.close()
     summary = report([folder])
-    console.print(results_table(summary))
+    console.print(fit_results(summary, console.width))
     for note in summary.notes:
         console.print(note, markup=False, style="dim")
     print_problems(summary, console)

@@ -26,6 +26,7 @@ from ..agents.episode import Episode
 from ..agents.play import Job, play
 from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError
+from ..envs.extras import missing_extra
 from .planning import PlannedEpisode
 from .store import EpisodeKey, encode_episode
 from .suite import Entry
@@ -347,8 +348,8 @@ def ray_workers(address: str) -> Iterator[Workers]:
     try:
         import ray
         from ray.exceptions import NodeDiedError, OutOfMemoryError, WorkerCrashedError
-    except ImportError:
-        raise ConfigurationError('--ray requires the extra "ray": pip install "arboretum[ray]".') from None
+    except ImportError as error:
+        raise missing_extra("--ray", "ray", error) from None
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError) as error:

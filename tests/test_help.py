@@ -18,6 +18,7 @@ FOLDER = Path(__file__).parent / "help"
 COMMANDS = [
     "",
     "envs",
+    "docs",
     "play",
     "eval",
     "report",

@@ -128,7 +128,7 @@ def test_plugin_credit_and_selector_compute_what_the_page_describes(parts: Modul
 
 
 def test_plugin_term_penalizes_entropy_below_its_floor(parts: ModuleType) -> None:
-    torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
+    torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
     from arboretum.trainers.algorithms.objectives.loss import policy_loss
     from arboretum.trainers.algorithms.objectives.settings import Objective
     from arboretum.trainers.algorithms.objectives.tokens import Tokens
@@ -145,7 +145,7 @@ def test_plugin_term_penalizes_entropy_below_its_floor(parts: ModuleType) -> Non
 
 def test_plugin_recipe_trains_by_name_and_resumes_from_its_stored_paths(installed: Path, tmp_path: Path) -> None:
     for module in ("torch", "transformers", "accelerate"):
-        pytest.importorskip(module, reason=f"needs {module}: pip install 'arboretum[lm]'")
+        pytest.importorskip(module, reason=f"needs {module}: pip install 'arboretum-rl[lm]'")
     changes = ["sampler.prompts=3", "sampler.rollouts=4", "optimization.episodes_per_step=12"]
     changes += ["selector.low=0", "selector.high=1"]  # keeps every group, whatever the policy solves
     options = [part for change in [*changes, "optimization.updates=1"] for part in ("--set", change)]

@@ -9,7 +9,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from ..agents.engines.model_check import check_model
 from ..envs.errors import ConfigurationError, unknown_name
+from ..envs.extras import missing_extra
 from .checkpoints.export import export_checkpoint
 from .checkpoints.run_folder import MODEL_FOLDER, SETTINGS_FILE, claim_run_folder, read_config
 from .checkpoints.store import CheckpointError, Checkpoints
@@ -75,6 +77,7 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
     """
     config.check()
     require_torch()
+    _check_model_and_device(config)
     _check_trackers(config.trackers)
     claim_run_folder(config, resume=resume)
     from .algorithms.selectors import NotEnoughGroups
@@ -161,6 +164,7 @@ def sft(config: SFTConfig, *, resume: bool = False, console: Console) -> int:
     """
     config.check()
     require_torch()
+    _check_model_and_device(config)
     claim_run_folder(config, resume=resume)
     finished = config.out / MODEL_FOLDER
     if resume and finished.exists():
@@ -202,10 +206,18 @@ def require_torch() -> None:
     """
     missing = [name for name in ("torch", "transformers", "accelerate") if find_spec(name) is None]
     if missing:
-        raise ConfigurationError(f"training needs {', '.join(missing)}: pip install 'arboretum[lm]'")
+        raise missing_extra("training", "lm", missing[0])
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # Progress bars would corrupt the live table.
+
+
+def _check_model_and_device(config: TrainingConfig | SFTConfig) -> None:
+    check_model(config.model)
+    if config.hardware.device is not None:
+        from ..agents.engines.local.device import check_device
+
+        check_device(config.hardware.device)
 
 
 def _check_trackers(names: Sequence[str]) -> None:
@@ -216,5 +228,6 @@ def _check_trackers(names: Sequence[str]) -> None:
         if name not in LOGGER_TYPE_TO_CLASS:
             raise unknown_name("tracker", name, sorted(LOGGER_TYPE_TO_CLASS))
         if name not in installed:
-            package = "'arboretum[tensorboard]'" if name == "tensorboard" else name.replace("_", "-")
-            raise ConfigurationError(f"tracker {name!r} is not installed: pip install {package}")
+            if name == "tensorboard":
+                raise missing_extra("this tracker", "tensorboard", name)
+            raise ConfigurationError(f"tracker {name!r} is not installed: pip install {name.replace('_', '-')}")

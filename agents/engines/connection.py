@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ...envs.errors import ConfigurationError
+from ...envs.extras import missing_extra
 from ..base import Stop
 from .faults import (
     ContextOverflow,
@@ -60,9 +61,7 @@ class Connection:
             import aiohttp  # noqa: F401
             from yarl import URL
         except ImportError as error:
-            raise ConfigurationError(
-                f'this engine needs the extra "openai" ({error.name} is missing): pip install "arboretum[openai]".'
-            ) from None
+            raise missing_extra("this engine", "openai", error) from None
         try:
             self._base: Any = URL(base_url)
         except ValueError as error:

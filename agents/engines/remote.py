@@ -18,6 +18,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from ...envs.errors import ConfigurationError
+from ...envs.extras import missing_extra
 from ..base import Stop
 from .base import Completion, Engine, Request, Usage
 from .cache import ReplyCache, reply_key
@@ -114,10 +115,8 @@ class RemoteEngine(Engine):
             )
         try:
             import stamina  # noqa: F401
-        except ImportError:
-            raise ConfigurationError(
-                'this engine needs the extra "openai" (stamina is missing): pip install "arboretum[openai]".'
-            ) from None
+        except ImportError as error:
+            raise missing_extra("this engine", "openai", error) from None
         self.model = model
         self.usage = Usage()
         self.retries = 0

@@ -9,6 +9,7 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from ...envs.errors import ConfigurationError
+from ...envs.extras import missing_extra
 from ..base import Stop
 from ..tokens.templates import turn_end_ids
 from .base import Completion, Finish, Request
@@ -147,10 +148,8 @@ def _model_card(base_url: str, model: str | None, api_key: str) -> dict[str, Any
 def _load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     try:
         from transformers import AutoTokenizer
-    except ImportError:
-        raise ConfigurationError(
-            'this engine needs the extra "lm" (transformers is missing): pip install "arboretum[lm]".'
-        ) from None
+    except ImportError as error:
+        raise missing_extra("the vllm-server engine", "lm", error) from None
     try:
         return AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:

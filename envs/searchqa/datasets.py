@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import DataError, unknown_name
+from ..extras import optional_module
 from ..retrieval.documents import parse_row, read_lines
-from ..retrieval.extras import optional_module
 from ..retrieval.interface import Document
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".parquet")

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..checks import check_port
 from ..errors import ConfigurationError
-from ..retrieval.extras import optional_module
+from ..extras import optional_module
 from .html import TEMPLATES, page_html, render, score_html
 from .shop import Shop, Turn, open_shop
 from .visits import Stop, Visits

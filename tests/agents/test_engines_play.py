@@ -16,7 +16,7 @@ from arboretum.agents.registry import LANGUAGE_AGENTS, make_agent
 from arboretum.envs.registry import make_env
 
 pytestmark = pytest.mark.heavy
-torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
 
 ENVS = {
     "TextSokoban-v0": {"max_steps": 4},

@@ -151,7 +151,7 @@ def test_evaluation_runs_inside_an_event_loop() -> None:
 
 
 def test_given_engine_stays_open() -> None:
-    pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
+    pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
     from arboretum.agents.engines.registry import make_engine
 
     engine = make_engine("transformers", "sapling")
@@ -162,7 +162,7 @@ def test_given_engine_stays_open() -> None:
 
 
 def test_example_in_the_readme_runs_as_it_is_printed(tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
+    pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
     pytest.importorskip("pandas", reason="needs pandas")
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     (example,) = [block for block in blocks if "arboretum.evaluate(" in block]

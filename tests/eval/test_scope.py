@@ -214,7 +214,7 @@ def test_folder_without_a_model_is_refused(folder: Path) -> None:
 @pytest.fixture
 def no_loading(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Make loading any model an error of the test."""
-    pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
+    pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
     from arboretum.agents.engines.local import load
 
     def fail(*arguments: object) -> None:
@@ -271,7 +271,7 @@ def test_mistake_is_told_before_a_model_is_loaded(
 
 
 def test_finished_run_is_shown_without_loading_the_model(folder: Path, request: pytest.FixtureRequest) -> None:
-    pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
+    pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
 
     def show() -> str:
         with open_agents(["think"], model="sapling", max_tokens=4) as agents:
@@ -284,7 +284,7 @@ def test_finished_run_is_shown_without_loading_the_model(folder: Path, request: 
 
 
 def test_loading_a_local_model_prints_no_bar(folder: Path) -> None:
-    pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
+    pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
     command = [sys.executable, "-m", "arboretum", "eval", "TextBandit-v0", "--limit", "1", "--no-references"]
     command += ["--agent", "direct", "--model", "sapling", "--max-tokens", "2"]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -28,7 +28,7 @@ from arboretum.trainers.monitor import Monitor
 from arboretum.trainers.train import resolve_sft_config, resolve_training_config
 
 for module in ("torch", "accelerate"):
-    pytest.importorskip(module, reason="needs torch and accelerate: pip install 'arboretum[lm]'")
+    pytest.importorskip(module, reason="needs torch and accelerate: pip install 'arboretum-rl[lm]'")
 
 MODEL = "/nowhere/model"  # Loading it would fail.
 ENV = EnvConfig("TextFrozenLake-v0", {"size": 5}, "test", 30)

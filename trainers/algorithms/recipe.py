@@ -21,7 +21,7 @@ class Critic:
 
     Attributes:
         lr: Learning rate.
-        clip: Clip range of the value loss (see `value.value_losses`); None turns clipping off.
+        clip: Range around the old value outside which the value loss has no gradient; None turns clipping off.
         coef: Coefficient of the value loss.
         warmup: First updates in which only the critic is trained.
     """

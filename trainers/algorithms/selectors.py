@@ -138,7 +138,13 @@ class Uncertainty(Selector):
     """Selector of the groups whose returns differ most.
 
     Attributes:
-        rule, amount, include_zero, smallest, eps: See `most_uncertain`.
+        rule: Rule on the standard deviations of returns: "fraction" or "count" of groups with the largest ones;
+            "top-p" for the fewest groups that hold a fraction of their sum, "top-p-softmax" the same with their
+            softmax; "min-p" for groups above a fraction of the largest one.
+        amount: Fraction, or number of groups for "count".
+        include_zero: Allow groups whose returns are all equal.
+        smallest: Prefer the smallest deviations instead of the largest.
+        eps: Tolerance of "top-p".
         penalties: Include penalties in the returns, as in the released code; a single malformed reply then gives a
             group a positive score.
         rescale: Factor on the advantages (RAGEN-2): "linear" is the fraction of groups selected, "sqrt" its square

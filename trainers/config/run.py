@@ -10,6 +10,7 @@ from typing import Any
 from ...envs.checks import at_least
 from ...envs.core import TextEnv
 from ...envs.errors import ConfigurationError
+from ...envs.extras import missing_extra
 from ...envs.tasks import GeneratedTasks
 from ..algorithms.recipe import Recipe
 from ..algorithms.samplers import Chains
@@ -61,9 +62,7 @@ class TrainingConfig:
             raise ConfigurationError(f"{self.env.id} has no tasks in split {self.env.split!r}.")
         self._check_validation(env)
         if self.hardware.engine == "vllm" and find_spec("vllm") is None:
-            raise ConfigurationError(
-                'engine = vllm needs the extra "vllm": pip install "arboretum[vllm]"; or use transformers.'
-            )
+            raise missing_extra("engine = vllm", "vllm", "vllm")
         dialogue = resolve_dialogue(self.dialogue, self.recipe.sampler)
         overlong, limit = self.recipe.overlong, max_episode_tokens(dialogue, self.recipe.sampler, env, None)
         if overlong.coef and overlong.max_tokens is None and limit is None:

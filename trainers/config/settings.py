@@ -74,8 +74,8 @@ class HardwareConfig:
     """Device, precision, memory and sampling engine.
 
     Attributes:
-        device: Device to train on: "cpu", or None for the best available one (under Accelerate's launcher: the
-            process's own).
+        device: Device to train on: "cuda" or "cpu". None uses the best available one (under Accelerate's launcher
+            the process's own).
         precision: Compute dtype of sampling and training; weights and optimizer state stay in float32.
         gradient_checkpointing: Recompute activations in the backward pass instead of storing them, to save memory.
         lora: Adapters to train instead of all weights; None trains all weights.
@@ -100,7 +100,7 @@ class HardwareConfig:
         """Raise `ConfigurationError` for a value out of range."""
         one_of("engine", self.engine, ("transformers", "vllm"))
         fraction("vllm_memory", self.vllm_memory)
-        one_of("device", self.device, (None, "cpu"))
+        one_of("device", self.device, (None, "cuda", "cpu"))
         one_of("precision", self.precision, ("float32", "bfloat16"))
         at_least("microbatch_tokens", self.microbatch_tokens, 1)
         at_least("in_flight", self.in_flight, 1)

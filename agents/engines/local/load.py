@@ -15,21 +15,16 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 from transformers.utils import logging
 
 from ....envs.errors import ConfigurationError
+from ....envs.extras import missing_extra
 from ..base import Request, Sampling
 from ..shipped_models import model_source
+from .device import check_device
 from .generation import Generation
 from .kv_cache import KVCache
 from .uncached import UncachedDecoder
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-
-
-def best_device() -> str:
-    """Return the best available device: "cuda", else "mps", else "cpu"."""
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def load_model(name: str | Path, device: str, dtype: str | None, adapter: str | Path | None) -> PreTrainedModel:
@@ -48,7 +43,7 @@ def load_model(name: str | Path, device: str, dtype: str | None, adapter: str | 
     precision: Any = ("float32" if device == "cpu" else "auto") if dtype is None else dtype
     if precision != "auto" and not isinstance(getattr(torch, str(precision), None), torch.dtype):
         raise ConfigurationError(f"unknown dtype {dtype!r}; common ones: float32, bfloat16, float16")
-    _check_device(device)
+    check_device(device)
     source = model_source(name)
     try:
         with _without_progress_bar() if Path(source).is_dir() else nullcontext():
@@ -168,23 +163,11 @@ def _reproduces_logits(model: PreTrainedModel, cache: KVCache) -> bool:
     return True
 
 
-def _check_device(name: str) -> None:
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigurationError(f"unknown device {name!r}; known: cuda, cuda:1, mps, cpu") from None
-    availability = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
-    if not availability.get(device.type, lambda: True)():
-        raise ConfigurationError(
-            f"device {name!r} is not available with this machine and torch; omit device to use the best one"
-        )
-
-
 def _merge_adapter(model: PreTrainedModel, adapter: str | Path) -> PreTrainedModel:
     try:
         from peft import PeftModel
-    except ImportError:
-        raise ConfigurationError("LoRA adapters need peft: pip install 'arboretum[lm]'") from None
+    except ImportError as error:
+        raise missing_extra("an adapter", "lm", error) from None
     try:
         with warnings.catch_warnings():  # deprecations between peft and transformers, which no user can fix
             warnings.simplefilter("ignore", FutureWarning)

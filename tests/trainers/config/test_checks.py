@@ -107,7 +107,7 @@ def test_value_out_of_range_is_rejected_with_the_name_of_its_setting(settings: A
 def test_trainers_check_values_before_loading_anything(
     settings: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
+    pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
     from arboretum.trainers.sft import SFTTrainer
     from arboretum.trainers.trainer import Trainer
 

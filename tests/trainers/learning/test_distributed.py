@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
-pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum[lm]'")
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
+pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum-rl[lm]'")
 
 from arboretum.assets import asset
 from arboretum.trainers.checkpoints.export import export_checkpoint
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.heavy
 EXTENSIONS = tempfile.TemporaryDirectory(prefix="extensions-")
 Make = Callable[..., TrainingConfig]
 with_deepspeed = pytest.mark.skipif(
-    find_spec("deepspeed") is None, reason="needs DeepSpeed: pip install 'arboretum[deepspeed]'"
+    find_spec("deepspeed") is None, reason="needs DeepSpeed: pip install 'arboretum-rl[deepspeed]'"
 )
 ZERO = pytest.param("zero2", marks=[with_deepspeed, pytest.mark.timeout(600)])
 # The low norm makes clipping take effect; the small micro-batches make gradients accumulate.

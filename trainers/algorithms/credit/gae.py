@@ -109,8 +109,9 @@ class Gae(Credit):
     """Critic-based advantage of each token, by GAE.
 
     Attributes:
-        gamma, lam: γ and λ per token.
-        turn_gamma: γ per turn of the bi-level estimate; None uses the ordinary estimate.
+        gamma: Discount γ per token.
+        lam: Decay λ per token of the weight of later temporal differences; 1 uses the full return.
+        turn_gamma: Discount γ per turn of the bi-level estimate; None uses the ordinary estimate.
         whiten: Normalize the advantages over the batch; value targets are not affected.
     """
 
