@@ -1,17 +1,31 @@
-"""The model that ships with the package."""
+"""Folders of models: the model that ships with the package, and the integrity of exported ones."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from ...assets import asset
+from ...envs.checksums import SUMS_FILE, verify_checksums
 
 SAPLING = "sapling"
+
+
+_FIX = (
+    "restore it from a copy or export the model again; if you changed it on purpose, delete SHA256SUMS beside it."
+)
 
 
 def model_source(name: str | Path) -> str | Path:
     """Return the folder of the shipped model for "sapling", and any other name or path unchanged.
 
-    A folder of that name in the working directory can be passed as "./sapling".
+    A folder of that name in the working directory can be passed as "./sapling". A folder with `SHA256SUMS`, as
+    training and `arboretum sapling` write it, is verified; see `envs.checksums`.
+
+    Raises:
+        DataError: A file of the model is damaged.
     """
-    return asset(SAPLING) if name == SAPLING else name
+    source = asset(SAPLING) if name == SAPLING else name
+    folder = Path(source)
+    if (folder / SUMS_FILE).exists():
+        verify_checksums(folder, _FIX)
+    return source

@@ -54,8 +54,9 @@ class VLLMEngine(Engine):
                 raise ConfigurationError(
                     f'the vllm engine needs the extra "vllm" ({error}): pip install "arboretum[vllm]".'
                 ) from None
+            source = str(model_source(model))
             try:
-                self._llm: Any = LLM(str(model_source(model)), **options)
+                self._llm: Any = LLM(source, **options)
             except (OSError, ValueError, RuntimeError, TypeError) as error:
                 text = " ".join(str(error).split())[:400]
                 raise ConfigurationError(f"vLLM cannot run {model!r}: {text}") from error

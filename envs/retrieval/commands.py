@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tyro.conf import Positional
+
 from ..checks import check_port
 
 
@@ -37,6 +39,26 @@ class BuildIndex:
         with progress_bar() as progress:
             manifest = build_index(**vars(self), progress=progress)
         return f"Indexed {manifest.documents:,} documents in {self.out}"
+
+
+@dataclass(frozen=True)
+class VerifyIndex:
+    """Read every file of an index and compare it with its SHA-256.
+
+    Attributes:
+        index: Folder of the index.
+    """
+
+    index: Positional[Path]
+
+    def run(self) -> str:
+        """Verify the index, showing progress, and return a sentence."""
+        from .manifest import Manifest
+        from .progress import progress_bar
+
+        with progress_bar(delay=1.0) as progress:
+            manifest = Manifest.read(self.index.expanduser(), fresh=True, progress=progress)
+        return f"{self.index}: all files of {manifest.documents:,} documents ({manifest.retriever}) are intact"
 
 
 @dataclass(frozen=True)
