@@ -215,7 +215,9 @@ def test_settings_of_a_run_that_are_lost_with_their_copy_are_named(suite: str, t
     run(suite, tmp_path / "r")
     for name in ("run.json", ".run.json"):
         (tmp_path / "r" / name).unlink()
-    with pytest.raises(ConfigurationError, match=r"neither run\.json nor its copy \.run\.json.*restore one of them"):
+    with pytest.raises(
+        ConfigurationError, match=r"neither run\.json nor its copy \.run\.json.*restore one of them"
+    ):
         run(suite, tmp_path / "r")
 
 
