@@ -202,8 +202,8 @@ class Store:
         if not path.exists() or not has_episodes:
             if has_episodes:
                 raise ConfigurationError(
-                    f"{self.folder}: holds episodes, but neither {MANIFEST_FILE} nor its copy {_MANIFEST_COPY} with"
-                    " their settings; restore one of them, or choose another --out."
+                    f"{self.folder}: holds episodes, but neither {MANIFEST_FILE} nor its copy {_MANIFEST_COPY};"
+                    " restore one of them, or choose another --out."
                 )
             _write_manifest(self.folder, manifest)
             return

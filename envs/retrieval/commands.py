@@ -92,7 +92,8 @@ class ServeRetrieval:
         index: Folder of an index made by `arboretum index build`, or a corpus file.
         host: Address to listen on; the default accepts connections from this machine only.
         port: TCP port; 0 chooses a free one.
-        max_batch: Queries to search at the same time.
+        max_batch: Queries to search at the same time; larger requests are split. A dense index with FAISS Flat
+            reads all its vectors once for each batch, so that more are faster.
         max_waiting: Requests that may wait; further ones are answered with status 503.
     """
 
