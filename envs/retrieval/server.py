@@ -19,7 +19,7 @@ from typing import Any
 from ..errors import ConfigurationError
 from .batching import Batcher, QueueFull
 from .extras import optional_module
-from .interface import Hit, RetrievalError, Retriever
+from .interface import MAX_QUERY, Hit, RetrievalError, Retriever
 
 DEFAULT_PORT = 8000
 DEFAULT_TOPK = 3
@@ -27,8 +27,6 @@ DEFAULT_TOPK = 3
 
 MAX_HITS = 20_000
 """Largest number of hits of one request, queries times topk, whose reply takes about 100 MB of memory."""
-MAX_QUERY = 8192
-"""Maximum number of characters of a query; the rest is cut off."""
 
 _SPARE_THREADS = 4
 """Threads beyond the queue's length, which serve health reports and rejections while the queue is full."""

@@ -24,7 +24,8 @@ pytest.importorskip("waitress", reason="the extra web is not installed")
 from arboretum.envs import web_server
 from arboretum.envs.retrieval import Document, Hit, Retriever
 from arboretum.envs.retrieval.batching import MAX_BATCH_HITS, Batcher
-from arboretum.envs.retrieval.server import MAX_HITS, MAX_QUERY, RetrievalServer
+from arboretum.envs.retrieval.interface import MAX_QUERY
+from arboretum.envs.retrieval.server import MAX_HITS, RetrievalServer
 from arboretum.envs.web_server import WebServer, check_host
 
 JSON = {"Content-Type": "application/json"}
