@@ -20,7 +20,7 @@ from .agents.dialogue.registry import DIALOGUES
 from .agents.engines.registry import ENGINES
 from .agents.registry import MODEL_FREE_AGENTS, agent_names
 from .envs.errors import ConfigurationError, unknown_name
-from .envs.retrieval.commands import BuildIndex, Recall, ServeRetrieval
+from .envs.retrieval.commands import BuildIndex, Recall, ServeRetrieval, VerifyIndex
 from .envs.webshop.command import ServeWebShop
 from .eval.bench import BENCHES
 from .eval.planning import FULL_SCOPE, Scope
@@ -288,9 +288,13 @@ def serve(
 
 @app.command
 def index(
-    job: OmitArgPrefixes[Annotated[BuildIndex, _verb("build")] | Annotated[Recall, _verb("recall")]],
+    job: OmitArgPrefixes[
+        Annotated[BuildIndex, _verb("build")]
+        | Annotated[VerifyIndex, _verb("verify")]
+        | Annotated[Recall, _verb("recall")]
+    ],
 ) -> int:
-    """Build a search index, or measure the recall of retrievers."""
+    """Build a search index, verify one, or measure the recall of retrievers."""
     console.print(job.run(), markup=False, soft_wrap=True)
     return 0
 

@@ -20,12 +20,16 @@ from filelock import FileLock, Timeout
 from ..agents.episode import Episode
 from ..envs.checks import first_difference
 from ..envs.errors import ConfigurationError, DataError
-from ..envs.files import PART, write_atomic
+from ..envs.files import PART, move_file, write_atomic
 
 _TURNS = b',"turns":['  # Cannot occur inside a JSON string, where quotes are escaped.
 _LINE_END = b"\n"
 _MAX_AMOUNT = 1e15
 _CHECKSUM = b',"crc":"%08x"}'  # CRC-32 of all bytes before it; detects a damaged line without parsing it.
+
+
+MANIFEST_FILE = "run.json"
+_MANIFEST_COPY = ".run.json"
 
 
 class EpisodeKey(NamedTuple):
@@ -119,7 +123,8 @@ class Store:
             must be the same.
 
     Attributes:
-        repairs: One sentence for each damaged line that was removed from `episodes.jsonl`.
+        repairs: One sentence for each damaged line that was removed from `episodes.jsonl`, and for a restored
+            `run.json`.
 
     Raises:
         ConfigurationError: The folder holds another run, cannot be written, or is locked by another process.
@@ -140,8 +145,9 @@ class Store:
                 f"{folder}: cannot be written to ({error.strerror}); choose another --out."
             ) from None
         try:
+            self.repairs = self._restore_manifest()
             self._create_or_check_manifest(manifest)
-            self.repairs = self._repair()
+            self.repairs += self._repair()
             self._file = os.open(self.episodes, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         except BaseException:
             self._lock.release()
@@ -178,7 +184,7 @@ class Store:
                 )
         changed = {"expected": {**manifest.get("expected", {}), **counts}, "tasks": {**before, **digests}}
         if any(manifest.get(key) != value for key, value in changed.items()):
-            write_atomic(self.folder / "run.json", _to_json({**manifest, **changed}))
+            _write_manifest(self.folder, {**manifest, **changed})
 
     def finished(self) -> dict[EpisodeKey, Result]:
         """Return the complete episodes so far, without those that broke off with an error."""
@@ -190,13 +196,24 @@ class Store:
         os.close(self._file)
         self._lock.release()
 
+    def _restore_manifest(self) -> list[str]:
+        """Restore a lost or damaged `run.json` from its copy; return a sentence if it was restored."""
+        path, copy = self.folder / MANIFEST_FILE, self.folder / _MANIFEST_COPY
+        if not self.episodes.exists() or _is_manifest(path) or not _is_manifest(copy):
+            return []
+        write_atomic(path, copy.read_bytes())
+        return [f"{MANIFEST_FILE} was lost or damaged; it was restored from its copy, {_MANIFEST_COPY}."]
+
     def _create_or_check_manifest(self, manifest: dict[str, Any]) -> None:
-        path = self.folder / "run.json"
+        path = self.folder / MANIFEST_FILE
         has_episodes = self.episodes.exists() and self.episodes.stat().st_size > 0
         if not path.exists() or not has_episodes:
             if has_episodes:
-                raise ConfigurationError(f"{self.folder}: holds episodes but no run.json; choose another --out.")
-            write_atomic(path, _to_json(manifest))
+                raise ConfigurationError(
+                    f"{self.folder}: holds episodes, but neither {MANIFEST_FILE} nor its copy {_MANIFEST_COPY};"
+                    " restore one of them, or choose another --out."
+                )
+            _write_manifest(self.folder, manifest)
             return
         existing = read_manifest(self.folder)
         manifest = json.loads(json.dumps(manifest))
@@ -242,9 +259,7 @@ class Store:
         part = self.episodes.with_name(self.episodes.name + PART)
         with part.open("wb") as file:
             file.writelines(line for number, _, line in _read_lines(self.episodes) if number not in damaged)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self.episodes)
+        move_file(part, self.episodes)
         return [
             f"{self.episodes}, line {number}: {problem}; it was moved to episodes.damaged.jsonl, and its episode"
             " is played again."
@@ -376,12 +391,14 @@ def _refuse_constant(name: str) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read `run.json` of a run's folder.
+    """Read `run.json` of a run's folder, or its copy if it is missing or damaged.
 
     Raises:
-        DataError: The folder holds no run, or its `run.json` is damaged.
+        DataError: The folder holds no run, or its `run.json` is damaged and there is no copy.
     """
-    path = folder / "run.json"
+    path, copy = folder / MANIFEST_FILE, folder / _MANIFEST_COPY
+    if not _is_manifest(path) and _is_manifest(copy):
+        path = copy
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except OSError:
@@ -395,5 +412,16 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _to_json(data: dict[str, Any]) -> str:
-    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+def _is_manifest(path: Path) -> bool:
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(manifest, dict) and {"suite", "agents"} <= manifest.keys()
+
+
+def _write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
+    """Write `run.json` and its copy: without its settings, no episode of a run can be used."""
+    text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
+    for name in (MANIFEST_FILE, _MANIFEST_COPY):
+        write_atomic(folder / name, text)

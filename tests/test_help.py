@@ -28,6 +28,7 @@ COMMANDS = [
     "serve retrieval",
     "index",
     "index build",
+    "index verify",
     "index recall",
     "data",
     "train",

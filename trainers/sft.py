@@ -25,7 +25,7 @@ from .algorithms.recipe import Optimization
 from .checkpoints.contents import trained_weights
 from .checkpoints.export import export_model
 from .checkpoints.run_folder import MODEL_FOLDER
-from .checkpoints.store import Checkpoints
+from .checkpoints.store import Checkpoints, verify_checkpoint
 from .config.resolve import make_entry
 from .config.run import SFTConfig
 from .data.microbatches import MicroBatch, optimizer_batches
@@ -192,6 +192,7 @@ class SFTTrainer:
         (folder / "metrics.json").write_text(json.dumps(self.history), encoding="utf-8")
 
     def _load(self, folder: Path) -> None:
+        verify_checkpoint(folder)
         try:
             state = torch.load(folder / "sft.pt", map_location="cpu", weights_only=True)
             self.history = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))

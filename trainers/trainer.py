@@ -23,7 +23,7 @@ from .algorithms.objectives.settings import Overlong
 from .algorithms.schedules import Linear
 from .algorithms.selectors import select_groups
 from .checkpoints.contents import CheckpointContents
-from .checkpoints.store import CheckpointError, Checkpoints
+from .checkpoints.store import CheckpointError, Checkpoints, verify_checkpoint
 from .config.resolve import max_episode_tokens
 from .config.run import TrainingConfig
 from .config.serialize import flatten, to_plain
@@ -78,7 +78,10 @@ def build_components(config: TrainingConfig, state: TrainerState, checkpoint: Pa
 
     Raises:
         ConfigurationError: The model cannot be loaded, or does not fit the run.
+        DataError: The checkpoint is damaged.
     """
+    if checkpoint is not None:
+        verify_checkpoint(checkpoint)
     hardware, recipe = config.hardware, config.recipe
     accelerator = make_accelerator(hardware.device, hardware.precision, config.trackers, str(config.out))
     load = partial(

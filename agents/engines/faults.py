@@ -5,7 +5,7 @@ from __future__ import annotations
 import email.utils
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 _RESET_CAP = 60.0
@@ -100,7 +100,7 @@ def requested_wait(headers: Mapping[str, str], now: float) -> float | None:
             return value
         try:
             return max(0.0, email.utils.parsedate_to_datetime(after).timestamp() - now)
-        except (ValueError, OverflowError):
+        except (ValueError, TypeError, IndexError, OverflowError, OSError):
             pass
     resets = [
         parse_duration(headers.get(f"x-ratelimit-reset-{kind}", ""))
@@ -111,13 +111,19 @@ def requested_wait(headers: Mapping[str, str], now: float) -> float | None:
     return min(max(known), _RESET_CAP) if known else None
 
 
-def error_text(body: Any, limit: int = 200) -> str:
-    """Return the message in an error response of any shape, on one line of at most `limit` characters."""
+def error_text(body: Any, limit: int = 200, hide: Callable[[str], str] = str) -> str:
+    """Return the message in an error response of any shape, on one line of at most `limit` characters.
+
+    Args:
+        body: Body of the response.
+        limit: Maximum number of characters.
+        hide: Replaces secrets in the message, before it is cut.
+    """
     text = body
     if isinstance(body, dict):
         inner = body.get("error", body)
         text = inner.get("message") or inner if isinstance(inner, dict) else inner
-    line = " ".join(str(text or "").split())
+    line = " ".join(hide(str(text or "")).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 

@@ -55,8 +55,9 @@ class VLLMEngine(Engine):
                 from vllm import LLM
             except ImportError as error:
                 raise missing_extra("the vllm engine", "vllm", error) from None
+            source = str(model_source(model))
             try:
-                self._llm: Any = LLM(str(model_source(model)), **options)
+                self._llm: Any = LLM(source, **options)
             except (OSError, ValueError, RuntimeError, TypeError) as error:
                 text = " ".join(str(error).split())[:400]
                 raise ConfigurationError(f"vLLM cannot run {model!r}: {text}") from error

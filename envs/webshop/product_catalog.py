@@ -18,17 +18,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checksums import verify_checksums, write_checksums
 from ..errors import ConfigurationError, DataError
 from ..files import replace_folder
 from ..retrieval.lucene_bm25 import BM25Index
 from ..retrieval.lucene_bm25.index import PackedStrings
 from .product import Product
 
-FORMAT = 3
+FORMAT = 4
 """Version of the cached form; catalogs of another version are built again."""
 
 CATALOG_FILE = "catalogue.json"
 """File of a catalog's folder with its format, column names and categories; written last."""
+
+_FIX = "delete the folder, which is then built again."
 
 
 class ProductCatalog:
@@ -50,17 +53,18 @@ class ProductCatalog:
         longest_page: Upper bound on the characters of a page of this shop, its instruction excluded.
 
     Raises:
-        DataError: The folder is not a complete catalog.
+        DataError: The folder is not a complete catalog, or a file of it is damaged.
     """
 
     def __init__(self, folder: Path) -> None:
+        verify_checksums(folder, _FIX)
         try:
             meta: dict[str, Any] = json.loads((folder / CATALOG_FILE).read_text())
             columns = {
                 name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in meta["columns"]
             }
         except (OSError, ValueError, KeyError) as error:
-            raise DataError(folder, f"not a complete catalog ({error}); delete the folder.") from error
+            raise DataError(folder, f"not a complete catalog ({error}); {_FIX}") from error
         self.folder = folder
         self.low: NDArray[np.float64] = columns["low"]
         self.high: NDArray[np.float64] = columns["high"]
@@ -152,6 +156,7 @@ class ProductCatalog:
             if not len(index):
                 raise ConfigurationError("a shop needs at least one product, but the product file has none.")
             columns.save(part)
+            write_checksums(part)
         return cls(folder)
 
 

@@ -106,7 +106,7 @@ def test_health_reports_index_and_documents(server):
 
 
 @pytest.mark.parametrize(
-    "query", ["🌳", "שלום", "oak7", "a" * 100_000, "wood oak7 " * 10_000, "\ud800", "a\0b", "", '"\\\n\t']
+    "query", ["🌳", "שלום", "oak7", "a" * 8000, "wood oak7 " * 800, "\ud800", "a\0b", "", '"\\\n\t']
 )
 def test_any_query_gives_the_same_hits_over_http(server, query):
     direct = BM25.of(DOCUMENTS).search([query], 4)

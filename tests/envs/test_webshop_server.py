@@ -169,7 +169,7 @@ def test_taken_or_invalid_port_is_rejected() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(ConfigurationError, match="choose another one"):
+        with pytest.raises(ConfigurationError, match="choose another port"):
             serve(port=taken.getsockname()[1])
     with pytest.raises(ConfigurationError, match="port must be between"):
         serve(port=70000)

@@ -194,6 +194,33 @@ def test_resuming_with_other_task_digests_is_rejected(suite: str, tmp_path: Path
         run(suite, tmp_path / "r")
 
 
+@pytest.mark.parametrize("content", [None, "", "{", "[]", '{"suite": {}}'])
+def test_lost_or_damaged_run_json_is_restored_and_no_episode_is_played_again(
+    content: str | None, suite: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "r"
+    run(suite, folder)
+    settings, episodes = (folder / "run.json").read_bytes(), (folder / "episodes.jsonl").read_bytes()
+    if content is None:
+        (folder / "run.json").unlink()
+    else:
+        (folder / "run.json").write_text(content)
+    assert report([folder]).episodes == report([folder]).expected  # A report needs no restored file.
+    run(suite, folder)
+    assert (folder / "run.json").read_bytes() == settings
+    assert (folder / "episodes.jsonl").read_bytes() == episodes
+
+
+def test_settings_of_a_run_that_are_lost_with_their_copy_are_named(suite: str, tmp_path: Path) -> None:
+    run(suite, tmp_path / "r")
+    for name in ("run.json", ".run.json"):
+        (tmp_path / "r" / name).unlink()
+    with pytest.raises(
+        ConfigurationError, match=r"neither run\.json nor its copy \.run\.json.*restore one of them"
+    ):
+        run(suite, tmp_path / "r")
+
+
 def test_second_writer_of_a_run_is_rejected_until_the_first_closes(tmp_path: Path) -> None:
     manifest = {"suite": {}, "agents": []}
     store = Store(tmp_path / "r", manifest)

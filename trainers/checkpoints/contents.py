@@ -21,6 +21,7 @@ from ..learning.optimizer import PolicyOptimizer
 from ..learning.policy import load_trainable_model, peft_wrapper
 from ..learning.sharding import full_state_dict, load_full_state_dict
 from ..state import TrainerState
+from .store import verify_checkpoint
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -135,6 +136,7 @@ def trained_weights(optimizer: PolicyOptimizer, *, always_filter: bool = False) 
 
 
 def _read(folder: Path) -> dict[str, Any]:
+    verify_checkpoint(folder)
     try:
         state: dict[str, Any] = torch.load(folder / "trainer.pt", map_location="cpu", weights_only=True)
         if missing := KEYS - set(state):

@@ -1,7 +1,7 @@
 """Checkpoints of a run, each written as a whole or not at all.
 
     checkpoints/
-        update-000040/      one folder per checkpoint
+        update-000040/      one folder per checkpoint, with `SHA256SUMS`
         update-000050/
         index.json          the last checkpoint, the best one, and the one to roll back to
 
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from ...envs.checksums import verify_checksums, write_checksums
 from ...envs.errors import DataError
 from ...envs.files import replace_folder, write_atomic
 
@@ -157,6 +158,7 @@ class Checkpoints:
             self._delete_unnamed()
             with replace_folder(final) as part:
                 write(part)
+                write_checksums(part)
             index = replace(self.index, last=update)
             if score is not None and (index.score is None or score > index.score):
                 index = replace(index, best=update, score=score)
@@ -180,3 +182,16 @@ class Checkpoints:
         for path in self.folder.glob("update-*"):
             if path.name not in named:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def verify_checkpoint(folder: Path) -> None:
+    """Verify the files of a checkpoint; see `envs.checksums`.
+
+    Raises:
+        DataError: A file is missing or damaged.
+    """
+    verify_checksums(
+        folder,
+        f"restore it from a copy; or delete {folder} and index.json beside it: then the run is resumed from the "
+        "newest other checkpoint.",
+    )

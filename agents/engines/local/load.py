@@ -39,6 +39,7 @@ def load_model(name: str | Path, device: str, dtype: str | None, adapter: str | 
 
     Raises:
         ConfigurationError: The model cannot be loaded, or a setting is invalid.
+        DataError: A file of an exported model is damaged.
     """
     precision: Any = ("float32" if device == "cpu" else "auto") if dtype is None else dtype
     if precision != "auto" and not isinstance(getattr(torch, str(precision), None), torch.dtype):
@@ -76,8 +77,9 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
     Raises:
         ConfigurationError: The tokenizer cannot be loaded.
     """
+    source = model_source(name)
     try:
-        return AutoTokenizer.from_pretrained(model_source(name))
+        return AutoTokenizer.from_pretrained(source)
     except Exception as error:
         raise ConfigurationError(f"cannot load the tokenizer of {str(name)!r}: {_first_line(error)}") from None
 
@@ -91,8 +93,9 @@ def load_context(name: str | Path) -> int | None:
     Raises:
         ConfigurationError: The configuration cannot be loaded.
     """
+    source = model_source(name)
     try:
-        config = AutoConfig.from_pretrained(model_source(name))
+        config = AutoConfig.from_pretrained(source)
     except Exception as error:
         raise ConfigurationError(f"cannot load the model {str(name)!r}: {_first_line(error)}") from None
     return context_of(config)
@@ -168,10 +171,11 @@ def _merge_adapter(model: PreTrainedModel, adapter: str | Path) -> PreTrainedMod
         from peft import PeftModel
     except ImportError as error:
         raise missing_extra("an adapter", "lm", error) from None
+    source = str(model_source(adapter))
     try:
         with warnings.catch_warnings():  # deprecations between peft and transformers, which no user can fix
             warnings.simplefilter("ignore", FutureWarning)
-            return PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
+            return PeftModel.from_pretrained(model, source).merge_and_unload()
     except Exception as error:
         raise ConfigurationError(f"cannot load the adapter {str(adapter)!r}: {_first_line(error)}") from None
 
