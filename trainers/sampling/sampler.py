@@ -18,6 +18,7 @@ from ...eval.suite import Entry, Suite
 from ..algorithms.samplers import Sampler
 from ..config.resolve import make_entry, resolve_dialogue
 from ..config.settings import DialogueConfig, EnvConfig, ValidationConfig
+from ..learning.distributed import gather_lists
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -106,10 +107,7 @@ class RolloutSampler:
         # Contiguous blocks, since adjacent jobs often share a prompt, which an engine can cache.
         own = jobs[len(jobs) * rank // world_size : len(jobs) * (rank + 1) // world_size]
         episodes = self._roll_out_here(entry, own, temperature, keep_states=keep_states, top_p=top_p)
-        if world_size > 1:
-            from accelerate.utils import gather_object
-
-            episodes = gather_object(episodes)
+        episodes = gather_lists(self._accelerator, episodes)
         places = {job.seed: place for place, job in enumerate(jobs)}
         return sorted(episodes, key=lambda episode: places[episode.seed])
 
