@@ -23,6 +23,7 @@ from .algorithms.objectives.settings import Overlong
 from .algorithms.schedules import Linear
 from .algorithms.selectors import select_groups
 from .checkpoints.contents import CheckpointContents
+from .checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE
 from .checkpoints.store import CheckpointError, Checkpoints
 from .config.resolve import max_episode_tokens
 from .config.run import TrainingConfig
@@ -147,7 +148,7 @@ class Trainer:
         self.state = TrainerState()
         self.history: list[dict[str, float]] = []
         self.stopped: str | None = None
-        self.checkpoints = Checkpoints(config.out / "checkpoints")
+        self.checkpoints = Checkpoints(config.out / CHECKPOINTS_FOLDER)
         checkpoint = self.checkpoints.last if resume else None
         components = build_components(config, self.state, checkpoint)
         self.accelerator = components.accelerator
@@ -159,7 +160,7 @@ class Trainer:
         self._contents = CheckpointContents(
             components.optimizer, components.learner, components.tokenizer, self.state
         )
-        self._metrics = MetricsFile(config.out / "metrics.jsonl")
+        self._metrics = MetricsFile(config.out / METRICS_FILE)
         self._samples = SampleEpisodes(config.out, components.tokenizer)
         self.checkpoint_seconds = self._validation_seconds = 0.0
         self._update_ended = time.perf_counter()

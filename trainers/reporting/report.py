@@ -16,7 +16,7 @@ from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import read_jsonl, write_atomic
 from ...eval.report import make_templates, pack_cell
 from ...eval.statistics import Interval
-from ..checkpoints.run_folder import SETTINGS_FILE
+from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE, SETTINGS_FILE
 from ..checkpoints.store import Checkpoints
 from ..config.serialize import flatten, to_plain
 from ..monitor import ROLLED_BACK, Monitor
@@ -51,7 +51,7 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
     if not is_training_run(folder):
         raise ConfigurationError(f"{folder}: holds no training run.")
     settings = json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
-    history = _read_history(folder / "metrics.jsonl")
+    history = _read_history(folder / METRICS_FILE)
     try:
         recipe, env = settings["recipe"], settings["env"]["id"]
         heading = {"recipe": recipe["name"], "about": recipe["about"], "env": env}
@@ -62,7 +62,7 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
         raise DataError(
             folder / SETTINGS_FILE, f"was written by another version of Arboretum ({error})."
         ) from None
-    best = Checkpoints(folder / "checkpoints").index.best
+    best = Checkpoints(folder / CHECKPOINTS_FOLDER).index.best
     page = make_templates(PackageLoader(__package__, "templates")).get_template("training.html")
     target = path or folder / "report.html"
     text = page.render(

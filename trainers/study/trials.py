@@ -15,7 +15,7 @@ from ...agents.reference import ExpertAgent, RandomAgent
 from ...envs.errors import DataError
 from ...envs.files import write_atomic
 from ...eval.suite import Entry, Suite
-from ..checkpoints.run_folder import claim_run_folder
+from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, claim_run_folder
 from ..config.resolve import resolve_dialogue
 from ..config.settings import EnvConfig
 from ..train import require_torch
@@ -53,7 +53,7 @@ def run_trial(study: Study, trial: Trial, out: Path) -> None:
         trainer.close()
     write_report(config.out)
     write_atomic(config.out / RESULT, json.dumps({"updates": trainer.state.update, "outcomes": outcomes}))
-    shutil.rmtree(config.out / "checkpoints", ignore_errors=True)
+    shutil.rmtree(config.out / CHECKPOINTS_FOLDER, ignore_errors=True)
 
 
 def evaluate_warm_start(study: Study, env: str, out: Path) -> None:
