@@ -67,6 +67,8 @@ class Monitor:
         fatal: Signs that trigger the action.
         uninformative: Consecutive updates without any advantage (all episodes of each prompt had equal returns)
             after which the run stops; 0 for no limit. Such updates take no step.
+        failed: Fraction of the episodes of an update or a validation above which the run stops because they ended
+            with an error of the environment. Below, such episodes count as unsolved, and are not trained on.
         lr_factor: Factor on the learning rates at each rollback.
         rollbacks: Maximum number of rollbacks; after them a fatal sign ends the run.
     """
@@ -79,6 +81,7 @@ class Monitor:
     action: Literal["warn", "stop", "rollback"] = "warn"
     fatal: tuple[Sign, ...] = ("echo-trap", "silence")
     uninformative: int = 10
+    failed: float = 0.2
     lr_factor: float = 0.5
     rollbacks: int = 2
 
@@ -92,7 +95,7 @@ class Monitor:
         one_of("monitor.action", self.action, ("warn", "stop", "rollback"))
         for sign in self.fatal:
             one_of("monitor.fatal", sign, tuple(_DESCRIPTIONS))
-        for name in ("variance", "entropy", "silence", "lr_factor"):
+        for name in ("variance", "entropy", "silence", "failed", "lr_factor"):
             fraction(f"monitor.{name}", getattr(self, name))
 
     def alarms(self, history: Sequence[Mapping[str, float]]) -> list[Alarm]:

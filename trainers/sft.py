@@ -32,6 +32,7 @@ from .data.microbatches import MicroBatch, optimizer_batches
 from .data.rollouts import Rollouts, from_episodes
 from .learning.accumulation import accumulate_gradients, rank_microbatches
 from .learning.distributed import gather_lists, make_accelerator, make_optimizer
+from .learning.memory import memory_failures
 from .learning.policy import Policy, forward_inputs, load_trainable_model
 from .learning.sharding import load_full_state_dict, merged_weights
 from .reporting.metrics import MetricsFile
@@ -114,6 +115,7 @@ class SFTTrainer:
 
         Raises:
             Diverged: Gradients were NaN or infinite in three consecutive steps.
+            OutOfMemory: Memory ran out during a step.
             CheckpointError: A checkpoint could not be written.
         """
         config, sft = self.config, self.config.sft
@@ -147,7 +149,8 @@ class SFTTrainer:
         lr = self.optimizer.set_lr(step - 1)
         rollouts = self._rollouts.select(episodes)
         microbatches = list(rank_microbatches(self.optimizer, rollouts, self._microbatch_tokens))
-        parts = accumulate_gradients(self.optimizer, microbatches, 1.0, imitation_loss(rollouts))
+        with memory_failures(self._microbatch_tokens):
+            parts = accumulate_gradients(self.optimizer, microbatches, 1.0, imitation_loss(rollouts))
         parts = gather_lists(self.accelerator, parts)
         outcome = self.optimizer.step()
         return {

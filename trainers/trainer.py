@@ -31,6 +31,7 @@ from .config.serialize import flatten, to_plain
 from .data.rollouts import Rollouts
 from .learning.distributed import make_accelerator, make_optimizer
 from .learning.learner import Learner
+from .learning.memory import memory_failures
 from .learning.optimizer import PolicyOptimizer
 from .learning.policy import Policy, Reference, load_trainable_model
 from .monitor import ROLLED_BACK, current_lineage
@@ -38,6 +39,7 @@ from .reporting.metrics import MetricsFile, UpdateRecord, rollout_metrics
 from .reporting.samples import SampleEpisodes
 from .sampling.collector import Collector
 from .sampling.context_check import check_prompts_fit
+from .sampling.failures import EpisodesFailed, Failures
 from .sampling.policy_engine import make_policy_engine
 from .sampling.sampler import RolloutSampler, ValidationResult
 from .state import TrainerState
@@ -194,7 +196,10 @@ class Trainer:
         Raises:
             Diverged: Gradients were NaN or infinite in three consecutive steps.
             NotEnoughGroups: See `Refill.batch`.
-            AllEpisodesFailed: Every episode of a generation batch ended with an error.
+            EpisodesFailed: Too many episodes of a generation batch or of a validation ended with an error; see
+                `Monitor.failed`. A checkpoint of the last complete update is written before.
+            SamplingFailed: The engine failed.
+            OutOfMemory: Memory ran out during an update.
             CheckpointError: The last checkpoint could not be written.
         """
         total, validation = self.config.recipe.optimization.updates, self.config.validation
@@ -205,7 +210,7 @@ class Trainer:
             # The initial policy is better than a collapsed one.
             self.save_checkpoint(sound=True, probation=0)
         while self.state.update < total and self.stopped is None:
-            record = UpdateRecord(self._update())
+            record = self._update()
             self.state.update += 1
             self._count_uninformative(record)
             yield self._finish(record, validate=self._is_due(validation.every))
@@ -239,7 +244,13 @@ class Trainer:
             (m["validation/success"] for m in current_lineage(self.history) if "validation/success" in m),
             default=-1.0,
         )
-        score = self._validate(record) if validate else None
+        try:
+            score = self._validate(record) if validate else None
+        except EpisodesFailed:
+            self.history.append(record.metrics)
+            self._log(record)
+            self._keep_progress()
+            raise
         self.history.append(record.metrics)
         rolled_back = self._watch(record)
         if rolled_back:
@@ -249,8 +260,12 @@ class Trainer:
         self._save_if_due(record, score, is_best=score is not None and score > best, rolled_back=rolled_back)
         return record
 
-    def _validate(self, record: UpdateRecord) -> float | None:
-        """Validate the policy, and return its success rate; None if every episode failed."""
+    def _validate(self, record: UpdateRecord) -> float:
+        """Validate the policy, and return its success rate.
+
+        Raises:
+            EpisodesFailed: Too many episodes ended with an error.
+        """
         start = time.perf_counter()
         # At the final temperature of a schedule, so that the curve does not rise with the schedule alone.
         temperature = self.config.recipe.sampler.temperature
@@ -258,19 +273,20 @@ class Trainer:
         result = self.sampler.validate(self.config.env, self.config.validation, final, self.config.seed)
         self._validation_seconds = time.perf_counter() - start
         record.metrics |= {
-            "validation/failed": float(result.failed),
+            "validation/failed": float(result.failures.failed),
             "seconds/validate": self._validation_seconds,
         }
         if self.is_main:
             self._samples.add(self.state.update, result.samples)
-        if not result.episodes:
-            record.notes.append(
-                f"update {self.state.update}: all {result.failed} validation episodes ended with an error, so "
-                "there is no score."
-            )
-            return None
+        result.failures.check(self.config.monitor.failed, "validation episodes")
+        _note_failures(record, result.failures, "validation episodes")
         record.metrics |= _validation_metrics(result)
         return result.success.value
+
+    def _keep_progress(self) -> None:
+        """Save a checkpoint of the last complete update before the run fails; all processes fail alike."""
+        if self.state.update:
+            self.save_checkpoint()
 
     def _watch(self, record: UpdateRecord) -> bool:
         """Detect signs of collapse, and stop the run or roll back where they are fatal; True after a rollback."""
@@ -316,26 +332,32 @@ class Trainer:
             return temperature.at(self.state.update, max(total - 1, 1))
         return temperature
 
-    def _update(self) -> dict[str, float]:
-        """Roll out, select, and update the policy; return the metrics."""
+    def _update(self) -> UpdateRecord:
+        """Roll out, select, and update the policy."""
         recipe, temperature = self.config.recipe, self._temperature()
         start = time.perf_counter()
         between = start - self._update_ended
-        collection = self.collector.collect(temperature)
+        try:
+            collection = self.collector.collect(temperature)
+        except EpisodesFailed:
+            self._keep_progress()
+            raise
         sampled = time.perf_counter()
         rollouts = Rollouts.concatenate(collection.batches)
         metrics: dict[str, float] = {"update": self.state.update + 1, "temperature": temperature}
-        metrics |= rollout_metrics(rollouts)
-        metrics |= {"failed": float(collection.failed), "batches": float(len(collection.batches))}
+        metrics |= rollout_metrics(rollouts, collection.failures.failed)
+        metrics["batches"] = float(len(collection.batches))
         metrics["groups_kept"] = len(collection.kept) / rollouts.groups
         trained_tokens = 0
         if collection.kept:
             selected = select_groups(collection.batches, collection.kept)
             selected = apply_overlong_penalty(selected, self._overlong)
             trained_tokens = sum(len(row) for row in selected.rows) * recipe.optimization.passes
-            metrics |= self.learner.update(
-                selected, update=self.state.update, temperature=temperature, scale=collection.scale
-            )
+            microbatch_tokens = self.config.hardware.microbatch_tokens or self.optimizer.default_microbatch_tokens
+            with memory_failures(microbatch_tokens):
+                metrics |= self.learner.update(
+                    selected, update=self.state.update, temperature=temperature, scale=collection.scale
+                )
         ended = time.perf_counter()
         metrics |= {
             "seconds/sample": sampled - start,
@@ -349,7 +371,9 @@ class Trainer:
         }
         self.checkpoint_seconds = self._validation_seconds = 0.0
         self._update_ended = ended
-        return {name: value for name, value in metrics.items() if math.isfinite(value)}
+        record = UpdateRecord({name: value for name, value in metrics.items() if math.isfinite(value)})
+        _note_failures(record, collection.failures, "episodes")
+        return record
 
     # ------------------------------------------------------------------ checkpoints and rollback
 
@@ -405,6 +429,11 @@ class Trainer:
         if self.config.trackers:
             self.accelerator.end_training()
         self.sampler.engine.close()
+
+
+def _note_failures(record: UpdateRecord, failures: Failures, kind: str) -> None:
+    if failures.failed:
+        record.notes.append(f"update {record.metrics['update']:g}: {failures.describe(kind)}")
 
 
 def _validation_metrics(result: ValidationResult) -> dict[str, Any]:

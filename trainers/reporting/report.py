@@ -23,6 +23,8 @@ from ..monitor import ROLLED_BACK, Monitor
 from .charts import HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw_charts
 from .samples import read_samples
 
+FAILED_METRICS = {"failed": "training", "validation/failed": "validation"}
+
 _History = list[dict[str, float]]
 
 
@@ -74,6 +76,9 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
         frame={"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT, "top": TOP},
         alarms=[description for _, description in marks],
         skipped=int(max((record.get("steps_skipped_total", 0) for record in history), default=0)),
+        failed={
+            kind: int(sum(record.get(name, 0) for record in history)) for name, kind in FAILED_METRICS.items()
+        },
         changed=_changed_settings(settings["recipe"]),
         settings=_format_settings(settings),
         cells=_pack_samples(folder),
