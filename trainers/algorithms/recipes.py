@@ -170,7 +170,7 @@ RECIPES: Mapping[str, Recipe] = _table(
             temperature=1.0,  # DAPO code
         ),
         selector=Dynamic(
-            metric="return",  # DAPO eq. 11: correctness
+            metric="success",  # DAPO eq. 11: correctness
             max_batches=10,  # DAPO code
             on_exhausted="partial",  # DAPO code: raises, which would end a run in a hard task early
         ),

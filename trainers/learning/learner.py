@@ -160,7 +160,8 @@ class Learner:
             ).numpy()
             report["kl"] = float(kl.mean())
             rollouts = rollouts.add_token_penalties(-self.kl_coef * kl)
-        credit = recipe.credit.assign(rollouts, values)
+        in_loss = tokens_in_loss(rollouts, recipe.overlong)
+        credit = recipe.credit.assign(rollouts, values, None if in_loss.all() else in_loss)
         has_signal = any((credit.advantages[plan.tokens] != 0).any() for plan in plans)
         if recipe.critic is None and not has_signal:
             # Regularization alone would be the gradient, and AdamW makes full-size steps of it.
