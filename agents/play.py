@@ -153,6 +153,7 @@ def _execute(agent: Agent, seat: Seat, reply: Reply, agent_seconds: float, max_t
         token_ids=reply.token_ids,
         logprobs=reply.logprobs,
         loss_mask=reply.loss_mask,
+        cut=reply.cut,
         restart=reply.restart,
     )
     episode.turns.append(turn)

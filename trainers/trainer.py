@@ -18,14 +18,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .algorithms.objectives.penalties import apply_overlong_penalty, resolve_overlong
-from .algorithms.objectives.settings import Overlong
+from .algorithms.objectives.penalties import apply_overlong_penalty
 from .algorithms.schedules import Linear
 from .algorithms.selectors import select_groups
 from .checkpoints.contents import CheckpointContents
 from .checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE
 from .checkpoints.store import CheckpointError, Checkpoints
-from .config.resolve import max_episode_tokens
+from .config.resolve import max_episode_tokens, resolve_limits
 from .config.run import TrainingConfig
 from .config.serialize import flatten, to_plain
 from .data.rollouts import Rollouts
@@ -56,10 +55,9 @@ class Components(NamedTuple):
         accelerator: Accelerate's view of the processes.
         tokenizer: Tokenizer of the model.
         optimizer: Policy, critic and their optimizer.
-        learner: Updates the policy from rollouts.
+        learner: Updates the policy from rollouts; its recipe has the limits of the run.
         sampler: Rolls out episodes with the current policy.
         collector: Rolls out and selects the episodes of an update.
-        overlong: Treatment of long episodes, with its limit resolved.
     """
 
     accelerator: Accelerator
@@ -68,7 +66,6 @@ class Components(NamedTuple):
     learner: Learner
     sampler: RolloutSampler
     collector: Collector
-    overlong: Overlong
 
 
 def build_components(config: TrainingConfig, state: TrainerState, checkpoint: Path | None) -> Components:
@@ -99,15 +96,6 @@ def build_components(config: TrainingConfig, state: TrainerState, checkpoint: Pa
         reference = Reference(model if source == config.model else load(config.model)[0])
     policy = Policy(model, critic=recipe.critic is not None)
     optimizer = make_optimizer(accelerator, policy, recipe.optimization, recipe.critic)
-    learner = Learner(
-        recipe,
-        optimizer,
-        reference,
-        microbatch_tokens=hardware.microbatch_tokens,
-        seed=config.seed,
-        # With another engine or in bfloat16, rounding differs between sampling and training.
-        reuse_sampler_logprobs=hardware.engine == "transformers" and hardware.precision == "float32",
-    )
     engine = make_policy_engine(
         hardware,
         optimizer,
@@ -120,8 +108,16 @@ def build_components(config: TrainingConfig, state: TrainerState, checkpoint: Pa
     )
     collector = Collector(config, sampler, state)
     limit = max_episode_tokens(sampler.dialogue, recipe.sampler, collector.env, sampler.engine.context)
-    overlong = resolve_overlong(recipe.overlong, limit)
-    return Components(accelerator, tokenizer, optimizer, learner, sampler, collector, overlong)
+    learner = Learner(
+        resolve_limits(recipe, limit),
+        optimizer,
+        reference,
+        microbatch_tokens=hardware.microbatch_tokens,
+        seed=config.seed,
+        # With another engine or in bfloat16, rounding differs between sampling and training.
+        reuse_sampler_logprobs=hardware.engine == "transformers" and hardware.precision == "float32",
+    )
+    return Components(accelerator, tokenizer, optimizer, learner, sampler, collector)
 
 
 class Trainer:
@@ -158,7 +154,6 @@ class Trainer:
         self.learner = components.learner
         self.sampler = components.sampler
         self.collector = components.collector
-        self._overlong = components.overlong
         self._contents = CheckpointContents(
             components.optimizer, components.learner, components.tokenizer, self.state
         )
@@ -351,7 +346,7 @@ class Trainer:
         trained_tokens = 0
         if collection.kept:
             selected = select_groups(collection.batches, collection.kept)
-            selected = apply_overlong_penalty(selected, self._overlong)
+            selected = recipe.rewards.apply(apply_overlong_penalty(selected, self.learner.recipe.overlong))
             trained_tokens = sum(len(row) for row in selected.rows) * recipe.optimization.passes
             microbatch_tokens = self.config.hardware.microbatch_tokens or self.optimizer.default_microbatch_tokens
             with memory_failures(microbatch_tokens):

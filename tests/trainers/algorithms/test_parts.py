@@ -105,6 +105,7 @@ def make_rollouts(groups: int) -> Rollouts:
         group=index,
         success=np.zeros(groups, dtype=bool),
         truncated=np.zeros(groups, dtype=bool),
+        cut_off=np.zeros(groups, dtype=bool),
         turn_episode=index,
         turn_reward=np.zeros(groups),
         turn_penalty=np.zeros(groups),

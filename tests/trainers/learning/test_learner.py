@@ -201,8 +201,8 @@ def test_mismatch_with_a_stale_sampler_is_corrected_as_in_the_equation(
         weight = torch.ones_like(ratio) if cap is None else ratio.clamp(max=cap)
         losses.append(-(weight * torch.tensor(advantages[tokens]) * logp).sum())
         row_ratios.append(ratio)
-    length = config.recipe.objective.norm_length
-    assert length is not None
+    length = trainer.learner.recipe.objective.norm_length
+    assert length == 3 * 12  # turns, and tokens of a reply
     expected = torch.autograd.grad(
         sum(losses) / (rollouts.episodes * length), list(model.parameters()), allow_unused=True
     )
