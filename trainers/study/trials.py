@@ -36,7 +36,7 @@ def run_trial(study: Study, trial: Trial, out: Path) -> None:
     Runs in a process of its own with one torch thread, the fastest setting for small models.
 
     Raises:
-        Diverged, NotEnoughGroups, CheckpointError: See `Trainer.run`.
+        Diverged, NotEnoughGroups, SamplingFailed, OutOfMemory, CheckpointError: See `Trainer.run`.
     """
     _prepare()
     from ..reporting.report import write_report
@@ -143,5 +143,5 @@ def _jobs_by_repeat(study: Study, entry: Entry) -> list[list[Job]]:
 def _success_by_task(episodes: Iterable[Episode]) -> dict[str, list[bool]]:
     outcomes: dict[str, list[bool]] = {}
     for episode in episodes:
-        outcomes.setdefault(episode.task, []).append(bool(episode.success))
+        outcomes.setdefault(episode.task, []).append(episode.success and episode.error is None)
     return dict(sorted(outcomes.items()))
