@@ -57,7 +57,7 @@ class Reply:
         actions: Actions to execute, in order; execution stops when the episode ends.
         text: The raw reply. None uses the actions, one per line.
         thought: The reasoning, if any.
-        token_ids, logprobs, loss_mask: See `Turn`.
+        token_ids, logprobs, loss_mask, cut: See `Turn`.
         well_formed: True if the reply follows the dialogue's format.
         restart: See `Turn`.
         quit: Reason to truncate the episode after these actions; None to continue.
@@ -72,6 +72,7 @@ class Reply:
     logprobs: list[float] | None = None
     loss_mask: list[int] | None = None
     well_formed: bool = True
+    cut: bool | None = None
     restart: bool | None = None
     quit: str | None = None
     error: str | None = None

@@ -41,6 +41,7 @@ class Turn:
             tokenizer.
         logprobs: Log-probability of each of these tokens under the sampling policy; 0.0 for prompt tokens.
         loss_mask: 1 for sampled tokens, 0 for prompt tokens.
+        cut: True if the reply reached a limit of tokens, or the prompt left no room for one; None otherwise.
         restart: True if these tokens begin a new sequence (truncated histories) instead of extending the previous
             one.
         state_key: The environment's `state_key()` before the turn, if `play` was called with `keep_states`; not
@@ -58,6 +59,7 @@ class Turn:
     token_ids: list[int] | None = None
     logprobs: list[float] | None = None
     loss_mask: list[int] | None = None
+    cut: bool | None = None
     restart: bool | None = None
     state_key: Hashable | None = None
 

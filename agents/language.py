@@ -143,7 +143,7 @@ class LanguageAgent(Agent):
                 room = self.engine.context - len(prompt_ids)
                 if room < 1:
                     reason = f"a prompt of {len(prompt_ids)} tokens fills the context of {self.engine.context}"
-                    return Reply((), text="", quit=reason, well_formed=False)
+                    return Reply((), text="", quit=reason, well_formed=False, cut=True)
                 sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
         prefill = self.dialogue.prefill if self.chat is not None else ""
         self.engine.submit(
@@ -179,7 +179,8 @@ class LanguageAgent(Agent):
         # A reply without an action becomes the empty action, which the environment rejects and counts as a step;
         # otherwise a model could evade the step limit.
         actions = self.dialogue.allowed(parsed.actions or ("",), seat.episode.turns)
-        return Reply(actions, text=text, thought=parsed.thought, well_formed=parsed.well_formed, **tokens)
+        cut = True if completion.finish == "length" else None
+        return Reply(actions, text, parsed.thought, well_formed=parsed.well_formed, cut=cut, **tokens)
 
     def ask_separately(self, seat: Seat, system: str, user: str, purpose: str) -> None:
         """Submit a request outside the episode's conversation; its completion is passed to `receive`."""

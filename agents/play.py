@@ -177,6 +177,7 @@ def _execute(
         token_ids=reply.token_ids,
         logprobs=reply.logprobs,
         loss_mask=reply.loss_mask,
+        cut=reply.cut,
         restart=reply.restart,
     )
     episode.turns.append(turn)

@@ -104,6 +104,7 @@ def two_groups() -> Rollouts:
         group=np.array([0, 0, 1, 1]),
         success=np.array([True, False, False, False]),
         truncated=np.zeros(4, dtype=bool),
+        cut_off=np.zeros(4, dtype=bool),
         turn_episode=turns // 2,
         turn_reward=np.array([0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]),
         turn_penalty=np.zeros(8),

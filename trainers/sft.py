@@ -24,14 +24,15 @@ from .algorithms.objectives.loss import Sums
 from .algorithms.recipe import Optimization
 from .checkpoints.contents import trained_weights
 from .checkpoints.export import export_model
-from .checkpoints.run_folder import MODEL_FOLDER
+from .checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE, MODEL_FOLDER
 from .checkpoints.store import Checkpoints, verify_checkpoint
 from .config.resolve import make_entry
 from .config.run import SFTConfig
 from .data.microbatches import MicroBatch, optimizer_batches
 from .data.rollouts import Rollouts, from_episodes
 from .learning.accumulation import accumulate_gradients, rank_microbatches
-from .learning.distributed import make_accelerator, make_optimizer
+from .learning.distributed import gather_lists, make_accelerator, make_optimizer
+from .learning.memory import memory_failures
 from .learning.policy import Policy, forward_inputs, load_trainable_model
 from .learning.sharding import load_full_state_dict, merged_weights
 from .reporting.metrics import MetricsFile
@@ -101,7 +102,7 @@ class SFTTrainer:
         self.optimizer = make_optimizer(self.accelerator, Policy(model), optimization)
         self._microbatch_tokens = hardware.microbatch_tokens or self.optimizer.default_microbatch_tokens
         self.history: list[dict[str, float]] = []
-        self.checkpoints = Checkpoints(config.out / "checkpoints")
+        self.checkpoints = Checkpoints(config.out / CHECKPOINTS_FOLDER)
         if resume and self.checkpoints.last is not None:
             self._load(self.checkpoints.last)
 
@@ -114,11 +115,12 @@ class SFTTrainer:
 
         Raises:
             Diverged: Gradients were NaN or infinite in three consecutive steps.
+            OutOfMemory: Memory ran out during a step.
             CheckpointError: A checkpoint could not be written.
         """
         config, sft = self.config, self.config.sft
         config.out.mkdir(parents=True, exist_ok=True)
-        metrics = MetricsFile(config.out / "metrics.jsonl")
+        metrics = MetricsFile(config.out / METRICS_FILE)
         if self.accelerator.is_main_process:
             metrics.restart(self.history)
         done = len(self.history)
@@ -147,11 +149,9 @@ class SFTTrainer:
         lr = self.optimizer.set_lr(step - 1)
         rollouts = self._rollouts.select(episodes)
         microbatches = list(rank_microbatches(self.optimizer, rollouts, self._microbatch_tokens))
-        parts = accumulate_gradients(self.optimizer, microbatches, 1.0, imitation_loss(rollouts))
-        if self.optimizer.world_size > 1:
-            from accelerate.utils import gather_object
-
-            parts = gather_object(parts)
+        with memory_failures(self._microbatch_tokens):
+            parts = accumulate_gradients(self.optimizer, microbatches, 1.0, imitation_loss(rollouts))
+        parts = gather_lists(self.accelerator, parts)
         outcome = self.optimizer.step()
         return {
             "loss": sum(part["loss"] for part in parts),

@@ -81,8 +81,9 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
     _check_trackers(config.trackers)
     claim_run_folder(config, resume=resume)
     from .algorithms.selectors import NotEnoughGroups
+    from .learning.memory import OutOfMemory
     from .learning.optimizer import Diverged
-    from .sampling.sampler import AllEpisodesFailed
+    from .sampling.failures import SamplingFailed
     from .trainer import Trainer
 
     trainer = Trainer(config, resume=resume)
@@ -96,7 +97,7 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
                 progress.add(record)
     except KeyboardInterrupt:
         return _report_interrupt(trainer.checkpoints, again, console)
-    except (Diverged, NotEnoughGroups, AllEpisodesFailed, CheckpointError) as error:
+    except (Diverged, NotEnoughGroups, OutOfMemory, SamplingFailed, CheckpointError) as error:
         console.print("[red]Stopped:[/] ", end="")
         console.print(str(error), markup=False)
         if trainer.checkpoints.last is not None:
@@ -170,6 +171,7 @@ def sft(config: SFTConfig, *, resume: bool = False, console: Console) -> int:
     if resume and finished.exists():
         console.print(f"Model: {finished} (finished before)", soft_wrap=True, highlight=False, markup=False)
         return OK
+    from .learning.memory import OutOfMemory
     from .learning.optimizer import Diverged
     from .sampling.demonstrations import demonstration_quality
     from .sft import SFTTrainer
@@ -188,7 +190,7 @@ def sft(config: SFTConfig, *, resume: bool = False, console: Console) -> int:
         folder = trainer.export()
     except KeyboardInterrupt:
         return _report_interrupt(trainer.checkpoints, f"arboretum sft --resume {config.out}", console)
-    except (Diverged, CheckpointError) as error:
+    except (Diverged, OutOfMemory, CheckpointError) as error:
         console.print("[red]Stopped:[/] ", end="")
         console.print(str(error), markup=False)
         return FAILED

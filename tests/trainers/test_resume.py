@@ -130,6 +130,7 @@ def test_settings_that_a_run_in_progress_may_change_override_the_stored_ones(tmp
         ("--validation.tasks 9", "another validation (tasks was 8 and is 9)"),
         ("--lora --lora.rank 8", "another hardware (lora.rank was 4 and is 8)"),
         ("--lora.rank 8", "another hardware (lora.rank was 4 and is 8)"),
+        ("--lora.rank 64", "another hardware (lora.rank was 4 and is 64)"),
     ],
 )
 def test_setting_that_cannot_change_is_refused_by_name(

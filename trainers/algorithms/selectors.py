@@ -210,14 +210,15 @@ class Dynamic(Selector):
     """Selector that drops groups without differences and requests batches until enough groups are found.
 
     Attributes:
-        metric: Metric that must differ within a group: "return" (of the environment, without penalties) or
-            "success".
+        metric: Metric that must differ within a group: "success" (DAPO's correctness), or "return" (of the
+            environment, without penalties), which in an environment with dense rewards also differs between
+            episodes that all failed.
         max_batches: Maximum number of generation batches per update; 0 for no limit.
         on_exhausted: Action when `max_batches` did not suffice: "raise" `NotEnoughGroups`, train on the "partial"
             batch, or "skip" the update. An empty partial batch is skipped.
     """
 
-    metric: Literal["return", "success"] = "return"
+    metric: Literal["return", "success"] = "success"
     max_batches: int = 10
     on_exhausted: Literal["raise", "partial", "skip"] = "partial"
 

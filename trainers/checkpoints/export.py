@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from ...envs.checksums import write_checksums
 from ...envs.errors import ConfigurationError
 from ...envs.files import replace_folder
-from .run_folder import MODEL_FOLDER, SETTINGS_FILE, read_run_settings
+from .run_folder import CHECKPOINTS_FOLDER, MODEL_FOLDER, SETTINGS_FILE, read_run_settings
 from .store import Checkpoints, verify_checkpoint
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def export_checkpoint(run: Path, which: Literal["best", "last"] = "best", out: P
         ConfigurationError: The run has no checkpoint; or adapters, and no settings that name their base model.
         DataError: The checkpoint is damaged.
     """
-    checkpoints = Checkpoints(run / "checkpoints")
+    checkpoints = Checkpoints(run / CHECKPOINTS_FOLDER)
     source = (checkpoints.best or checkpoints.sound if which == "best" else None) or checkpoints.last
     if source is None:
         raise ConfigurationError(f"{run}: holds no checkpoint, so there is no model to export.")

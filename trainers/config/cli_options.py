@@ -32,6 +32,21 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
+class LoraOptions:
+    """Low-rank adapters. An option that is not given keeps the value of a resumed run.
+
+    Attributes:
+        rank: Rank r of the LoRA matrices. None means 64.
+        alpha: Scale of the adapters; their output is multiplied by alpha / rank. None means 64.
+        targets: Layers to adapt, as peft names them. None means "all-linear": every linear layer except the head.
+    """
+
+    rank: int | None = None
+    alpha: float | None = None
+    targets: str | None = None
+
+
+@dataclass(frozen=True)
 class Options:
     """Options that both commands share.
 
@@ -77,7 +92,7 @@ class Options:
     checkpoint_every: int = 10
     hardware: Annotated[AvoidSubcommands[HardwareConfig], arg(name="")] = field(default_factory=HardwareConfig)
     use_lora: Annotated[bool, arg(name="lora")] = False
-    lora: LoraConfig = field(default_factory=LoraConfig)
+    lora: LoraOptions = field(default_factory=LoraOptions)
 
     def _shared_settings(self, algorithm: str, stored: TrainingConfig | SFTConfig | None) -> dict[str, Any]:
         """Return the settings that both kinds of configuration have.
@@ -120,16 +135,15 @@ class Options:
         return settings
 
     def _hardware(self, stored: TrainingConfig | SFTConfig | None) -> HardwareConfig:
-        has_lora = self.use_lora or (stored is not None and stored.hardware.lora is not None)
-        if self.lora != LoraConfig() and not has_lora:
+        given = {name: value for name, value in vars(self.lora).items() if value is not None}
+        before = None if stored is None else stored.hardware.lora
+        if given and before is None and not self.use_lora:
             raise ConfigurationError(
                 "options such as --lora.rank have no effect without --lora; add it, or remove them."
             )
-        hardware = replace(self.hardware, lora=self.lora if has_lora else None)
-        if stored is None:
-            return hardware
-        default = HardwareConfig(lora=None if stored.hardware.lora is None else LoraConfig())
-        return merge(stored.hardware, hardware, default)
+        hardware = self.hardware if stored is None else merge(stored.hardware, self.hardware, HardwareConfig())
+        lora = replace(before or LoraConfig(), **given) if self.use_lora or before is not None else None
+        return replace(hardware, lora=lora)
 
 
 @dataclass(frozen=True)

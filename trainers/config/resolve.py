@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ...agents.dialogue import Dialogue, make_dialogue
 from ...envs.core import TextEnv
 from ...eval.suite import Entry
+from ..algorithms.objectives.penalties import resolve_overlong
+from ..algorithms.recipe import Recipe
 from ..algorithms.samplers import Sampler
 from .settings import DialogueConfig, EnvConfig
 
@@ -31,6 +34,19 @@ def resolve_dialogue(config: DialogueConfig, sampler: Sampler) -> Dialogue:
     }
     defaults = RAGEN_BUDGETS if name in ("think", "no_think") else {}
     return make_dialogue(name, {**defaults, **from_recipe, **config.settings})
+
+
+def resolve_limits(recipe: Recipe, limit: int | None) -> Recipe:
+    """Return the recipe with the run's limit where it leaves the lengths of penalty and aggregation open.
+
+    Args:
+        recipe: Recipe of the run.
+        limit: See `max_episode_tokens`.
+    """
+    objective = recipe.objective
+    if objective.needs_norm_length and objective.norm_length is None:
+        objective = replace(objective, norm_length=limit)
+    return replace(recipe, objective=objective, overlong=resolve_overlong(recipe.overlong, limit))
 
 
 def make_entry(env: EnvConfig, split: str | None, tasks: int | None = None, repeats: int = 1) -> Entry:

@@ -15,7 +15,7 @@ from ...envs.tasks import GeneratedTasks
 from ..algorithms.recipe import Recipe
 from ..algorithms.samplers import Chains
 from ..monitor import Monitor
-from .resolve import make_entry, max_episode_tokens, resolve_dialogue
+from .resolve import make_entry, max_episode_tokens, resolve_dialogue, resolve_limits
 from .settings import DialogueConfig, EnvConfig, ExpertConfig, HardwareConfig, SFTSettings, ValidationConfig
 
 
@@ -64,12 +64,15 @@ class TrainingConfig:
         if self.hardware.engine == "vllm" and find_spec("vllm") is None:
             raise missing_extra("engine = vllm", "vllm", "vllm")
         dialogue = resolve_dialogue(self.dialogue, self.recipe.sampler)
-        overlong, limit = self.recipe.overlong, max_episode_tokens(dialogue, self.recipe.sampler, env, None)
-        if overlong.coef and overlong.max_tokens is None and limit is None:
+        recipe = resolve_limits(self.recipe, max_episode_tokens(dialogue, self.recipe.sampler, env, None))
+        lacks_length = recipe.objective.needs_norm_length and recipe.objective.norm_length is None
+        if lacks_length or (recipe.overlong.coef and recipe.overlong.max_tokens is None):
+            user, setting = "the overlong penalty", "overlong.max_tokens"
+            if lacks_length:
+                user, setting = f"objective.aggregation {recipe.objective.aggregation!r}", "objective.norm_length"
             raise ConfigurationError(
-                f"{self.recipe.name}: the overlong penalty needs a limit on an episode's tokens, but neither "
-                f"{self.env.id} nor the dialogue has one; set overlong.max_tokens, sampler.max_turns or "
-                "overlong.coef = 0."
+                f"{recipe.name}: {user} needs a limit on an episode's tokens, but neither {self.env.id} nor the "
+                f"dialogue has one; set {setting} or sampler.max_turns."
             )
 
     def check_values(self) -> None:

@@ -33,6 +33,7 @@ class Rollouts:
         group: Group of each episode, numbered from 0 by first appearance, [E].
         success: True for episodes that ended in success, [E].
         truncated: True for episodes that a limit of steps, turns or context ended, [E].
+        cut_off: True for truncated episodes whose last reply reached a limit of tokens, [E]; see `Turn.cut`.
         turn_episode: Episode of each turn, [S].
         turn_reward: Reward of the environment in each turn, [S].
         turn_penalty: Penalty of training for the form of each turn (format, length), at most 0, [S].
@@ -49,6 +50,7 @@ class Rollouts:
     group: IntArray
     success: BoolArray
     truncated: BoolArray
+    cut_off: BoolArray
     turn_episode: IntArray
     turn_reward: FloatArray
     turn_penalty: FloatArray
@@ -110,6 +112,11 @@ class Rollouts:
         return sum_by_group(rewards, self.turn_episode, self.episodes)
 
     @property
+    def last_turns(self) -> IntArray:
+        """Index of the last turn of every episode that has turns, ascending."""
+        return np.flatnonzero(np.r_[self.turn_episode[1:] != self.turn_episode[:-1], True][: self.turns])
+
+    @property
     def turn_ends(self) -> IntArray:
         """Index of the token that receives each turn's reward, [S]: its last sampled one.
 
@@ -137,8 +144,7 @@ class Rollouts:
     def add_episode_penalties(self, penalties: FloatArray) -> Rollouts:
         """Return a copy with penalties [E], at most 0, added to the last turn of each episode."""
         total = self.turn_penalty.copy()
-        last = np.flatnonzero(np.r_[self.turn_episode[1:] != self.turn_episode[:-1], True])
-        total[last] += penalties[self.turn_episode[last]]
+        total[self.last_turns] += penalties[self.turn_episode[self.last_turns]]
         return replace(self, turn_penalty=total)
 
     def add_token_penalties(self, penalties: FloatArray) -> Rollouts:
@@ -157,6 +163,7 @@ class Rollouts:
             group=factorize(self.group[kept].tolist()),
             success=self.success[kept],
             truncated=self.truncated[kept],
+            cut_off=self.cut_off[kept],
             turn_episode=new_episode[self.turn_episode[turns]],
             turn_reward=self.turn_reward[turns],
             turn_penalty=self.turn_penalty[turns],
@@ -188,6 +195,7 @@ class Rollouts:
             group=join_shifted("group", [part.groups for part in parts]),
             success=join("success").astype(bool),
             truncated=join("truncated").astype(bool),
+            cut_off=join("cut_off").astype(bool),
             turn_episode=join_shifted("turn_episode", [part.episodes for part in parts]),
             turn_reward=join("turn_reward"),
             turn_penalty=join("turn_penalty"),
@@ -273,6 +281,7 @@ def from_episodes(
         group=factorize(groups),
         success=np.array([episode.success for episode in episodes], dtype=bool),
         truncated=np.array([episode.truncated for episode in episodes], dtype=bool),
+        cut_off=np.array([episode.truncated and _is_cut(episode) for episode in episodes], dtype=bool),
         turn_episode=np.array(turn_episode, dtype=np.int64),
         turn_reward=np.array(turn_reward, dtype=np.float64),
         turn_penalty=np.array(turn_penalty, dtype=np.float64),
@@ -285,6 +294,10 @@ def from_episodes(
         action_penalty=np.zeros(len(logprobs)),
         rows=tuple(np.array(row, dtype=np.int64) for row in rows),
     )
+
+
+def _is_cut(episode: Episode) -> bool:
+    return bool(episode.turns and episode.turns[-1].cut)
 
 
 def _mask_and_logprobs(turn: Turn, name: str) -> tuple[list[int], list[float]]:

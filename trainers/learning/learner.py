@@ -25,6 +25,7 @@ from ..data.microbatches import MicroBatch, optimizer_batches
 from ..data.rollouts import Rollouts
 from ..data.segments import BoolArray, FloatArray
 from .accumulation import accumulate_gradients, rank_microbatches
+from .distributed import gather_lists
 from .optimizer import PolicyOptimizer, Step
 from .policy import Reference, forward_inputs
 
@@ -159,14 +160,15 @@ class Learner:
             ).numpy()
             report["kl"] = float(kl.mean())
             rollouts = rollouts.add_token_penalties(-self.kl_coef * kl)
-        credit = recipe.credit.assign(rollouts, values)
+        in_loss = tokens_in_loss(rollouts, recipe.overlong)
+        credit = recipe.credit.assign(rollouts, values, None if in_loss.all() else in_loss)
         has_signal = any((credit.advantages[plan.tokens] != 0).any() for plan in plans)
         if recipe.critic is None and not has_signal:
             # Regularization alone would be the gradient, and AdamW makes full-size steps of it.
             return report | self._step_metrics([]) | {"advantage_abs": 0.0, "lr": lr, "kl_coef": self.kl_coef}
         arrays = self._loss_inputs(rollouts, credit, scale, old_logprobs, ref_logprobs, values)
         parts, steps = self._take_steps(rollouts, arrays, plans, temperature)
-        report |= reduce_metrics(self._gather_metrics(parts))
+        report |= reduce_metrics(gather_lists(self.optimizer.accelerator, parts))
         report |= self._step_metrics(steps)
         report["advantage_abs"] = float(np.abs(credit.advantages).mean()) if rollouts.actions else 0.0
         report["lr"], report["kl_coef"] = lr, self.kl_coef
@@ -312,15 +314,6 @@ class Learner:
             sums["value_loss"] = float(errors.detach().sum())
             sums["value"] = float(values.detach().sum())
         return loss, sums
-
-    def _gather_metrics(self, parts: list[Sums]) -> list[Sums]:
-        """Return the metrics of all processes."""
-        if self.optimizer.world_size == 1:
-            return parts
-        from accelerate.utils import gather_object
-
-        gathered: list[Sums] = gather_object(parts)
-        return gathered
 
     def _step_metrics(self, steps: Sequence[Step]) -> dict[str, float]:
         taken = [step for step in steps if not step.skipped]

@@ -100,6 +100,11 @@ CHARTS = (
         y_max=1.0,
     ),
     Chart(
+        "Failed episodes",
+        "Episodes that ended with an error of the environment; they count as unsolved.",
+        {"failed": "training", "validation/failed": "held out"},
+    ),
+    Chart(
         "Sampler-trainer mismatch",
         "Absolute difference between the sampler's and the trainer's log-probability of a token.",
         {"mismatch_abs": "mean", "mismatch_abs_max": "maximum"},

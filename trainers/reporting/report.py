@@ -16,12 +16,14 @@ from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import read_jsonl, write_atomic
 from ...eval.report import make_templates, pack_cell
 from ...eval.statistics import Interval
-from ..checkpoints.run_folder import SETTINGS_FILE
+from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE, SETTINGS_FILE
 from ..checkpoints.store import Checkpoints
 from ..config.serialize import flatten, to_plain
 from ..monitor import ROLLED_BACK, Monitor
 from .charts import HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw_charts
 from .samples import read_samples
+
+FAILED_METRICS = {"failed": "training", "validation/failed": "validation"}
 
 _History = list[dict[str, float]]
 
@@ -51,7 +53,7 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
     if not is_training_run(folder):
         raise ConfigurationError(f"{folder}: holds no training run.")
     settings = json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
-    history = _read_history(folder / "metrics.jsonl")
+    history = _read_history(folder / METRICS_FILE)
     try:
         recipe, env = settings["recipe"], settings["env"]["id"]
         heading = {"recipe": recipe["name"], "about": recipe["about"], "env": env}
@@ -62,7 +64,7 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
         raise DataError(
             folder / SETTINGS_FILE, f"was written by another version of Arboretum ({error})."
         ) from None
-    best = Checkpoints(folder / "checkpoints").index.best
+    best = Checkpoints(folder / CHECKPOINTS_FOLDER).index.best
     page = make_templates(PackageLoader(__package__, "templates")).get_template("training.html")
     target = path or folder / "report.html"
     text = page.render(
@@ -74,6 +76,9 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
         frame={"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT, "top": TOP},
         alarms=[description for _, description in marks],
         skipped=int(max((record.get("steps_skipped_total", 0) for record in history), default=0)),
+        failed={
+            kind: int(sum(record.get(name, 0) for record in history)) for name, kind in FAILED_METRICS.items()
+        },
         changed=_changed_settings(settings["recipe"]),
         settings=_format_settings(settings),
         cells=_pack_samples(folder),

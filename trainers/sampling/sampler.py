@@ -18,6 +18,8 @@ from ...eval.suite import Entry, Suite
 from ..algorithms.samplers import Sampler
 from ..config.resolve import make_entry, resolve_dialogue
 from ..config.settings import DialogueConfig, EnvConfig, ValidationConfig
+from ..learning.distributed import gather_lists
+from .failures import Failures, engine_failures
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -33,17 +35,15 @@ class ValidationResult:
     """Result of one validation.
 
     Attributes:
-        success: Rate of solved tasks, with its 95 % interval.
-        mean_return: Mean undiscounted return.
-        episodes: Episodes without an error.
-        failed: Episodes that ended with an error.
+        success: Rate of solved tasks, with its 95 % interval. An episode that ended with an error is unsolved.
+        mean_return: Mean undiscounted return; of an episode that ended with an error, up to it.
+        failures: Episodes that ended with an error.
         samples: Some of the episodes, of the same tasks in every validation.
     """
 
     success: Interval
     mean_return: float
-    episodes: int
-    failed: int
+    failures: Failures
     samples: tuple[Episode, ...] = ()
 
 
@@ -100,16 +100,17 @@ class RolloutSampler:
             temperature: Sampling temperature; 0 is greedy.
             keep_states: Store the state key before every turn.
             top_p: Probability mass of nucleus sampling; None uses the recipe's.
+
+        Raises:
+            SamplingFailed: The engine failed.
         """
-        self._policy_engine.refresh()
         world_size, rank = self._accelerator.num_processes, self._accelerator.process_index
         # Contiguous blocks, since adjacent jobs often share a prompt, which an engine can cache.
         own = jobs[len(jobs) * rank // world_size : len(jobs) * (rank + 1) // world_size]
-        episodes = self._roll_out_here(entry, own, temperature, keep_states=keep_states, top_p=top_p)
-        if world_size > 1:
-            from accelerate.utils import gather_object
-
-            episodes = gather_object(episodes)
+        with engine_failures(self._in_flight):
+            self._policy_engine.refresh()
+            episodes = self._roll_out_here(entry, own, temperature, keep_states=keep_states, top_p=top_p)
+        episodes = gather_lists(self._accelerator, episodes)
         places = {job.seed: place for place, job in enumerate(jobs)}
         return sorted(episodes, key=lambda episode: places[episode.seed])
 
@@ -151,14 +152,14 @@ class RolloutSampler:
         if validation.temperature is not None:
             temperature = validation.temperature
         episodes = self.roll_out(entry, jobs, temperature, top_p=1.0)
-        complete = [episode for episode in episodes if episode.error is None]
-        outcomes = {name: [e.success for e in complete if e.task == name] for name in names}
-        samples = [episode for episode in complete if episode.seed in sample_seeds]
+        outcomes: dict[str, list[bool]] = {name: [] for name in names}
+        for job, episode in zip(jobs, episodes, strict=True):
+            outcomes[str(job.task)].append(episode.success and episode.error is None)
+        samples = [episode for episode in episodes if episode.error is None and episode.seed in sample_seeds]
         return ValidationResult(
-            rate([tuple(successes) for successes in outcomes.values() if successes]),
-            float(np.mean([episode.total_reward for episode in complete])) if complete else float("nan"),
-            len(complete),
-            len(episodes) - len(complete),
+            rate([tuple(successes) for successes in outcomes.values()]),
+            float(np.mean([episode.total_reward for episode in episodes])),
+            Failures.among(episodes),
             tuple(sorted(samples, key=lambda episode: sample_seeds.index(episode.seed))),
         )
 
@@ -167,11 +168,3 @@ class RolloutSampler:
         if not envs:
             envs.append(entry.make())
         return envs[0]
-
-
-class AllEpisodesFailed(RuntimeError):
-    """Every episode of a generation batch ended with an error."""
-
-    def __init__(self, episodes: Sequence[Episode]) -> None:
-        reasons = sorted({episode.error or "" for episode in episodes})
-        super().__init__(f"every episode ended with an error: {'; '.join(reasons[:3])}")

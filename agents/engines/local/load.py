@@ -6,6 +6,7 @@ import random
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,10 @@ def load_model(name: str | Path, device: str, dtype: str | None, adapter: str | 
         raise ConfigurationError(f"cannot load the model {str(name)!r}: {_first_line(error)}") from None
     if adapter is not None:
         model = _merge_adapter(model, adapter)
-    return model.to(device).eval()
+    model = model.to(device)
+    if model.device.type == "cpu":
+        _align_weights(model)
+    return model.eval()
 
 
 @contextmanager
@@ -164,6 +168,16 @@ def _reproduces_logits(model: PreTrainedModel, cache: KVCache) -> bool:
                 return False
             generation.ids += [rng.randrange(vocabulary) for _ in range(new_tokens)]
     return True
+
+
+def _align_weights(model: PreTrainedModel) -> None:
+    """Copy all tensors of a model to memory that torch allocated.
+
+    Weights that are mapped from a file have its alignment, and matrix-vector products may round differently at
+    another one. A resumed run, whose weights come from a checkpoint, must round as the run before it.
+    """
+    for tensor in chain(model.parameters(), model.buffers()):
+        tensor.data = tensor.data.clone()
 
 
 def _merge_adapter(model: PreTrainedModel, adapter: str | Path) -> PreTrainedModel:

@@ -17,8 +17,8 @@ from arboretum.trainers.algorithms.credit.anchor import Anchor, anchor_advantage
 from arboretum.trainers.algorithms.credit.gae import Gae, bi_level_gae, gae, whiten
 from arboretum.trainers.algorithms.credit.group import Group, group_advantages
 from arboretum.trainers.algorithms.selectors import informative_groups
-from arboretum.trainers.data.rollouts import Rollouts
 from arboretum.trainers.data.segments import discounted_sums, factorize, group_statistics
+from support.rollouts import rollouts
 
 finite = st.floats(-10, 10, allow_subnormal=False)
 
@@ -32,38 +32,6 @@ def textbook_gae(rewards: Any, values: Any, gamma: float, lam: float) -> Any:
         following = rewards[t] + gamma * after - values[t] + gamma * lam * following
         advantages[t] = following
     return advantages
-
-
-def rollouts(
-    rewards: list[list[float]],
-    groups: Sequence[Any],
-    *,
-    tokens: int = 2,
-    anchors: list[list[Any]] | None = None,
-    invalid: list[list[bool]] | None = None,
-) -> Rollouts:
-    """Return episodes with these rewards of turns and `tokens` sampled tokens per turn, one row per episode."""
-    turns = [reward for episode in rewards for reward in episode]
-    turn_episode = np.repeat(np.arange(len(rewards)), [len(episode) for episode in rewards])
-    action_turn = np.repeat(np.arange(len(turns)), tokens)
-    count = len(action_turn)
-    row = turn_episode[action_turn]
-    return Rollouts(
-        group=factorize(groups),
-        success=np.zeros(len(rewards), dtype=bool),
-        truncated=np.zeros(len(rewards), dtype=bool),
-        turn_episode=turn_episode,
-        turn_reward=np.array(turns),
-        turn_penalty=np.zeros(len(turns)),
-        turn_invalid=np.array([i for e in invalid for i in e]) if invalid else np.zeros(len(turns), dtype=bool),
-        anchors=tuple(a for e in anchors for a in e) if anchors else (None,) * len(turns),
-        action_turn=action_turn,
-        action_row=row,
-        action_position=np.concatenate([1 + np.arange(np.sum(row == r)) for r in range(len(rewards))]),
-        logprobs=np.zeros(count),
-        action_penalty=np.zeros(count),
-        rows=tuple(np.zeros(1 + int(np.sum(row == r)), dtype=np.int64) for r in range(len(rewards))),
-    )
 
 
 # ---------------------------------------------------------------------- gae
@@ -124,6 +92,22 @@ def test_whitened_values_have_mean_0_and_deviation_1(values: Any) -> None:
         assert white.std(ddof=1) == pytest.approx(1.0, abs=1e-3)
         np.testing.assert_allclose(whiten(values, shift=False), white + values.mean())
     np.testing.assert_array_equal(whiten(values[:1]), values[:1])
+
+
+def test_gae_whitens_over_the_tokens_that_are_trained_on() -> None:
+    """The second episode is excluded from the loss; its large advantages must not shrink those of the first."""
+    batch = rollouts([[1.0, 2.0], [90.0, -90.0]], list("aa"))
+    in_loss = batch.action_episode == 0
+    ours = Gae().assign(batch, np.arange(8.0), in_loss).advantages
+    alone = Gae().assign(rollouts([[1.0, 2.0]], ["a"]), np.arange(4.0))
+    np.testing.assert_allclose(ours[in_loss], alone.advantages)
+    assert ours[in_loss].std(ddof=1) == pytest.approx(1.0) and np.abs(ours[~in_loss]).max() > 10
+    everything = np.ones(8, dtype=bool)
+    np.testing.assert_array_equal(
+        Gae().assign(batch, np.arange(8.0), everything).advantages, Gae().assign(batch, np.arange(8.0)).advantages
+    )
+    nothing = np.zeros(4, dtype=bool)
+    np.testing.assert_array_equal(whiten(np.arange(4.0), pool=nothing), np.arange(4.0))
 
 
 def test_gae_credit_spans_all_turns_of_an_episode() -> None:

@@ -306,7 +306,7 @@ def test_linear_schedule_is_constant_beyond_its_ends() -> None:
         (lambda: Objective(clip_low=1.5), "clip_low"),
         (lambda: Objective(dual_clip=1.0), "dual_clip"),
         (lambda: Objective(ratio_cap=1.1), "ratio_cap"),
-        (lambda: Objective(aggregation="dr-grpo"), "norm_length"),
+        (lambda: Objective(aggregation="dr-grpo", norm_length=0), "norm_length"),
         (lambda: Objective(aggregation="mean"), "token-mean"),  # type: ignore[arg-type]
         (lambda: Kl(coef=-1.0), "kl.coef"),
         (

@@ -68,7 +68,7 @@ class Constant(Credit):
 
     name: ClassVar[str] = "constant"
 
-    def assign(self, rollouts, values=None):
+    def assign(self, rollouts, values=None, in_loss=None):
         return Advantages(np.full(rollouts.actions, self.value))
 
 
@@ -105,6 +105,7 @@ def make_rollouts(groups: int) -> Rollouts:
         group=index,
         success=np.zeros(groups, dtype=bool),
         truncated=np.zeros(groups, dtype=bool),
+        cut_off=np.zeros(groups, dtype=bool),
         turn_episode=index,
         turn_reward=np.zeros(groups),
         turn_penalty=np.zeros(groups),

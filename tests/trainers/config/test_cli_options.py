@@ -86,6 +86,7 @@ def test_part_of_a_recipe_is_replaced_by_its_name() -> None:
         ("sft --model sapling", "pass --env, such as TextSokoban-v0"),
         ("sft --env TextSokoban-v0", "pass --model, such as sapling"),
         ("train grpo --env TextSokoban-v0 --model sapling --lora.rank 4", "no effect without --lora"),
+        ("train grpo --env TextSokoban-v0 --model sapling --lora.rank 64", "no effect without --lora"),
         ("sft --env TextSokoban-v0 --model sapling --lora.alpha 4", "no effect without --lora"),
         ("train --resume there --out elsewhere", "no run to resume"),
         ("train grpo --env X --model Y --resume there --out elsewhere", "pass only --resume"),

@@ -189,7 +189,9 @@ class Anchor(Credit):
             if self.anchor == "state":
                 raise ConfigurationError('credit.similarity compares texts; set credit.anchor = "observation".')
 
-    def assign(self, rollouts: Rollouts, values: FloatArray | None = None) -> Advantages:
+    def assign(
+        self, rollouts: Rollouts, values: FloatArray | None = None, in_loss: BoolArray | None = None
+    ) -> Advantages:
         if any(anchor is None for anchor in rollouts.anchors):
             raise ConfigurationError(
                 f"the turns have no anchors; make the rollouts with from_episodes(…, anchor={self.anchor!r})."

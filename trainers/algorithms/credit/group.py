@@ -93,7 +93,9 @@ class Group(Credit):
         one_of("credit.singleton", self.singleton, ("zero", "return"))
         at_least("credit.eps", self.eps, 0.0)
 
-    def assign(self, rollouts: Rollouts, values: FloatArray | None = None) -> Advantages:
+    def assign(
+        self, rollouts: Rollouts, values: FloatArray | None = None, in_loss: BoolArray | None = None
+    ) -> Advantages:
         advantages = group_advantages(
             rollouts.returns(penalties=True),
             rollouts.group,

@@ -103,7 +103,8 @@ class Objective:
         aggregation: Aggregation of token losses to one number: the mean over tokens ("token-mean"); the mean over
             sequences of their token mean or sum; the sum over tokens / norm_length, or / (sequences · norm_length)
             ("dr-grpo"); or the mean over prompts of their token mean ("prompt-mean").
-        norm_length: Divisor of the aggregations "seq-mean-token-sum-norm" and "dr-grpo", in tokens.
+        norm_length: Divisor of the aggregations "seq-mean-token-sum-norm" and "dr-grpo", in tokens; None uses the
+            limit of the run: the tokens of a reply times the turns, or the context window if that is smaller.
         entropy_coef: Coefficient of the entropy bonus.
         kl: KL penalty to a reference policy.
         mismatch: Correction for sampler probabilities that differ from the trainer's.
@@ -135,12 +136,12 @@ class Objective:
                 f"objective.ratio_cap must be at least 1 + clip_high = {1 + self.clip_high:g}, but is "
                 f"{self.ratio_cap}."
             )
-        needs_length = self.aggregation in ("seq-mean-token-sum-norm", "dr-grpo")
-        if needs_length and (self.norm_length is None or self.norm_length < 1):
-            raise ConfigurationError(
-                f"objective.aggregation {self.aggregation!r} divides by a constant number of tokens; set "
-                "objective.norm_length."
-            )
+        at_least("objective.norm_length", self.norm_length, 1)
+
+    @property
+    def needs_norm_length(self) -> bool:
+        """True if the loss is divided by `norm_length`."""
+        return self.aggregation in ("seq-mean-token-sum-norm", "dr-grpo")
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,8 @@ class Overlong:
             20480 tokens in the paper.
         coef: Coefficient of the penalty; 0 turns it off.
         floor: Bound the penalty by -1 · coef beyond Lmax; False lets it fall further, as in verl.
-        drop_truncated: Exclude truncated episodes from the loss (overlong filtering).
+        drop_truncated: Exclude episodes from the loss that a limit of tokens ended, in the reply or in the context
+            window (overlong filtering); those that a limit of steps or turns ended remain.
     """
 
     max_tokens: int | None = None
