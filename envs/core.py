@@ -18,6 +18,7 @@ from gymnasium.error import ResetNeeded
 
 from .errors import ConfigurationError, unknown_name
 from .seeding import split_mix
+from .snapshots import Snapshot, branch_rng, check_fields, foreign_state, level_digest, other_level, other_tasks
 from .spaces import AnyText
 
 StateT = TypeVar("StateT")
@@ -45,32 +46,6 @@ class Outcome(NamedTuple):
     success: bool
     valid: bool
     changed: bool
-
-
-class Snapshot(NamedTuple):
-    """Complete state of an episode: a small, immutable, picklable value. See `snapshot` and `restore`.
-
-    Attributes:
-        task: Name of the open task.
-        identity: Class, configuration and reward mode of the environment.
-        state: State of the environment.
-        steps: Number of steps taken.
-        max_steps: Step limit, or None.
-        rng_state: 64-bit state of the episode's random generator.
-        terminated: True if the episode ended by the environment's own rules.
-        truncated: True if the step limit ended the episode.
-        success: True if the task is solved.
-    """
-
-    task: str
-    identity: str
-    state: Any
-    steps: int
-    max_steps: int | None
-    rng_state: int
-    terminated: bool
-    truncated: bool
-    success: bool
 
 
 class TextEnv(gym.Env[str, str], Generic[StateT]):
@@ -112,13 +87,16 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
     * `tasks`: task names of the chosen split.
     * `instructions`: description of the environment and its actions, for an agent to read once.
     * `admissible_actions()`: the valid actions in the current state, or None if they cannot be listed.
-    * `snapshot()` and `restore(snapshot)`: the complete episode as a small picklable value.
+    * `snapshot()` and `restore(snapshot, seed=None)`: the complete episode as a small picklable value. With a
+      seed, the random events after the snapshot are drawn anew, as independent branches of an episode need it.
     * `state_key()`: hashable identity of the current state.
     * `expert_actions()`: a plan from the current state to success, or None.
 
     ## Subclasses
     A subclass calls `super().__init__`, sets `tasks`, and defines `instructions`, `_open`, `_observe`, `_apply`,
-    `state_key`, `admissible_actions` and `expert_actions`. The shortest example is `envs/bandit.py`.
+    `state_key`, `admissible_actions` and `expert_actions`. If a task's name does not determine its level, it also
+    defines `_level_content`; with `_is_possible`, `restore` rejects states that no episode of the level has. The
+    shortest example is `envs/bandit.py`.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (gymnasium.Env declares the type)
@@ -131,6 +109,9 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
 
     _state: StateT
     """Current state: an immutable, picklable value."""
+
+    _first_state: StateT
+    """State of the open level before the first step."""
 
     def __init__(
         self,
@@ -158,7 +139,7 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
         Raises:
             ConfigurationError: A value is invalid.
         """
-        if max_steps is not None and (not isinstance(max_steps, int) or max_steps < 1):
+        if max_steps is not None and (type(max_steps) is not int or max_steps < 1):
             raise ConfigurationError(f"max_steps must be a positive integer or None, not {max_steps!r}.")
         if reward_mode not in _REWARD_MODES:
             raise unknown_name("reward_mode", reward_mode, _REWARD_MODES)
@@ -173,6 +154,7 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
         self._has_extra_info = admissible or type(self)._details is not TextEnv._details
         self._identity = f"{type(self).__name__}{sorted(config.items())} {reward_mode}"
         self._task: str | None = None
+        self._digest: str | None = None
         self._steps = 0
         self._rng_state = 0
         self._terminated = self._truncated = self._success = False
@@ -216,6 +198,26 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
         after every step.
         """
 
+    def _level_content(self) -> object:
+        """Return what the open level consists of, as a value whose `repr` is the same in every process.
+
+        A snapshot contains its digest, so that it is not restored over another level of the same name. None if
+        the task's name and the configuration determine the level.
+        """
+        return None
+
+    def _is_possible(self, snapshot: Snapshot) -> bool:
+        """Return True if an episode of the open level can have the state and the flags of a snapshot.
+
+        The other fields have been checked, and the snapshot belongs to the open level. A state of any other kind
+        may cause a TypeError, ValueError, LookupError or AttributeError.
+        """
+        return True
+
+    def _has_task(self, task: str) -> bool:
+        """Return True if the task can be opened."""
+        return task in self.tasks
+
     def random_action(self, rng: random.Random) -> str:
         """Return a uniformly random admissible action, or the empty string after the end.
 
@@ -254,8 +256,9 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
             task = self.tasks[task_draw * len(self.tasks) >> 64]
         if task != self._task:
             self._task = None  # and remains None if the level cannot be opened
-        self._state = self._open(task)
+        self._state = self._first_state = self._open(task)
         self._task = task
+        self._digest = None
         self._steps = 0
         self._rng_state = rng_state
         self._terminated = self._truncated = self._success = False
@@ -324,6 +327,7 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
         return Snapshot(
             self.task,  # raises before the first reset
             self._identity,
+            self._digest or self._digest_level(),
             self._state,
             self._steps,
             self.max_steps,
@@ -333,29 +337,62 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
             self._success,
         )
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: Snapshot, seed: int | None = None) -> None:
         """Continue from a snapshot of this environment, or of an equally configured one in any process.
 
+        Args:
+            snapshot: Value that `snapshot` returned.
+            seed: None continues identically, random events included. A non-negative integer draws the random
+                events after the snapshot anew: the same for the same snapshot and seed, independent otherwise.
+
         Raises:
-            ConfigurationError: The snapshot belongs to another environment or another configuration.
+            ConfigurationError: The snapshot belongs to another environment, configuration or level, its task is
+                unknown, or a field has a value that no episode has. The current episode is unchanged.
         """
-        task, identity, state, steps, max_steps, rng_state, terminated, truncated, success = snapshot
-        if identity != self._identity:
-            raise ConfigurationError(
-                f"the snapshot belongs to {identity}, not to {self._identity}; restore it in an environment with"
-                " the same configuration."
-            )
-        if task != self._task:
-            self._task = None
-            self._open(task)
-            self._task = task
-        self._state = state
-        self._steps = steps
-        self.max_steps = max_steps
+        check_fields(snapshot, self._identity)
+        rng_state = snapshot.rng_state if seed is None else branch_rng(snapshot.rng_state, seed)
+        if snapshot.task == self._task:
+            self._check_level(snapshot)
+        else:
+            self._change_level(snapshot)
+        _, _, _, self._state, self._steps, self.max_steps, _, terminated, truncated, success = snapshot
         self._rng_state = rng_state
         self._terminated = terminated
         self._truncated = truncated
         self._success = success
+
+    def _check_level(self, snapshot: Snapshot) -> None:
+        """Raise a ConfigurationError if the snapshot does not belong to the open level."""
+        if snapshot.level != (self._digest or self._digest_level()):
+            raise other_level(snapshot.task)
+        try:
+            possible = self._is_possible(snapshot) and (snapshot.steps or snapshot.state == self._first_state)
+        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError):
+            possible = False
+        if not possible:
+            raise foreign_state(snapshot.task)
+
+    def _change_level(self, snapshot: Snapshot) -> None:
+        """Open the level of a snapshot, or raise a ConfigurationError and keep the current level open."""
+        task = snapshot.task
+        if not self._has_task(task):
+            raise other_tasks(task)
+        current, max_steps = self._task, self.max_steps
+        self._task = self._digest = None
+        try:
+            self._first_state = self._open(task)
+            self._task = task
+            self._check_level(snapshot)
+        except BaseException:
+            self._task = self._digest = None
+            if current is not None:
+                self._first_state = self._open(current)
+                self._task, self.max_steps = current, max_steps
+            raise
+
+    def _digest_level(self) -> str:
+        self._digest = level_digest((self._task, self._level_content()))
+        return self._digest
 
     # ------------------------------------------------------------------ for subclasses
 
@@ -393,7 +430,7 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
         if task is None:
             return None
         if isinstance(task, str):
-            if task not in self.tasks:
+            if not self._has_task(task):
                 raise unknown_name("task", task, self.tasks[:1000])
             return task
         if isinstance(task, bool) or not hasattr(task, "__index__"):

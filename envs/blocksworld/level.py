@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..core import Outcome
 from .notation import Unreadable, vocabulary
 from .plans import Verdict
-from .rules import Arrangement, Problem, legal_actions, reached, successor, unmet
+from .rules import Arrangement, Problem, is_arrangement, legal_actions, reached, successor, unmet
 from .solver import optimal_plan
 
 _MAX_SCENES = 1000
@@ -76,6 +76,12 @@ class Level:
                 text = f"{text}\nThe goal is reached."
             scene = self._scenes[blocks] = Scene(text, solved)
         return scene
+
+    def has(self, blocks: object) -> bool:
+        """Return True if a value is an arrangement of this problem's blocks."""
+        if type(blocks) is not tuple or set(map(type, blocks)) != {int}:
+            return False
+        return blocks in self._scenes or is_arrangement(blocks, len(self.problem.names))
 
     def act(self, scene: Scene, position: Position, text: str) -> tuple[Position, Outcome]:
         """Return the next position and the outcome of an action, given as text in either notation."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ..core import Outcome, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
+from ..snapshots import Snapshot
 from ..tasks import GeneratedTasks
 from .lake import ACTIONS, ANYWHERE, CORNERS, Lake, Map, generated_lake, validate_map
 from .values import Policy
@@ -236,6 +237,18 @@ class FrozenLake(TextEnv[int]):
         stay, arrive = (Outcome(text, float(won), ends, won, True, changed) for changed in (False, True))
         self._outcome_table[cell] = stay, arrive
         return stay, arrive
+
+    def _level_content(self) -> object:
+        return self._lake.desc
+
+    def _is_possible(self, snapshot: Snapshot) -> bool:
+        cell, lake = snapshot.state, self._lake
+        return (
+            type(cell) is int
+            and 0 <= cell < len(lake.terminal)
+            and snapshot.terminated == lake.terminal[cell]
+            and snapshot.success == (cell == lake.goal)
+        )
 
     def state_key(self) -> Hashable:
         lake = self._lake

@@ -25,11 +25,19 @@ from gymnasium.utils.env_checker import check_env
 
 import arboretum  # noqa: F401
 from arboretum.envs import ConfigurationError, TextEnv
+from arboretum.envs.bandit import Bandit
+from arboretum.envs.frozenlake import FrozenLake
 from arboretum.envs.registry import ENVS
 
 IDS = [w.id for w in ENVS if importlib.util.find_spec(f"arboretum.envs.{w.module}") is not None]
 STOCHASTIC = {"TextFrozenLake-v0"}
 """Environments in which the optimal policy may fail."""
+RANDOM_EVENTS = {
+    "TextBandit-v0": {1.0: 0.25, 0.0: 0.75},
+    "TextBanditRev-v0": {1.0: 0.25, 0.0: 0.75},
+    "TextFrozenLake-v0": {"Left": 0.8, "Up": 0.1, "Down": 0.1},
+}
+"""Environments whose steps are random, with the published distribution of the events that the tests draw."""
 SEEDS = (0, 7, 123_456_789)
 STEPS = 12
 INVALID = (
@@ -222,7 +230,7 @@ def unpack(text: str) -> Any:
 def test_another_process_plays_the_same_episodes_and_continues_a_snapshot(id: str, salt: str) -> None:
     env = mid_episode_env(id)
     snapshot = env.snapshot()
-    reply = in_another_process({"id": id, "seeds": SEEDS, "snapshot": pack(snapshot)}, salt)
+    reply = in_another_process({"id": id, "seeds": SEEDS, "snapshot": pack(snapshot), "branches": SEEDS}, salt)
     episodes = [list(random_episode(make(id), seed)) for seed in SEEDS]
     assert reply["episodes"] == json_round_trip([without_state_keys(records) for records in episodes])
     assert unpack(reply["snapshot"]) == snapshot
@@ -231,6 +239,11 @@ def test_another_process_plays_the_same_episodes_and_continues_a_snapshot(id: st
     )
     keys = [record[-1] for records in episodes for record in records]
     assert unpack(reply["keys"]) == [*keys, env.state_key()]
+    branches = []
+    for seed in SEEDS:
+        env.restore(snapshot, seed=seed)
+        branches.append(without_state_keys(list(random_steps(env, random.Random(0), STEPS))))
+    assert reply["branches"] == json_round_trip(branches)
 
 
 def test_global_random_generators_are_not_used(id: str) -> None:
@@ -261,6 +274,61 @@ def test_restored_episode_continues_identically(id: str) -> None:
     elsewhere.restore(pickle.loads(pickle.dumps(snapshot)))
     assert elsewhere.state_key() == key and elsewhere.steps == snapshot.steps
     assert list(random_steps(elsewhere, random.Random(5), STEPS)) == first
+
+
+def random_event(env: TextEnv[Any], snapshot: Any, seed: int | None) -> Any:
+    """Return the random event of the next step after a snapshot that `before_random_event` returned."""
+    env.restore(snapshot, seed=seed)
+    if isinstance(env, Bandit):
+        return env.step(env._risky_arm)[1]
+    assert isinstance(env, FrozenLake)
+    before = env.snapshot().state
+    env.step("Left")
+    return {-1: "Left", 3: "Down", -3: "Up"}[env.snapshot().state - before]
+
+
+def before_random_event(id: str) -> tuple[TextEnv[Any], Any]:
+    """Return an environment, and a snapshot from which every random event leads to another result."""
+    if id != "TextFrozenLake-v0":
+        env = make(id)
+        env.reset(seed=0, options={"task": 3})
+        return env, env.snapshot()
+    env = make(id, map=["FSF", "FFF", "GFF"], success_rate=0.8)
+    env.reset(seed=0)
+    while env.snapshot().state != 4:  # the middle
+        env.reset()
+        env.step("Down")
+    return env, env.snapshot()
+
+
+def test_restore_with_a_seed_draws_the_published_random_events(id: str) -> None:
+    if id not in RANDOM_EVENTS:
+        pytest.skip("the steps of this environment are deterministic")
+    env, snapshot = before_random_event(id)
+    draws = 2000
+    events = [random_event(env, snapshot, seed) for seed in range(draws)]
+    for event, probability in RANDOM_EVENTS[id].items():
+        deviation = (probability * (1 - probability) / draws) ** 0.5
+        assert abs(events.count(event) / draws - probability) < 5 * deviation
+    assert [random_event(env, snapshot, seed) for seed in range(200)] == events[:200]
+    assert len({random_event(env, snapshot, None) for _ in range(200)}) == 1
+    # Equal seeds at another snapshot give other events: agreement is that of independent draws.
+    agreement = sum(p * p for p in RANDOM_EVENTS[id].values())
+    elsewhere = snapshot._replace(rng_state=snapshot.rng_state ^ 1)
+    same = sum(random_event(env, elsewhere, seed) == event for seed, event in enumerate(events))
+    assert abs(same / draws - agreement) < 5 * (agreement * (1 - agreement) / draws) ** 0.5
+
+
+def test_restore_with_a_seed_changes_nothing_in_a_deterministic_environment(id: str) -> None:
+    if id in RANDOM_EVENTS:
+        pytest.skip("the steps of this environment are random")
+    env = mid_episode_env(id)
+    snapshot = env.snapshot()
+    expected = list(random_steps(env, random.Random(5), STEPS))
+    for seed in (0, 1, np.int64(2**40)):
+        env.restore(snapshot, seed=seed)
+        assert env.snapshot()._replace(rng_state=snapshot.rng_state) == snapshot
+        assert list(random_steps(env, random.Random(5), STEPS)) == expected
 
 
 def test_snapshot_of_another_environment_is_rejected(id: str) -> None:
@@ -452,11 +520,17 @@ def main() -> None:
     again = pack(other.snapshot())
     continued = list(random_steps(other, random.Random(0), STEPS))
     keys = [record[-1] for records in episodes for record in records]
+    final_key = other.state_key()
+    branches = []
+    for seed in request["branches"]:
+        other.restore(unpack(request["snapshot"]), seed=seed)
+        branches.append(without_state_keys(list(random_steps(other, random.Random(0), STEPS))))
     reply = {
         "episodes": [without_state_keys(records) for records in episodes],
         "snapshot": again,
         "continued": without_state_keys(continued),
-        "keys": pack([*keys, other.state_key()]),
+        "keys": pack([*keys, final_key]),
+        "branches": branches,
     }
     json.dump(reply, sys.stdout, default=str)
 
