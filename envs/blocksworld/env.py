@@ -39,7 +39,7 @@ class Blocksworld(TextEnv[Position]):
     Both notations are accepted under either setting; case, white space and articles do not matter. In English the
     blocks a to l are called red, blue, orange, yellow, white, magenta, black, cyan, green, violet, silver and
     gold; later letters and longer names are used unchanged. The refusal of an illegal action names the first
-    precondition that does not hold.
+    precondition that does not hold, and shows the situation again.
 
     With `mode="plan"` an action is a complete plan with one line per action, optionally between the lines [PLAN]
     and [PLAN END]. A plan is applied as a whole. If a line cannot be parsed or executed, no line is applied, and
@@ -220,9 +220,8 @@ class Blocksworld(TextEnv[Position]):
         last = self.max_steps is not None and self._steps + 1 >= self.max_steps
         ends = verdict.success or last
         self._state = Position(verdict.arrangement if ends else start, verdict)
-        changed = self._state.blocks != start
         observation = self._with_report(verdict.report)
-        return Outcome(observation, float(verdict.success), ends, verdict.success, verdict.legal, changed)
+        return Outcome(observation, float(verdict.success), ends, verdict.success, verdict.legal, ends)
 
     def _details(self) -> Mapping[str, Any] | None:
         if self.mode == "step":

@@ -87,10 +87,10 @@ class Level:
         """Return the next position and the outcome of an action, given as text in either notation."""
         action = self.vocabulary.read(text)
         if isinstance(action, Unreadable):
-            return position, Outcome(action[0].upper() + action[1:], 0.0, False, False, False, False)
+            return position, _refuse(action[0].upper() + action[1:], scene)
         missing = unmet(action, position.blocks)
         if missing is not None:
-            return position, Outcome(self.vocabulary.refusal(action, missing), 0.0, False, False, False, False)
+            return position, _refuse(self.vocabulary.refusal(action, missing), scene)
         after = Position(successor(action, position.blocks))
         next_scene = self.scene(after.blocks)
         solved = next_scene.solved
@@ -128,3 +128,8 @@ class Level:
             actions.append(rng.choice(self.legal(position.blocks)))
             position, _ = self.act(self.scene(position.blocks), position, actions[-1])
         return actions
+
+
+def _refuse(reason: str, scene: Scene) -> Outcome:
+    """Return the outcome of a refused action, which shows the unchanged situation again."""
+    return Outcome(f"{reason}\n{scene.text}", 0.0, False, False, False, False)

@@ -389,6 +389,27 @@ def test_invalid_action_returns_a_refusal_and_keeps_the_state(id: str, action: s
     assert env.state_key() == key
 
 
+def test_changed_tells_whether_the_state_key_changes(id: str) -> None:
+    settings: list[dict[str, Any]] = [{}, {"max_steps": 3}]
+    if id == "TextBlocksworld-v0":
+        settings += [{"mode": "plan"}, {"mode": "plan", "max_steps": 3}]
+    rng = random.Random(1)
+    for kwargs in settings:
+        env = make(id, **kwargs)
+        for seed in range(6):
+            env.reset(seed=seed)
+            ended = False
+            for _ in range(20):
+                key = env.state_key()
+                plan = env.expert_actions() or [""]
+                action = rng.choice([env.random_action(rng), plan[0], "\n".join(plan[:1]), "no such action"])
+                *_, terminated, truncated, info = env.step(action)
+                assert info["changed"] is (env.state_key() != key), (kwargs, action)
+                if ended:
+                    break
+                ended = terminated or truncated  # one more step, which changes nothing
+
+
 def test_step_after_the_end_changes_nothing(id: str) -> None:
     env = make(id, max_steps=1)
     env.reset(seed=2)
