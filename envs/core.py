@@ -14,18 +14,22 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.error import ResetNeeded
 
+from .copying import RebuiltCopies
+from .display import show, terminal_text
 from .errors import ConfigurationError, unknown_name
 from .seeding import split_mix
 from .snapshots import Snapshot, branch_rng, check_fields, foreign_state, level_digest, other_level, other_tasks
-from .spaces import AnyText
+from .spaces import ActionText, AnyText
 
 StateT = TypeVar("StateT")
 Info = dict[str, Any]
 RewardMode = Literal["dense", "sparse"]
 
 _REWARD_MODES = ("dense", "sparse")
+_RENDER_MODES = ("ansi", "human")
 
 
 class Outcome(NamedTuple):
@@ -48,7 +52,7 @@ class Outcome(NamedTuple):
     changed: bool
 
 
-class TextEnv(gym.Env[str, str], Generic[StateT]):
+class TextEnv(RebuiltCopies, gym.Env[str, str], Generic[StateT]):
     """Gymnasium environment whose observations and actions are strings.
 
     ## Arguments
@@ -61,7 +65,9 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
     * `reward_mode="dense"`: "dense" for the published rewards; "sparse" for 1.0 at a successful end and 0.0
       otherwise.
     * `admissible=False`: include `admissible_actions` in every `info`.
-    * `render_mode=None`: "ansi" for a `render()` that returns the current observation.
+    * `render_mode=None`: "ansi" for a `render()` that returns the current observation as terminal text, with
+      colors (ANSI escape sequences) where the environment has a board. "human" prints every action and observation
+      to standard output, with colors if that is a terminal and `NO_COLOR` is not set.
 
     ## Reset and step
     `reset(seed=n)` draws a task and seeds the episode's random generator from n.
@@ -71,6 +77,12 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
 
     `step(action)` never raises on a string. An invalid action returns a refusal as observation and leaves the
     state unchanged.
+
+    `action_space.sample()` draws an admissible action of the current state, or the environment's own random action
+    where actions cannot be listed, so that `env.step(env.action_space.sample())` plays. Before the first reset and
+    after the end it draws any text. The action space of a vector environment consists of copies without access to
+    the state: theirs draw admissible actions if these are the same in every state (Sokoban, FrozenLake), and any
+    text otherwise; take the actions from `info["admissible_actions"]` there.
 
     ## `info`
     Every `info` contains
@@ -92,6 +104,9 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
     * `state_key()`: hashable identity of the current state.
     * `expert_actions()`: a plan from the current state to success, or None.
 
+    Environments can be copied (`copy.deepcopy`) and pickled. A copy continues identically; it is built from the
+    constructor's arguments, so a pickle is small and expects the same data where it is loaded.
+
     ## Subclasses
     A subclass calls `super().__init__`, sets `tasks`, and defines `instructions`, `_open`, `_observe`, `_apply`,
     `state_key`, `admissible_actions` and `expert_actions`. If a task's name does not determine its level, it also
@@ -99,7 +114,7 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
     shortest example is `envs/bandit.py`.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (gymnasium.Env declares the type)
+    metadata = {"render_modes": list(_RENDER_MODES), "render_fps": 1}  # noqa: RUF012 (gymnasium.Env declares the type)
 
     palette: ClassVar[Mapping[str, str]] = {}
     """Terminal colors: from a symbol of the board to a `rich` style name."""
@@ -112,6 +127,9 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
 
     _first_state: StateT
     """State of the open level before the first step."""
+
+    _constant_actions: ClassVar[tuple[str, ...]] = ()
+    """Actions that are admissible in every state, if these are all; they serve copies of the action space."""
 
     def __init__(
         self,
@@ -130,7 +148,7 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
             max_steps: Step limit, or None; see the class.
             reward_mode: "dense" or "sparse"; see the class.
             admissible: Include `admissible_actions` in every `info`.
-            render_mode: None or "ansi".
+            render_mode: None, "ansi" or "human"; see the class.
             max_observation: Maximum length of an observation in characters; bounds the shared memory of
                 asynchronous vector environments.
             max_action: Maximum length of a string in the action space. `step` refuses a longer action like any
@@ -143,10 +161,10 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
             raise ConfigurationError(f"max_steps must be a positive integer or None, not {max_steps!r}.")
         if reward_mode not in _REWARD_MODES:
             raise unknown_name("reward_mode", reward_mode, _REWARD_MODES)
-        if render_mode not in (None, "ansi"):
-            raise unknown_name("render_mode", render_mode, ("ansi",))
+        if render_mode not in (None, *_RENDER_MODES):
+            raise unknown_name("render_mode", render_mode, _RENDER_MODES)
         self.observation_space = AnyText(max_observation)
-        self.action_space = AnyText(max_action)
+        self.action_space = ActionText(max_action, self._sample_action, self._constant_actions)
         self.max_steps = max_steps
         self.reward_mode: RewardMode = reward_mode
         self.admissible = admissible
@@ -263,7 +281,10 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
         self._rng_state = rng_state
         self._terminated = self._truncated = self._success = False
         info = self._info(valid=True, changed=False)
-        return self._observe(), info
+        observation = self._observe()
+        if self.render_mode == "human":
+            show(observation, self.palette)
+        return observation, info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
         """Apply one action.
@@ -295,15 +316,17 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
         info: Info = {"task": self._task, "success": success, "valid": valid, "changed": changed}
         if self._has_extra_info:
             self._add_extra_info(info)
+        if self.render_mode == "human":
+            show(observation, self.palette, action)
         return observation, reward, terminated, truncated, info
 
     def render(self) -> str | None:
-        """Return the current observation in render mode "ansi", and None otherwise."""
+        """Return the current observation as terminal text in render mode "ansi", and None otherwise."""
         if self.render_mode is None:
             return None
         if self._task is None:
             raise ResetNeeded("Call reset() before render().")
-        return self._observe()
+        return terminal_text(self._observe(), self.palette) if self.render_mode == "ansi" else None
 
     # ------------------------------------------------------------------ Arboretum's additions
 
@@ -395,6 +418,15 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
         return self._digest
 
     # ------------------------------------------------------------------ for subclasses
+
+    def _sample_action(self, rng: np.random.Generator) -> str | None:
+        """Return a random action for `action_space.sample()`, or None if no episode is in progress."""
+        if self._task is None or self._ended:
+            return None
+        actions = self.admissible_actions()
+        if actions:
+            return actions[int(rng.integers(len(actions)))]
+        return self.random_action(random.Random(int(rng.integers(1 << 62))))
 
     @property
     def _ended(self) -> bool:

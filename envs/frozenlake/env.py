@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from ..core import Outcome, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
@@ -115,6 +115,17 @@ class FrozenLake(TextEnv[int]):
     The dynamics are those of Gymnasium's `FrozenLake-v1` (Towers et al., arXiv:2407.17032); settings and symbols
     are those of RAGEN (Wang et al., 2025, arXiv:2504.20073).
     """
+
+    palette: ClassVar[Mapping[str, str]] = {
+        "P": "bold cyan",
+        "_": "dim",
+        "O": "bold red",
+        "G": "yellow",
+        "X": "bold red",
+        "√": "bold green",
+    }
+
+    _constant_actions = ACTIONS
 
     def __init__(
         self,

@@ -71,6 +71,8 @@ class BoardEnv(TextEnv[State]):
         symbol: style for words in VOCABULARIES.values() for symbol, style in zip(words, _STYLES, strict=True)
     }
 
+    _constant_actions = ACTIONS
+
     _MAX_PLANS = 20_000
     """Maximum number of positions whose plans are cached."""
 

@@ -7,11 +7,13 @@ writes one to standard output (see `main`). The tests use it to compare episodes
 from __future__ import annotations
 
 import base64
+import copy
 import importlib.util
 import json
 import os
 import pickle
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -143,13 +145,61 @@ def test_observations_and_actions_are_in_their_spaces(id: str) -> None:
             assert len(record) == 3 or record[0] in env.action_space
 
 
-def test_render_returns_the_observation_in_ansi_mode_only(id: str) -> None:
+def test_ansi_rendering_is_the_observation_with_colored_boards(id: str) -> None:
     env = make(id, render_mode="ansi")
     with pytest.raises(ResetNeeded):
         env.render()
     observation, _ = env.reset(seed=1)
-    assert env.render() == observation
+    rendered = env.render()
+    assert rendered is not None and re.sub(r"\x1b\[[\d;]*m", "", rendered) == observation
+    assert ("\x1b[" in rendered) is bool(env.palette)
     assert make(id).render() is None
+
+
+def test_human_rendering_prints_actions_and_observations(id: str, capsys: pytest.CaptureFixture[str]) -> None:
+    env = make(id, render_mode="human")
+    observation, _ = env.reset(seed=1)
+    assert env.render() is None
+    after = env.step("no environment\x1b[2J has this action")[0]
+    lines = f"{observation.rstrip()}\n\n> no environment\ufffd[2J has this action\n{after.rstrip()}\n\n"
+    assert capsys.readouterr().out == lines  # no terminal, and therefore no color
+    copy.deepcopy(env)
+    assert capsys.readouterr().out == ""
+
+
+def test_standard_loop_with_sampled_actions_plays_and_is_seedable(id: str) -> None:
+    episodes = []
+    for _ in range(2):
+        env = gym.make(id)
+        env.reset(seed=4)
+        env.action_space.seed(11)
+        records, admissible = [], True
+        for _ in range(40):
+            action = env.action_space.sample()
+            assert action in env.action_space
+            observation, _, terminated, truncated, info = env.step(action)
+            admissible &= info["valid"] or env.unwrapped.admissible_actions() is None
+            records.append([action, observation])
+            if terminated or truncated:
+                env.reset()
+        assert admissible
+        episodes.append(records)
+    assert episodes[0] == episodes[1]
+    assert len({action for action, _ in episodes[0]}) > 1
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_vector_env_accepts_its_own_samples(id: str, vectorization: str) -> None:
+    envs = gym.make_vec(id, num_envs=2, vectorization_mode=vectorization)
+    try:
+        envs.reset(seed=3)
+        envs.action_space.seed(5)
+        for _ in range(3):
+            infos = envs.step(envs.action_space.sample())[-1]
+            if make(id)._constant_actions:
+                assert all(infos["valid"])
+    finally:
+        envs.close()
 
 
 def test_use_before_reset_raises_reset_needed(id: str) -> None:
@@ -353,6 +403,43 @@ def test_step_limit_is_part_of_a_snapshot(id: str) -> None:
     assert not any(endless.step("no environment has this action")[3] for _ in range(300))
 
 
+# ---------------------------------------------------------------------- copies
+
+
+def test_copy_of_a_running_env_continues_identically(id: str) -> None:
+    env = mid_episode_env(id)
+    env.reset(options={"task": env.task})
+    list(random_steps(env, random.Random(1), 1))
+    env.action_space.seed(3)
+    copies = [copy.deepcopy(env), pickle.loads(pickle.dumps(env)), copy.deepcopy(pickle.loads(pickle.dumps(env)))]
+    expected = continue_with_samples(env)
+    for twin in copies:
+        assert type(twin) is type(env) and twin.spec == env.spec
+        assert continue_with_samples(twin) == expected
+    fresh = make(id)
+    twin = pickle.loads(pickle.dumps(fresh))
+    with pytest.raises(ResetNeeded):
+        twin.step("anything")
+    assert twin.reset(seed=1)[0] == fresh.reset(seed=1)[0]
+    assert len(pickle.dumps(env)) < 20_000
+
+
+def continue_with_samples(env: TextEnv[Any]) -> list[Any]:
+    """Play the episode to its end, and the beginning of the next one, which an unseeded reset draws."""
+    records: list[Any] = [env.steps, env.max_steps, env.state_key()]
+    for _ in range(8):
+        records += [action := env.action_space.sample(), env.step(action), env.state_key()]
+    records += [env.reset(), env.action_space.sample(), env.snapshot()]
+    return records
+
+
+def test_pickled_env_continues_identically_in_another_process(id: str) -> None:
+    env = mid_episode_env(id)
+    env.action_space.seed(3)
+    reply = in_another_process({"id": id, "env": pack(env)}, "77")
+    assert unpack(reply["continued"]) == continue_with_samples(env)
+
+
 # ---------------------------------------------------------------------- actions
 
 
@@ -534,6 +621,9 @@ def test_bad_configuration_raises_one_sentence_with_a_fix(id: str) -> None:
 def main() -> None:
     """Play the episodes that standard input requests, and write their records to standard output."""
     request = json.load(sys.stdin)
+    if "env" in request:
+        json.dump({"continued": pack(continue_with_samples(unpack(request["env"])))}, sys.stdout)
+        return
     env = make(request["id"])
     episodes = [list(random_episode(env, seed)) for seed in request["seeds"]]
     other = make(request["id"])
