@@ -114,6 +114,12 @@ def test_gymnasium_env_checker_passes(id: str) -> None:
     check_env(make(id))
 
 
+def test_id_with_module_needs_no_import(id: str) -> None:
+    code = f"import gymnasium; print(gymnasium.make('arboretum:{id}').spec.id)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == id
+
+
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
 def test_vector_env_matches_single_envs(id: str, vectorization: str) -> None:
     singles = [make(id), make(id)]
