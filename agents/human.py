@@ -12,7 +12,8 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.text import Text
 
-from ..envs.core import Snapshot, TextEnv
+from ..envs.core import TextEnv
+from ..envs.snapshots import Snapshot
 from .base import Agent, Reply, Seat
 
 ARROWS = {"\x1b[A": "Up", "\x1b[B": "Down", "\x1b[C": "Right", "\x1b[D": "Left"}

@@ -9,7 +9,7 @@ stored; any process can rebuild a level from its task's name.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import overload
+from typing import ClassVar, overload
 
 from .errors import ConfigurationError, unknown_name
 from .seeding import stable_seed
@@ -34,15 +34,18 @@ class GeneratedTasks(Sequence[str]):
     """Sequence of the task names `<split>/0`, `<split>/1`, … of a generated environment.
 
     Args:
-        split: "train", "valid" or "test". None for levels of all three, named `any/0`, `any/1`, ….
+        split: One of `SPLITS`. None for levels of all splits, named `any/0`, `any/1`, ….
     """
 
     LENGTH = 2**31
     """Number of tasks in a split."""
 
+    SPLITS: ClassVar[tuple[str, ...]] = SPLITS
+    """Names of the splits."""
+
     def __init__(self, split: str | None) -> None:
-        if split is not None and split not in SPLITS:
-            raise unknown_name("split", split, SPLITS)
+        if split is not None and split not in self.SPLITS:
+            raise unknown_name("split", split, self.SPLITS)
         self.split = split or ANY
 
     def __len__(self) -> int:
@@ -64,9 +67,8 @@ class GeneratedTasks(Sequence[str]):
         if not isinstance(task, str):
             return False
         split, _, number = task.rpartition("/")
-        return (split == self.split or (self.split == ANY and split in SPLITS)) and _parse_index(
-            number
-        ) is not None
+        opens = split == self.split or (self.split == ANY and split in self.SPLITS)
+        return opens and _parse_index(number) is not None
 
     def index(self, task: str, start: int = 0, stop: int | None = None) -> int:
         split, _, number = task.rpartition("/")

@@ -69,6 +69,59 @@ def test_plugin_environment_passes_gymnasium_env_checker(installed: Path) -> Non
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, env=env)
 
 
+def run_python(code: str, site: Path) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])}
+    return subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, env=env)
+
+
+def test_plugin_environment_is_made_by_gymnasium_after_import_arboretum(installed: Path) -> None:
+    code = (
+        "import pickle, sys, gymnasium as gym, arboretum\n"
+        "assert 'my_parts' not in sys.modules\n"
+        "env = gym.make('Countdown-v0', max_steps=7)\n"
+        "first, info = env.reset(seed=1)\n"
+        "assert first.startswith('The number is ') and env.unwrapped.max_steps == 7\n"
+        "assert pickle.loads(pickle.dumps(env)).step('one') == env.step('one')\n"
+        "envs = gym.make_vec('Countdown-v0', num_envs=2, vectorization_mode='async')\n"
+        "assert list(envs.reset(seed=1)[0])[0] == first\n"
+        "envs.close()\n"
+        "from arboretum.envs.registry import all_envs, make_env\n"
+        "assert make_env('Countdown-v0', max_steps=7).reset(seed=1)[0] == first\n"
+        "assert [spec.id for spec in all_envs()].count('Countdown-v0') == 1\n"
+        "assert gym.make('Countdown-v0').reset(seed=1)[0] == first\n"
+        "assert 'stubborn' not in gym.registry\n"
+    )
+    done = run_python(code, installed)
+    assert done.returncode == 0, done.stderr
+
+
+def test_broken_plugins_break_neither_the_import_nor_other_environments(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "raises.py").write_text("raise RuntimeError('imported')\n")
+    info = tmp_path / "broken-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    points = ["Missing-v0 = no_such_module:SPEC", "Raises-v0 = raises:SPEC", "Odd-v0 = json:dumps"]
+    points += ["TextSokoban-v0 = raises:SPEC", "Nothing-v0 = ", "a b/c:d-v0 = raises:SPEC"]
+    (info / "entry_points.txt").write_text("[arboretum.plugins]\n" + "\n".join(points) + "\n")
+    code = (
+        "import gymnasium as gym, arboretum\n"
+        "from arboretum.envs import ConfigurationError\n"
+        "gym.make('TextSokoban-v0').reset(seed=0)\n"
+        "for id, words in {'Missing-v0': 'cannot be imported', 'Odd-v0': 'not an instance of EnvSpec'}.items():\n"
+        "    try:\n"
+        "        gym.make(id)\n"
+        "    except ConfigurationError as error:\n"
+        "        assert words in str(error), error\n"
+        "    else:\n"
+        "        raise AssertionError(id)\n"
+    )
+    done = run_python(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    (info / "entry_points.txt").write_text("[arboretum.plugins]\nno equals sign\n")
+    done = run_python("import arboretum, gymnasium; gymnasium.make('TextSokoban-v0').reset()", tmp_path)
+    assert done.returncode == 0 and "metadata of an installed package" in done.stderr, done.stderr
+
+
 def test_plugin_agent_is_evaluated_by_name_and_by_path(installed: Path, tmp_path: Path) -> None:
     suite = str(installed / "my_suite.yaml")
     table = run_arboretum("eval", suite, "--agent", "stubborn", cwd=tmp_path, site=installed)

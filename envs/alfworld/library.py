@@ -71,6 +71,10 @@ class Library:
             f"contains no playable ALFWorld game{reason}; add {GAME_SUFFIX} files or tar archives of them.",
         )
 
+    def __contains__(self, task: object) -> bool:
+        """Return True if there is a game of this task id."""
+        return task in self._source_of
+
     def game(self, task: str) -> Game:
         """Return the game of a task; environments with the same task share one object.
 

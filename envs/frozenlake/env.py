@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from ..core import Outcome, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
+from ..snapshots import Snapshot
 from ..tasks import GeneratedTasks
 from .lake import ACTIONS, ANYWHERE, CORNERS, Lake, Map, generated_lake, validate_map
 from .values import Policy
@@ -114,6 +115,17 @@ class FrozenLake(TextEnv[int]):
     The dynamics are those of Gymnasium's `FrozenLake-v1` (Towers et al., arXiv:2407.17032); settings and symbols
     are those of RAGEN (Wang et al., 2025, arXiv:2504.20073).
     """
+
+    palette: ClassVar[Mapping[str, str]] = {
+        "P": "bold cyan",
+        "_": "dim",
+        "O": "bold red",
+        "G": "yellow",
+        "X": "bold red",
+        "√": "bold green",
+    }
+
+    _constant_actions = ACTIONS
 
     def __init__(
         self,
@@ -236,6 +248,18 @@ class FrozenLake(TextEnv[int]):
         stay, arrive = (Outcome(text, float(won), ends, won, True, changed) for changed in (False, True))
         self._outcome_table[cell] = stay, arrive
         return stay, arrive
+
+    def _level_content(self) -> object:
+        return self._lake.desc
+
+    def _is_possible(self, snapshot: Snapshot) -> bool:
+        cell, lake = snapshot.state, self._lake
+        return (
+            type(cell) is int
+            and 0 <= cell < len(lake.terminal)
+            and snapshot.terminated == lake.terminal[cell]
+            and snapshot.success == (cell == lake.goal)
+        )
 
     def state_key(self) -> Hashable:
         lake = self._lake

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..checks import check_port
 from ..errors import ConfigurationError
 from ..extras import optional_module
 from .batching import Batcher, QueueFull
@@ -50,7 +51,7 @@ class RetrievalServer:
         port: Bound port.
 
     Raises:
-        ConfigurationError: The address is taken, or Flask or waitress is missing.
+        ConfigurationError: The port is not one, the address is taken, or Flask or waitress is missing.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class RetrievalServer:
         max_waiting: int = 64,
         max_topk: int = 1000,
     ) -> None:
+        check_port("port", port)
         optional_module("waitress", "web", "the retrieval server")
         optional_module("flask", "web", "the retrieval server")
         from ..web_server import WebServer

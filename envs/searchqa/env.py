@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args
 
 from ..core import Outcome, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
 from ..retrieval.interface import Document, Retriever
+from ..snapshots import Snapshot
 from . import react, scoring, tags
 from .datasets import Question
 from .scoring import normalize
@@ -46,6 +48,10 @@ class Inquiry(NamedTuple):
     format: FormatState = FormatState.START
     evidence: bool = False
     answer: str | None = None
+
+
+_FIELD_TYPES = [[str, tuple, tuple, str, int, FormatState, bool, answer] for answer in (NoneType, str)]
+"""Types of an `Inquiry`'s fields, before and after the answer."""
 
 
 class SearchQA(TextEnv[Inquiry]):
@@ -202,19 +208,11 @@ class SearchQA(TextEnv[Inquiry]):
         """Question of the current task."""
         return self._question
 
-    def _named_task(self, options: Mapping[str, Any]) -> str | None:
-        task = options.get("task")
-        if isinstance(task, str) and len(options) == 1:
-            if task in self._questions:
-                return task
-            raise unknown_name("task", task, self.tasks[:1000])
-        return super()._named_task(options)
+    def _has_task(self, task: str) -> bool:
+        return task in self._questions
 
     def _open(self, task: str) -> Inquiry:
-        question = self._questions.get(task)
-        if question is None:
-            raise ConfigurationError(f"the task {task!r} is not in the chosen split and hops; see `tasks`.")
-        self._question = question
+        self._question = self._questions[task]
         self._shown = None
         text = self._question.question
         if not text.endswith("?"):
@@ -228,6 +226,23 @@ class SearchQA(TextEnv[Inquiry]):
         self._shown = None
         last = self.max_steps is not None and self._steps + 1 >= self.max_steps
         return self._apply_tags(action, last) if self.protocol == "tags" else self._apply_react(action, last)
+
+    def _level_content(self) -> object:
+        question = self._question
+        return question.question, question.golden_answers, question.evidence
+
+    def _is_possible(self, snapshot: Snapshot) -> bool:
+        state = snapshot.state
+        if type(state) is not Inquiry or list(map(type, state)) not in _FIELD_TYPES:
+            return False
+        answered = state.answer is not None
+        return (
+            set(map(type, state.page)) <= {str}
+            and all(type(pair) is tuple and list(map(type, pair)) == [str, str] for pair in state.known)
+            and 0 <= state.looked_up <= len(state.page)
+            and snapshot.terminated == answered
+            and snapshot.success == (answered and self._is_right(state.answer))
+        )
 
     def state_key(self) -> Hashable:
         state = self._state
@@ -350,7 +365,9 @@ class SearchQA(TextEnv[Inquiry]):
     # ------------------------------------------------------------------ scores
 
     def _is_correct(self) -> bool:
-        answer = self._state.answer
+        return self._is_right(self._state.answer)
+
+    def _is_right(self, answer: str | None) -> bool:
         return answer is not None and scoring.exact_match(answer, self._question.golden_answers)
 
     def _score(self) -> float:

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple, overload
 
 from ..core import Outcome, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
+from ..snapshots import Snapshot
 from .expert import plan
 from .goals import Goal
 from .original import OBSERVATION_MODES, observe, with_history
 from .session import Session
-from .shop import Shop, open_shop, parse_action
+from .shop import UNUSED_RNG, Shop, open_shop, parse_action
 from .sources import is_builtin
 
 SPLITS = {"test": (0, 500), "dev": (500, 1500), "valid": (500, 1500), "train": (1500, None)}
@@ -21,9 +22,6 @@ SPLITS = {"test": (0, 500), "dev": (500, 1500), "valid": (500, 1500), "train": (
 
 MAX_STEPS = 15
 """Step limit of the WebShop experiments of ReAct and GiGPO, and of RAGEN on the full set."""
-
-_UNUSED_RNG = random.Random(0)
-"""Generator for actions that draw nothing."""
 
 
 class Visit(NamedTuple):
@@ -165,7 +163,7 @@ class WebShop(TextEnv[Visit]):
         page_size = shop.catalog.longest_page + 8192
         super().__init__(
             config={
-                "catalogue": shop.catalog.folder.name,
+                "catalog": shop.catalog.digest,
                 "human_goals": bool(human_goals),
                 "show_attrs": bool(show_attrs),
                 "load_seed": load_seed,
@@ -247,7 +245,27 @@ class WebShop(TextEnv[Visit]):
         words = session.keywords or ("",)
         if words[0] == "<r>" or (argument or "").startswith("<r>"):
             return random.Random(int(self._random() * 2**53))
-        return _UNUSED_RNG
+        return UNUSED_RNG
+
+    def _level_content(self) -> object:
+        return self.goal
+
+    def _is_possible(self, snapshot: Snapshot) -> bool:
+        visit = snapshot.state
+        if type(visit) is not Visit or not self.shop.has(visit.session, self.task):
+            return False
+        session, before, parts = visit
+        bought = session.kind == "done"
+        return (
+            type(before) is tuple
+            and len(before) <= max(self._history)
+            and all(type(pair) is tuple and list(map(type, pair)) == [str, str] for pair in before)
+            and type(parts) is tuple
+            and all(type(part) is tuple and len(part) == 2 and type(part[0]) is str for part in parts)
+            and (bought or not parts)
+            and snapshot.terminated == bought
+            and snapshot.success == (session.reward == 1.0)
+        )
 
     def _details(self) -> Mapping[str, Any]:
         bar = self._state.session.kind == "start"

@@ -12,6 +12,7 @@ import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ class ProductCatalog:
         attribute_ids: Ids of the attributes of all synthetic instructions, concatenated.
         attribute_ends: End of each product of `synthetic` in `attribute_ids`.
         asins: Amazon number of every product.
+        digest: Digest of the products' records, in their order.
         longest_page: Upper bound on the characters of a page of this shop, its instruction excluded.
 
     Raises:
@@ -73,6 +75,7 @@ class ProductCatalog:
         self.human: NDArray[np.int32] = columns["human"]
         self.human_place: NDArray[np.int32] = columns["human_place"]
         self.longest_page: int = meta["longest_page"]
+        self.digest: str = meta["digest"]
         self.attribute_ids: NDArray[np.int32] = columns["attribute_ids"]
         self.attribute_ends: NDArray[np.int64] = columns["attribute_ends"]
         self.asins = PackedStrings(columns["asins"], columns["asin_ends"])
@@ -172,6 +175,7 @@ class _Columns:
         self.attribute_ids, self.attribute_ends = array("i"), array("q")
         self.asins: list[str] = []
         self._longest = self._longest_title = 0
+        self._digest = blake2b(digest_size=12)
         self._categories: dict[str, int] = {}
         self._queries: dict[str, int] = {}
         self._attributes: dict[str, int] = {}
@@ -182,6 +186,7 @@ class _Columns:
             number = len(self.asins)
             record = product.dump()
             write(record)
+            self._digest.update(record)
             self.record_ends.append(len(record) + (self.record_ends[-1] if number else 0))
             self.asins.append(product.asin)
             self.low.append(product.prices[0])
@@ -249,6 +254,7 @@ class _Columns:
             "format": FORMAT,
             "columns": list(columns),
             "categories": list(self._categories),
+            "digest": self._digest.hexdigest(),
             "longest_page": max(self._longest, 10 * (self._longest_title + 120)),
         }
         (folder / CATALOG_FILE).write_text(json.dumps(meta))

@@ -22,7 +22,7 @@ from .product import Product
 from .product_catalog import ProductCatalog
 from .reward import Purchase, score_purchase
 from .search import make_engine
-from .session import Session
+from .session import Session, has_field_types
 from .sources import builtin_catalog, find_sources, open_catalog
 from .tagger import make_tagger
 
@@ -31,6 +31,9 @@ MAX_RESULTS = 50
 
 BAR_DELAY = 2.0
 """Seconds before a progress bar appears; most catalogs open sooner."""
+
+UNUSED_RNG = random.Random(0)
+"""Generator for actions that draw nothing; only searches for `<r>` draw."""
 
 _ACTION = re.compile(r"(.+)\[(.+)\]")
 _SUB_PAGE = {name.lower(): name for name in SUB_PAGES}
@@ -122,6 +125,24 @@ class Shop:
         """Return the product that is open in a session."""
         assert session.product is not None
         return self.catalog.product(session.product)
+
+    def has(self, session: object, task: str) -> bool:
+        """Return True if a value is a session of the goal with index `task` in this shop."""
+        if type(session) is not Session or not has_field_types(session) or session[:2] != (task, int(task)):
+            return False
+        kind, product = session.kind, session.product
+        numbers = (*session.results, *session.visited, *(() if product is None else (product,)))
+        if numbers and (min(numbers) < 0 or max(numbers) >= len(self.catalog)):
+            return False
+        offered = self.product(session).options if session.options and product is not None else {}
+        return (
+            (product is not None) == (kind in ("item", "sub", "done"))
+            and (session.keywords is None) == (session.page is None) == (kind == "start")
+            and (kind == "results" or not session.results)
+            and (session.sub in SUB_PAGES if kind == "sub" else not session.sub)
+            and (0.0 <= session.reward <= 1.0 if kind == "done" else session.reward == 0.0)
+            and all(value in offered.get(name, ()) for name, value in session.options)
+        )
 
     # ------------------------------------------------------------------ actions
 

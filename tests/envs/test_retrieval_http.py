@@ -202,6 +202,12 @@ def test_failed_search_raises_in_its_caller_and_the_worker_continues():
         assert post(server.url, {"queries": ["a"]})[0] == 500
 
 
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_number_that_is_no_port_is_rejected(port):
+    with pytest.raises(ConfigurationError, match="port must be between 0 and 65535"):
+        RetrievalServer(BM25.of(DOCUMENTS), port=port)
+
+
 def test_taken_port_is_rejected(server):
     with pytest.raises(ConfigurationError, match=f"cannot listen on 127.0.0.1:{server.port}"):
         RetrievalServer(BM25.of(DOCUMENTS), port=server.port)
