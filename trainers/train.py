@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 
 from ..envs.errors import ConfigurationError, unknown_name
 from .checkpoints.export import export_checkpoint
+from .checkpoints.interruption import Interruption
 from .checkpoints.run_folder import MODEL_FOLDER, SETTINGS_FILE, claim_run_folder, read_config
 from .checkpoints.store import CheckpointError, Checkpoints
 from .config.cli_options import Options, SFTOptions, TrainOptions
 from .config.run import SFTConfig, TrainingConfig
 from .reporting.progress import SFT_VIEW, Progress
+from .state import Activity
+
+if TYPE_CHECKING:
+    from .sft import SFTTrainer
+    from .trainer import Trainer
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 
@@ -73,29 +81,30 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
     Raises:
         ConfigurationError: Settings that cannot work; raised before anything is loaded where possible.
     """
-    config.check()
-    require_torch()
-    _check_trackers(config.trackers)
-    claim_run_folder(config, resume=resume)
-    from .algorithms.selectors import NotEnoughGroups
-    from .learning.optimizer import Diverged
-    from .sampling.sampler import AllEpisodesFailed
-    from .trainer import Trainer
-
-    trainer = Trainer(config, resume=resume)
-    again = f"arboretum train --resume {config.out}"
+    activity = Activity()
+    interruption = Interruption(activity)
     title, total = f"{config.recipe.name} on {config.env.id}", config.recipe.optimization.updates
+    again = f"arboretum train --resume {config.out}"
+    trainer: Trainer | None = None
     try:
-        with Progress(console, title, total, quiet=not trainer.is_main) as progress:
+        with (
+            interruption.handle_signals(),
+            Progress(console, title, total, activity=activity, quiet=not _is_main()) as progress,
+        ):
+            trainer = make_trainer(config, resume=resume, activity=activity, interruption=interruption)
             for metrics in trainer.history:
                 progress.show(metrics)
-            for record in trainer.run():
-                progress.add(record)
+            failure = _follow(trainer, progress)
     except KeyboardInterrupt:
-        return _report_interrupt(trainer.checkpoints, again, console)
-    except (Diverged, NotEnoughGroups, AllEpisodesFailed, CheckpointError) as error:
+        return _report_interrupt(Checkpoints(config.out / "checkpoints"), again, console)
+    finally:
+        if trainer is not None:
+            trainer.close()
+            if trainer.is_main and trainer.history:
+                _write_report(config.out, console)
+    if failure is not None:
         console.print("[red]Stopped:[/] ", end="")
-        console.print(str(error), markup=False)
+        console.print(failure, markup=False)
         if trainer.checkpoints.last is not None:
             console.print(
                 f"{trainer.checkpoints.last.name} is kept; continue from it with: {again}",
@@ -103,10 +112,8 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
                 soft_wrap=True,
             )
         return FAILED
-    finally:
-        trainer.close()
-        if trainer.is_main and trainer.history:
-            _write_report(config.out, console)
+    if trainer.interrupted:
+        return _report_interrupt(trainer.checkpoints, again, console)
     if trainer.is_main:
         _warn_if_not_better(trainer.history, trainer.checkpoints.index.score, console)
         folder = export_checkpoint(config.out)
@@ -117,10 +124,54 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
     return OK
 
 
+def make_trainer(
+    config: TrainingConfig, *, resume: bool, activity: Activity, interruption: Interruption
+) -> Trainer:
+    """Check a configuration, claim its folder, and load the models.
+
+    Args:
+        config: Configuration of the run.
+        resume: Continue the run in its folder from its last checkpoint.
+        activity, interruption: See `Trainer`.
+
+    Raises:
+        ConfigurationError: Settings that cannot work; raised before anything is loaded where possible.
+    """
+    activity.begin("checking the settings")
+    config.check()
+    activity.begin("importing PyTorch")
+    require_torch()
+    _check_trackers(config.trackers)
+    claim_run_folder(config, resume=resume)
+    from .trainer import Trainer
+
+    return Trainer(config, resume=resume, activity=activity, interruption=interruption)
+
+
+def _follow(trainer: Trainer, progress: Progress) -> str | None:
+    """Run the updates and show them; return the reason if the run failed."""
+    from .algorithms.selectors import NotEnoughGroups
+    from .learning.optimizer import Diverged
+    from .sampling.sampler import AllEpisodesFailed
+
+    try:
+        for record in trainer.run():
+            progress.add(record)
+    except (Diverged, NotEnoughGroups, AllEpisodesFailed, CheckpointError) as error:
+        return str(error)
+    return None
+
+
+def _is_main() -> bool:
+    """Return True in the process that prints; known before Accelerate is loaded, from its launcher's variable."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def _report_interrupt(checkpoints: Checkpoints, again: str, console: Console) -> int:
     last = checkpoints.last
     where = f"the last checkpoint is {last.name}" if last else "there is no checkpoint yet"
-    console.print(f"[yellow]Interrupted:[/] {where}; continue with: {escape(again)}", soft_wrap=True)
+    if _is_main():
+        console.print(f"[yellow]Interrupted:[/] {where}; continue with: {escape(again)}", soft_wrap=True)
     return INTERRUPTED
 
 
@@ -159,39 +210,63 @@ def sft(config: SFTConfig, *, resume: bool = False, console: Console) -> int:
     Raises:
         ConfigurationError: Settings that cannot work; raised before anything is loaded where possible.
     """
-    config.check()
-    require_torch()
-    claim_run_folder(config, resume=resume)
-    finished = config.out / MODEL_FOLDER
-    if resume and finished.exists():
-        console.print(f"Model: {finished} (finished before)", soft_wrap=True, highlight=False, markup=False)
-        return OK
+    activity = Activity()
+    interruption = Interruption(activity)
+    title, again = f"fine-tuning on {config.env.id}", f"arboretum sft --resume {config.out}"
+    try:
+        with (
+            interruption.handle_signals(),
+            Progress(console, title, 0, view=SFT_VIEW, activity=activity, quiet=not _is_main()) as progress,
+        ):
+            activity.begin("checking the settings")
+            config.check()
+            activity.begin("importing PyTorch")
+            require_torch()
+            claim_run_folder(config, resume=resume)
+            finished = config.out / MODEL_FOLDER
+            if resume and finished.exists():
+                console.print(
+                    f"Model: {finished} (finished before)", soft_wrap=True, highlight=False, markup=False
+                )
+                return OK
+            from .sft import SFTTrainer
+
+            trainer = SFTTrainer(config, resume, activity=activity, interruption=interruption)
+            progress.total = trainer.steps
+            failure = _follow_sft(trainer, progress, console)
+    except KeyboardInterrupt:
+        return _report_interrupt(Checkpoints(config.out / "checkpoints"), again, console)
+    if failure is not None:
+        console.print("[red]Stopped:[/] ", end="")
+        console.print(failure, markup=False)
+        return FAILED
+    if trainer.interrupted:
+        return _report_interrupt(trainer.checkpoints, again, console)
+    folder = config.out / MODEL_FOLDER
+    console.print(f"Model: {folder}", soft_wrap=True, highlight=False, markup=False)
+    return OK
+
+
+def _follow_sft(trainer: SFTTrainer, progress: Progress, console: Console) -> str | None:
+    """Run the steps, show them, and export the model; return the reason if the run failed."""
     from .learning.optimizer import Diverged
     from .sampling.demonstrations import demonstration_quality
-    from .sft import SFTTrainer
 
-    trainer = SFTTrainer(config, resume)
     quality = demonstration_quality(trainer.demonstrations)
     shown = ", ".join(f"{name} {value:.3g}" for name, value in quality.items())
     console.print(f"{len(trainer.demonstrations)} demonstrations: {shown}", highlight=False)
     try:
-        title = f"fine-tuning on {config.env.id}"
-        with Progress(console, title, trainer.steps, view=SFT_VIEW) as progress:
-            for record in trainer.history:
-                progress.show({"update": record["step"], **record})
-            for record in trainer.run():
-                progress.show({"update": record["step"], **record})
-        folder = trainer.export()
-    except KeyboardInterrupt:
-        return _report_interrupt(trainer.checkpoints, f"arboretum sft --resume {config.out}", console)
+        for record in trainer.history:
+            progress.show({"update": record["step"], **record})
+        for record in trainer.run():
+            progress.show({"update": record["step"], **record})
+        if not trainer.interrupted:
+            trainer.export()
     except (Diverged, CheckpointError) as error:
-        console.print("[red]Stopped:[/] ", end="")
-        console.print(str(error), markup=False)
-        return FAILED
+        return str(error)
     finally:
         trainer.close()
-    console.print(f"Model: {folder}", soft_wrap=True, highlight=False, markup=False)
-    return OK
+    return None
 
 
 def require_torch() -> None:
