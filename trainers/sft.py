@@ -27,6 +27,7 @@ from .checkpoints.export import export_model
 from .checkpoints.interruption import Interruption
 from .checkpoints.run_folder import MODEL_FOLDER
 from .checkpoints.store import Checkpoints
+from .checkpoints.taught_dialogue import record_dialogue
 from .config.resolve import make_entry
 from .config.run import SFTConfig
 from .data.microbatches import MicroBatch, optimizer_batches
@@ -89,6 +90,7 @@ class SFTTrainer:
         self.sampler = RolloutSampler(
             engine, config.dialogue, config.sampler, in_flight=hardware.in_flight, accelerator=self.accelerator
         )
+        record_dialogue(model, self.sampler.dialogue.name)
         held_out = max(1, sft.episodes // 16)
         self.activity.begin("demonstrating", sft.episodes + held_out, "episodes")
         episodes = collect_demonstrations(

@@ -193,10 +193,11 @@ class Progress:
         """Show an update with its alarms and notes."""
         if self._quiet:
             return
+        in_log = not self._console.is_terminal
         for alarm in record.alarms:
-            self._console.print(f"[yellow]Warning:[/] {escape(str(alarm))}")
+            self._console.print(f"[yellow]Warning:[/] {escape(str(alarm))}", soft_wrap=in_log)
         for note in record.notes:
-            self._console.print(f"[red]{escape(note)}[/]")
+            self._console.print(f"[red]{escape(note)}[/]", soft_wrap=in_log)
         self.show(record.metrics)
 
     def show(self, metrics: Mapping[str, float]) -> None:
