@@ -89,8 +89,20 @@ CHARTS = (
         {"grad_norm": "mean", "grad_norm_max": "maximum", "critic_grad_norm": "critic"},
     ),
     Chart("Learning rate", "Learning rate of the policy.", {"lr": "learning rate"}),
+    Chart("Policy loss", "Surrogate's part of the loss, mean over the optimizer steps.", {"policy_loss": "loss"}),
     Chart("Value loss", "Loss of the critic.", {"value_loss": "loss"}),
+    Chart(
+        "Explained variance",
+        "Fraction of the variance of the critic's targets that its values explain; 1 is a perfect critic.",
+        {"explained_variance": "critic"},
+        y_max=1.0,
+    ),
     Chart("Reply length", "Sampled tokens per turn.", {"reply_tokens": "tokens"}),
+    Chart(
+        "Failed replies",
+        "Replies that are not in the form of the dialogue, and replies that the limit of their length ended.",
+        {"invalid_replies": "invalid", "truncated_replies": "truncated"},
+    ),
     Chart("Turns", "Turns per episode.", {"turns": "turns"}),
     Chart(
         "Valid turns",
