@@ -164,7 +164,7 @@ class Trainer:
         self.state = TrainerState()
         self.history: list[dict[str, float]] = []
         self.stopped: str | None = None
-        self.checkpoints = Checkpoints(config.out / "checkpoints")
+        self.checkpoints = Checkpoints(config.out / "checkpoints", config.checkpoint_keep)
         checkpoint = self.checkpoints.last if resume else None
         components = build_components(config, self.state, checkpoint)
         self.accelerator = components.accelerator

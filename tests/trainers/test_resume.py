@@ -41,7 +41,7 @@ def training(out: Path) -> TrainingConfig:
     recipe = RECIPES["grpo"].with_settings({"sampler.rollouts": 4, "optimization.updates": 6})
     validation = ValidationConfig(3, 8, temperature=0.0)
     return TrainingConfig(
-        recipe, ENV, MODEL, out, 7, DIALOGUE, HARDWARE, validation, Monitor(4), 2, ("tensorboard",)
+        recipe, ENV, MODEL, out, 7, DIALOGUE, HARDWARE, validation, Monitor(4), 2, ("tensorboard",), 3
     )
 
 

@@ -139,6 +139,7 @@ class TrainOptions(Options):
     Attributes:
         set: Setting of the recipe, as path=value, such as objective.clip_high=0.28, sampler.rollouts=8 or
             selector.name=uncertainty. Repeat the option for more.
+        checkpoint_keep: Number of the last checkpoints to keep; the best one is always kept beside them.
         tracker: Tracker of Accelerate that receives the metrics as well, such as tensorboard or wandb. Repeat the
             option for more.
         validation: Validation on held-out tasks during training.
@@ -146,6 +147,7 @@ class TrainOptions(Options):
     """
 
     set: UseAppendAction[tuple[str, ...]] = ()
+    checkpoint_keep: int = 1
     tracker: UseAppendAction[tuple[str, ...]] = ()
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     monitor: Monitor = field(default_factory=Monitor)
@@ -173,15 +175,18 @@ class TrainOptions(Options):
             named = stored.recipe
         assert named is not None
         validation, monitor, trackers = self.validation, self.monitor, self.tracker
+        keep = self.checkpoint_keep
         if stored is not None:
             validation = merge(stored.validation, validation, ValidationConfig())
             monitor = merge(stored.monitor, monitor, Monitor())
             trackers = trackers or stored.trackers
+            keep = merge(stored.checkpoint_keep, keep, type(self)().checkpoint_keep)
         return TrainingConfig(
             named.with_settings(parse_options(self.set, "--set")),
             **self._shared_settings(named.name, stored),
             validation=validation,
             monitor=monitor,
+            checkpoint_keep=keep,
             trackers=trackers,
         )
 

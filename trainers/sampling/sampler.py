@@ -15,7 +15,7 @@ from ...envs.core import TextEnv
 from ...eval.statistics import Interval, rate
 from ...eval.suite import Entry, Suite
 from ..algorithms.samplers import Sampler
-from ..config.resolve import make_entry, resolve_dialogue
+from ..config.resolve import held_out_tasks, make_entry, resolve_dialogue
 from ..config.settings import DialogueConfig, EnvConfig, ValidationConfig
 from ..state import Activity
 from .policy_agent import PolicyAgent, ReplyCounts
@@ -166,7 +166,7 @@ class RolloutSampler:
             ConfigurationError: The split has too few tasks.
         """
         entry = make_entry(env, validation.split, validation.tasks, validation.repeats)
-        names = entry.task_names(self._first_env(entry))
+        names = held_out_tasks(entry, self._first_env(entry))
         suite = Suite("validation", "", (entry,), seed)
         jobs = [
             Job(name, suite.episode_seed(entry, name, repeat))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
 from arboretum.trainers.algorithms.recipes import RECIPES
-from arboretum.trainers.config.resolve import resolve_dialogue
-from arboretum.trainers.config.settings import DialogueConfig
+from arboretum.trainers.config.resolve import held_out_tasks, make_entry, resolve_dialogue
+from arboretum.trainers.config.settings import DialogueConfig, EnvConfig
 
 
 def test_dialogue_follows_the_sampler_of_the_recipe() -> None:
@@ -32,3 +34,19 @@ def test_ragens_dialogues_have_ragens_budgets_in_training() -> None:
     without = resolve_dialogue(DialogueConfig("think", {"max_turns": None, "max_actions": None}), sampler)
     assert without.max_turns is None and without.max_actions is None
     assert resolve_dialogue(DialogueConfig("react"), sampler).max_turns is None
+
+
+@pytest.mark.parametrize(
+    ("env", "split", "tasks", "count"),
+    [
+        ("TextFrozenLake-v0", "valid", None, 256),
+        ("TextFrozenLake-v0", "valid", 300, 300),
+        ("TextBandit-v0", "test", None, 16),
+    ],
+)
+def test_validation_has_256_tasks_or_all_of_a_smaller_split(
+    env: str, split: str, tasks: int | None, count: int
+) -> None:
+    entry = make_entry(EnvConfig(env), split, tasks)
+    names = held_out_tasks(entry, entry.make())
+    assert len(set(names)) == count
