@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,13 +24,15 @@ from .eval.bench import BENCHES
 from .eval.suite import suite_names
 from .trainers.algorithms.recipes import RECIPES
 from .trainers.bench import TRAINING
-from .trainers.config.cli_options import SFTOptions, TrainOptions
+from .trainers.config.cli_options import SFTOptions, TrainOptions, given_options
 from .trainers.study.definition import study_names
 
 DESCRIPTION = "Text environments, agents, trainers and evaluation for language models."
 
 app = SubcommandApp()
 console = Console(highlight=False)
+_arguments: ContextVar[tuple[str, ...]] = ContextVar("arguments", default=())
+"""Arguments of the command, from which a verb tells an option that was given from its default."""
 
 
 def _verb(name: str) -> Any:
@@ -309,7 +312,7 @@ def train(
     """
     from .trainers import train as training
 
-    config = training.resolve_training_config(recipe, options)
+    config = training.resolve_training_config(recipe, options, given_options(_arguments.get()))
     return training.train(config, resume=options.resume is not None, console=console)
 
 
@@ -322,7 +325,7 @@ def sft(*, options: Annotated[SFTOptions, arg(name="")]) -> int:
     """
     from .trainers import train as training
 
-    config = training.resolve_sft_config(options)
+    config = training.resolve_sft_config(options, given_options(_arguments.get()))
     return training.sft(config, resume=options.resume is not None, console=console)
 
 
@@ -387,6 +390,7 @@ def main(arguments: list[str] | None = None) -> None:
             console.print(f"arboretum {__version__}", markup=False)
             sys.exit(0)
         _check_verb(arguments)
+        _arguments.set(tuple(arguments))
         status: Any = app.cli(args=arguments or ["--help"], prog="arboretum", description=DESCRIPTION)
         sys.stdout.flush()
     except ConfigurationError as error:

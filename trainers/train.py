@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -18,7 +20,13 @@ from .checkpoints.run_folder import MODEL_FOLDER, SETTINGS_FILE, claim_run_folde
 from .checkpoints.store import CheckpointError, Checkpoints
 from .config.cli_options import Options, SFTOptions, TrainOptions
 from .config.run import SFTConfig, TrainingConfig
+from .config.serialize import from_plain
+from .config.settings import HardwareConfig, LoraConfig, ValidationConfig
+from .monitor import Monitor
+from .reporting.metrics import UpdateRecord
 from .reporting.progress import SFT_VIEW, Progress
+from .reporting.report import write_report
+from .reporting.result import TrainingResult
 from .state import Activity
 
 if TYPE_CHECKING:
@@ -28,25 +36,36 @@ if TYPE_CHECKING:
 OK, FAILED, INTERRUPTED = 0, 1, 130
 
 
-def resolve_training_config(recipe: str | None, options: TrainOptions) -> TrainingConfig:
+def resolve_training_config(
+    recipe: str | None, options: TrainOptions, given: AbstractSet[str] = frozenset()
+) -> TrainingConfig:
     """Return the configuration that options describe, with the stored settings of a run to resume.
+
+    Args:
+        recipe: Name of the recipe; None with `resume`.
+        options: Options.
+        given: See `merge`.
 
     Raises:
         ConfigurationError: See `TrainOptions.config` and `read_config`.
     """
     if _has_stored_settings(options, complete=recipe is not None):
-        return options.config(recipe, read_config(_resumed(options), TrainingConfig))
+        return options.config(recipe, read_config(_resumed(options), TrainingConfig), given)
     return options.config(recipe)
 
 
-def resolve_sft_config(options: SFTOptions) -> SFTConfig:
+def resolve_sft_config(options: SFTOptions, given: AbstractSet[str] = frozenset()) -> SFTConfig:
     """Return the configuration that options describe, with the stored settings of a run to resume.
+
+    Args:
+        options: Options.
+        given: See `merge`.
 
     Raises:
         ConfigurationError: See `SFTOptions.config` and `read_config`.
     """
     if _has_stored_settings(options, complete=True):
-        return options.config(read_config(_resumed(options), SFTConfig))
+        return options.config(read_config(_resumed(options), SFTConfig), given)
     return options.config()
 
 
@@ -124,6 +143,109 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
     return OK
 
 
+def train_policy(
+    recipe: str | None = None,
+    env: str | None = None,
+    model: str | Path | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    split: str | None = "train",
+    tasks: int | None = None,
+    seed: int | None = None,
+    env_args: Mapping[str, Any] | None = None,
+    dialogue: str | None = None,
+    dialogue_args: Mapping[str, Any] | None = None,
+    template: str | None = None,
+    hardware: Mapping[str, Any] | None = None,
+    lora: Mapping[str, Any] | None = None,
+    validation: Mapping[str, Any] | None = None,
+    monitor: Mapping[str, Any] | None = None,
+    checkpoint_every: int | None = None,
+    checkpoint_keep: int | None = None,
+    trackers: Sequence[str] = (),
+    on_record: Callable[[UpdateRecord], None] | None = None,
+) -> TrainingResult:
+    """Train a language model by reinforcement learning, as `arboretum train` does; available as `arboretum.train`.
+
+    Prints nothing and handles no signals. Arguments are the options of the command line; those that are None have
+    its defaults, or with `resume` the settings of the run.
+
+    Args:
+        recipe: Name of the algorithm, such as "grpo". Required for a new run.
+        env: Id of the environment, such as "TextSokoban-v0". Required for a new run.
+        model: Initial model: a folder, a name on the Hugging Face hub, or "sapling". Required for a new run.
+        out: Folder of the run. None makes a name of algorithm, environment and seed below runs/.
+        resume: Folder of a run to continue from its last checkpoint, with the settings stored there.
+        settings: Settings of the recipe by path, such as {"optimization.updates": 20}.
+        split, tasks, seed, dialogue, template, checkpoint_every, checkpoint_keep: See `TrainOptions`.
+        env_args: Make-time options of the environment.
+        dialogue_args: Settings of the dialogue.
+        hardware: Fields of `HardwareConfig`, such as {"device": "cpu"}.
+        lora: Fields of `LoraConfig`; an empty mapping trains adapters with its defaults, None all weights.
+        validation: Fields of `ValidationConfig`, such as {"every": 5}.
+        monitor: Fields of `Monitor`.
+        trackers: Trackers of Accelerate that receive the metrics as well.
+        on_record: Called with the record of the validation before training and of every update.
+
+    Returns:
+        Folder, best model and metrics of the run.
+
+    Raises:
+        ConfigurationError: Settings that cannot work; raised before anything is loaded where possible.
+        DataError: A stored run is damaged.
+        RuntimeError: The run failed: its gradients diverged, every episode ended with an error, or a checkpoint
+            could not be written. The last checkpoint is kept.
+    """
+    nested = {"validation": validation or {}, "monitor": monitor or {}, "lora": lora or {}}
+    plain = {"seed": seed, "checkpoint_every": checkpoint_every, "checkpoint_keep": checkpoint_keep}
+    given = {name: value for name, value in plain.items() if value is not None}
+    options = TrainOptions(
+        env=env,
+        model=None if model is None else str(model),
+        out=None if out is None else Path(out),
+        resume=None if resume is None else Path(resume),
+        split=split,
+        tasks=tasks,
+        env_arg=_as_pairs(env_args),
+        dialogue=dialogue,
+        dialogue_arg=_as_pairs(dialogue_args),
+        template=template,
+        hardware=from_plain(HardwareConfig, hardware or {}, "hardware"),
+        use_lora=lora is not None,
+        lora=from_plain(LoraConfig, nested["lora"], "lora"),
+        set=_as_pairs(settings),
+        tracker=tuple(trackers),
+        validation=from_plain(ValidationConfig, nested["validation"], "validation"),
+        monitor=from_plain(Monitor, nested["monitor"], "monitor"),
+        **given,
+    )
+    names = {*given, *(hardware or {}), *(f"{kind}.{name}" for kind, fields in nested.items() for name in fields)}
+    config = resolve_training_config(recipe, options, names)
+    activity = Activity()
+    trainer = make_trainer(
+        config, resume=resume is not None, activity=activity, interruption=Interruption(activity)
+    )
+    try:
+        for record in trainer.run():
+            if on_record is not None:
+                on_record(record)
+    finally:
+        trainer.close()
+        if trainer.is_main and trainer.history:
+            write_report(config.out)
+    if trainer.is_main:
+        export_checkpoint(config.out)
+    trainer.accelerator.wait_for_everyone()
+    return TrainingResult(config.out, config.out / MODEL_FOLDER, tuple(trainer.history), trainer.stopped)
+
+
+def _as_pairs(options: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return options in the form key=value, as the command line has them."""
+    return tuple(f"{name}={json.dumps(value)}" for name, value in (options or {}).items())
+
+
 def make_trainer(
     config: TrainingConfig, *, resume: bool, activity: Activity, interruption: Interruption
 ) -> Trainer:
@@ -186,8 +308,6 @@ def _warn_if_not_better(history: Sequence[dict[str, float]], best: float | None,
 
 def _write_report(folder: Path, console: Console) -> None:
     """Write the report; an error such as a full disk must not hide how the run ended."""
-    from .reporting.report import write_report
-
     try:
         console.print(f"Report: {write_report(folder)}", soft_wrap=True, highlight=False, markup=False)
     except OSError as error:
