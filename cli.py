@@ -206,6 +206,24 @@ def report(
 
 
 @app.command
+def compare(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> int:
+    """Compare training runs: differing settings, curves, and validations.
+
+    Args:
+        runs: Folders of at least two training runs, finished or not.
+        out: HTML file to write as well. None prints the comparison only.
+    """
+    from .trainers.reporting.comparison import compare_runs, print_comparison, write_comparison
+
+    comparison = compare_runs(runs)
+    print_comparison(comparison, console)
+    if out is not None:
+        write_comparison(comparison, out)
+        console.print(f"Comparison: {out}", soft_wrap=True, highlight=False, markup=False)
+    return 0
+
+
+@app.command
 def bench(
     benchmark: Annotated[
         Positional[str], _help("Benchmark: {}; or one of their parts, such as sokoban.", [*BENCHES, *TRAINING])
@@ -366,7 +384,7 @@ def sapling(out: Path = Path("runs/sapling"), seed: int = 0) -> int:
     return make_sapling(out, seed, console=console)
 
 
-COMMANDS = (envs, play, eval, report, bench, serve, index, data, train, sft, study, sapling)
+COMMANDS = (envs, play, eval, report, compare, bench, serve, index, data, train, sft, study, sapling)
 
 
 def _check_verb(arguments: list[str]) -> None:

@@ -21,6 +21,7 @@ COMMANDS = [
     "play",
     "eval",
     "report",
+    "compare",
     "bench",
     "serve",
     "serve webshop",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,7 +55,7 @@ class TrainingResult:
             ConfigurationError: pandas is not installed.
         """
         try:
-            import pandas
+            pandas = import_module("pandas")
         except ImportError:
             raise ConfigurationError("a DataFrame needs pandas: pip install pandas") from None
         return pandas.DataFrame(list(self.metrics)).astype({"update": int}).set_index("update")
