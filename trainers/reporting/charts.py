@@ -163,6 +163,8 @@ def draw_overlays(
                 chart,
                 title=chart.title if len(chart.metrics) == 1 else f"{chart.title}: {label}",
                 metrics={f"{metric} {place}": name for place, name in enumerate(names)},
+                # Bands over each other could not be told apart; their description follows a semicolon.
+                about=chart.about if chart.band is None else f"{chart.about.partition(';')[0]}.",
                 band=None,
             )
             records = [
