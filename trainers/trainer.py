@@ -25,7 +25,7 @@ from .algorithms.selectors import select_groups
 from .checkpoints.contents import CheckpointContents
 from .checkpoints.interruption import Interruption
 from .checkpoints.store import CheckpointError, Checkpoints
-from .checkpoints.taught_dialogue import advise_on_dialogue, record_dialogue, taught_dialogue
+from .checkpoints.taught_dialogue import DialogueCheck
 from .config.resolve import max_episode_tokens
 from .config.run import TrainingConfig
 from .config.serialize import flatten, to_plain
@@ -174,8 +174,9 @@ class Trainer:
         self.collector = components.collector
         self.learner.activity = self.sampler.activity = self.activity
         self._overlong = components.overlong
-        self._taught = taught_dialogue(self.optimizer.policy.model)
-        record_dialogue(self.optimizer.policy.model, self.sampler.dialogue.name)
+        self._dialogue_check = DialogueCheck(
+            self.optimizer.policy.model, self.sampler.dialogue.name, config.recipe.sampler.reply_tokens
+        )
         self._contents = CheckpointContents(
             components.optimizer, components.learner, components.tokenizer, self.state
         )
@@ -183,7 +184,6 @@ class Trainer:
         self._samples = SampleEpisodes(config.out, components.tokenizer)
         self.checkpoint_seconds = self._validation_seconds = 0.0
         self._update_ended = time.perf_counter()
-        self._advised = False
         if checkpoint is not None:
             self.history = self._contents.load(checkpoint)
             self._apply_lr_scale()
@@ -273,7 +273,7 @@ class Trainer:
         )
         score = self._validate(record) if validate else None
         self.history.append(record.metrics)
-        self._check_dialogue(record)
+        record.notes += self._dialogue_check.notes(record.metrics)
         rolled_back = self._watch(record)
         if rolled_back:
             score = None  # It belongs to the collapsed policy.
@@ -281,18 +281,6 @@ class Trainer:
         # Compared with the history, which every process has; only the main process has the index.
         self._save_if_due(record, score, is_best=score is not None and score > best, rolled_back=rolled_back)
         return record
-
-    def _check_dialogue(self, record: UpdateRecord) -> None:
-        """Say once, at the beginning of a run, if the model does not master the dialogue."""
-        if len(self.history) > 2 or self._advised:
-            return
-        recipe, dialogue = self.config.recipe, self.sampler.dialogue.name
-        note = advise_on_dialogue(record.metrics, dialogue, self._taught, recipe.sampler.reply_tokens)
-        if note is not None:
-            record.notes.append(note)
-            self._advised = True
-            if self._taught is not None:
-                record_dialogue(self.optimizer.policy.model, self._taught)
 
     def _validate(self, record: UpdateRecord) -> float | None:
         """Validate the policy, and return its success rate; None if every episode failed."""

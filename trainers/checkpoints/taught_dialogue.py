@@ -24,6 +24,36 @@ def record_dialogue(model: PreTrainedModel, name: str) -> None:
     setattr(model.config, KEY, name)
 
 
+class DialogueCheck:
+    """Check at the beginning of a run that its model masters the dialogue; records the dialogue in the model.
+
+    Args:
+        model: Initial policy.
+        dialogue: Name of the run's dialogue.
+        reply_tokens: Maximum length of a reply in tokens.
+    """
+
+    def __init__(self, model: PreTrainedModel, dialogue: str, reply_tokens: int) -> None:
+        self._model, self._dialogue, self._reply_tokens = model, dialogue, reply_tokens
+        self._taught = taught_dialogue(model)
+        self._advised = False
+        record_dialogue(model, dialogue)
+
+    def notes(self, metrics: Mapping[str, float]) -> list[str]:
+        """Return advice at the first validation or update with hardly a valid reply; otherwise nothing."""
+        if self._advised or metrics["update"] > 1:
+            return []
+        advice = advise_on_dialogue(metrics, self._dialogue, self._taught, self._reply_tokens)
+        if advice is None:
+            return []
+        self._advised = True
+        if self._taught is not None:
+            record_dialogue(
+                self._model, self._taught
+            )  # A model that does not master a dialogue was not taught it.
+        return [advice]
+
+
 def advise_on_dialogue(
     metrics: Mapping[str, float], dialogue: str, taught: str | None, reply_tokens: int
 ) -> str | None:
