@@ -14,12 +14,13 @@ from .envs.registry import register_envs
 
 if TYPE_CHECKING:
     from .eval.api import evaluate  # noqa: F401
+    from .trainers.train import train_policy as train  # noqa: F401
 
 __version__ = "0.1.0"
 
 register_envs()
 
-_LAZY = {"evaluate": (".eval.api", "evaluate")}
+_LAZY = {"evaluate": (".eval.api", "evaluate"), "train": (".trainers.train", "train_policy")}
 """Functions that are imported when they are first used: module and name, by attribute of the package."""
 
 

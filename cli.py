@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
@@ -27,13 +28,15 @@ from .eval.planning import FULL_SCOPE, Scope
 from .eval.suite import suite_names
 from .trainers.algorithms.recipes import RECIPES
 from .trainers.bench import TRAINING
-from .trainers.config.cli_options import SFTOptions, TrainOptions
+from .trainers.config.cli_options import SFTOptions, TrainOptions, given_options
 from .trainers.study.definition import study_names
 
 DESCRIPTION = "Text environments, agents, trainers and evaluation for language models."
 
 app = SubcommandApp()
 console = Console(highlight=False)
+_arguments: ContextVar[tuple[str, ...]] = ContextVar("arguments", default=())
+"""Arguments of the command, from which a verb tells an option that was given from its default."""
 
 
 def _verb(name: str) -> Any:
@@ -237,6 +240,24 @@ def report(
 
 
 @app.command
+def compare(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> int:
+    """Compare training runs: differing settings, curves, and validations.
+
+    Args:
+        runs: Folders of at least two training runs, finished or not.
+        out: HTML file to write as well. None prints the comparison only.
+    """
+    from .trainers.reporting.comparison import compare_runs, print_comparison, write_comparison
+
+    comparison = compare_runs(runs)
+    print_comparison(comparison, console)
+    if out is not None:
+        write_comparison(comparison, out)
+        console.print(f"Comparison: {out}", soft_wrap=True, highlight=False, markup=False)
+    return 0
+
+
+@app.command
 def bench(
     benchmark: Annotated[
         Positional[str], _help("Benchmark: {}; or one of their parts, such as sokoban.", [*BENCHES, *TRAINING])
@@ -360,7 +381,7 @@ def train(
     """
     from .trainers import train as training
 
-    config = training.resolve_training_config(recipe, options)
+    config = training.resolve_training_config(recipe, options, given_options(_arguments.get()))
     return training.train(config, resume=options.resume is not None, console=console)
 
 
@@ -373,7 +394,7 @@ def sft(*, options: Annotated[SFTOptions, arg(name="")]) -> int:
     """
     from .trainers import train as training
 
-    config = training.resolve_sft_config(options)
+    config = training.resolve_sft_config(options, given_options(_arguments.get()))
     return training.sft(config, resume=options.resume is not None, console=console)
 
 
@@ -414,7 +435,7 @@ def sapling(out: Path = Path("runs/sapling"), seed: int = 0) -> int:
     return make_sapling(out, seed, console=console)
 
 
-COMMANDS = (envs, docs, play, eval, report, bench, serve, index, data, train, sft, study, sapling)
+COMMANDS = (envs, docs, play, eval, report, compare, bench, serve, index, data, train, sft, study, sapling)
 
 
 def _check_verb(arguments: list[str]) -> None:
@@ -454,6 +475,7 @@ def main(arguments: list[str] | None = None) -> None:
         _check_verb(arguments)
         if not arguments or {"-h", "--help"} & set(arguments):
             _print_help(arguments)
+        _arguments.set(tuple(arguments))
         status: Any = app.cli(args=arguments, prog="arboretum", description=DESCRIPTION)
         sys.stdout.flush()
     except ConfigurationError as error:

@@ -103,23 +103,34 @@ class Entry:
                 " with `tasks` in the suite's file."
             )
         count = min(counts)
-        names: list[str] = []
-        seen = set()
-        max_candidates = 50 * count + 1000  # Generated tasks are endless and may repeat a few states forever.
-        for index, task in enumerate(env.tasks):
-            if len(names) == count or index > max_candidates:
-                break
-            env.reset(seed=0, options={"task": task})
-            key = env.state_key()
-            if key not in seen:
-                seen.add(key)
-                names.append(task)
+        names = distinct_tasks(env, count)
         if self.tasks is not None and len(names) < count:
             raise ConfigurationError(
                 f"suite entry {self.name!r} asks for {count} tasks, but {self.env} has only {len(names)}"
                 f" distinct ones in split {self.split!r}; lower `tasks`, or omit it to use all."
             )
         return names
+
+
+def distinct_tasks(env: TextEnv[Any], count: int) -> list[str]:
+    """Return the first tasks of an environment whose initial states are distinct.
+
+    Args:
+        env: Environment.
+        count: Number of tasks; fewer are returned if there are not so many.
+    """
+    names: list[str] = []
+    seen = set()
+    max_candidates = 50 * count + 1000  # Generated tasks are endless and may repeat a few states forever.
+    for index, task in enumerate(env.tasks):
+        if len(names) == count or index > max_candidates:
+            break
+        env.reset(seed=0, options={"task": task})
+        key = env.state_key()
+        if key not in seen:
+            seen.add(key)
+            names.append(task)
+    return names
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ COMMANDS = [
     "play",
     "eval",
     "report",
+    "compare",
     "bench",
     "serve",
     "serve webshop",

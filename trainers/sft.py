@@ -24,14 +24,16 @@ from .algorithms.objectives.loss import Sums
 from .algorithms.recipe import Optimization
 from .checkpoints.contents import trained_weights
 from .checkpoints.export import export_model
+from .checkpoints.interruption import Interruption
 from .checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE, MODEL_FOLDER
 from .checkpoints.store import Checkpoints, verify_checkpoint
+from .checkpoints.taught_dialogue import record_dialogue
 from .config.resolve import make_entry
 from .config.run import SFTConfig
 from .data.microbatches import MicroBatch, optimizer_batches
 from .data.rollouts import Rollouts, from_episodes
 from .learning.accumulation import accumulate_gradients, rank_microbatches
-from .learning.distributed import gather_lists, make_accelerator, make_optimizer
+from .learning.distributed import any_process, gather_lists, make_accelerator, make_optimizer
 from .learning.memory import memory_failures
 from .learning.policy import Policy, forward_inputs, load_trainable_model
 from .learning.sharding import load_full_state_dict, merged_weights
@@ -39,6 +41,7 @@ from .reporting.metrics import MetricsFile
 from .sampling.demonstrations import collect_demonstrations
 from .sampling.policy_engine import model_engine
 from .sampling.sampler import RolloutSampler
+from .state import Activity
 
 
 class SFTTrainer:
@@ -47,8 +50,11 @@ class SFTTrainer:
     Args:
         config: Configuration of the run.
         resume: Continue from the last checkpoint in the run's folder, if there is one.
+        activity: Receives the phase in progress, for a display in another thread.
+        interruption: Requests to stop. None makes one that nothing requests.
 
     Attributes:
+        interrupted: True if the run ended early because a stop was requested.
         demonstrations: Expert episodes to train on; rolled out when the object is constructed.
         held_out: Further demonstrations, on which the loss is measured.
         steps: Optimizer steps in total.
@@ -59,9 +65,20 @@ class SFTTrainer:
         DataError: The checkpoint cannot be read.
     """
 
-    def __init__(self, config: SFTConfig, resume: bool = False) -> None:
+    def __init__(
+        self,
+        config: SFTConfig,
+        resume: bool = False,
+        *,
+        activity: Activity | None = None,
+        interruption: Interruption | None = None,
+    ) -> None:
         config.check_values()
         self.config = config
+        self.activity = activity or Activity()
+        self.interruption = interruption or Interruption(self.activity)
+        self.interrupted = False
+        self.activity.begin(f"loading {config.model}")
         hardware, sft = config.hardware, config.sft
         self.accelerator = make_accelerator(hardware.device, hardware.precision)
         model, self.tokenizer = load_trainable_model(
@@ -74,7 +91,9 @@ class SFTTrainer:
         self.sampler = RolloutSampler(
             engine, config.dialogue, config.sampler, in_flight=hardware.in_flight, accelerator=self.accelerator
         )
+        record_dialogue(model, self.sampler.dialogue.name)
         held_out = max(1, sft.episodes // 16)
+        self.activity.begin("demonstrating", sft.episodes + held_out, "episodes")
         episodes = collect_demonstrations(
             make_entry(config.env, config.env.split),
             sft.episodes + held_out,
@@ -86,7 +105,9 @@ class SFTTrainer:
             tasks=config.env.tasks,
             seed=config.seed,
             in_flight=hardware.in_flight,
+            activity=self.activity,
         )
+        self.activity.end()
         self.demonstrations, self.held_out = episodes[:-held_out], episodes[-held_out:]
         self._rollouts = _as_rollouts(self.demonstrations)
         self._held_out_rollouts = _as_rollouts(self.held_out)
@@ -131,6 +152,11 @@ class SFTTrainer:
                 step += 1
                 if step <= done:
                     continue
+                if self._stop_requested():
+                    self._save(step - 1)
+                    self.interrupted = True
+                    return
+                self.interruption.deferred = True
                 held_out = self.loss(self._held_out_rollouts) if step == 1 else None
                 record = {"step": step, "epoch": epoch + 1, **self._take_step(step, episodes)}
                 if held_out is None and number == len(batches):
@@ -143,6 +169,10 @@ class SFTTrainer:
                 if step % config.checkpoint_every == 0 and step < self.steps:
                     self._save(step)
                 yield record
+
+    def _stop_requested(self) -> bool:
+        """Return True if any process was asked to stop; a collective operation."""
+        return any_process(self.accelerator, self.interruption.requested)
 
     def _take_step(self, step: int, episodes: Any) -> dict[str, float]:
         start = time.perf_counter()
@@ -159,6 +189,7 @@ class SFTTrainer:
             "grad_norm": outcome.grad_norm,
             "lr": lr,
             "skipped": float(outcome.skipped),
+            "seconds/step": time.perf_counter() - start,
             "tokens_per_second": sum(map(len, rollouts.rows)) / (time.perf_counter() - start),
         }
 

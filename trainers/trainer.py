@@ -22,13 +22,15 @@ from .algorithms.objectives.penalties import apply_overlong_penalty
 from .algorithms.schedules import Linear
 from .algorithms.selectors import select_groups
 from .checkpoints.contents import CheckpointContents
+from .checkpoints.interruption import Interruption
 from .checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE
 from .checkpoints.store import CheckpointError, Checkpoints, verify_checkpoint
+from .checkpoints.taught_dialogue import DialogueCheck
 from .config.resolve import max_episode_tokens, resolve_limits
 from .config.run import TrainingConfig
 from .config.serialize import flatten, to_plain
 from .data.rollouts import Rollouts
-from .learning.distributed import make_accelerator, make_optimizer
+from .learning.distributed import any_process, make_accelerator, make_optimizer
 from .learning.learner import Learner
 from .learning.memory import memory_failures
 from .learning.optimizer import PolicyOptimizer
@@ -41,7 +43,7 @@ from .sampling.context_check import check_prompts_fit
 from .sampling.failures import EpisodesFailed, Failures
 from .sampling.policy_engine import make_policy_engine
 from .sampling.sampler import RolloutSampler, ValidationResult
-from .state import TrainerState
+from .state import Activity, TrainerState
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -129,12 +131,16 @@ class Trainer:
     Args:
         config: Configuration of the run.
         resume: Continue from the last checkpoint in the run's folder, if there is one.
+        activity: Receives the phase in progress, for a display in another thread.
+        interruption: Requests to stop. None makes one that nothing requests.
 
     Attributes:
         config: Configuration of the run.
+        activity: Phase in progress.
         state: Counters of the run.
         history: Metrics of all records so far.
         stopped: Reason why the run ended before its last update; None if it did not.
+        interrupted: True if the run ended early because a stop was requested.
         checkpoints: Checkpoints of the run.
         checkpoint_seconds: Seconds spent on checkpoints since the last update; reported with the next one.
 
@@ -143,13 +149,24 @@ class Trainer:
         DataError: The checkpoint is damaged.
     """
 
-    def __init__(self, config: TrainingConfig, *, resume: bool = False) -> None:
+    def __init__(
+        self,
+        config: TrainingConfig,
+        *,
+        resume: bool = False,
+        activity: Activity | None = None,
+        interruption: Interruption | None = None,
+    ) -> None:
         config.check_values()
         self.config = config
+        self.activity = activity or Activity()
+        self.interruption = interruption or Interruption(self.activity)
+        self.interrupted = False
+        self.activity.begin(f"loading {config.model}")
         self.state = TrainerState()
         self.history: list[dict[str, float]] = []
         self.stopped: str | None = None
-        self.checkpoints = Checkpoints(config.out / CHECKPOINTS_FOLDER)
+        self.checkpoints = Checkpoints(config.out / CHECKPOINTS_FOLDER, config.checkpoint_keep)
         checkpoint = self.checkpoints.last if resume else None
         components = build_components(config, self.state, checkpoint)
         self.accelerator = components.accelerator
@@ -157,6 +174,10 @@ class Trainer:
         self.learner = components.learner
         self.sampler = components.sampler
         self.collector = components.collector
+        self.learner.activity = self.sampler.activity = self.activity
+        self._dialogue_check = DialogueCheck(
+            self.optimizer.policy.model, self.sampler.dialogue.name, config.recipe.sampler.reply_tokens
+        )
         self._contents = CheckpointContents(
             components.optimizer, components.learner, components.tokenizer, self.state
         )
@@ -168,6 +189,7 @@ class Trainer:
             self.history = self._contents.load(checkpoint)
             self._apply_lr_scale()
         self._open_logs()
+        self.activity.end()
 
     def _open_logs(self) -> None:
         if self.is_main:
@@ -202,16 +224,27 @@ class Trainer:
         """
         total, validation = self.config.recipe.optimization.updates, self.config.validation
         self._update_ended = time.perf_counter()
+        self.activity.place = "before the first update"
         if self.state.update == 0 and not self.history and validation.every:
             yield self._finish(UpdateRecord({"update": 0}), validate=True)
         if self.state.update == 0 and self.config.monitor.action == "rollback":
             # The initial policy is better than a collapsed one.
             self.save_checkpoint(sound=True, probation=0)
+        self.interruption.deferred = True
         while self.state.update < total and self.stopped is None:
+            if self._stop_requested():
+                self.save_checkpoint()
+                self.interrupted = True
+                return
+            self.activity.place = f"update {self.state.update + 1} of {total}"
             record = self._update()
             self.state.update += 1
             self._count_uninformative(record)
             yield self._finish(record, validate=self._is_due(validation.every))
+
+    def _stop_requested(self) -> bool:
+        """Return True if any process was asked to stop; a collective operation."""
+        return any_process(self.accelerator, self.interruption.requested)
 
     def _count_uninformative(self, record: UpdateRecord) -> None:
         """Count consecutive updates that took no step for want of advantages, and stop after too many."""
@@ -250,6 +283,7 @@ class Trainer:
             self._keep_progress()
             raise
         self.history.append(record.metrics)
+        record.notes += self._dialogue_check.notes(record.metrics)
         rolled_back = self._watch(record)
         if rolled_back:
             score = None  # It belongs to the collapsed policy.
@@ -270,6 +304,7 @@ class Trainer:
         final = temperature.end if isinstance(temperature, Linear) else temperature
         result = self.sampler.validate(self.config.env, self.config.validation, final, self.config.seed)
         self._validation_seconds = time.perf_counter() - start
+        record.metrics |= self.sampler.take_reply_counts().metrics("validation/")
         record.metrics |= {
             "validation/failed": float(result.failures.failed),
             "seconds/validate": self._validation_seconds,
@@ -345,6 +380,7 @@ class Trainer:
         metrics: dict[str, float] = {"update": self.state.update + 1, "temperature": temperature}
         metrics |= rollout_metrics(rollouts, collection.failures.failed)
         metrics["batches"] = float(len(collection.batches))
+        metrics |= self.sampler.take_reply_counts().metrics()
         metrics["groups_kept"] = len(collection.kept) / rollouts.groups
         trained_tokens = 0
         if collection.kept:
@@ -413,6 +449,7 @@ class Trainer:
             CheckpointError: The checkpoint could not be written.
         """
         start = time.perf_counter()
+        self.activity.begin("saving a checkpoint")
         full = self._contents.full_state()
         try:
             if self.is_main:
@@ -420,6 +457,7 @@ class Trainer:
                 self.checkpoints.save(self.state.update, write, score, sound=sound, probation=probation)
         finally:
             self.accelerator.wait_for_everyone()
+            self.activity.end()
             self.checkpoint_seconds = time.perf_counter() - start
 
     def close(self) -> None:

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Literal
 from ...envs.checksums import write_checksums
 from ...envs.errors import ConfigurationError
 from ...envs.files import replace_folder
-from .run_folder import CHECKPOINTS_FOLDER, MODEL_FOLDER, SETTINGS_FILE, read_run_settings
+from ..config.resolve import resolve_dialogue
+from ..config.run import TrainingConfig
+from .run_folder import CHECKPOINTS_FOLDER, MODEL_FOLDER, SETTINGS_FILE, read_config, read_run_settings
 from .store import Checkpoints, verify_checkpoint
+from .taught_dialogue import record_dialogue
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,11 +71,13 @@ def export_checkpoint(run: Path, which: Literal["best", "last"] = "best", out: P
         return folder
     from ...agents.engines.local.load import load_model, load_tokenizer
 
-    settings = read_run_settings(run)
-    if settings is None:
+    if read_run_settings(run) is None:
         raise ConfigurationError(f"{run}: holds no {SETTINGS_FILE}, which names the base model of the adapters.")
+    config = read_config(run, TrainingConfig)
     with replace_folder(folder) as part:
-        load_model(settings["model"], "cpu", "float32", source / "adapter").save_pretrained(part)
+        model = load_model(config.model, "cpu", "float32", source / "adapter")
+        record_dialogue(model, resolve_dialogue(config.dialogue, config.recipe.sampler).name)
+        model.save_pretrained(part)
         load_tokenizer(source / "adapter").save_pretrained(part)
         write_checksums(part)
     return folder

@@ -15,7 +15,7 @@ from ...envs.tasks import GeneratedTasks
 from ..algorithms.recipe import Recipe
 from ..algorithms.samplers import Chains
 from ..monitor import Monitor
-from .resolve import make_entry, max_episode_tokens, resolve_dialogue, resolve_limits
+from .resolve import held_out_tasks, make_entry, max_episode_tokens, resolve_dialogue, resolve_limits
 from .settings import DialogueConfig, EnvConfig, ExpertConfig, HardwareConfig, SFTSettings, ValidationConfig
 
 
@@ -35,6 +35,7 @@ class TrainingConfig:
         monitor: Detection of collapse, and the response to it.
         checkpoint_every: Updates between two checkpoints; the last update always has one.
         trackers: Trackers of Accelerate, such as "tensorboard" or "wandb", that receive the metrics as well.
+        checkpoint_keep: Number of the last checkpoints that are kept, beside the best one.
     """
 
     recipe: Recipe
@@ -48,6 +49,7 @@ class TrainingConfig:
     monitor: Monitor = field(default_factory=Monitor)
     checkpoint_every: int = 10
     trackers: tuple[str, ...] = ()
+    checkpoint_keep: int = 1
 
     def check(self) -> None:
         """Raise if the run cannot work, as far as can be determined without the model.
@@ -78,6 +80,7 @@ class TrainingConfig:
     def check_values(self) -> None:
         """Raise `ConfigurationError` for a value out of range; part of `check` that needs no environment."""
         at_least("checkpoint_every", self.checkpoint_every, 1)
+        at_least("checkpoint_keep", self.checkpoint_keep, 1)
         for settings in (self.env, self.hardware, self.validation, self.monitor):
             settings.check()
 
@@ -85,7 +88,7 @@ class TrainingConfig:
         if not self.validation.every:
             return
         held_out = make_entry(self.env, self.validation.split, self.validation.tasks)
-        held_out.task_names(held_out.make())
+        held_out_tasks(held_out, held_out.make())
         # Training on an endless split visits tasks of its own, unless it is limited to the first few.
         is_endless = isinstance(env.tasks, GeneratedTasks) and self.env.tasks is None
         if self.env.split is None or (self.validation.split in (None, self.env.split) and not is_endless):

@@ -115,7 +115,8 @@ class ValidationConfig:
     Attributes:
         every: Updates between two validations; 0 turns validation off. The first validation precedes the first
             update, the last one follows the last update.
-        tasks: Number of held-out tasks: the first distinct ones of the split.
+        tasks: Number of held-out tasks: the first distinct ones of the split. None uses 256 (a 95 % interval of at
+            most ± 6 points), or all tasks of a split that has fewer.
         split: Task split of the held-out tasks.
         temperature: Sampling temperature of validation. None uses the training temperature (the final value of a
             schedule); 0 is greedy.
@@ -123,7 +124,7 @@ class ValidationConfig:
     """
 
     every: int = 10
-    tasks: int = 64
+    tasks: int | None = None
     split: str | None = "valid"
     temperature: float | None = None
     repeats: int = 1

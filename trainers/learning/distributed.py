@@ -22,6 +22,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+def any_process(accelerator: Accelerator, flag: bool) -> bool:
+    """Return True if the flag is True in any process; a collective operation."""
+    if accelerator.num_processes == 1:
+        return flag
+    from accelerate.utils import gather_object
+
+    return any(gather_object([flag]))
+
+
 def make_accelerator(
     device: str | None, precision: str, trackers: tuple[str, ...] = (), folder: str = "."
 ) -> Accelerator:

@@ -53,7 +53,7 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
     if not is_training_run(folder):
         raise ConfigurationError(f"{folder}: holds no training run.")
     settings = json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
-    history = _read_history(folder / METRICS_FILE)
+    history = read_history(folder / METRICS_FILE)
     try:
         recipe, env = settings["recipe"], settings["env"]["id"]
         heading = {"recipe": recipe["name"], "about": recipe["about"], "env": env}
@@ -80,14 +80,19 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
             kind: int(sum(record.get(name, 0) for record in history)) for name, kind in FAILED_METRICS.items()
         },
         changed=_changed_settings(settings["recipe"]),
-        settings=_format_settings(settings),
+        settings=format_settings(settings),
         cells=_pack_samples(folder),
     )
     write_atomic(target, text)
     return target
 
 
-def _read_history(path: Path) -> _History:
+def read_history(path: Path) -> _History:
+    """Return the metrics of a run from its file, oldest first; empty if there is no file.
+
+    Raises:
+        DataError: A line does not hold the metrics of an update.
+    """
     history = read_jsonl(path)
     for number, record in enumerate(history, 1):
         if not isinstance(record, dict) or "update" not in record:
@@ -133,7 +138,7 @@ def _summarize_validations(history: Sequence[Mapping[str, float]], best: int | N
     ]
 
 
-def _format_settings(settings: Any) -> dict[str, str]:
+def format_settings(settings: Any) -> dict[str, str]:
     """Return settings by path, with strings unquoted and all other values as JSON."""
     return {
         name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -147,10 +152,10 @@ def _changed_settings(recipe: dict[str, Any]) -> list[dict[str, str]]:
 
     if recipe["name"] not in RECIPES:
         return []
-    published = _format_settings(json.loads(json.dumps(to_plain(RECIPES[recipe["name"]]))))
+    published = format_settings(json.loads(json.dumps(to_plain(RECIPES[recipe["name"]]))))
     return [
         {"name": name, "value": value, "published": published.get(name, "–")}
-        for name, value in _format_settings(recipe).items()
+        for name, value in format_settings(recipe).items()
         if published.get(name) != value
     ]
 

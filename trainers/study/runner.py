@@ -25,9 +25,11 @@ from rich.text import Text
 from ...envs.checks import at_least
 from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import read_jsonl, write_atomic
+from ..checkpoints.interruption import Interruption
 from ..checkpoints.run_folder import METRICS_FILE
 from ..config.serialize import to_plain
 from ..reporting.terminal_plot import Series, plot, running_mean
+from ..state import Activity
 from ..train import FAILED, INTERRUPTED, OK, require_torch
 from .definition import Study
 from .table import make_rows, render_table, to_markdown
@@ -72,7 +74,8 @@ def run_study(study: Study, out: Path, *, workers: int = 2, console: Console) ->
     status = OK
     if work:
         try:
-            failures = _run_in_workers(study, out, work, workers, console)
+            with Interruption(Activity()).handle_signals():
+                failures = _run_in_workers(study, out, work, workers, console)
         except KeyboardInterrupt:
             console.print("[yellow]Interrupted:[/] finished trials are kept; run the same command to continue.")
             status = INTERRUPTED

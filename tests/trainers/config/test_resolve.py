@@ -9,7 +9,13 @@ import pytest
 
 from arboretum.envs.errors import ConfigurationError
 from arboretum.trainers.algorithms.recipes import RECIPES
-from arboretum.trainers.config.resolve import make_entry, max_episode_tokens, resolve_dialogue, resolve_limits
+from arboretum.trainers.config.resolve import (
+    held_out_tasks,
+    make_entry,
+    max_episode_tokens,
+    resolve_dialogue,
+    resolve_limits,
+)
 from arboretum.trainers.config.run import TrainingConfig
 from arboretum.trainers.config.settings import DialogueConfig, EnvConfig
 
@@ -73,3 +79,19 @@ def test_recipe_that_needs_a_limit_is_refused_where_a_run_has_none(
     config = TrainingConfig(recipe, env, "sapling", tmp_path, dialogue=dialogue)
     with pytest.raises(ConfigurationError, match=f"needs a limit on an episode's tokens.*set {setting}"):
         config.check()
+
+
+@pytest.mark.parametrize(
+    ("env", "split", "tasks", "count"),
+    [
+        ("TextFrozenLake-v0", "valid", None, 256),
+        ("TextFrozenLake-v0", "valid", 300, 300),
+        ("TextBandit-v0", "test", None, 16),
+    ],
+)
+def test_validation_has_256_tasks_or_all_of_a_smaller_split(
+    env: str, split: str, tasks: int | None, count: int
+) -> None:
+    entry = make_entry(EnvConfig(env), split, tasks)
+    names = held_out_tasks(entry, entry.make())
+    assert len(set(names)) == count

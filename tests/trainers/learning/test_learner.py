@@ -66,6 +66,18 @@ def test_reference_is_the_initial_policy_and_never_changes(run_of: Make) -> None
     assert np.array_equal(again, reference) and not np.allclose(updated, initial)
 
 
+def test_explained_variance_compares_the_critic_with_its_targets(run_of: Make) -> None:
+    trainer = Trainer(run_of("ppo", validation=NO_VALIDATION))
+    rollouts = roll_out(trainer, random_rewards=True)
+    with torch.no_grad():
+        trainer.optimizer.policy.critic["head"].weight.normal_(std=0.1)
+    _, values = trainer.learner.score(rollouts, 1.0, use_critic=True)
+    targets = trainer.config.recipe.credit.assign(rollouts, values).value_targets
+    expected = 1 - np.square(targets - values - np.mean(targets - values)).mean() / targets.var()
+    report = trainer.learner.update(rollouts, update=0, temperature=1.0)
+    assert report["explained_variance"] == pytest.approx(expected) and abs(expected) > 1e-3
+
+
 @pytest.mark.parametrize(
     ("recipe", "passes", "passes_saved"),
     [("grpo", ["policy", "reference"], ["reference"]), ("ppo", ["policy", "reference"], ["critic", "reference"])],
