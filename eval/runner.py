@@ -23,7 +23,7 @@ from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError
 from ..envs.seeding import stable_seed
 from .agents import AgentFactory
-from .store import EpisodeKey, Store, encode_episode
+from .store import EncodedEpisode, EpisodeKey, Store, encode_episode
 from .suite import Entry, Suite
 
 
@@ -38,10 +38,10 @@ class PlannedEpisode:
 
 
 class FinishedEpisode(NamedTuple):
-    """A played episode and its encoded line. Workers return it without turns, which the line contains."""
+    """A played episode and its encoding. Workers return it without turns, which the encoding contains."""
 
     key: EpisodeKey
-    line: bytes
+    encoded: EncodedEpisode
     episode: Episode
 
 
@@ -225,7 +225,7 @@ def run(
             else:
                 results = _play_on_workers(cast(Workers, workers), group, in_flight)
             for result in results:
-                store.append(result.line)
+                store.append(result.encoded)
                 progress.tokens += result.episode.details.get("completion_tokens", 0)
                 progress.cost += result.episode.details.get("cost", 0.0)
                 progress.count(result.key, result.episode.success, result.episode.error)
@@ -272,9 +272,10 @@ def play_on_worker(planned: PlannedEpisode) -> FinishedEpisode:
     (episode,) = play(
         planned.agent, [env], [Job(planned.key.task, planned.seed)], max_turns=planned.entry.max_turns
     )
-    line = encode_episode(planned.key, episode)
-    episode.turns = []  # The line contains them, so they need not be transferred twice.
-    return FinishedEpisode(planned.key, line, episode)
+    encoded = encode_episode(planned.key, episode)
+    episode.turns = []  # The encoding contains them, so they need not be transferred twice.
+    episode.exchanges = []
+    return FinishedEpisode(planned.key, encoded, episode)
 
 
 _envs: dict[str, TextEnv[Any]] = {}

@@ -1,4 +1,4 @@
-"""The folder of a run: `run.json` (settings), `episodes.jsonl` (episodes), and files derived from them.
+"""The folder of a run: `run.json` (settings), `episodes.jsonl` with `texts.jsonl` (episodes), and derived files.
 
 `episodes.jsonl` is the record of a run. Each finished episode is one line, appended by one write, so that a killed
 run loses no finished episode. A line starts with the fields that resuming and summarizing need, so that both parse
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from ..agents.episode import Episode
 from ..envs.checks import first_difference
 from ..envs.errors import ConfigurationError, DataError
 from ..envs.files import PART, write_atomic
+from .texts import TextStore, read_texts, restore_texts, share_texts
 
 _TURNS = b',"turns":['  # Cannot occur inside a JSON string, where quotes are escaped.
 _LINE_END = b"\n"
@@ -76,8 +77,20 @@ class Result:
     offset: int
 
 
-def encode_episode(key: EpisodeKey, episode: Episode) -> bytes:
-    """Encode an episode as a line of `episodes.jsonl`."""
+class EncodedEpisode(NamedTuple):
+    """Encoded episode.
+
+    Attributes:
+        line: Line of `episodes.jsonl`.
+        texts: Texts of `texts.jsonl` that the line refers to, by digest.
+    """
+
+    line: bytes
+    texts: dict[str, str]
+
+
+def encode_episode(key: EpisodeKey, episode: Episode) -> EncodedEpisode:
+    """Encode an episode for `Store.append`."""
     head = {
         "agent": key.agent,
         "entry": key.entry,
@@ -95,11 +108,12 @@ def encode_episode(key: EpisodeKey, episode: Episode) -> bytes:
         "details": episode.details,
     }
     body = episode.to_dict()
+    texts = share_texts(body)
     # `turns` goes before `trials`, which contain turns too: `_parse_head` cuts at the first `turns`.
-    tail = {name: body.pop(name) for name in ("turns", "trials") if name in body}
+    tail = {name: body.pop(name) for name in ("turns", "exchanges", "trials") if name in body}
     text = json.dumps({**body, **head, **tail}, ensure_ascii=False, separators=(",", ":"))
     line = text.encode("utf-8", "surrogatepass")[:-1]
-    return line + _CHECKSUM % zlib.crc32(line) + _LINE_END
+    return EncodedEpisode(line + _CHECKSUM % zlib.crc32(line) + _LINE_END, texts)
 
 
 class Store:
@@ -134,6 +148,7 @@ class Store:
         try:
             self._create_or_check_manifest(manifest)
             self.repairs = self._repair()
+            self._texts = TextStore(folder)
             self._file = os.open(self.episodes, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         except BaseException:
             self._lock.release()
@@ -144,9 +159,10 @@ class Store:
         """Path of `episodes.jsonl`."""
         return self.folder / "episodes.jsonl"
 
-    def append(self, line: bytes) -> None:
+    def append(self, episode: EncodedEpisode) -> None:
         """Append an encoded episode by one write, so that a kill leaves at most an incomplete last line."""
-        view = memoryview(line)
+        self._texts.add(episode.texts)  # First, so that no stored line refers to a text that is not stored.
+        view = memoryview(episode.line)
         while view:
             view = view[os.write(self._file, view) :]
 
@@ -287,10 +303,18 @@ def latest_results(folder: Path) -> dict[EpisodeKey, Result]:
 
 
 def read_episode(folder: Path, result: Result) -> Episode:
-    """Read the full episode of a result."""
+    """Read the full episode of a result, its conversation included."""
+    (record,) = read_records(folder, [result])
+    restore_texts(record, read_texts(folder))
+    return Episode.from_dict(record)
+
+
+def read_records(folder: Path, results: Iterable[Result]) -> Iterator[dict[str, Any]]:
+    """Yield the stored record of each result; its system messages refer to the run's `read_texts`."""
     with (folder / "episodes.jsonl").open("rb") as file:
-        file.seek(result.offset)
-        return Episode.from_dict(json.loads(file.readline().decode("utf-8", "surrogatepass")))
+        for result in results:
+            file.seek(result.offset)
+            yield json.loads(file.readline().decode("utf-8", "surrogatepass"))
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
