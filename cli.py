@@ -164,6 +164,7 @@ def eval(
             workers=workers or min(os.cpu_count() or 1, 8),
             ray=ray,
             in_flight=in_flight,
+            arguments=sys.argv[1:],
             console=console,
         )
 

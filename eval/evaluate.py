@@ -22,7 +22,8 @@ from ..envs.errors import ConfigurationError
 from . import runner
 from .agents import AgentFactory, NamedAgent
 from .identity import short_digest
-from .report import write_report
+from .provenance import describe_session, describe_settings
+from .report import ReportedRun, write_report
 from .runner import local_workers, ray_workers
 from .store import EpisodeKey, Result, Store
 from .suite import Suite, load_suite
@@ -41,6 +42,7 @@ def evaluate(
     workers: int = 1,
     ray: str | None = None,
     in_flight: int = 64,
+    arguments: Sequence[str] | None = None,
     console: Console,
 ) -> int:
     """Play the missing episodes of a run, print the results, and write `summary.json` and `report.html`.
@@ -54,6 +56,7 @@ def evaluate(
         workers: Number of processes for agents that may play in several processes.
         ray: Address of a Ray cluster that plays instead of local processes; None for no cluster.
         in_flight: Maximum number of concurrent episodes.
+        arguments: Arguments of the command, for the run's record; None if there is no command.
         console: Console for progress and results.
 
     Returns:
@@ -66,7 +69,7 @@ def evaluate(
     named = {agent.name: agent for agent in agents}
     participants = ({name: NamedAgent(name) for name in (RANDOM, EXPERT)} if references else {}) | named
     folder = out or Path("runs") / _folder_name(suite, named)
-    store = Store(folder, _build_manifest(suite, participants))
+    store = Store(folder, {**_build_manifest(suite, participants), "sessions": [describe_session(arguments)]})
     try:
         if ray is not None:
             worker_context: Any = ray_workers(ray)
@@ -171,6 +174,7 @@ def _build_manifest(suite: Suite, agents: Mapping[str, AgentFactory]) -> dict[st
         "suite": suite.to_dict(),
         "agents": list(agents),
         "identities": {name: agent.identity for name, agent in agents.items()},
+        "settings": describe_settings(suite, agents),
         "budgets": {name: _budgets(suite, agent) for name, agent in agents.items()},
         "uses_success_labels": uses_labels,
         "expected": {},
@@ -215,7 +219,7 @@ def report(folders: Sequence[Path], path: Path | None = None) -> Summary:
             )
     all_names = [name for run in runs for name in run.agents]
     results: dict[EpisodeKey, Result] = {}
-    sources: list[tuple[Path, list[Result]]] = []
+    sources: list[ReportedRun] = []
     agents: list[str] = []
     for folder, run in zip(folders, runs, strict=True):
         new_names = {}
@@ -232,7 +236,7 @@ def report(folders: Sequence[Path], path: Path | None = None) -> Summary:
             if key.agent in new_names
         ]
         results |= {result.key: result for result in shown}
-        sources.append((folder, shown))
+        sources.append(ReportedRun(folder, shown, run.manifest))
     summary = summarize(suite, agents, results, runs[0].manifest)
     if len(folders) == 1:
         write_summary(folders[0], summary)

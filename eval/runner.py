@@ -59,6 +59,7 @@ class Progress:
         cost: Cost of language agents in this call, in dollars.
         expected: Number of episodes per agent, by suite entry.
         digests: Digest of the tasks, by suite entry; differs between data sets.
+        limits: Limits on the steps and turns of an episode, by suite entry.
         stopped: Reason for which an agent could not continue at all; None otherwise.
         repairs: One sentence for each damaged line that was removed from the stored episodes.
     """
@@ -72,6 +73,7 @@ class Progress:
     cost: float = 0.0
     expected: dict[str, int] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
+    limits: dict[str, dict[str, int | None]] = field(default_factory=dict)
     stopped: str | None = None
     repairs: list[str] = field(default_factory=list)
 
@@ -149,7 +151,7 @@ def ray_workers(address: str) -> Iterator[Workers]:
 
 
 def plan_episodes(suite: Suite, factories: Sequence[AgentFactory], progress: Progress) -> list[PlannedEpisode]:
-    """Return every episode of a run, grouped by agent, and set `expected` and `digests` of `progress`.
+    """Return every episode of a run, grouped by agent, and set `expected`, `digests` and `limits` of `progress`.
 
     Raises:
         ConfigurationError: The environment or the tasks of an entry are not available.
@@ -163,6 +165,7 @@ def plan_episodes(suite: Suite, factories: Sequence[AgentFactory], progress: Pro
             raise ConfigurationError(f"suite {suite.name}, entry {entry.name!r}: {error}") from None
         progress.expected[entry.name] = len(names) * entry.repeats
         progress.digests[entry.name] = _digest_tasks(env, names)
+        progress.limits[entry.name] = {"max_steps": env.max_steps, "max_turns": entry.max_turns}
     planned = []
     for factory in factories:
         for entry in suite.entries:
@@ -208,13 +211,15 @@ def run(
     """
     progress = Progress(repairs=store.repairs)
     planned = plan_episodes(suite, factories, progress)
-    store.record_tasks(progress.expected, progress.digests)
+    store.record_tasks(progress.expected, progress.digests, progress.limits)
     finished = store.finished()
     progress.total = len(planned)
     for episode in planned:
         if episode.key in finished:
             progress.count(episode.key, finished[episode.key].success, None)
     missing = [episode for episode in planned if episode.key not in finished]
+    if missing:
+        store.record_session()
     on_progress(progress)
     try:
         for local_agent, group in groupby(

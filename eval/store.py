@@ -133,6 +133,7 @@ class Store:
 
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
         self.folder = folder
+        self._sessions = list(manifest.get("sessions", ()))
         self._lock = FileLock(folder / ".lock", timeout=0, thread_local=False)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -166,12 +167,15 @@ class Store:
         while view:
             view = view[os.write(self._file, view) :]
 
-    def record_tasks(self, counts: Mapping[str, int], digests: Mapping[str, str]) -> None:
+    def record_tasks(
+        self, counts: Mapping[str, int], digests: Mapping[str, str], limits: Mapping[str, Any]
+    ) -> None:
         """Write the tasks of the suite's entries to `run.json`, and check them against those of an earlier call.
 
         Args:
             counts: Number of episodes per agent, by entry.
             digests: Digest of the tasks, by entry.
+            limits: Limits of an episode, by entry.
 
         Raises:
             ConfigurationError: The run was started with other tasks, for example with other data.
@@ -184,9 +188,21 @@ class Store:
                     f"{self.folder}: was started with other tasks for {entry!r} (other data?); choose another"
                     " --out, or set ARBORETUM_DATA as it was."
                 )
-        changed = {"expected": {**manifest.get("expected", {}), **counts}, "tasks": {**before, **digests}}
+        changed = {
+            "expected": {**manifest.get("expected", {}), **counts},
+            "tasks": {**before, **digests},
+            "limits": {**manifest.get("limits", {}), **limits},
+        }
         if any(manifest.get(key) != value for key, value in changed.items()):
             write_atomic(self.folder / "run.json", _to_json({**manifest, **changed}))
+
+    def record_session(self) -> None:
+        """Add this call's `sessions` to those of an earlier call in `run.json`."""
+        manifest = read_manifest(self.folder)
+        sessions = manifest.get("sessions", [])
+        new = [session for session in self._sessions if session not in sessions]
+        if new:
+            write_atomic(self.folder / "run.json", _to_json({**manifest, "sessions": [*sessions, *new]}))
 
     def finished(self) -> dict[EpisodeKey, Result]:
         """Return the complete episodes so far, without those that broke off with an error."""
