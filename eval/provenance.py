@@ -106,15 +106,11 @@ def _dialogue_line(settings: Mapping[str, Any]) -> str:
         dialogue["name"],
         "whole history" if history == "full" else f"history {history} of {dialogue['window']}",
     ]
-    words += [
-        f"at most {dialogue[key]} {words_of_key}"
-        for key, words_of_key in (
-            ("max_turns", "turns"),
-            ("max_actions", "actions"),
-            ("max_actions_per_turn", "actions a turn"),
-        )
-        if dialogue[key] is not None
-    ]
+    for key in ("max_turns", "max_actions"):
+        if dialogue[key] is not None:
+            words.append(f"at most {dialogue[key]} {key.removeprefix('max_')}")
+    count = dialogue["max_actions_per_turn"]
+    words.append("one action a turn" if count == 1 else f"at most {count} actions a turn")
     if settings["examples"]:
         words.append(f"{settings['examples']} solved examples")
     return ", ".join(words)

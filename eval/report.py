@@ -10,6 +10,7 @@ import base64
 import gzip
 import json
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
@@ -145,11 +146,18 @@ def _pack_cells(runs: Sequence[ReportedRun], summary: Summary) -> list[dict[str,
     cells = []
     for entry, agent in dict.fromkeys((line.entry, line.agent) for line in summary.lines):
         stored = found.get((entry, agent), [])
-        heads = [head for _, results in stored for head in map(_index_row, results)]
+        stored = [(folder, sorted(results, key=_task_order)) for folder, results in stored]
+        heads = [_index_row(result) for _, results in stored for result in results]
         records = (record for folder, results in stored for record in read_records(folder, results))
         if heads:
             cells.append(pack_cell(entry, agent, heads, records, MAX_BYTES // len(found)))
     return cells
+
+
+def _task_order(result: Result) -> tuple[list[tuple[int, str]], int]:
+    """Return a key that sorts by task, with the numbers in its name by value, and repeat."""
+    parts = re.split(r"([0-9]+)", result.key.task)
+    return [(int(part) if part.isdecimal() else 0, part) for part in parts], result.key.repeat
 
 
 def _index_row(result: Result) -> list[Any]:

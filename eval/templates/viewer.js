@@ -27,7 +27,7 @@ function fill(select, values, labels) {
 }
 const unique = list => [...new Set(list)];
 const tag = (text, kind) => make("span", "tag " + (kind || ""), text);
-const number = value => typeof value === "number" ? String(+value.toFixed(4)) : value === null ? "–" : String(value);
+const number = value => typeof value === "number" ? String(+value.toFixed(4)).replace("-", "−") : value === null ? "–" : String(value);
 const MARKS = { solved: "✓", unsolved: "✗", error: "!" };
 
 // ------------------------------------------------------------------ index of episodes

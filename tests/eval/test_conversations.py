@@ -199,6 +199,54 @@ def test_old_run_without_conversations_is_read_and_reported(tmp_path: Path) -> N
     assert report([run]).episodes == 6 and (run / "report.html").exists()
 
 
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("agent", "history"), [("reflexion", "window"), ("search_o1", "full"), ("direct", "single")]
+)
+def test_page_shows_the_stored_conversation(agent: str, history: str, tmp_path: Path, browser: Any) -> None:
+    episodes = played(tmp_path, Recorder(), agent, dialogue={"history": history, "window": 2})
+    browser.get((tmp_path / "run" / "report.html").as_uri())
+    browser.set_script_timeout(60)
+    read = """
+      const done = arguments[0];
+      (async () => {
+        const chunks = [];
+        for (const chunk of document.querySelectorAll("script.chunk")) chunks.push(...await unpack(chunk));
+        const trials = chunks.flatMap(e => [...(e.trials || []), e]);
+        done(trials.map(e => requests(e).map(r => [r.messages.map(m => [m.role, m.content]), r.answer])));
+      })();
+    """
+    clean = lambda text: None if text is None else text.replace("\ud800", "?")  # noqa: E731
+    expected = [
+        [[[[m.role, clean(m.content)] for m in e.messages], clean(e.answer)] for e in trial.exchanges]
+        for episode in episodes
+        for trial in (*episode.trials, episode)
+    ]
+    assert sorted(browser.execute_async_script(read), key=repr) == sorted(expected, key=repr)
+
+    show = """
+      const done = arguments[0];
+      const entry = cells[cells.length - 1].dataset.entry;
+      (async () => {
+        $("entry").value = entry;
+        await pickEntry();
+        if (!isWhole()) $("whole").click();
+        for (const exact of document.querySelectorAll("#turns .exact")) exact.remove();
+        for (const details of document.querySelectorAll("#turns details")) details.open = true;
+        await new Promise(resolve => setTimeout(resolve, 500));  // The `toggle` events fill the details.
+        for (const button of document.querySelectorAll("#turns .unfold")) button.click();
+        done([open.task, $("turns").textContent]);
+      })();
+    """
+    task, text = browser.execute_async_script(show)
+    (shown,) = (episode for episode in episodes if episode.task == task)
+    for exchange in shown.exchanges:
+        assert clean(exchange.answer) in text
+        for message in exchange.messages[-1:]:
+            assert clean(message.content) in text
+    assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+
 TEXTS = st.sampled_from(["a", "b", "ab", "", "a\nb", "<answer>"])
 MESSAGES = st.lists(st.builds(Message, st.sampled_from(["system", "user", "assistant"]), TEXTS), max_size=6)
 

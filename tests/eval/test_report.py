@@ -95,7 +95,7 @@ def test_head_shows_settings_of_the_run_without_secrets(tmp_path: Path) -> None:
     assert page.count("arboretum eval moves.yaml") == 1 and stored.count('"started"') == 1
     assert "model m, engine Up" in page
     assert "temperature 0.5, top-p 0.9, at most 77 tokens a reply" in page
-    assert "plain, history window of 3, at most 1 actions a turn" in page
+    assert "plain, history window of 3, one action a turn" in page
     assert "3 steps and 2 turns (A)" in page and "3 steps and 7 turns (B)" in page
     assert re.search(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC", page) and "python 3" in page
 
