@@ -20,6 +20,7 @@ from .envs.errors import ConfigurationError, unknown_name
 from .envs.retrieval.commands import BuildIndex, Recall, ServeRetrieval
 from .envs.webshop.command import ServeWebShop
 from .eval.bench import BENCHES
+from .eval.planning import FULL_SCOPE, Scope
 from .eval.suite import suite_names
 from .trainers.algorithms.recipes import RECIPES
 from .trainers.bench import TRAINING
@@ -96,7 +97,8 @@ class ModelOptions:
 
     Attributes:
         engine: Engine.
-        model: Name or folder of the model.
+        model: Folder of the model, or PROVIDER/NAME with an engine as provider, such as openai/gpt-4.1-mini or
+            vllm/Qwen/Qwen2.5-3B-Instruct.
         base_url: Address of an OpenAI-compatible server. None uses the engine's default.
         template: Name of a shipped chat template, such as qwen3. None uses the tokenizer's own.
         dialogue: Dialogue.
@@ -108,7 +110,9 @@ class ModelOptions:
         engine_arg: Argument of the engine, as key=value, such as cost_limit=5. Repeat the option for more.
     """
 
-    engine: Annotated[str | None, _help("Engine that runs the model: {}, or a plug-in's.", ENGINES)] = None
+    engine: Annotated[
+        str | None, _help("Engine that runs the model: {}, or a plug-in's. None takes it from --model.", ENGINES)
+    ] = None
     model: str | None = None
     base_url: str | None = None
     template: str | None = None
@@ -125,7 +129,10 @@ class ModelOptions:
 
 @app.command
 def eval(
-    suite: Annotated[Positional[str], _help("Suite: {}; or the path of a YAML file.", suite_names())],
+    suite: Annotated[
+        Positional[str],
+        _help("Suite: {}; the path of a YAML file; or the id of an environment.", suite_names()),
+    ],
     /,
     agent: Annotated[tuple[str, ...], _help("Agents: {}, or a plug-in's.", agent_names())] = ("random", "expert"),
     out: Path | None = None,
@@ -134,6 +141,7 @@ def eval(
     references: bool = True,
     in_flight: int = 64,
     *,
+    scope: OmitArgPrefixes[Scope] = FULL_SCOPE,
     language_model: OmitArgPrefixes[ModelOptions] = ModelOptions(),
 ) -> int:
     """Evaluate agents on a suite; run the same command again to resume.
@@ -148,6 +156,7 @@ def eval(
         ray: Address of a Ray cluster to use instead of processes; "auto" or "local" also work.
         references: Also evaluate the random agent and the expert, for comparison.
         in_flight: Episodes of a language agent to roll out at the same time.
+        scope: Part of the suite to play, and the time to play it in.
         language_model: Model of the language agents.
     """
     from .eval.agents import open_agents
@@ -159,8 +168,9 @@ def eval(
         return evaluate(
             suite,
             agents,
-            out=out,
+            scope=scope,
             references=references,
+            out=out,
             workers=workers or min(os.cpu_count() or 1, 8),
             ray=ray,
             in_flight=in_flight,
@@ -181,6 +191,7 @@ def report(
         runs: Folders of evaluation runs, or the folder of one training run.
         out: HTML file to write. None writes report.html in the folder of the run; required for several runs.
     """
+    from .eval.evaluate import print_problems
     from .eval.evaluate import report as write_evaluation_report
     from .eval.table import results_table
     from .trainers.reporting.report import is_training_run, write_report
@@ -198,7 +209,9 @@ def report(
     if training:
         write_report(training[0], path)
     else:
-        console.print(results_table(write_evaluation_report(runs, path)))
+        summary = write_evaluation_report(runs, path)
+        console.print(results_table(summary))
+        print_problems(summary, console)
     console.print(f"Report: {path}", soft_wrap=True, highlight=False, markup=False)
     return 0
 

@@ -82,7 +82,8 @@ class Episode:
         success: True if the task was solved at the end.
         terminated: True if the episode was ended by the environment's rules.
         truncated: True if the episode was ended by a step, turn or action limit.
-        error: Reason why the episode was aborted, in one sentence; None for a complete episode.
+        error: Reason why the environment failed or the time limit expired, in one sentence; None for a complete
+            episode. Failures of the agent raise out of `play` and are never recorded here.
         details: Entries of the last `info` beyond the standard keys (scores, task type), and entries of the agent.
         final_observation: The observation after the last move.
         trials: Earlier attempts at the same task, for agents that retry; this episode is the last attempt.

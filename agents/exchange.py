@@ -27,7 +27,7 @@ class Exchange:
             "reflection".
         messages: The messages as the engine received them.
         prefill: Forced beginning of the reply; empty if there is none.
-        reply: The reply without the prefill; None if there is none, because the request failed.
+        reply: The reply without the prefill; None if there is none, because the request was rejected.
         finish: Reason for the end of the reply, see `Completion`; None if there is none.
     """
 

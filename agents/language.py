@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from .base import Agent, Reply, Seat
+from .base import Agent, Reply, Seat, Stop
 from .demonstrations import Demonstrations
 from .dialogue import Dialogue
 from .engines.base import Completion, Engine, Message, Request, Sampling, Usage
@@ -99,7 +99,7 @@ class LanguageAgent(Agent):
                     chat.usage.add(completion.usage)
                     exchange = seat.episode.exchanges[-1]
                     exchange.finish = completion.finish
-                    exchange.reply = None if completion.finish == "error" else completion.text
+                    exchange.reply = None if completion.finish in ("error", "rejected") else completion.text
                     seat.episode.details |= asdict(chat.usage)
                     replies[indices[name]] = self.receive(seat, completion)
         return [replies.get(i) for i in range(len(seats))]
@@ -155,10 +155,18 @@ class LanguageAgent(Agent):
         return None
 
     def receive(self, seat: Seat, completion: Completion) -> Reply | None:
-        """Return the reply parsed from a completion; None if another request was submitted instead."""
+        """Return the reply parsed from a completion; None if another request was submitted instead.
+
+        A rejected conversation ends the episode: it is the model's limit that it reached.
+
+        Raises:
+            Stop: The engine failed; no reply means nothing about the policy.
+        """
         chat: ChatState = seat.memory
         if completion.finish == "error":
-            return Reply((), error=f"the engine failed: {completion.error}")
+            raise Stop(f"{self.engine.name} failed: {completion.error}")
+        if completion.finish == "rejected":
+            return Reply((), text="", quit=completion.error, well_formed=False)
         text = completion.text
         tokens: dict[str, Any] = {}
         if chat.tokens is not None:

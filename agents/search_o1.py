@@ -68,7 +68,7 @@ class SearchO1(LanguageAgent):
 
     def receive(self, seat: Seat, completion: Completion) -> Reply | None:
         chat: SearchState = seat.memory
-        if chat.reading and completion.finish != "error":
+        if chat.reading and completion.finish not in ("error", "rejected"):
             chat.reading = False
             finding = completion.text.rpartition(_FINDING)[2].strip(" \n:*")
             return self.ask(seat, f"{BEGIN_RESULT}\n{finding or 'No helpful information found.'}\n{END_RESULT}")

@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from ..agents.language import LanguageAgent
-from .agents import AgentFactory
-from .suite import Suite
+from ..agents.dialogue import Dialogue
+from ..agents.engines.base import Sampling
 
 _SECRET = re.compile(
     r"((?:^|=)[\w.-]*(?:api[_-]?key|headers|password|secret)[\w.-]*=).+", re.IGNORECASE | re.DOTALL
@@ -36,19 +35,19 @@ def _without_secrets(argument: str) -> str:
     return _ADDRESS.sub(r"\1\2", _SECRET.sub(r"\1***", argument))
 
 
-def describe_settings(suite: Suite, agents: Mapping[str, AgentFactory]) -> dict[str, dict[str, Any]]:
-    """Return the settings of the language agents in each entry, as plain data, by agent and entry."""
-    found: dict[str, dict[str, Any]] = {}
-    for name, factory in agents.items():
-        for entry in suite.entries:
-            agent = factory.make(suite, entry)
-            if isinstance(agent, LanguageAgent):
-                found.setdefault(name, {})[entry.name] = {
-                    "dialogue": {"name": agent.dialogue.name, **dataclasses.asdict(agent.dialogue)},
-                    "sampling": dataclasses.asdict(agent.sampling),
-                    "examples": agent.demonstrations.count if agent.demonstrations is not None else 0,
-                }
-    return found
+def describe_settings(dialogue: Dialogue, sampling: Sampling, examples: int) -> dict[str, Any]:
+    """Return the settings of a language agent in an entry as plain data.
+
+    Args:
+        dialogue: The dialogue.
+        sampling: The sampling settings, without the dialogue's stop texts.
+        examples: Number of solved tasks in the system message.
+    """
+    return {
+        "dialogue": {"name": dialogue.name, **dataclasses.asdict(dialogue)},
+        "sampling": dataclasses.asdict(sampling),
+        "examples": examples,
+    }
 
 
 def describe_run(manifest: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
@@ -65,9 +64,10 @@ def describe_run(manifest: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
         if settings:
             facts.append(("sampling", _by_entry(settings, lambda one: _sampling_line(one["sampling"]))))
             facts.append(("dialogue", _by_entry(settings, _dialogue_line)))
-    limits = manifest.get("limits", {})
-    if limits:
-        facts.append(("limits of an episode", _by_entry(limits, _limits_line)))
+    entries = manifest.get("entries", {})
+    if entries:
+        facts.append(("limits of an episode", _by_entry(entries, _limits_line)))
+        facts.append(("data", _by_entry(entries, _data_line)))
     sessions = manifest.get("sessions", [])
     facts.append(
         ("played", [session["started"].replace("T", " ").replace("+00:00", " UTC") for session in sessions])
@@ -116,9 +116,14 @@ def _dialogue_line(settings: Mapping[str, Any]) -> str:
     return ", ".join(words)
 
 
-def _limits_line(limits: Mapping[str, Any]) -> str:
-    found = [f"{limits[key]} {key.removeprefix('max_')}" for key in ("max_steps", "max_turns") if limits.get(key)]
+def _limits_line(entry: Mapping[str, Any]) -> str:
+    found = [f"{entry[key]} {key.removeprefix('max_')}" for key in ("max_steps", "max_turns") if entry.get(key)]
     return " and ".join(found) or "none"
+
+
+def _data_line(entry: Mapping[str, Any]) -> str:
+    split = f", split {entry['split']}" if entry.get("split") else ""
+    return f"{entry['tasks']}{split}"
 
 
 def _by_entry(values: Mapping[str, Any], describe: Callable[[Any], str]) -> list[str]:

@@ -12,17 +12,18 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, select_autoescape
 
+from ..envs.errors import DataError
 from ..envs.files import write_atomic
 from .provenance import describe_run
 from .statistics import Interval
-from .store import Result, read_records
+from .store import Result, read_episodes
 from .summary import EXPERT, RANDOM, Comparison, Line, Summary
 from .texts import read_texts
 
@@ -135,7 +136,10 @@ def _number_series(agents: Sequence[str]) -> dict[str, int]:
 
 
 def _pack_cells(runs: Sequence[ReportedRun], summary: Summary) -> list[dict[str, Any]]:
-    """Return one cell of viewer data per entry and agent, in the order of the tables."""
+    """Return one cell of viewer data per entry and agent, in the order of the tables.
+
+    Damaged episodes are left out, and added to the summary's problems.
+    """
     found: dict[tuple[str, str], list[tuple[Path, list[Result]]]] = {}
     for run in runs:
         by_cell: dict[tuple[str, str], list[Result]] = defaultdict(list)
@@ -143,14 +147,23 @@ def _pack_cells(runs: Sequence[ReportedRun], summary: Summary) -> list[dict[str,
             by_cell[result.key.entry, result.key.agent].append(result)
         for cell, results in by_cell.items():
             found.setdefault(cell, []).append((run.folder, results))
+
+    def read(stored: Iterable[tuple[Path, list[Result]]]) -> Iterator[dict[str, Any] | None]:
+        for folder, results in stored:
+            for episode in read_episodes(folder, results):
+                if isinstance(episode, DataError):
+                    summary.problems.append(f"{episode} Its result counts, but it is not shown.")
+                    yield None
+                else:
+                    yield episode.record
+
     cells = []
     for entry, agent in dict.fromkeys((line.entry, line.agent) for line in summary.lines):
         stored = found.get((entry, agent), [])
         stored = [(folder, sorted(results, key=_task_order)) for folder, results in stored]
         heads = [_index_row(result) for _, results in stored for result in results]
-        records = (record for folder, results in stored for record in read_records(folder, results))
         if heads:
-            cells.append(pack_cell(entry, agent, heads, records, MAX_BYTES // len(found)))
+            cells.append(pack_cell(entry, agent, heads, read(stored), MAX_BYTES // len(found)))
     return cells
 
 
@@ -167,7 +180,11 @@ def _index_row(result: Result) -> list[Any]:
 
 
 def pack_cell(
-    entry: str, agent: str, index: Sequence[Sequence[Any]], records: Iterable[dict[str, Any]], max_bytes: int
+    entry: str,
+    agent: str,
+    index: Sequence[Sequence[Any]],
+    records: Iterable[dict[str, Any] | None],
+    max_bytes: int,
 ) -> dict[str, Any]:
     """Return a cell of the episode viewer: an index, and chunks of `CHUNK` episodes.
 
@@ -175,13 +192,16 @@ def pack_cell(
         entry: Label of the viewer's first selection.
         agent: Label of the viewer's second selection.
         index: Of each episode the outcome ("solved", "unsolved" or "error"), task, repeat, return, steps, turns.
-        records: The episodes as `Episode.to_dict` or `read_records` returns them, in the order of the index.
+        records: The episodes in the order of the index, as `Episode.to_dict` returns them or as they are stored;
+            None for an episode that cannot be shown.
         max_bytes: Maximum size of the chunks. Further episodes are left out.
     """
     chunks: list[str] = []
     size = 0
     source = iter(records)
-    while size < max_bytes and (chunk := [_without_token_data(record) for record in islice(source, CHUNK)]):
+    while size < max_bytes and (
+        chunk := [record and _without_token_data(record) for record in islice(source, CHUNK)]
+    ):
         chunks.append(pack(chunk))
         size += len(chunks[-1])
     return {"entry": entry, "agent": agent, "index": pack(index), "chunk": CHUNK, "chunks": chunks}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +25,8 @@ from .texts import TextStore, read_texts, restore_texts, share_texts
 
 _TURNS = b',"turns":['  # Cannot occur inside a JSON string, where quotes are escaped.
 _LINE_END = b"\n"
+_WRONG_KINDS = (ValueError, TypeError, LookupError, AttributeError, AssertionError, RecursionError)
+_MAX_AMOUNT = 1e15
 _CHECKSUM = b',"crc":"%08x"}'  # CRC-32 of all bytes before it; detects a damaged line without parsing it.
 
 
@@ -116,6 +118,13 @@ def encode_episode(key: EpisodeKey, episode: Episode) -> EncodedEpisode:
     return EncodedEpisode(line + _CHECKSUM % zlib.crc32(line) + _LINE_END, texts)
 
 
+def amount(details: Mapping[str, Any], name: str) -> float:
+    """Return a number of tokens or a cost in an episode's details; 0 if there is none, or no such amount."""
+    value = details.get(name)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value < _MAX_AMOUNT else 0.0  # type: ignore[operator, arg-type]
+
+
 class Store:
     """Folder of a run, opened for appending by one process at a time.
 
@@ -168,14 +177,14 @@ class Store:
             view = view[os.write(self._file, view) :]
 
     def record_tasks(
-        self, counts: Mapping[str, int], digests: Mapping[str, str], limits: Mapping[str, Any]
+        self, counts: Mapping[str, int], digests: Mapping[str, str], facts: Mapping[str, Any]
     ) -> None:
         """Write the tasks of the suite's entries to `run.json`, and check them against those of an earlier call.
 
         Args:
             counts: Number of episodes per agent, by entry.
             digests: Digest of the tasks, by entry.
-            limits: Limits of an episode, by entry.
+            facts: Limits of an episode and origin of the tasks, by entry.
 
         Raises:
             ConfigurationError: The run was started with other tasks, for example with other data.
@@ -191,7 +200,7 @@ class Store:
         changed = {
             "expected": {**manifest.get("expected", {}), **counts},
             "tasks": {**before, **digests},
-            "limits": {**manifest.get("limits", {}), **limits},
+            "entries": {**manifest.get("entries", {}), **facts},
         }
         if any(manifest.get(key) != value for key, value in changed.items()):
             write_atomic(self.folder / "run.json", _to_json({**manifest, **changed}))
@@ -206,7 +215,7 @@ class Store:
 
     def finished(self) -> dict[EpisodeKey, Result]:
         """Return the complete episodes so far, without those that broke off with an error."""
-        return {key: result for key, result in latest_results(self.folder).items() if result.error is None}
+        return {key: result for key, result in read_results(self.folder).latest.items() if result.error is None}
 
     def close(self) -> None:
         """Flush the episodes to the disk and release the lock."""
@@ -223,11 +232,18 @@ class Store:
             write_atomic(path, _to_json(manifest))
             return
         existing = read_manifest(self.folder)
+        manifest = json.loads(json.dumps(manifest))
+        for entry, was, now in _differing_data(existing, manifest):
+            raise ConfigurationError(
+                f"{self.folder}: was started on {was} for {entry!r}, and now it would be {now}; choose another"
+                " --out, or set ARBORETUM_DATA as it was."
+            )
         for field in ("suite", "agents"):
-            if existing.get(field) != json.loads(json.dumps(manifest[field])):
+            difference = first_difference(existing.get(field), manifest[field])
+            if difference is not None:
                 raise ConfigurationError(
-                    f"{self.folder}: holds a run of another {field.removesuffix('s')}; choose another --out,"
-                    " or delete that folder."
+                    f"{self.folder}: holds a run of another {field.removesuffix('s')} ({difference}); choose"
+                    " another --out, or delete that folder."
                 )
         if "identities" not in existing and any(manifest.get("identities", {}).values()):
             raise ConfigurationError(
@@ -246,15 +262,15 @@ class Store:
         """Move incomplete and unreadable lines to `episodes.damaged.jsonl`; return a sentence for each."""
         if not self.episodes.exists():
             return []
-        damaged = {
-            number: line
-            for number, offset, line in _read_lines(self.episodes)
-            if _parse_head(line, offset) is None
-        }
+        damaged: dict[int, tuple[bytes, str]] = {}
+        for number, offset, line in _read_lines(self.episodes):
+            problem = _parse_head(line, offset)
+            if isinstance(problem, str):
+                damaged[number] = line, problem
         if not damaged:
             return []
         with (self.folder / "episodes.damaged.jsonl").open("ab") as file:
-            file.writelines(line.removesuffix(_LINE_END) + _LINE_END for line in damaged.values())
+            file.writelines(line.removesuffix(_LINE_END) + _LINE_END for line, _ in damaged.values())
         # Not `write_atomic`: the episodes of a large run need not fit in memory.
         part = self.episodes.with_name(self.episodes.name + PART)
         with part.open("wb") as file:
@@ -263,10 +279,19 @@ class Store:
             os.fsync(file.fileno())
         part.replace(self.episodes)
         return [
-            f"line {number} of episodes.jsonl was {'unreadable' if line.endswith(_LINE_END) else 'incomplete'};"
-            " it was moved to episodes.damaged.jsonl, and its episode is played again."
-            for number, line in damaged.items()
+            f"{self.episodes}, line {number}: {problem}; it was moved to episodes.damaged.jsonl, and its episode"
+            " is played again."
+            for number, (_, problem) in damaged.items()
         ]
+
+
+def _differing_data(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield each entry on other data than before, with both names."""
+    old, new = before.get("data", {}), now.get("data", {})
+    files = "the benchmark's files"
+    for entry in {**old, **new}:
+        if old.get(entry) != new.get(entry):
+            yield entry, old.get(entry, files), new.get(entry, files)
 
 
 def _read_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
@@ -278,59 +303,134 @@ def _read_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
             offset += len(line)
 
 
-def _parse_head(line: bytes, offset: int) -> Result | None:
-    """Parse the head of a line; return None if the line is incomplete or damaged."""
+def _parse_head(line: bytes, offset: int) -> Result | str:
+    """Parse the head of a line; return the fault of a line that is incomplete, damaged or of the wrong kind."""
     body = line[: -len(_CHECKSUM % 0 + _LINE_END)]
     cut = body.find(_TURNS)
+    if not line.endswith(_LINE_END):
+        return "is incomplete"
     if cut < 0 or line[len(body) :] != _CHECKSUM % zlib.crc32(body) + _LINE_END:
-        return None
+        return "is unreadable"
     try:
-        head = json.loads(line[:cut] + b"}")
-        key = EpisodeKey(head["agent"], head["entry"], head["task"], head["repeat"])
-        return Result(
-            key,
-            head["seed"],
-            head["success"],
-            head["return"],
-            head["steps"],
-            head["turn_count"],
-            head["invalid"],
-            head["truncated"],
-            head["seconds"],
-            head["error"],
-            head["details"],
-            offset,
-        )
-    except (ValueError, KeyError, TypeError):
-        return None
+        head = json.loads((line[:cut] + b"}").decode("utf-8", "surrogatepass"))
+        values = [head[name] for name in _KINDS]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return "is unreadable"
+    for name, value in zip(_KINDS, values, strict=True):
+        problem = _kind_problem(name, value)
+        if problem is not None:
+            return problem
+    return Result(*[EpisodeKey(*values[:4]), *values[4:], offset])
 
 
-def latest_results(folder: Path) -> dict[EpisodeKey, Result]:
-    """Return the last stored result of every episode of a run; the retry of a failed episode replaces it."""
+_KINDS: dict[str, str] = {
+    **dict.fromkeys(("agent", "entry", "task"), "text"),
+    **dict.fromkeys(("repeat", "seed"), "count"),
+    "success": "true or false",
+    "return": "finite number",
+    **dict.fromkeys(("steps", "turn_count", "invalid"), "count"),
+    "truncated": "true or false",
+    "seconds": "finite number",
+    "error": "text or null",
+    "details": "mapping",
+}
+"""Fields in the head of a line and what they hold, in the order of `Result`."""
+
+
+def _kind_problem(name: str, value: object) -> str | None:
+    """Return the fault of a field's value; None if it is of the right kind."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_right = {
+        "text": isinstance(value, str),
+        "text or null": value is None or isinstance(value, str),
+        "count": is_number and isinstance(value, int) and 0 <= value < 2**63,
+        "true or false": isinstance(value, bool),
+        "finite number": is_number and abs(value) < _MAX_AMOUNT,  # type: ignore[arg-type]
+        "mapping": isinstance(value, dict),
+    }[_KINDS[name]]
+    return None if is_right else f"has no {_KINDS[name]} as `{name}` but {repr(value)[:40]}"
+
+
+class StoredResults(NamedTuple):
+    """Results of a run's folder.
+
+    Attributes:
+        latest: Last stored result of every episode; the retry of a failed episode replaces it.
+        problems: One sentence for each line that is left out, with its file and number.
+    """
+
+    latest: dict[EpisodeKey, Result]
+    problems: list[str]
+
+
+def read_results(folder: Path, check: Callable[[Result], str | None] = lambda result: None) -> StoredResults:
+    """Read the results of a run, without lines that are damaged or hold values of wrong kinds.
+
+    Args:
+        folder: Folder of the run.
+        check: Function that returns the fault of a result, which is then left out, or None.
+    """
     path = folder / "episodes.jsonl"
-    if not path.exists():
-        return {}
-    results: dict[EpisodeKey, Result] = {}
-    for _, offset, line in _read_lines(path):
-        result = _parse_head(line, offset)
-        if result is not None:
-            results[result.key] = result
-    return results
+    latest: dict[EpisodeKey, Result] = {}
+    problems: list[str] = []
+    if path.exists():
+        for number, offset, line in _read_lines(path):
+            result = _parse_head(line, offset)
+            problem = result if isinstance(result, str) else check(result)
+            if isinstance(result, Result) and problem is None:
+                latest[result.key] = result
+            else:
+                problems.append(f"{path}, line {number}: {problem}; it is left out.")
+    return StoredResults(latest, problems)
+
+
+class StoredEpisode(NamedTuple):
+    """An episode as it is stored.
+
+    Attributes:
+        record: Content of its line; system messages refer to the texts of `read_texts`.
+        episode: The episode, with its whole conversation.
+    """
+
+    record: dict[str, Any]
+    episode: Episode
 
 
 def read_episode(folder: Path, result: Result) -> Episode:
-    """Read the full episode of a result, its conversation included."""
-    (record,) = read_records(folder, [result])
-    restore_texts(record, read_texts(folder))
-    return Episode.from_dict(record)
+    """Read the full episode of a result, its conversation included.
+
+    Raises:
+        DataError: The stored episode holds values of wrong kinds.
+    """
+    (stored,) = read_episodes(folder, [result])
+    if isinstance(stored, DataError):
+        raise stored
+    return stored.episode
 
 
-def read_records(folder: Path, results: Iterable[Result]) -> Iterator[dict[str, Any]]:
-    """Yield the stored record of each result; its system messages refer to the run's `read_texts`."""
-    with (folder / "episodes.jsonl").open("rb") as file:
+def read_episodes(folder: Path, results: Iterable[Result]) -> Iterator[StoredEpisode | DataError]:
+    """Yield the full episode of each result, or the error of one that holds values of wrong kinds."""
+    path = folder / "episodes.jsonl"
+    texts = read_texts(folder)
+    with path.open("rb") as file:
         for result in results:
             file.seek(result.offset)
-            yield json.loads(file.readline().decode("utf-8", "surrogatepass"))
+            line = file.readline()
+            try:
+                record = json.loads(line.decode("utf-8", "surrogatepass"), parse_constant=_refuse_constant)
+                stored = StoredEpisode(record, Episode.from_dict(restore_texts(record, texts)))
+            except _WRONG_KINDS as error:
+                yield DataError(
+                    path,
+                    f"the episode of task {result.key.task!r} at byte {result.offset} is damaged"
+                    f" ({type(error).__name__}: {error}).",
+                )
+            else:
+                yield stored
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON, and browsers do not read it")
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def results_table(summary: Summary) -> Table:
     with_score = any(line.score is not None for line in summary.lines)
     table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
     # "env", because rich folds a longer heading if names of agents are long.
-    table.add_column("env", overflow="fold", max_width=22)
+    table.add_column("env", overflow="fold", max_width=32)
     table.add_column("agent", overflow="fold", max_width=24)
     table.add_column("success %", justify="right", no_wrap=True)
     if with_score:

@@ -91,13 +91,21 @@ def share_texts(record: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def restore_texts(record: Mapping[str, Any], texts: Mapping[str, str]) -> None:
-    """Replace the references in an episode's record by the texts; a lost text is replaced by a sentence."""
-    for message in _system_messages(record):
-        if isinstance(message[1], dict):
-            digest = message[1]["text"]
-            text = texts.get(digest, f"(The text {digest} is missing: {FILE} is damaged.)")
-            message[1] = text + message[1].get("after", "")
+def restore_texts(record: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return an episode's record with texts in the place of references; a lost text is replaced by a sentence."""
+
+    def restore(content: Any) -> Any:
+        if not isinstance(content, dict):
+            return content
+        lost = f"(The text {content['text']} is missing: {FILE} is damaged.)"
+        return str(texts.get(content["text"], lost)) + str(content.get("after", ""))
+
+    exchanges = [
+        {**exchange, "add": [[role, restore(content)] for role, content in exchange["add"]]}
+        for exchange in record.get("exchanges", ())
+    ]
+    trials = [restore_texts(trial, texts) for trial in record.get("trials", ())]
+    return {**record, "exchanges": exchanges, "trials": trials}
 
 
 def _system_messages(record: Mapping[str, Any]) -> Iterator[list[Any]]:

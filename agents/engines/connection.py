@@ -22,6 +22,7 @@ from .faults import (
     RequestRejected,
     RetryableError,
     error_text,
+    is_content_refusal,
     is_context_overflow,
     requested_wait,
     unsupported_option,
@@ -186,7 +187,9 @@ class Connection:
             if wait is not None:
                 self._not_before = max(self._not_before, time.monotonic() + wait)
             return RetryableError(reason, wait)
-        return RequestRejected(f"{self._label} rejects this request: {reason}")
+        # A server that has answered accepts the options and the model, so this is about the conversation.
+        by_content = self.answered or is_content_refusal(body)
+        return RequestRejected(f"{self._label} rejects this request: {reason}", by_content)
 
 
 def _proxy(url: str) -> str | None:

@@ -13,6 +13,7 @@ _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:([\d.]+)s)?(?:
 _CONTEXT = re.compile(
     r"context.{0,12}length|maximum context|context window|prompt is too long|too many tokens", re.I
 )
+_CONTENT = re.compile(r"content_?(policy|filter)|moderation|safety", re.I)
 _OPTIONS = ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop")
 _UNSUPPORTED = re.compile(
     r"unsupported|not support|unrecogni[sz]ed|unknown|unexpected|not permitted|deprecated|array_above_max_length",
@@ -36,7 +37,17 @@ class RetryableError(Exception):
 
 
 class RequestRejected(Exception):
-    """This request cannot succeed; others may."""
+    """This request cannot succeed; others may.
+
+    Args:
+        message: Description of the failure.
+        by_content: True if the server refuses the content of the conversation; False if the request failed for
+            another reason.
+    """
+
+    def __init__(self, message: str, by_content: bool = False) -> None:
+        super().__init__(message)
+        self.by_content = by_content
 
 
 class OptionRejected(Exception):
@@ -115,6 +126,13 @@ def is_context_overflow(body: Any) -> bool:
     inner = body.get("error", body) if isinstance(body, dict) else None
     code = inner.get("code") if isinstance(inner, dict) else None
     return code == "context_length_exceeded" or bool(_CONTEXT.search(error_text(body, 2000)))
+
+
+def is_content_refusal(body: Any) -> bool:
+    """Return True if the body of an error response names a content policy, such as OpenAI's or Azure's."""
+    inner = body.get("error", body) if isinstance(body, dict) else None
+    codes = f"{inner.get('code')} {inner.get('type')}" if isinstance(inner, dict) else ""
+    return bool(_CONTENT.search(codes))
 
 
 def unsupported_option(body: Any, sent: Mapping[str, Any]) -> str | None:

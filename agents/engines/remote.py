@@ -57,7 +57,8 @@ class RemoteEngine(Engine):
     A request is attempted up to `attempts` times within `deadline` seconds. It is retried after status 408, 409,
     425, 429 and 5xx, timeouts, lost connections and malformed responses, with exponential back-off and jitter or
     after the delay that the server requests. A request without a response finishes with "error". A conversation
-    that exceeds the context window finishes with "length" and an empty text.
+    that exceeds the context window, or whose content a server that has answered others refuses, finishes with
+    "rejected".
 
     Errors that affect all requests (a rejected key, an unknown model, no server, no credit, the cost limit) are
     raised from `collect` as `Stop`.
@@ -242,9 +243,9 @@ class RemoteEngine(Engine):
         except Stop as stop:
             result = stop
         except ContextOverflow:
-            result = Completion("", "length")
+            result = Completion("", "rejected", error="the conversation exceeds the model's context window")
         except RequestRejected as rejection:
-            result = Completion("", "error", error=str(rejection))
+            result = Completion("", "rejected" if rejection.by_content else "error", error=str(rejection))
         except Exception as error:
             log.exception("request of conversation %s", request.conversation)
             result = Completion("", "error", error=f"{type(error).__name__}: {error}")

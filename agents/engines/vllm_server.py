@@ -114,7 +114,7 @@ class VLLMServerEngine(RemoteEngine):
         usage = read_usage(reply.get("usage"))
         failed = nan_completion(logprobs, usage)
         if failed is not None:
-            raise RequestRejected(failed.error)
+            raise RequestRejected(str(failed.error))
         finish: Finish = "length" if choice.get("finish_reason") == "length" else "stop"
         return Completion(strip_end_token(text, token_ids, self), finish, token_ids, logprobs, usage)
 

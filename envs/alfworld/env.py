@@ -125,6 +125,10 @@ class ALFWorld(TextEnv[Moment]):
         return list(self._library.skipped) if self._library else []
 
     @property
+    def generated_data(self) -> str | None:
+        return "generated homes" if self._library is None else None
+
+    @property
     def instructions(self) -> str:
         game = self._game
         dialect = game.dialect if game else read_dialect(household_text("pddl"), household_text("twl"))

@@ -183,10 +183,15 @@ class SearchQA(TextEnv[Inquiry]):
         self.retrieval_bonus = retrieval_bonus
         self.tasks = list(source.questions)
         self._questions = source.questions
+        self._is_generated = source.is_generated
         self._question = Question("", "", ())
         self._shown: tuple[str, ...] | None = None
 
     # ------------------------------------------------------------------ TextEnv interface
+
+    @property
+    def generated_data(self) -> str | None:
+        return "generated encyclopedia" if self._is_generated else None
 
     @property
     def instructions(self) -> str:

@@ -14,6 +14,7 @@ from .goals import Goal
 from .original import OBSERVATION_MODES, observe, with_history
 from .session import Session
 from .shop import Shop, open_shop, parse_action
+from .sources import is_builtin
 
 SPLITS = {"test": (0, 500), "dev": (500, 1500), "valid": (500, 1500), "train": (1500, None)}
 """Half-open ranges of goal indices of the published splits; "valid" is an alias of "dev"."""
@@ -186,6 +187,10 @@ class WebShop(TextEnv[Visit]):
         self._history = (num_prev_obs, num_prev_actions)
         self.tasks = GoalTasks(split, len(shop.goals))
         self._page_cache: tuple[Session, str, tuple[str, ...]] | None = None
+
+    @property
+    def generated_data(self) -> str | None:
+        return "generated shop" if is_builtin(self.shop.catalog) else None
 
     @property
     def instructions(self) -> str:

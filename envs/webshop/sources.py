@@ -19,6 +19,7 @@ from .product import Product, parse_product
 from .product_catalog import CATALOG_FILE, FORMAT, ProductCatalog
 
 _STAGE = "Reading products"
+_GENERATED = f"v{FORMAT}-generated{GENERATOR_VERSION}-"
 
 
 class Sources(NamedTuple):
@@ -163,7 +164,7 @@ def open_catalog(
 def builtin_catalog(num_products: int | None = None, progress: Progress | None = None) -> ProductCatalog:
     """Open the generated catalog, after building it on first use."""
     count = num_products or BUILTIN_PRODUCTS
-    folder = _catalogs_folder() / f"v{FORMAT}-generated{GENERATOR_VERSION}-{count}"
+    folder = _catalogs_folder() / f"{_GENERATED}{count}"
     if (folder / CATALOG_FILE).exists():
         return ProductCatalog(folder)
 
@@ -172,3 +173,8 @@ def builtin_catalog(num_products: int | None = None, progress: Progress | None =
             progress(_STAGE, done, count)
 
     return ProductCatalog.build(generate_products(count), folder, on_indexed)
+
+
+def is_builtin(catalog: ProductCatalog) -> bool:
+    """Return True for the generated catalog."""
+    return catalog.folder.name.startswith(_GENERATED)

@@ -148,6 +148,7 @@ function drawTurn(k) {
 function drawRequest(request) {
   const blocks = request.added.filter(m => !m.known).map(m => message(m.role, m.content));
   if (request.answer !== null) blocks.push(message("assistant", request.answer, request.finish === "length" ? "cut at the limit of tokens" : ""));
+  else blocks.push(tag(`no reply: ${request.finish}`, "bad"));
   if (request.purpose !== "turn") {
     const details = fold(`Separate request: ${request.purpose}`, () => blocks);
     details.classList.add("message", "separate");

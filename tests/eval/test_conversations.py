@@ -19,7 +19,8 @@ from arboretum.agents.episode import Episode
 from arboretum.agents.exchange import Exchange, pack_exchanges, unpack_exchanges
 from arboretum.eval.agents import NamedAgent
 from arboretum.eval.evaluate import evaluate, report
-from arboretum.eval.store import latest_results, read_episode
+from arboretum.eval.models import GivenModel
+from arboretum.eval.store import read_episode, read_results
 from arboretum.eval.texts import read_texts
 
 SUITE = """
@@ -50,19 +51,19 @@ class Recorder(Engine):
     """Engine that replies from a fixed list and records every request with its reply.
 
     Args:
-        failing: Fraction, in percent, of the requests that fail.
+        rejecting: Fraction, in percent, of the requests that are rejected.
     """
 
-    def __init__(self, failing: int = 0) -> None:
+    def __init__(self, rejecting: int = 0) -> None:
         self.name = "recorder:m"
         self.usage = Usage()
-        self.failing = failing
+        self.rejecting = rejecting
         self.log: list[tuple[Request, Completion]] = []
         self._done: list[tuple[str, Completion]] = []
 
     def submit(self, request: Request) -> None:
-        if request.seed % 100 < self.failing:
-            completion = Completion("", "error", error="unplugged")
+        if request.seed % 100 < self.rejecting:
+            completion = Completion("", "rejected", error="too long")
         else:
             completion = Completion(
                 REPLIES[request.seed % len(REPLIES)], ("stop", "length")[request.seed % 3 == 0]
@@ -83,12 +84,12 @@ def played(out: Path, engine: Engine, agent: str, suite: str = SUITE, **settings
     with open(os.devnull, "w") as sink:
         evaluate(
             str(out / "suite.yaml"),
-            [NamedAgent(agent, engine, dialogue=dialogue, **settings)],
+            [NamedAgent(agent, GivenModel(engine), dialogue=dialogue, **settings)],
             out=out / "run",
             references=False,
             console=Console(file=sink),
         )
-    return [read_episode(out / "run", result) for result in latest_results(out / "run").values()]
+    return [read_episode(out / "run", result) for result in read_results(out / "run").latest.values()]
 
 
 def conversations(log: list[tuple[Request, Completion]]) -> list[list[Any]]:
@@ -96,7 +97,7 @@ def conversations(log: list[tuple[Request, Completion]]) -> list[list[Any]]:
     found = defaultdict(list)
     for request, done in log:
         trial = request.conversation.removesuffix("-reading").removesuffix("-reflection")
-        reply = None if done.finish == "error" else done.text
+        reply = None if done.finish == "rejected" else done.text
         found[trial].append((request.messages, request.prefill, reply, done.finish))
     return sorted(found.values(), key=repr)
 
@@ -118,7 +119,7 @@ CASES = [("direct", name) for name in DIALOGUES] + [
 def test_stored_messages_equal_those_the_engine_received(
     agent: str, dialogue: str | None, history: str, tmp_path: Path
 ) -> None:
-    engine = Recorder(failing=3)
+    engine = Recorder(rejecting=3)
     settings: dict[str, Any] = {} if dialogue is None else {"dialogue_name": dialogue}
     if agent == "react":
         settings["examples"] = 2
@@ -173,7 +174,7 @@ def test_resumed_run_completes_its_texts(tmp_path: Path) -> None:
     lines = (run / "episodes.jsonl").read_bytes().splitlines(keepends=True)
     (run / "episodes.jsonl").write_bytes(b"".join(lines[:2]))
     (run / "texts.jsonl").write_bytes((run / "texts.jsonl").read_bytes()[:50])  # as a full disk leaves it
-    first = next(iter(latest_results(run).values()))
+    first = next(iter(read_results(run).latest.values()))
     assert "is missing: texts.jsonl is damaged" in read_episode(run, first).exchanges[0].messages[0].content
     assert stored(played(tmp_path / "b", Recorder(), "react")) == stored(whole)
 
@@ -193,7 +194,7 @@ def test_old_run_without_conversations_is_read_and_reported(tmp_path: Path) -> N
         body = json.dumps(record, separators=(",", ":")).encode()[:-1]
         lines.append(body + _CHECKSUM % zlib.crc32(body) + b"\n")
     (run / "episodes.jsonl").write_bytes(b"".join(lines))
-    episodes = [read_episode(run, result) for result in latest_results(run).values()]
+    episodes = [read_episode(run, result) for result in read_results(run).latest.values()]
     assert [e.turns for e in episodes] == [e.turns for e in before]
     assert all(e.exchanges == [] for e in episodes)
     assert report([run]).episodes == 6 and (run / "report.html").exists()

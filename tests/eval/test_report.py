@@ -60,6 +60,7 @@ def test_tables_have_captions_and_scopes_and_follow_the_picture(page: Path) -> N
 def test_head_shows_settings_of_the_run_without_secrets(tmp_path: Path) -> None:
     from arboretum.agents.engines.base import Completion, Engine, Request, Usage
     from arboretum.eval.evaluate import report
+    from arboretum.eval.models import GivenModel
 
     class Up(Engine):
         """Engine that always replies with "Up"."""
@@ -82,7 +83,11 @@ def test_head_shows_settings_of_the_run_without_secrets(tmp_path: Path) -> None:
     suite.write_text(f"name: moves\nsampling: {{temperature: 0.5, top_p: 0.9}}\nentries:\n{entries}")
     arguments = ["eval", "moves.yaml", "--engine-arg", "api_key=sk-12345", "--engine-arg=headers={A: sk-6}"]
     arguments += ["--base-url", "https://me:pa@ss@host:8/v1?token=sk-7#x", "--max-tokens", "77"]
-    agents = [NamedAgent("direct", Up(), sampling={"max_tokens": 77}, dialogue={"history": "window", "window": 3})]
+    agents = [
+        NamedAgent(
+            "direct", GivenModel(Up()), sampling={"max_tokens": 77}, dialogue={"history": "window", "window": 3}
+        )
+    ]
     run = tmp_path / "run"
     for _ in range(2):  # The second call has nothing to play, and adds no session.
         with Path(os.devnull).open("w") as sink:
@@ -96,6 +101,7 @@ def test_head_shows_settings_of_the_run_without_secrets(tmp_path: Path) -> None:
     assert "model m, engine Up" in page
     assert "temperature 0.5, top-p 0.9, at most 77 tokens a reply" in page
     assert "plain, history window of 3, one action a turn" in page
+    assert "the environment&#39;s own tasks, split test" in page
     assert "3 steps and 2 turns (A)" in page and "3 steps and 7 turns (B)" in page
     assert re.search(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC", page) and "python 3" in page
 
@@ -105,7 +111,7 @@ def test_head_shows_settings_of_the_run_without_secrets(tmp_path: Path) -> None:
         evaluate(str(suite), agents, out=run, arguments=["eval", "again"], console=Console(file=sink))
     assert "arboretum eval again" in (run / "report.html").read_text()
     manifest = json.loads(stored)  # as an older version wrote it
-    for key in ("sessions", "settings", "limits"):
+    for key in ("sessions", "settings", "entries"):
         del manifest[key]
     (run / "run.json").write_text(json.dumps(manifest))
     assert report([run]).complete

@@ -21,7 +21,7 @@ from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.envs.registry import make_env
 from arboretum.eval.agents import NamedAgent
 from arboretum.eval.evaluate import evaluate, report
-from arboretum.eval.store import EpisodeKey, Store, encode_episode, latest_results, read_episode
+from arboretum.eval.store import EpisodeKey, Store, encode_episode, read_episode, read_results
 from arboretum.eval.suite import load_suite, parse_suite, suite_names
 
 SUITE = """
@@ -105,7 +105,7 @@ def test_incomplete_last_line_is_moved_and_its_episode_played_again(suite: str, 
     with Console(record=True, width=200, file=open(os.devnull, "w")).file as sink:
         console = Console(record=True, width=200, file=sink)
         assert evaluate(suite, AGENTS, out=tmp_path / "r", console=console) == 0
-    assert "line 21 of episodes.jsonl was incomplete" in console.export_text()
+    assert "episodes.jsonl, line 21: is incomplete; it was moved" in " ".join(console.export_text().split())
     assert records(tmp_path / "r") == records(tmp_path / "whole")
     assert (tmp_path / "r" / "episodes.damaged.jsonl").read_bytes() == lines[20][:50] + b"\n"
 
@@ -226,13 +226,13 @@ def test_report_rejects_folder_without_valid_run(tmp_path: Path) -> None:
 
 def test_latest_result_of_an_episode_wins(suite: str, tmp_path: Path) -> None:
     run(suite, tmp_path / "r")
-    first = latest_results(tmp_path / "r")
+    first = read_results(tmp_path / "r").latest
     key = next(key for key, result in first.items() if result.success)
     episode = read_episode(tmp_path / "r", first[key])
     episode.success = False
     with (tmp_path / "r" / "episodes.jsonl").open("ab") as out:
         out.write(encode_episode(key, episode).line)
-    again = latest_results(tmp_path / "r")
+    again = read_results(tmp_path / "r").latest
     assert again.keys() == first.keys()
     assert first[key].success and not again[key].success
 
@@ -244,7 +244,7 @@ def test_episode_with_earlier_trials_survives_storage(tmp_path: Path) -> None:
     first = Episode("W", key.task, 1, key.agent, details={"trial": 1}, turns=turns)
     last = Episode("W", key.task, 1, key.agent, success=True, details={"x": hard}, trials=[first], turns=turns * 2)
     (tmp_path / "episodes.jsonl").write_bytes(encode_episode(key, last).line * 2)
-    (result,) = latest_results(tmp_path).values()
+    (result,) = read_results(tmp_path).latest.values()
     assert result.success and result.turns == 2 and result.offset > 0
     assert read_episode(tmp_path, result) == last
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.utils import logging
 
 from ....envs.errors import ConfigurationError
 from ..base import Request, Sampling
@@ -46,13 +49,27 @@ def load_model(name: str | Path, device: str, dtype: str | None, adapter: str | 
     if precision != "auto" and not isinstance(getattr(torch, str(precision), None), torch.dtype):
         raise ConfigurationError(f"unknown dtype {dtype!r}; common ones: float32, bfloat16, float16")
     _check_device(device)
+    source = model_source(name)
     try:
-        model = AutoModelForCausalLM.from_pretrained(model_source(name), dtype=precision)
+        with _without_progress_bar() if Path(source).is_dir() else nullcontext():
+            model = AutoModelForCausalLM.from_pretrained(source, dtype=precision)
     except Exception as error:  # of any type: files, formats, the network, remote code
         raise ConfigurationError(f"cannot load the model {str(name)!r}: {_first_line(error)}") from None
     if adapter is not None:
         model = _merge_adapter(model, adapter)
     return model.to(device).eval()
+
+
+@contextmanager
+def _without_progress_bar() -> Iterator[None]:
+    """Hide the bar of loading a local model; that of a download remains."""
+    was_shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_shown:
+            logging.enable_progress_bar()
 
 
 def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
