@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -279,6 +281,15 @@ def test_finished_run_is_shown_without_loading_the_model(folder: Path, request: 
     assert "think:sapling" in first
     request.getfixturevalue("no_loading")
     assert "2 of 2 episodes are already stored" in show()
+
+
+def test_loading_a_local_model_prints_no_bar(folder: Path) -> None:
+    pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
+    command = [sys.executable, "-m", "arboretum", "eval", "TextBandit-v0", "--limit", "1", "--no-references"]
+    command += ["--agent", "direct", "--model", "sapling", "--max-tokens", "2"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and "direct:sapling" in done.stdout
+    assert done.stderr == ""
 
 
 def test_engine_that_cannot_be_made_is_told_before_an_episode_is_played(
