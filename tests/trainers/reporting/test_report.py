@@ -23,6 +23,7 @@ from arboretum.trainers.config.settings import DialogueConfig, EnvConfig, Hardwa
 from arboretum.trainers.monitor import Monitor
 from arboretum.trainers.reporting.report import write_report
 from arboretum.trainers.reporting.samples import read_samples
+from support.pages import low_contrasts, set_width
 
 HOSTILE = '<script>document.title="owned"</script><img src=x onerror="document.title=\'owned\'">'
 
@@ -241,14 +242,14 @@ def test_page_fits_a_phone_and_shows_prompts_and_sampled_text(run: Path, browser
         element = wait.until(lambda _, name=name: browser.find_element(By.CSS_SELECTOR, f"#turns .{name}"))
         assert element.get_property("textContent") == expected
 
-    for scheme in ("light", "dark"):
-        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-        ink, paper = browser.execute_script(
-            "const s = getComputedStyle(document.body); return [s.color, s.backgroundColor]"
-        )
-        light = [sum(map(int, re.findall(r"\d+", color)[:3])) for color in (ink, paper)]
-        assert (light[0] < light[1]) == (scheme == "light") and abs(light[0] - light[1]) > 400
+    for width in (1280, 390):
+        for scheme in ("light", "dark"):
+            set_width(browser, width, scheme)
+            assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+            assert low_contrasts(browser) == {}
+    for table in browser.find_elements(By.TAG_NAME, "table"):
+        assert table.find_elements(By.TAG_NAME, "caption")
+        assert not table.find_elements(By.CSS_SELECTOR, "th:not([scope])")
     charts = browser.find_elements(By.CSS_SELECTOR, ".charts svg")
     assert len(charts) >= 12 and all(chart.rect["height"] > 100 for chart in charts)
     assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
