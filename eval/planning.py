@@ -130,7 +130,7 @@ def _origin(env: TextEnv[Any]) -> str:
     if env.generated_data is not None:
         return env.generated_data
     has_files = type(env).generated_data is not TextEnv.generated_data
-    return "the benchmark's files" if has_files else "the environment's own tasks"
+    return "the benchmark's files" if has_files else "tasks of the environment"
 
 
 def _digest_tasks(env: TextEnv[Any], names: Sequence[str]) -> str:

@@ -101,7 +101,7 @@ def test_head_shows_settings_of_the_run_without_secrets(tmp_path: Path) -> None:
     assert "model m, engine Up" in page
     assert "temperature 0.5, top-p 0.9, at most 77 tokens a reply" in page
     assert "plain, history window of 3, one action a turn" in page
-    assert "the environment&#39;s own tasks, split test" in page
+    assert "tasks of the environment, split test" in page
     assert "3 steps and 2 turns (A)" in page and "3 steps and 7 turns (B)" in page
     assert re.search(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC", page) and "python 3" in page
 
@@ -115,6 +115,20 @@ def test_head_shows_settings_of_the_run_without_secrets(tmp_path: Path) -> None:
         del manifest[key]
     (run / "run.json").write_text(json.dumps(manifest))
     assert report([run]).complete
+
+
+def test_head_names_the_origin_of_tasks(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from arboretum.eval.planning import plan_suite
+    from arboretum.eval.provenance import describe_run
+    from arboretum.eval.suite import Entry, Suite
+
+    suite = Suite("s", "", (Entry("homes", "TextALFWorld-v0", split="valid_unseen", max_steps=50),))
+    real = plan_suite(suite, 1).facts
+    monkeypatch.delenv("ARBORETUM_DATA")
+    generated = plan_suite(suite, 1).facts
+    for facts, origin in ((real, "the benchmark's files"), (generated, "generated homes")):
+        head = dict(describe_run({"entries": facts}))
+        assert head == {"limits of an episode": ["50 steps"], "data": [f"{origin}, split valid_unseen"]}
 
 
 def test_asked_agents_precede_references_in_tables_and_comparisons() -> None:
