@@ -198,6 +198,7 @@ def eval(
             workers=workers or min(os.cpu_count() or 1, 8),
             ray=ray,
             in_flight=in_flight,
+            arguments=sys.argv[1:],
             console=console,
         )
 

@@ -6,6 +6,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from .exchange import Exchange, pack_exchanges, unpack_exchanges
+
 
 @dataclass(slots=True)
 class Move:
@@ -88,6 +90,7 @@ class Episode:
         final_observation: The observation after the last move.
         trials: Earlier attempts at the same task, for agents that retry; this episode is the last attempt.
         turns: The turns, in order.
+        exchanges: Every request to a language model with its reply, in order; empty for agents without a model.
     """
 
     env: str
@@ -102,6 +105,7 @@ class Episode:
     final_observation: str = ""
     trials: list[Episode] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
+    exchanges: list[Exchange] = field(default_factory=list)
 
     @property
     def total_reward(self) -> float:
@@ -129,12 +133,14 @@ class Episode:
         return sum(turn.agent_seconds + turn.env_seconds for turn in self.turns)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the record as plain data, without an empty `trials`."""
+        """Return the record as plain data, without empty `trials` and `exchanges`; see `pack_exchanges`."""
         record = {name: getattr(self, name) for name in self.__dataclass_fields__}
         record["turns"] = [turn.to_dict() for turn in self.turns]
         record["trials"] = [trial.to_dict() for trial in self.trials]
-        if not self.trials:
-            del record["trials"]
+        record["exchanges"] = pack_exchanges(self.exchanges, self._observations, self._replies)
+        for name in ("trials", "exchanges"):
+            if not record[name]:
+                del record[name]
         return record
 
     @classmethod
@@ -145,4 +151,15 @@ class Episode:
         known["turns"] = [
             Turn(**{**turn, "moves": [Move(**move) for move in turn["moves"]]}) for turn in record["turns"]
         ]
-        return cls(**known)
+        episode = cls(**{**known, "exchanges": []})
+        stored = record.get("exchanges", ())
+        episode.exchanges = unpack_exchanges(stored, episode._observations, episode._replies)
+        return episode
+
+    @property
+    def _observations(self) -> list[str]:
+        return [*(turn.observation for turn in self.turns), self.final_observation]
+
+    @property
+    def _replies(self) -> list[str]:
+        return [turn.reply for turn in self.turns]

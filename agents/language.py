@@ -11,6 +11,7 @@ from .base import Agent, Reply, Seat, Stop
 from .demonstrations import Demonstrations
 from .dialogue import Dialogue
 from .engines.base import Completion, Engine, Message, Request, Sampling, Usage
+from .exchange import TURN, Exchange
 from .tokens.chat import ChatTokens
 from .tokens.conversation import Conversation
 
@@ -96,6 +97,9 @@ class LanguageAgent(Agent):
                     chat: ChatState = seat.memory
                     chat.pending = None
                     chat.usage.add(completion.usage)
+                    exchange = seat.episode.exchanges[-1]
+                    exchange.finish = completion.finish
+                    exchange.reply = None if completion.finish in ("error", "rejected") else completion.text
                     seat.episode.details |= asdict(chat.usage)
                     replies[indices[name]] = self.receive(seat, completion)
         return [replies.get(i) for i in range(len(seats))]
@@ -146,10 +150,8 @@ class LanguageAgent(Agent):
                     return Reply((), text="", quit=reason, well_formed=False, cut=True)
                 sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
         prefill = self.dialogue.prefill if self.chat is not None else ""
-        self.engine.submit(
-            Request(chat.name, tuple(messages), prompt_ids, sampling, seat.rng.getrandbits(31), prefill)
-        )
-        chat.pending = chat.name
+        request = Request(chat.name, tuple(messages), prompt_ids, sampling, seat.rng.getrandbits(31), prefill)
+        self._submit(seat, request, TURN)
         return None
 
     def receive(self, seat: Seat, completion: Completion) -> Reply | None:
@@ -187,9 +189,14 @@ class LanguageAgent(Agent):
         chat: ChatState = seat.memory
         messages = (Message("system", system), Message("user", user))
         prompt_ids = self.chat.opening(messages) if self.chat is not None else None
-        chat.pending = f"{chat.name}-{purpose}"
-        sampling = replace(self.sampling, stop=())
-        self.engine.submit(Request(chat.pending, messages, prompt_ids, sampling, seat.rng.getrandbits(31)))
+        sampling, name = replace(self.sampling, stop=()), f"{chat.name}-{purpose}"
+        self._submit(seat, Request(name, messages, prompt_ids, sampling, seat.rng.getrandbits(31)), purpose)
+
+    def _submit(self, seat: Seat, request: Request, purpose: str) -> None:
+        self.engine.submit(request)
+        seat.memory.pending = request.conversation
+        turn = len(seat.episode.turns)
+        seat.episode.exchanges.append(Exchange(turn, purpose, request.messages, request.prefill))
 
     # ------------------------------------------------------------------ prompts
 

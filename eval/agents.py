@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from ..agents.base import Agent
 from ..agents.dialogue import Dialogue
 from ..agents.engines.registry import ENGINES
+from ..agents.language import LanguageAgent
 from ..agents.registry import (
     LANGUAGE_AGENTS,
     agent_class,
@@ -24,6 +25,7 @@ from ..envs.errors import ConfigurationError
 from .identity import identify_agent, model_label
 from .models import Model, resolve_model
 from .options import parse_options
+from .provenance import describe_settings
 from .suite import Entry, Suite
 
 
@@ -48,6 +50,10 @@ class AgentFactory(Protocol):
 
     def dialogue(self, suite: Suite, entry: Entry, /) -> Dialogue | None:
         """Return the agent's dialogue in an entry, None without one; check settings without loading a model."""
+        ...
+
+    def settings(self, suite: Suite, entry: Entry, /) -> dict[str, Any] | None:
+        """Return the settings in an entry as `describe_settings` does; None for agents without a model."""
         ...
 
     def make(self, suite: Suite, entry: Entry, /) -> Agent:
@@ -119,6 +125,14 @@ class NamedAgent:
         except ConfigurationError as error:
             raise ConfigurationError(f"suite {suite.name}, entry {entry.name!r}: {error}") from None
 
+    def settings(self, suite: Suite, entry: Entry, /) -> dict[str, Any] | None:
+        """Return the settings of an entry as plain data; None without a model."""
+        dialogue = self.dialogue(suite, entry)
+        if dialogue is None:
+            return None
+        examples = {**LANGUAGE_AGENTS[self.kind].settings, **self._settings}.get("examples", 0)
+        return describe_settings(dialogue, make_sampling(self._merge_sampling(suite, entry)), examples)
+
     def make(self, suite: Suite, entry: Entry, /) -> Agent:
         """Make the agent for an entry. The entry's settings override the suite's, the command line's both."""
         if self._model is None:
@@ -156,6 +170,15 @@ class GivenAgent:
         """Return the agent's dialogue, or None."""
         dialogue = getattr(self._agent, "dialogue", None)
         return dialogue if isinstance(dialogue, Dialogue) else None
+
+    def settings(self, suite: Suite, entry: Entry, /) -> dict[str, Any] | None:
+        """Return the agent's settings as plain data; None for other than language agents."""
+        agent = self._agent
+        if not isinstance(agent, LanguageAgent):
+            return None
+        return describe_settings(
+            agent.dialogue, agent.sampling, agent.demonstrations.count if agent.demonstrations else 0
+        )
 
     def make(self, suite: Suite, entry: Entry, /) -> Agent:
         """Return the agent; its settings are its own."""

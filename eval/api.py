@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from .evaluate import prepare, report
 from .models import GivenModel, Model, resolve_model
 from .planning import Scope
 from .statistics import Interval
-from .store import EpisodeKey, Result, Store, read_episode
+from .store import EpisodeKey, Result, Store, read_episodes
 from .suite import Suite, load_suite, suite_of
 from .summary import Line, Summary, load_run
 from .workers import local_workers
@@ -211,10 +211,9 @@ def evaluate(
             store.close()
         summary = report([folder])
         results = load_run(folder).results
-        episodes = {}
-        for key, result in results.items():
-            with suppress(DataError):  # It is among the summary's problems.
-                episodes[key] = read_episode(folder, result)
+        stored = zip(results, read_episodes(folder, results.values()), strict=True)
+        # Errors are among the summary's problems.
+        episodes = {key: one.episode for key, one in stored if not isinstance(one, DataError)}
     return Evaluation(summary, episodes, None if out is None else folder, progress.stopped, results)
 
 

@@ -24,7 +24,8 @@ from . import runner
 from .agents import AgentFactory, NamedAgent
 from .identity import short_digest
 from .planning import FULL_SCOPE, Plan, Scope, plan_suite
-from .report import write_report
+from .provenance import describe_session
+from .report import ReportedRun, write_report
 from .store import EpisodeKey, Result, Store
 from .suite import Suite, load_suite
 from .summary import EXPERT, RANDOM, Summary, load_run, summarize, write_summary
@@ -96,6 +97,7 @@ def evaluate(
     workers: int = 1,
     ray: str | None = None,
     in_flight: int = 64,
+    arguments: Sequence[str] | None = None,
     console: Console,
 ) -> int:
     """Play the missing episodes of a run, print the results, and write `summary.json` and `report.html`.
@@ -110,6 +112,7 @@ def evaluate(
         workers: Number of processes for agents that may play in several processes.
         ray: Address of a Ray cluster that plays instead of local processes; None for no cluster.
         in_flight: Maximum number of concurrent episodes.
+        arguments: Arguments of the command, for the run's record; None if there is no command.
         console: Console for progress and results.
 
     Returns:
@@ -120,7 +123,7 @@ def evaluate(
     """
     prepared = prepare(load_suite(suite_name), agents, scope, references=references)
     folder = out or Path("runs") / prepared.name
-    store = Store(folder, prepared.manifest)
+    store = Store(folder, {**prepared.manifest, "sessions": [describe_session(arguments)]})
     try:
         if ray is not None:
             worker_context: Any = ray_workers(ray)
@@ -236,12 +239,20 @@ def _build_manifest(plan: Plan, agents: Mapping[str, AgentFactory]) -> dict[str,
         "data": dict(plan.data),
         "agents": list(agents),
         "identities": {name: agent.identity for name, agent in agents.items()},
+        "settings": {name: _settings(plan.suite, agent) for name, agent in agents.items() if agent.identity},
         "budgets": {name: _budgets(plan.suite, agent) for name, agent in agents.items()},
         "uses_success_labels": uses_labels,
         "expected": {},
         "tasks": {},
+        "sessions": [describe_session(None)],
         "versions": versions,
     }
+
+
+def _settings(suite: Suite, agent: AgentFactory) -> dict[str, Any]:
+    """Return an agent's settings, by entry; entries in which it has no dialogue are left out."""
+    found = {entry.name: agent.settings(suite, entry) for entry in suite.entries}
+    return {name: settings for name, settings in found.items() if settings is not None}
 
 
 def _budgets(suite: Suite, agent: AgentFactory) -> dict[str, dict[str, int]]:
@@ -281,7 +292,7 @@ def report(folders: Sequence[Path], path: Path | None = None) -> Summary:
             )
     all_names = [name for run in runs for name in run.agents]
     results: dict[EpisodeKey, Result] = {}
-    sources: list[tuple[Path, list[Result]]] = []
+    sources: list[ReportedRun] = []
     agents: list[str] = []
     for folder, run in zip(folders, runs, strict=True):
         new_names = {}
@@ -298,7 +309,7 @@ def report(folders: Sequence[Path], path: Path | None = None) -> Summary:
             if key.agent in new_names
         ]
         results |= {result.key: result for result in shown}
-        sources.append((folder, shown))
+        sources.append(ReportedRun(folder, shown, run.manifest))
     problems = [problem for run in runs for problem in run.problems]
     summary = summarize(suite, agents, results, runs[0].manifest, problems)
     write_report(path or folders[0] / "report.html", summary, sources)

@@ -80,13 +80,15 @@ def run(
         ConfigurationError: An agent cannot be made, the run was started with other tasks, or workers cannot start.
     """
     progress = Progress(repairs=store.repairs)
-    store.record_tasks(plan.expected, plan.digests)
+    store.record_tasks(plan.expected, plan.digests, plan.facts)
     finished = store.finished()
     keys = [(key, entry, factory) for factory in factories for key, entry in plan.keys(factory.name)]
     progress.total = len(keys)
     for key, _, _ in keys:
         if key in finished:
             progress.count(key, finished[key].success, None)
+    if any(key not in finished for key, _, _ in keys):
+        store.record_session()
     on_progress(progress)
     agents: dict[tuple[str, str], Agent] = {}
     missing: list[PlannedEpisode] = []

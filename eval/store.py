@@ -1,4 +1,4 @@
-"""The folder of a run: `run.json` (settings), `episodes.jsonl` (episodes), and files derived from them.
+"""The folder of a run: `run.json` (settings), `episodes.jsonl` with `texts.jsonl` (episodes), and derived files.
 
 `episodes.jsonl` is the record of a run. Each finished episode is one line, appended by one write, so that a killed
 run loses no finished episode. A line starts with the fields that resuming and summarizing need, so that both parse
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,9 +21,11 @@ from ..agents.episode import Episode
 from ..envs.checks import first_difference
 from ..envs.errors import ConfigurationError, DataError
 from ..envs.files import PART, move_file, write_atomic
+from .texts import TextStore, read_texts, restore_texts, share_texts
 
 _TURNS = b',"turns":['  # Cannot occur inside a JSON string, where quotes are escaped.
 _LINE_END = b"\n"
+_WRONG_KINDS = (ValueError, TypeError, LookupError, AttributeError, AssertionError, RecursionError)
 _MAX_AMOUNT = 1e15
 _CHECKSUM = b',"crc":"%08x"}'  # CRC-32 of all bytes before it; detects a damaged line without parsing it.
 
@@ -81,8 +83,20 @@ class Result:
     offset: int
 
 
-def encode_episode(key: EpisodeKey, episode: Episode) -> bytes:
-    """Encode an episode as a line of `episodes.jsonl`."""
+class EncodedEpisode(NamedTuple):
+    """Encoded episode.
+
+    Attributes:
+        line: Line of `episodes.jsonl`.
+        texts: Texts of `texts.jsonl` that the line refers to, by digest.
+    """
+
+    line: bytes
+    texts: dict[str, str]
+
+
+def encode_episode(key: EpisodeKey, episode: Episode) -> EncodedEpisode:
+    """Encode an episode for `Store.append`."""
     head = {
         "agent": key.agent,
         "entry": key.entry,
@@ -100,11 +114,12 @@ def encode_episode(key: EpisodeKey, episode: Episode) -> bytes:
         "details": episode.details,
     }
     body = episode.to_dict()
+    texts = share_texts(body)
     # `turns` goes before `trials`, which contain turns too: `_parse_head` cuts at the first `turns`.
-    tail = {name: body.pop(name) for name in ("turns", "trials") if name in body}
+    tail = {name: body.pop(name) for name in ("turns", "exchanges", "trials") if name in body}
     text = json.dumps({**body, **head, **tail}, ensure_ascii=False, separators=(",", ":"))
     line = text.encode("utf-8", "surrogatepass")[:-1]
-    return line + _CHECKSUM % zlib.crc32(line) + _LINE_END
+    return EncodedEpisode(line + _CHECKSUM % zlib.crc32(line) + _LINE_END, texts)
 
 
 def amount(details: Mapping[str, Any], name: str) -> float:
@@ -132,6 +147,7 @@ class Store:
 
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
         self.folder = folder
+        self._sessions = list(manifest.get("sessions", ()))
         self._lock = FileLock(folder / ".lock", timeout=0, thread_local=False)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -148,6 +164,7 @@ class Store:
             self.repairs = self._restore_manifest()
             self._create_or_check_manifest(manifest)
             self.repairs += self._repair()
+            self._texts = TextStore(folder)
             self._file = os.open(self.episodes, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         except BaseException:
             self._lock.release()
@@ -158,18 +175,22 @@ class Store:
         """Path of `episodes.jsonl`."""
         return self.folder / "episodes.jsonl"
 
-    def append(self, line: bytes) -> None:
+    def append(self, episode: EncodedEpisode) -> None:
         """Append an encoded episode by one write, so that a kill leaves at most an incomplete last line."""
-        view = memoryview(line)
+        self._texts.add(episode.texts)  # First, so that no stored line refers to a text that is not stored.
+        view = memoryview(episode.line)
         while view:
             view = view[os.write(self._file, view) :]
 
-    def record_tasks(self, counts: Mapping[str, int], digests: Mapping[str, str]) -> None:
+    def record_tasks(
+        self, counts: Mapping[str, int], digests: Mapping[str, str], facts: Mapping[str, Any]
+    ) -> None:
         """Write the tasks of the suite's entries to `run.json`, and check them against those of an earlier call.
 
         Args:
             counts: Number of episodes per agent, by entry.
             digests: Digest of the tasks, by entry.
+            facts: Limits of an episode and origin of the tasks, by entry.
 
         Raises:
             ConfigurationError: The run was started with other tasks, for example with other data.
@@ -182,9 +203,21 @@ class Store:
                     f"{self.folder}: was started with other tasks for {entry!r} (other data?); choose another"
                     " --out, or set ARBORETUM_DATA as it was."
                 )
-        changed = {"expected": {**manifest.get("expected", {}), **counts}, "tasks": {**before, **digests}}
+        changed = {
+            "expected": {**manifest.get("expected", {}), **counts},
+            "tasks": {**before, **digests},
+            "entries": {**manifest.get("entries", {}), **facts},
+        }
         if any(manifest.get(key) != value for key, value in changed.items()):
             _write_manifest(self.folder, {**manifest, **changed})
+
+    def record_session(self) -> None:
+        """Add this call's `sessions` to those of an earlier call in `run.json`."""
+        manifest = read_manifest(self.folder)
+        sessions = manifest.get("sessions", [])
+        new = [session for session in self._sessions if session not in sessions]
+        if new:
+            _write_manifest(self.folder, {**manifest, "sessions": [*sessions, *new]})
 
     def finished(self) -> dict[EpisodeKey, Result]:
         """Return the complete episodes so far, without those that broke off with an error."""
@@ -366,24 +399,49 @@ def read_results(folder: Path, check: Callable[[Result], str | None] = lambda re
     return StoredResults(latest, problems)
 
 
+class StoredEpisode(NamedTuple):
+    """An episode as it is stored.
+
+    Attributes:
+        record: Content of its line; system messages refer to the texts of `read_texts`.
+        episode: The episode, with its whole conversation.
+    """
+
+    record: dict[str, Any]
+    episode: Episode
+
+
 def read_episode(folder: Path, result: Result) -> Episode:
-    """Read the full episode of a result.
+    """Read the full episode of a result, its conversation included.
 
     Raises:
         DataError: The stored episode holds values of wrong kinds.
     """
-    with (folder / "episodes.jsonl").open("rb") as file:
-        file.seek(result.offset)
-        line = file.readline()
-    try:
-        record = json.loads(line.decode("utf-8", "surrogatepass"), parse_constant=_refuse_constant)
-        return Episode.from_dict(record)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise DataError(
-            folder / "episodes.jsonl",
-            f"the episode of task {result.key.task!r} at byte {result.offset} is damaged"
-            f" ({type(error).__name__}: {error}).",
-        ) from None
+    (stored,) = read_episodes(folder, [result])
+    if isinstance(stored, DataError):
+        raise stored
+    return stored.episode
+
+
+def read_episodes(folder: Path, results: Iterable[Result]) -> Iterator[StoredEpisode | DataError]:
+    """Yield the full episode of each result, or the error of one that holds values of wrong kinds."""
+    path = folder / "episodes.jsonl"
+    texts = read_texts(folder)
+    with path.open("rb") as file:
+        for result in results:
+            file.seek(result.offset)
+            line = file.readline()
+            try:
+                record = json.loads(line.decode("utf-8", "surrogatepass"), parse_constant=_refuse_constant)
+                stored = StoredEpisode(record, Episode.from_dict(restore_texts(record, texts)))
+            except _WRONG_KINDS as error:
+                yield DataError(
+                    path,
+                    f"the episode of task {result.key.task!r} at byte {result.offset} is damaged"
+                    f" ({type(error).__name__}: {error}).",
+                )
+            else:
+                yield stored
 
 
 def _refuse_constant(name: str) -> None:

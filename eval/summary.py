@@ -160,11 +160,12 @@ def summarize(
 
     Args:
         suite: Suite of the run.
-        agents: Names of the agents, in the order of the tables.
+        agents: Names of the agents. In the tables, those that are not references come first.
         results: Latest result of every episode.
         manifest: Content of `run.json`; its `expected` is the number of episodes per agent, by entry.
         problems: One sentence for each stored line that is left out.
     """
+    agents = sorted(agents, key=_is_reference)
     by_cell: dict[tuple[str, str], list[Result]] = defaultdict(list)
     for result in results.values():
         by_cell[result.key.entry, result.key.agent].append(result)
@@ -299,9 +300,14 @@ def _add_normalized(row: list[Line]) -> list[Line]:
     ]
 
 
+def _is_reference(agent: str) -> bool:
+    return agent in (RANDOM, EXPERT)
+
+
 def _comparisons(entry: Entry, cells: Mapping[str, list[Result]]) -> list[Comparison]:
-    """Compare every agent with every earlier one on the tasks that both completed."""
-    agents = list(cells)
+    """Compare every agent with the references and with earlier agents, on the tasks that both completed."""
+    # The first of a pair is never a reference, unless both are.
+    agents = sorted(cells, key=lambda agent: not _is_reference(agent))
     outcomes = {agent: _by_task([r for r in results if r.error is None]) for agent, results in cells.items()}
     found = []
     for j, b in enumerate(agents):
@@ -313,7 +319,7 @@ def _comparisons(entry: Entry, cells: Mapping[str, list[Result]]) -> list[Compar
                     [[r.success for r in outcomes[b][task]] for task in shared],
                 )
                 found.append(Comparison(entry.name, a, b, result))
-    return found
+    return sorted(found, key=lambda comparison: _is_reference(comparison.a))
 
 
 def write_summary(folder: Path, summary: Summary) -> None:

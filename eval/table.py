@@ -85,7 +85,7 @@ def _format_success(line: Line) -> Text:
     if math.isnan(line.success.value):
         return Text("–")
     text = Text(f"{100 * line.success.value:5.1f}", style="bold")
-    text.append(f" {100 * line.success.low:5.1f}–{100 * line.success.high:5.1f}", style="dim not bold")
+    text.append(f" {100 * line.success.low:5.1f} to {100 * line.success.high:5.1f}", style="dim not bold")
     return text
 
 

@@ -28,7 +28,7 @@ from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError
 from ..envs.extras import missing_extra
 from .planning import PlannedEpisode
-from .store import EpisodeKey, encode_episode
+from .store import EncodedEpisode, EpisodeKey, encode_episode
 from .suite import Entry
 
 GRACE = 5.0
@@ -51,7 +51,7 @@ class FinishedEpisode(NamedTuple):
     """A played episode and its encoding. Workers return it without turns, which the encoding contains."""
 
     key: EpisodeKey
-    encoded: bytes
+    encoded: EncodedEpisode
     episode: Episode
 
 
@@ -72,6 +72,7 @@ def play_episode(planned: PlannedEpisode, time_limit: float | None) -> FinishedE
     (episode,) = play(planned.agent, [env], [job], max_turns=planned.entry.max_turns, time_limit=time_limit)
     encoded = encode_episode(planned.key, episode)
     episode.turns = []  # The encoding contains them, so they need not be transferred twice.
+    episode.exchanges = []
     return FinishedEpisode(planned.key, encoded, episode)
 
 

@@ -258,7 +258,7 @@ def test_latest_result_of_an_episode_wins(suite: str, tmp_path: Path) -> None:
     episode = read_episode(tmp_path / "r", first[key])
     episode.success = False
     with (tmp_path / "r" / "episodes.jsonl").open("ab") as out:
-        out.write(encode_episode(key, episode))
+        out.write(encode_episode(key, episode).line)
     again = read_results(tmp_path / "r").latest
     assert again.keys() == first.keys()
     assert first[key].success and not again[key].success
@@ -270,7 +270,7 @@ def test_episode_with_earlier_trials_survives_storage(tmp_path: Path) -> None:
     turns = [Turn(hard, hard, moves=[Move(hard, 0.0, True, True)])]
     first = Episode("W", key.task, 1, key.agent, details={"trial": 1}, turns=turns)
     last = Episode("W", key.task, 1, key.agent, success=True, details={"x": hard}, trials=[first], turns=turns * 2)
-    (tmp_path / "episodes.jsonl").write_bytes(encode_episode(key, last) * 2)
+    (tmp_path / "episodes.jsonl").write_bytes(encode_episode(key, last).line * 2)
     (result,) = read_results(tmp_path).latest.values()
     assert result.success and result.turns == 2 and result.offset > 0
     assert read_episode(tmp_path, result) == last

@@ -6,6 +6,7 @@ It shares its style sheet and its episode viewer with the report of an evaluatio
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from jinja2 import PackageLoader
 
 from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import read_jsonl, write_atomic
-from ...eval.report import make_templates, pack_cell
+from ...eval.report import make_templates, pack, pack_cell
 from ...eval.statistics import Interval
 from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE, SETTINGS_FILE
 from ..checkpoints.store import Checkpoints
@@ -82,6 +83,7 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
         changed=_changed_settings(settings["recipe"]),
         settings=format_settings(settings),
         cells=_pack_samples(folder),
+        texts=pack({}),
     )
     write_atomic(target, text)
     return target
@@ -164,8 +166,21 @@ def _pack_samples(folder: Path) -> list[dict[str, Any]]:
     """Return the sample episodes as cells of the episode viewer, one cell per validation."""
     episodes: dict[int, list[dict[str, Any]]] = {}
     for sample in read_samples(folder):
-        episodes.setdefault(int(sample["update"]), []).append({"repeat": 0, **sample})
+        episodes.setdefault(int(sample["update"]), []).append(sample)
     return [
-        pack_cell(f"after update {update}" if update else "before training", "policy", samples, len(samples))
+        pack_cell(
+            f"after update {update}" if update else "before training",
+            "policy",
+            [_index_row(sample) for sample in samples],
+            samples,
+            sys.maxsize,
+        )
         for update, samples in sorted(episodes.items())
     ]
+
+
+def _index_row(sample: Mapping[str, Any]) -> list[Any]:
+    moves = [move for turn in sample["turns"] for move in turn["moves"]]
+    outcome = "solved" if sample["success"] else "unsolved"
+    total_reward = sum(move["reward"] for move in moves)
+    return [outcome, sample["task"], 0, total_reward, len(moves), len(sample["turns"])]

@@ -140,7 +140,7 @@ def _is_significant(gain: Paired) -> bool:
 
 def format_cells(row: Row) -> tuple[str, ...]:
     """Return the cells of a row below `HEADINGS`: rates in percent with 95 % intervals, gains in points."""
-    span = "" if row.lowest is None or row.highest is None else f"{row.lowest:.0%}–{row.highest:.0%}"
+    span = "" if row.lowest is None or row.highest is None else f"{100 * row.lowest:.0f} to {row.highest:.0%}"
     return (
         row.policy,
         str(row.runs or ""),
