@@ -7,6 +7,7 @@ restoring it is an assignment, and the same seed gives the same episode on every
 
 from __future__ import annotations
 
+import math
 import operator
 import random
 from abc import abstractmethod
@@ -20,6 +21,7 @@ from gymnasium.error import ResetNeeded
 from .copying import RebuiltCopies
 from .display import show, terminal_text
 from .errors import ConfigurationError, unknown_name
+from .optimum import Optimum
 from .seeding import split_mix
 from .snapshots import Snapshot, branch_rng, check_fields, foreign_state, level_digest, other_level, other_tasks
 from .spaces import ActionText, AnyText
@@ -104,6 +106,8 @@ class TextEnv(RebuiltCopies, gym.Env[str, str], Generic[StateT]):
       seed, the random events after the snapshot are drawn anew, as independent branches of an episode need it.
     * `state_key()`: hashable identity of the current state.
     * `expert_actions()`: a plan from the current state to success, or None.
+    * `optimum()`: the probability of success (or the best score) that optimal play still reaches from the current
+      state within the step limit, and the fewest steps to it. Each class says where it is not exact.
 
     Environments can be copied (`copy.deepcopy`) and pickled. A copy continues identically; it is built from the
     constructor's arguments, so a pickle is small and expects the same data where it is loaded.
@@ -216,6 +220,21 @@ class TextEnv(RebuiltCopies, gym.Env[str, str], Generic[StateT]):
         In a stochastic environment only the plan's first action is certain to be optimal: call this method again
         after every step.
         """
+
+    def optimum(self) -> Optimum | None:
+        """Return what optimal play from the current state still reaches, or None if that is unknown.
+
+        The value is 1 if the expert's plan fits into the remaining steps, and 0 otherwise. That is exact in a
+        deterministic environment whose expert finds a shortest plan wherever there is one; other environments
+        override this method.
+        """
+        if self._ended:
+            return self._final_optimum()
+        plan = self.expert_actions()
+        steps = (
+            None if plan is None else max(1, len(plan))
+        )  # Even where the goal holds, an action ends the episode.
+        return Optimum(0.0, None) if steps is None or steps > self._steps_left() else Optimum(1.0, steps)
 
     def _level_content(self) -> object:
         """Return what the open level consists of, as a value whose `repr` is the same in every process.
@@ -441,6 +460,14 @@ class TextEnv(RebuiltCopies, gym.Env[str, str], Generic[StateT]):
     @property
     def _ended(self) -> bool:
         return self._terminated or self._truncated
+
+    def _steps_left(self) -> float:
+        """Return the number of steps until the step limit; infinity without one."""
+        return math.inf if self.max_steps is None else self.max_steps - self._steps
+
+    def _final_optimum(self) -> Optimum:
+        """Return the optimum after the end."""
+        return Optimum(1.0, 0) if self._success else Optimum(0.0, None)
 
     def _random(self) -> float:
         """Draw a uniform float in [0, 1) from the episode's random generator."""

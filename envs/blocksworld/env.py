@@ -247,11 +247,7 @@ class Blocksworld(TextEnv[Position]):
             ends = verdict.success or snapshot.steps == snapshot.max_steps
             shown = verdict.arrangement if ends else level.start.blocks
             return snapshot.terminated == ends and snapshot.success == verdict.success and blocks == shown
-        if verdict is not None or snapshot.success != snapshot.terminated:
-            return False
-        if level.scene(blocks).solved:  # A task may begin with its goal reached; only an action ends the episode.
-            return snapshot.terminated or blocks == level.start.blocks
-        return not snapshot.terminated
+        return verdict is None and snapshot.success == snapshot.terminated == level.scene(blocks).solved
 
     def state_key(self) -> Hashable:
         # A failed last plan terminates the episode without reaching the goal, so the flag is part of the key.

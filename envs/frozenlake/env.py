@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 
 from ..core import Outcome, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
+from ..optimum import Optimum
 from ..snapshots import Snapshot
 from ..tasks import GeneratedTasks
 from .lake import ACTIONS, ANYWHERE, CORNERS, Lake, Map, generated_lake, validate_map
@@ -293,6 +294,20 @@ class FrozenLake(TextEnv[int]):
             cell = self._moves[cell][action]
             remaining = None if remaining is None else remaining - 1
         return plan
+
+    def optimum(self) -> Optimum:
+        """Return the maximum probability of reaching the goal, and the expected number of steps to the end.
+
+        Both are exact for the remaining steps, and without a limit up to the convergence of value iteration (1e-12
+        in the probability). The steps are those of the fastest policy that attains the probability, and include
+        episodes that end in a hole or at the limit.
+        """
+        if self._ended:
+            return self._final_optimum()
+        policy = _policy(self._lake, self.success_rate)
+        remaining = None if self.max_steps is None else self.max_steps - self._steps
+        value = policy.value(self._state, remaining)
+        return Optimum(value, policy.time(self._state, remaining) if value else None)
 
 
 _DIRECTIONS = {name: number for number, name in enumerate(ACTIONS)}

@@ -195,9 +195,9 @@ class BoardEnv(TextEnv[State]):
         """Return a plan with the fewest moves, or None after the end and in unsolvable positions.
 
         On boards with many boxes the search may exceed its budget. The plan then has the fewest pushes instead of
-        the fewest moves; it is None if that search exceeds its budget as well. No generated level and none of 3000
-        Boxoban levels exceeded either budget. A plan is cached for every position along it, so that following it
-        step by step does not search again.
+        the fewest moves; it is None if that search exceeds its budget as well. `optimum` is then not exact. No
+        generated level and none of 3000 Boxoban levels exceeded either budget. A plan is cached for every position
+        along it, so that following it step by step does not search again.
         """
         if self._ended:
             return None

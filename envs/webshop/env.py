@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, overload
 
 from ..core import Outcome, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
+from ..optimum import Optimum
 from ..snapshots import Snapshot
 from .expert import plan
 from .goals import Goal
@@ -308,3 +309,22 @@ class WebShop(TextEnv[Visit]):
         if self._ended:
             return None
         return plan(self.shop, self._state.session)
+
+    def optimum(self) -> Optimum:
+        """Return the score of the expert's purchase, and its number of steps.
+
+        The score is a lower bound, and the steps are an upper bound: no plan is known that is proven best. If the
+        step limit is too near for all wanted options, the expert buys with those that there is time to choose.
+        """
+        if self._ended:
+            score = self._state.session.reward
+            return Optimum(score, 0 if score else None)
+        session, actions = self._state.session, plan(self.shop, self._state.session)
+        if actions is None:
+            return Optimum(0.0, None)
+        steps = int(min(len(actions), self._steps_left()))
+        score = 0.0
+        for action in [*actions[: steps - 1], actions[-1]]:
+            session, _, purchase = self.shop.act(session, action, UNUSED_RNG)
+            score = purchase.reward if purchase else 0.0
+        return Optimum(score, steps if score else None)
