@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from ..agents.dialogue import Dialogue
 from ..agents.engines.shipped_models import model_source
+from ..envs.http_client import public_url
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
 _CONFIGURATION = ("*.json", "*.jinja", "*.model", "*.txt")
@@ -43,10 +43,7 @@ def identify_model(engine: str, model: str, base_url: str | None, options: Mappi
         identity["model"] = os.path.normpath(model)
         identity["weights"] = digest_model(folder)
     if base_url is not None:
-        # Queries and user names may be secrets.
-        parts = urlsplit(base_url)
-        port = f":{parts.port}" if parts.port else ""
-        identity["server"] = f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"
+        identity["server"] = public_url(base_url)
     kept = {name: value for name, value in sorted(options.items()) if name not in _NEUTRAL_OPTIONS}
     if kept:
         identity["options"] = _plain(kept)

@@ -26,6 +26,7 @@ from typing import Any
 from ..envs.checks import at_least
 from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError, DataError
+from ..envs.http_client import public_url
 from ..envs.registry import all_envs, make_env
 from ..envs.seeding import stable_seed
 from ..envs.tasks import GeneratedTasks
@@ -171,7 +172,10 @@ class Suite:
         return stable_seed(self.seed, entry.name, task, repeat) >> 33  # 31 bits: any generator takes them
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the suite as plain data, without fields that have their default value."""
+        """Return the suite as plain data, without fields that have their default value.
+
+        Addresses in settings of environments have no user name, password and query, which may be secrets.
+        """
         data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "entries"}
         return {**_without_defaults(self, data), "entries": [_without_defaults(e, vars(e)) for e in self.entries]}
 
@@ -179,10 +183,19 @@ class Suite:
 def _without_defaults(owner: Entry | Suite, data: Mapping[str, Any]) -> dict[str, Any]:
     defaults = {f.name: f.default for f in dataclasses.fields(owner)}
     return {
-        name: dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, tuple) else value
+        name: {key: _hide_secrets(one) for key, one in value.items()}
+        if isinstance(value, Mapping)
+        else list(value)
+        if isinstance(value, tuple)
+        else value
         for name, value in data.items()
         if value != defaults[name] and value != {}
     }
+
+
+def _hide_secrets(value: Any) -> Any:
+    is_address = isinstance(value, str) and value.startswith(("http://", "https://"))
+    return public_url(value) if is_address else value
 
 
 def suite_names() -> list[str]:

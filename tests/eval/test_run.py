@@ -221,6 +221,17 @@ def test_settings_of_a_run_that_are_lost_with_their_copy_are_named(suite: str, t
         run(suite, tmp_path / "r")
 
 
+def test_credentials_of_an_address_in_a_suite_are_not_stored(tmp_path: Path) -> None:
+    path = tmp_path / "search.yaml"
+    retriever = "http://user:pa5sword@127.0.0.1:8000/api?key=5ignature"
+    path.write_text(
+        f"name: search\nentries:\n- {{name: A, env: TextSearchQA-v0, kwargs: {{retriever: '{retriever}'}}}}\n"
+    )
+    suite = load_suite(str(path))
+    assert suite.entries[0].kwargs["retriever"] == retriever
+    assert suite.to_dict()["entries"][0]["kwargs"] == {"retriever": "http://127.0.0.1:8000/api"}
+
+
 def test_second_writer_of_a_run_is_rejected_until_the_first_closes(tmp_path: Path) -> None:
     manifest = {"suite": {}, "agents": []}
     store = Store(tmp_path / "r", manifest)
