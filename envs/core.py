@@ -156,8 +156,8 @@ class TextEnv(RebuiltCopies, gym.Env[str, str], Generic[StateT]):
             render_mode: None, "ansi" or "human"; see the class.
             max_observation: Maximum length of an observation in characters; bounds the shared memory of
                 asynchronous vector environments.
-            max_action: Maximum length of a string in the action space. `step` refuses a longer action like any
-                other invalid one.
+            max_action: Maximum length of a string in the action space. `step` never raises on a longer action; an
+                environment that cannot use it refuses it like any other invalid one.
 
         Raises:
             ConfigurationError: A value is invalid.

@@ -208,7 +208,7 @@ def _build_bm25(documents: StoredDocuments, work: Path, k1: float, b: float, rep
         return
     total = len(documents)
     index = BM25Index.build(
-        ((d.id, bm25.split_long_runs(d.contents)) for d in documents),
+        ((d.id, d.contents) for d in documents),
         k1=k1,
         b=b,
         folder=work / bm25.INDEX_FOLDER,

@@ -380,37 +380,37 @@ class SearchQA(TextEnv[Inquiry]):
         return self._is_right(self._state.answer)
 
     def _is_right(self, answer: str | None) -> bool:
-        return answer is not None and scoring.exact_match(answer, self._question.golden_answers)
+        return answer is not None and scoring.grade(answer, self._question.golden_answers).em
 
     def _score(self) -> float:
         """Return the reward of the answer given."""
         state, golds = self._state, self._question.golden_answers
-        answer = state.answer or ""
+        grade = scoring.grade(state.answer or "", golds)
         well_formed = state.format is FormatState.ANSWERED
         match self.reward:
             case "em":
                 return float(self._is_correct())
             case "f1":
-                return scoring.f1(answer, golds)
+                return grade.f1
             case "sub_em":
-                return float(scoring.sub_exact_match(answer, golds))
+                return float(grade.sub_em)
             case "lenient":
-                return float(self._is_correct() or scoring.f1(answer, golds) >= scoring.LENIENT_F1)
+                return float(grade.em or grade.f1 >= scoring.LENIENT_F1)
             case "shaped":
                 return scoring.shaped_em(
-                    self._is_correct(), True, well_formed, state.evidence, retrieval=self.retrieval_bonus
+                    grade.em, True, well_formed, state.evidence, retrieval=self.retrieval_bonus
                 )
             case "shaped_f1":
-                return scoring.shaped_f1(scoring.f1(answer, golds), True, well_formed)
+                return scoring.shaped_f1(grade.f1, True, well_formed)
 
     def _scores(self) -> dict[str, Any]:
         answer, golds = self._state.answer, self._question.golden_answers
-        given = answer is not None
+        grade = scoring.Grade(False, 0.0, False) if answer is None else scoring.grade(answer, golds)
         scores: dict[str, Any] = {
-            "answer": answer if answer is not None else "",
-            "em": float(self._is_correct()),
-            "f1": scoring.f1(answer or "", golds) if given else 0.0,
-            "sub_em": float(given and scoring.sub_exact_match(answer or "", golds)),
+            "answer": answer or "",
+            "em": float(grade.em),
+            "f1": grade.f1,
+            "sub_em": float(grade.sub_em),
         }
         if self._question.evidence:
             seen = {title for _, title in self._state.known}

@@ -24,6 +24,9 @@ SPLITS = {"test": (0, 500), "dev": (500, 1500), "valid": (500, 1500), "train": (
 MAX_STEPS = 15
 """Step limit of the WebShop experiments of ReAct and GiGPO, and of RAGEN on the full set."""
 
+MAX_ACTION = 4096
+"""Maximum number of characters of an action; the longest instruction of the 1,000-product set has 275."""
+
 
 class Visit(NamedTuple):
     """State of an episode.
@@ -81,7 +84,8 @@ class WebShop(TextEnv[Visit]):
     * `click[name]`: click a button (`back to search`, `< prev`, `next >`, `description`, `features`, `reviews`,
       `buy now`), a product's number or an option's value on the current page. Case does not matter.
 
-    Any other action leaves the state unchanged and returns the current page again.
+    Any other action, and one of more than 4,096 characters, leaves the state unchanged and returns the current
+    page again.
 
     ## Rewards
     The purchase earns a reward between 0 and 1, which measures how well the product's type, its attributes, the
@@ -179,7 +183,8 @@ class WebShop(TextEnv[Visit]):
             admissible=admissible,
             render_mode=render_mode,
             max_observation=(page_size * 8 if observation_mode == "html" else page_size) * (1 + num_prev_obs)
-            + 4096 * num_prev_actions,
+            + MAX_ACTION * num_prev_actions,
+            max_action=MAX_ACTION,
         )
         self.shop: Shop = shop
         self.observation_mode = observation_mode
@@ -224,6 +229,8 @@ class WebShop(TextEnv[Visit]):
 
     def _apply(self, action: str) -> Outcome:
         session, before, _ = self._state
+        if len(action) > MAX_ACTION:
+            return Outcome(self._observe(), 0.0, False, False, False, False)
         try:
             after, valid, purchase = self.shop.act(session, action, self._action_rng(session, action))
         except (IndexError, TypeError, ValueError) as error:  # The original raises here.

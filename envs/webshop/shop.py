@@ -7,7 +7,6 @@ environment `env.WebShop` and the web site `server` are built on it.
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -35,7 +34,6 @@ BAR_DELAY = 2.0
 UNUSED_RNG = random.Random(0)
 """Generator for actions that draw nothing; only searches for `<r>` draw."""
 
-_ACTION = re.compile(r"(.+)\[(.+)\]")
 _SUB_PAGE = {name.lower(): name for name in SUB_PAGES}
 _PAGE_NAMES = ("search_results", "item_page", "item_sub_page", "done")
 
@@ -60,8 +58,11 @@ def parse_action(action: str) -> tuple[str, str | None]:
     Returns:
         The name and the argument in lower case; or the whole text and None if the text has another form.
     """
-    match = _ACTION.match(action)
-    return (match[1], match[2].lower()) if match else (action, None)
+    # Equal to a match of (.+)\[(.+)\], but in linear time; no part of it contains a line break.
+    line = action.partition("\n")[0]
+    closing = line.rfind("]")
+    opening = line.rfind("[", 1, closing - 1) if closing >= 3 else -1
+    return (action, None) if opening < 0 else (line[:opening], line[opening + 1 : closing].lower())
 
 
 class Shop:

@@ -20,6 +20,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
         "envs": "startup sokoban frozenlake blocksworld alfworld webshop",
         "retrieval": "retrieval",
         "rollout": "rollout harness openai",
+        "parsers": "parsers",
     }.items()
 }
 """Modules of each benchmark of `arboretum bench`, by the name of the benchmark."""

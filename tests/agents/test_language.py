@@ -278,6 +278,15 @@ def test_search_o1_condenses_documents_separately_and_rejects_repeated_queries()
     assert not any("Doc 1" in text for text in users)  # only the condensed findings enter the conversation
 
 
+def test_search_o1_reply_that_ends_in_a_delimiter_without_a_query_is_no_error() -> None:
+    """The reply has a `<search>` element, which the environment executes, and a lone closing delimiter."""
+    replies = iter(["<search>born</search> <|end_search_query|>", "\\boxed{unknown}"])
+    engine = Scripted(lambda request: next(replies))
+    (episode,) = episodes(engine, "search_o1", "TextSearchQA-v0", kwargs={"dataset": "encyclopedia"})
+    assert episode.error is None
+    assert [turn.moves[0].action[:8] for turn in episode.turns] == ["<search>", "<answer>"]
+
+
 def test_search_o1_answers_at_its_search_limit() -> None:
     words = iter(["alpha", "beta", "gamma", "delta", "epsilon", "zeta"] * 9)
     marked = "<|begin_search_query|>{}<|end_search_query|>"
