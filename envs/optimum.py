@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Optimum(NamedTuple):
-    """What optimal play can still reach within the step limit.
+    """Value that optimal play can still reach within the step limit, and its distance.
 
     Attributes:
         value: Maximum probability of success; in environments that score the end, the best score.
