@@ -39,17 +39,18 @@ SLOW = (
 class Command:
     """Process of `arboretum`, whose output is collected in a file."""
 
-    def __init__(self, command: str, log: Path) -> None:
+    def __init__(self, command: str, log: Path, launcher: tuple[str, ...] = ()) -> None:
         self.log = log
         # The children of a background shell ignore SIGINT unless the handler is restored.
         restore = lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None  # noqa: E731
         with log.open("w") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "arboretum.cli", *command.split()],
+                [sys.executable, *launcher, "-m", "arboretum.cli", *command.split()],
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
                 preexec_fn=restore,
+                start_new_session=True,
             )
 
     @property
@@ -100,6 +101,20 @@ def test_signal_keeps_the_update_in_progress_and_the_run_continues_alike(
     # The learning rate of the first run has a warm-up only, so prolonging it does not change the schedule.
     assert records(run)[: reached + 1] == records(whole)[: reached + 1]
     assert updates(run) == [*range(reached + 3)]
+
+
+@pytest.mark.heavy
+def test_processes_of_a_distributed_run_stop_after_the_same_update(warm_model: Path, tmp_path: Path) -> None:
+    """Ctrl-C reaches all processes of the terminal, and the launcher sends its own signal in addition."""
+    run = tmp_path / "run"
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    command = Command(f"{QUICK} --model {warm_model} --out {run}", tmp_path / "log", launcher)
+    command.wait_for(lambda: len(updates(run)) >= 3)
+    os.killpg(command.process.pid, signal.SIGINT)
+    assert command.finish() != 0
+    last = Checkpoints(run / "checkpoints").last
+    assert last is not None and last.name == f"update-{updates(run)[-1]:06d}", command.output
+    assert command.output.count("Interrupted:") == 1
 
 
 @pytest.mark.heavy
