@@ -182,15 +182,13 @@ class Suite:
 
 def _without_defaults(owner: Entry | Suite, data: Mapping[str, Any]) -> dict[str, Any]:
     defaults = {f.name: f.default for f in dataclasses.fields(owner)}
-    return {
-        name: {key: _hide_secrets(one) for key, one in value.items()}
-        if isinstance(value, Mapping)
-        else list(value)
-        if isinstance(value, tuple)
-        else value
-        for name, value in data.items()
-        if value != defaults[name] and value != {}
-    }
+    return {name: _to_plain(value) for name, value in data.items() if value != defaults[name] and value != {}}
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _hide_secrets(one) for key, one in value.items()}
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _hide_secrets(value: Any) -> Any:

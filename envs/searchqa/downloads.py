@@ -2,8 +2,8 @@
 
 Files are downloaded only if a user calls `data_get`; no environment downloads anything. They come over https, and
 a redirect may not leave it. A file is kept only if its SHA-256 is the one in `DATA_SETS`, or else, for files of
-the Hugging Face hub, the one that the hub states. The checksum is stored beside the files, and `data_verify`
-compares with the one in `DATA_SETS`, or else with the stored one.
+the Hugging Face hub, the one that the hub states. The checksum is stored beside the files; `data_verify` compares
+with the one in `DATA_SETS`, or else with the stored one.
 """
 
 from __future__ import annotations
