@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 import contextlib
 import math
+=======
+import logging
+>>>>>>> h13-a
 import os
 import shutil
 import sys
@@ -13,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
-from rich.console import Console
 from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg, subcommand
 from tyro.extras import SubcommandApp
 
@@ -21,7 +24,12 @@ from .agents.dialogue.registry import DIALOGUES
 from .agents.engines.registry import ENGINES
 from .agents.registry import MODEL_FREE_AGENTS, agent_names
 from .envs.errors import ConfigurationError, unknown_name
+<<<<<<< HEAD
 from .envs.retrieval.commands import BuildIndex, Recall, ServeRetrieval, VerifyIndex
+=======
+from .envs.retrieval.commands import BuildIndex, Recall, ServeRetrieval
+from .envs.terminal import Terminal, VisibleFormatter
+>>>>>>> h13-a
 from .envs.webshop.command import ServeWebShop
 from .eval.bench import BENCHES
 from .eval.planning import FULL_SCOPE, Scope
@@ -34,9 +42,13 @@ from .trainers.study.definition import study_names
 DESCRIPTION = "Text environments, agents, trainers and evaluation for language models."
 
 app = SubcommandApp()
+<<<<<<< HEAD
 console = Console(highlight=False)
 _arguments: ContextVar[tuple[str, ...]] = ContextVar("arguments", default=())
 """Arguments of the command, from which a verb tells an option that was given from its default."""
+=======
+console = Terminal(highlight=False)
+>>>>>>> h13-a
 
 
 def _verb(name: str) -> Any:
@@ -96,6 +108,8 @@ def play(
     seed: int | None = None,
     split: str | None = None,
     agent: Annotated[str, _help("Agent: {}.", MODEL_FREE_AGENTS)] = "human",
+    pace: float | None = None,
+    env_arg: UseAppendAction[tuple[str, ...]] = (),
 ) -> int:
     """Play one episode in the terminal, or watch an agent play it.
 
@@ -105,11 +119,14 @@ def play(
         seed: Seed of the task and of the environment's randomness. None draws a new one each time.
         split: Task split to draw from. None draws from all tasks.
         agent: Agent.
+        pace: Seconds between the moves of an agent to watch. None is 0.5 in a terminal and 0 in a pipe.
+        env_arg: Argument of the environment, as key=value, such as size=8. Repeat the option for more.
     """
     from .agents.terminal import play_in_terminal
+    from .eval.options import parse_options
 
-    options = {} if split is None else {"split": split}
-    return play_in_terminal(env, agent, task=task, seed=seed, options=options, console=console)
+    options = parse_options(env_arg, "--env-arg") | ({} if split is None else {"split": split})
+    return play_in_terminal(env, agent, task=task, seed=seed, options=options, console=console, pace=pace)
 
 
 @dataclass(frozen=True)
@@ -294,7 +311,7 @@ def bench(
 
 
 def _print_address(address: str) -> None:
-    console.print(f"Serving at {address}; stop with Ctrl-C.", soft_wrap=True)
+    console.print(f"Serving at {address}; stop with Ctrl-C.", markup=False, soft_wrap=True)
 
 
 @app.command
@@ -356,11 +373,11 @@ def data(
 
         with progress_bar() as progress:
             folder = downloads.data_get(name, root, progress=progress)
-        console.print(f"{name} is in {folder}", soft_wrap=True)
+        console.print(f"{name} is in {folder}", markup=False, soft_wrap=True)
         return 0
     states = downloads.data_verify(name, root)
     for file, state in states.items():
-        console.print(f"{file}: {state}")
+        console.print(f"{file}: {state}", markup=False)
     return 0 if all(state in ("ok", "unknown") for state in states.values()) else 1
 
 
@@ -467,6 +484,9 @@ def main(arguments: list[str] | None = None) -> None:
         arguments: Arguments of the command; None takes those of the process. Without any the help is shown.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    warnings = logging.StreamHandler()
+    warnings.setFormatter(VisibleFormatter())
+    logging.basicConfig(handlers=[warnings])
     try:
         if arguments == ["--version"]:
             from . import __version__
@@ -480,7 +500,7 @@ def main(arguments: list[str] | None = None) -> None:
         status: Any = app.cli(args=arguments, prog="arboretum", description=DESCRIPTION)
         sys.stdout.flush()
     except ConfigurationError as error:
-        Console(stderr=True, highlight=False).print(f"arboretum: {error}", markup=False, soft_wrap=True)
+        Terminal(stderr=True, highlight=False).print(f"arboretum: {error}", markup=False, soft_wrap=True)
         sys.exit(2)
     except BrokenPipeError:
         # The reader, such as `head`, has closed the pipe; Python must not flush into it at exit.
@@ -488,7 +508,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(141)
     except OSError as error:
         reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        Console(stderr=True, highlight=False).print(f"arboretum: {reason}.", markup=False, soft_wrap=True)
+        Terminal(stderr=True, highlight=False).print(f"arboretum: {reason}.", markup=False, soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
