@@ -68,7 +68,7 @@ def test_training_in_a_running_event_loop_returns_metrics_and_model_silently(
     assert result.model == tmp_path / "run" / "model" and (result.model / "model.safetensors").exists()
 
     pandas = pytest.importorskip("pandas", reason="needs pandas: pip install pandas")
-    frame = result.to_frame()
+    frame = result.to_dataframe()
     assert isinstance(frame, pandas.DataFrame) and list(frame.index) == [0, 1, 2]
     assert frame.loc[2, "success"] == result.metrics[2]["success"] and frame["success"].isna()[0]
 

@@ -48,7 +48,7 @@ class TrainingResult:
         """All validations that have a score, in order."""
         return [validation for record in self.metrics if (validation := read_validation(record)) is not None]
 
-    def to_frame(self) -> Any:
+    def to_dataframe(self) -> Any:
         """Return the metrics as a pandas DataFrame: one row per record, indexed by `update`; NaN where missing.
 
         Raises:
