@@ -55,7 +55,7 @@ def success_rate(table: str, agent: str) -> float:
 def test_plugin_environment_is_listed_and_played_by_name_and_by_path(installed: Path, tmp_path: Path) -> None:
     assert re.search(r"Countdown-v0\s+count down to zero", run_arboretum("envs", cwd=tmp_path, site=installed))
     shown = run_arboretum("play", "Countdown-v0", "--agent", "expert", "--seed", "1", cwd=tmp_path, site=installed)
-    assert "The number is 0." in shown and "solved in" in shown
+    assert "The number is 0." in shown and "Solved in" in shown
     by_path = run_arboretum("play", "my_parts:Countdown", "--agent", "expert", cwd=installed, site=None)
     assert "The number is 0." in by_path
 
