@@ -75,7 +75,8 @@ def test_easy_environment_is_solved_in_seconds(name: str, run_of: Make) -> None:
         {
             "sampler.prompts": 4,
             "sampler.rollouts": 8,
-            "optimization.updates": 9,
+            # The published penalty of gigpo for invalid turns is small against its rewards, so it takes longer.
+            "optimization.updates": 14 if name == "gigpo" else 9,
             "optimization.lr": 5e-4,
             "optimization.episodes_per_step": 32,
         },
