@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 import contextlib
-import math
-=======
 import logging
->>>>>>> h13-a
+import math
 import os
 import shutil
 import sys
@@ -24,12 +21,8 @@ from .agents.dialogue.registry import DIALOGUES
 from .agents.engines.registry import ENGINES
 from .agents.registry import MODEL_FREE_AGENTS, agent_names
 from .envs.errors import ConfigurationError, unknown_name
-<<<<<<< HEAD
 from .envs.retrieval.commands import BuildIndex, Recall, ServeRetrieval, VerifyIndex
-=======
-from .envs.retrieval.commands import BuildIndex, Recall, ServeRetrieval
 from .envs.terminal import Terminal, VisibleFormatter
->>>>>>> h13-a
 from .envs.webshop.command import ServeWebShop
 from .eval.bench import BENCHES
 from .eval.planning import FULL_SCOPE, Scope
@@ -42,13 +35,9 @@ from .trainers.study.definition import study_names
 DESCRIPTION = "Text environments, agents, trainers and evaluation for language models."
 
 app = SubcommandApp()
-<<<<<<< HEAD
-console = Console(highlight=False)
+console = Terminal(highlight=False)
 _arguments: ContextVar[tuple[str, ...]] = ContextVar("arguments", default=())
 """Arguments of the command, from which a verb tells an option that was given from its default."""
-=======
-console = Terminal(highlight=False)
->>>>>>> h13-a
 
 
 def _verb(name: str) -> Any:
@@ -352,33 +341,9 @@ def data(
         name: Name of the data set, for "get" and "verify".
         root: Data folder. None uses ARBORETUM_DATA.
     """
-    from .envs.searchqa import downloads
+    from .envs.searchqa.data_command import run_data_command
 
-    if verb == "list":
-        from rich.table import Table
-
-        table = Table(box=None, pad_edge=False, show_header=False)
-        listed = downloads.data_list(root)
-        table.add_column(no_wrap=True, min_width=max(len(known.name) for known, _ in listed))  # never shortened
-        for _ in range(3):
-            table.add_column(overflow="fold")
-        for known, state in listed:
-            table.add_row(known.name, state, known.size, known.license)
-        console.print(table)
-        return 0
-    if name is None:
-        raise ConfigurationError(f"name the data set to {verb}; `arboretum data list` shows all of them.")
-    if verb == "get":
-        from .envs.retrieval.progress import progress_bar
-
-        with progress_bar() as progress:
-            folder = downloads.data_get(name, root, progress=progress)
-        console.print(f"{name} is in {folder}", markup=False, soft_wrap=True)
-        return 0
-    states = downloads.data_verify(name, root)
-    for file, state in states.items():
-        console.print(f"{file}: {state}", markup=False)
-    return 0 if all(state in ("ok", "unknown") for state in states.values()) else 1
+    return run_data_command(verb, name, root, console)
 
 
 @app.command

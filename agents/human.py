@@ -7,13 +7,8 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 from rich.text import Text
 
-<<<<<<< HEAD
-from ..envs.core import TextEnv
 from ..envs.snapshots import Snapshot
-=======
-from ..envs.core import Snapshot
 from ..envs.terminal import Terminal, literal
->>>>>>> h13-a
 from .base import Agent, Reply, Seat
 from .keyboard import KEYS, Keyboard, Quit, active_keys
 from .screen import Screen, board, status, verdict

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from rich.cells import cell_len
 
-from ..envs.terminal import visible
+from ..envs.display import visible
 
 ARROWS = {"\x1b[A": "Up", "\x1b[B": "Down", "\x1b[C": "Right", "\x1b[D": "Left"}
 ARROWS |= {sequence.replace("[", "O"): name for sequence, name in ARROWS.items()}

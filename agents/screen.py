@@ -8,7 +8,7 @@ from rich.segment import ControlType
 from rich.text import Text
 
 from ..envs.core import TextEnv
-from ..envs.terminal import visible
+from ..envs.display import visible
 from .base import Seat
 
 

@@ -1,14 +1,32 @@
-"""Observations as terminal text: colors of boards, and no control characters but those."""
+"""Foreign text for a terminal, which must not interpret it, and the colors of boards."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from itertools import groupby
 
-_CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if code not in (9, 10)}
-"""Control characters that could move the cursor or change the terminal, and their replacement."""
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and line feed, delete, and C1
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # bidirectional controls, line and paragraph separators
+    "\ud800-\udfff]"  # lone surrogates, which no encoding can write
+)
+
+
+def _picture(control: re.Match[str]) -> str:
+    point = ord(control[0])
+    return chr(0x2400 + point) if point < 0x20 else "␡" if point == 0x7F else "\ufffd"
+
+
+def visible(text: str) -> str:
+    """Return a text in which a visible symbol stands for every character that controls a terminal.
+
+    C0 controls and delete become their pictures, such as ␛ for escape; C1 controls, bidirectional controls and
+    lone surrogates become U+FFFD. Tabs and line feeds are kept.
+    """
+    return text if text.isprintable() else _CONTROLS.sub(_picture, text)
 
 
 def terminal_text(text: str, palette: Mapping[str, str]) -> str:
@@ -17,10 +35,10 @@ def terminal_text(text: str, palette: Mapping[str, str]) -> str:
     A line belongs to a board if it consists of symbols of the palette.
 
     Args:
-        text: Observation. Control characters other than line breaks and tabs are replaced by U+FFFD.
+        text: Observation; see `visible` for its control characters.
         palette: Mapping from a symbol to a style of `rich`; empty if the environment has no board.
     """
-    clean = text.translate(_CONTROLS)
+    clean = visible(text)
     if not palette:
         return clean
     symbols = set(palette)

@@ -7,7 +7,6 @@ that reverse the direction of the text around them. Everything that the package 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,25 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-_CONTROLS = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and line feed, delete, and C1
-    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # bidirectional controls, line and paragraph separators
-    "\ud800-\udfff]"  # lone surrogates, which no encoding can write
-)
-
-
-def _picture(control: re.Match[str]) -> str:
-    point = ord(control[0])
-    return chr(0x2400 + point) if point < 0x20 else "␡" if point == 0x7F else "\ufffd"
-
-
-def visible(text: str) -> str:
-    """Return a text in which a visible symbol stands for every character that controls a terminal.
-
-    C0 controls and delete become their pictures, such as ␛ for escape; C1 controls, bidirectional controls and
-    lone surrogates become U+FFFD. Tabs and line feeds are kept.
-    """
-    return text if text.isprintable() else _CONTROLS.sub(_picture, text)
+from .display import visible
 
 
 def literal(text: str, style: str = "") -> Text:

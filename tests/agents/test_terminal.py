@@ -19,7 +19,8 @@ from rich.table import Table
 
 import arboretum
 from arboretum.agents.keyboard import Line, active_keys
-from arboretum.envs.terminal import Terminal, VisibleFormatter, literal, visible
+from arboretum.envs.display import visible
+from arboretum.envs.terminal import Terminal, VisibleFormatter, literal
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J[bold]click[/bold] \u202eabc\x9b31m\x7f \ud800 [/nothing]"
 SHOWN = "␛]0;owned␇␛[2J[bold]click[/bold] \ufffdabc\ufffd31m␡ \ufffd [/nothing]"

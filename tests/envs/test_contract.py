@@ -167,7 +167,7 @@ def test_human_rendering_prints_actions_and_observations(id: str, capsys: pytest
     observation, _ = env.reset(seed=1)
     assert env.render() is None
     after = env.step("no environment\x1b[2J has this action")[0]
-    lines = f"{observation.rstrip()}\n\n> no environment\ufffd[2J has this action\n{after.rstrip()}\n\n"
+    lines = f"{observation.rstrip()}\n\n> no environment␛[2J has this action\n{after.rstrip()}\n\n"
     assert capsys.readouterr().out == lines  # no terminal, and therefore no color
     copy.deepcopy(env)
     assert capsys.readouterr().out == ""
