@@ -105,17 +105,21 @@ def plan_suite(suite: Suite, limit: int | None = None) -> Plan:
         try:
             env = entry.make()
             names = entry.task_names(env, limit)
-        except ConfigurationError as error:
-            if entry.name == suite.name:  # A suite of one environment.
-                raise
-            raise ConfigurationError(f"suite {suite.name}, entry {entry.name!r}: {error}") from None
+            digest = _digest_tasks(env, names)
+        except Exception as error:
+            reason = str(error)
+            if not isinstance(error, ConfigurationError):
+                reason = f"the environment cannot open its tasks: {type(error).__name__}: {error}"
+            if entry.name != suite.name:  # The name of a suite of one environment is already in the reason.
+                reason = f"suite {suite.name}, entry {entry.name!r}: {reason}"
+            raise ConfigurationError(reason) from error
         planned = entry if limit is None else dataclasses.replace(entry, tasks=len(names))
         if env.generated_data is not None:
             data[entry.name] = env.generated_data
             planned = dataclasses.replace(planned, name=f"{env.generated_data}: {entry.name}")
         entries.append(planned)
         tasks[planned.name] = names
-        digests[planned.name] = _digest_tasks(env, names)
+        digests[planned.name] = digest
         facts[planned.name] = {
             "max_steps": env.max_steps,
             "max_turns": entry.max_turns,

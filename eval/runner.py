@@ -11,6 +11,7 @@ from ..agents.play import Job, play
 from .agents import AgentFactory
 from .planning import Plan, PlannedEpisode
 from .store import EpisodeKey, Store, amount, encode_episode
+from .summary import result_check
 from .workers import FinishedEpisode, Workers
 
 
@@ -81,7 +82,7 @@ def run(
     """
     progress = Progress(repairs=store.repairs)
     store.record_tasks(plan.expected, plan.digests, plan.facts)
-    finished = store.finished()
+    finished = store.finished(result_check(plan.suite, [factory.name for factory in factories]))
     keys = [(key, entry, factory) for factory in factories for key, entry in plan.keys(factory.name)]
     progress.total = len(keys)
     for key, _, _ in keys:

@@ -213,9 +213,14 @@ class Store:
         if new:
             write_atomic(self.folder / "run.json", _to_json({**manifest, "sessions": [*sessions, *new]}))
 
-    def finished(self) -> dict[EpisodeKey, Result]:
-        """Return the complete episodes so far, without those that broke off with an error."""
-        return {key: result for key, result in read_results(self.folder).latest.items() if result.error is None}
+    def finished(self, check: Callable[[Result], str | None] = lambda result: None) -> dict[EpisodeKey, Result]:
+        """Return the complete episodes so far, without those that broke off with an error.
+
+        Args:
+            check: See `read_results`.
+        """
+        latest = read_results(self.folder, check).latest
+        return {key: result for key, result in latest.items() if result.error is None}
 
     def close(self) -> None:
         """Flush the episodes to the disk and release the lock."""

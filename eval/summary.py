@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -122,15 +122,13 @@ class StoredRun(NamedTuple):
     problems: list[str]
 
 
-def load_run(folder: Path) -> StoredRun:
-    """Load a run from its folder, without lines that are damaged or belong to no episode of the run.
+def result_check(suite: Suite, agents: Sequence[str]) -> Callable[[Result], str | None]:
+    """Return a function that returns the fault of a stored result, or None if it is an episode of the run.
 
-    Raises:
-        DataError: The folder holds no run.
+    Args:
+        suite: Suite of the run.
+        agents: Names of its agents.
     """
-    manifest = read_manifest(folder)
-    suite = parse_suite(json.dumps(manifest["suite"]), str(folder / "run.json"))
-    agents = list(manifest["agents"])
     entries = {entry.name: entry for entry in suite.entries}
 
     def check(result: Result) -> str | None:
@@ -145,7 +143,19 @@ def load_run(folder: Path) -> StoredRun:
             return f"has no finite number as `{entry.score}` but {str(score)[:40]!r}"
         return None
 
-    stored = read_results(folder, check)
+    return check
+
+
+def load_run(folder: Path) -> StoredRun:
+    """Load a run from its folder, without lines that are damaged or belong to no episode of the run.
+
+    Raises:
+        DataError: The folder holds no run.
+    """
+    manifest = read_manifest(folder)
+    suite = parse_suite(json.dumps(manifest["suite"]), str(folder / "run.json"))
+    agents = list(manifest["agents"])
+    stored = read_results(folder, result_check(suite, agents))
     return StoredRun(suite, agents, stored.latest, manifest, stored.problems)
 
 

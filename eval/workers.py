@@ -69,6 +69,8 @@ def play_episode(planned: PlannedEpisode, time_limit: float | None) -> FinishedE
     env = _cached_env(planned.entry)
     job = Job(planned.key.task, planned.seed)
     (episode,) = play(planned.agent, [env], [job], max_turns=planned.entry.max_turns, time_limit=time_limit)
+    if episode.error is not None:
+        _envs.clear()  # An environment that failed or was interrupted may be broken.
     encoded = encode_episode(planned.key, episode)
     episode.turns = []  # The encoding contains them, so they need not be transferred twice.
     episode.exchanges = []

@@ -115,6 +115,17 @@ def test_line_of_a_wrong_kind_is_played_again(finished: Path, suite: Path, tmp_p
     assert len(lines_of(out)) == LINES
 
 
+def test_line_that_belongs_to_no_episode_counts_neither_in_the_report_nor_as_finished(
+    finished: Path, suite: Path, tmp_path: Path
+) -> None:
+    record = json.loads(lines_of(finished)[5])
+    out = copy_with(finished, tmp_path / "run", {5: sign({**record, "seed": record["seed"] + 1})})
+    assert not report([out]).complete
+    status, shown = play(suite, out)
+    assert status == 0 and "line 6: belongs to no episode of the run" in shown
+    assert len(lines_of(out)) == LINES + 1
+
+
 @pytest.mark.parametrize("score", ["high", float("nan"), [1], 1e300])
 def test_score_that_is_no_number_is_left_out(score: Any, finished: Path, tmp_path: Path) -> None:
     record = json.loads(lines_of(finished)[0])

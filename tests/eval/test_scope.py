@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from arboretum.envs.bandit import Bandit
 from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.registry import make_env
 from arboretum.eval.agents import NamedAgent, open_agents
@@ -268,6 +269,17 @@ def test_mistake_is_told_before_a_model_is_loaded(
         run(suite, list(factories))
     assert message in str(caught.value)
     assert not (folder / "runs").exists()
+
+
+def test_environment_that_cannot_open_its_tasks_is_told_in_one_sentence(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Bandit, task: str) -> None:
+        raise ConnectionError("no bandit answers")
+
+    monkeypatch.setattr(Bandit, "_open", fail)
+    with pytest.raises(ConfigurationError, match="cannot open its tasks: ConnectionError: no bandit answers"):
+        run("TextBandit-v0")
 
 
 def test_finished_run_is_shown_without_loading_the_model(folder: Path, request: pytest.FixtureRequest) -> None:
