@@ -26,7 +26,7 @@ from ...envs.docstrings import (
 )
 from ...envs.files import write_atomic
 from ...envs.searchqa.downloads import DATA_SETS
-from ...eval.file_schemas import RUN_FILE, episode_keys
+from ...eval.file_schemas import EXCHANGE, RUN_FILE, episode_keys
 from ...eval.suite import Entry, Suite, suite_names
 from ...eval.summary import Comparison, Line, Summary
 from ..algorithms.objectives.settings import Kl, Mismatch, Objective, Overlong
@@ -262,6 +262,10 @@ def _files_page() -> str:
             markdown_table(_KEY_TABLE, [row for row in _keys(Turn) if row[0] != "`state_key`"]),
             "A move:\n",
             markdown_table(_KEY_TABLE, _keys(Move)),
+            "An exchange, which leaves out what the record implies; the messages of every request can be restored"
+            " exactly:\n",
+            markdown_table(_KEY_TABLE, _rows(EXCHANGE)),
+            "### `texts.jsonl`\n\nSystem messages, each stored once: one object with `digest` and `text` per line.\n",
             "### `summary.json`\n\nWritten after every evaluation and by `arboretum report`; NaN is `null`.\n",
             markdown_table(_KEY_TABLE, _keys(Summary)),
             "A line; intervals have `value`, `low` and `high`:\n",
