@@ -36,8 +36,8 @@ EXCHANGE: Mapping[str, str] = {
     "keep": "`[m, n]`: the request begins with the first m and then the last n messages of the request of the same"
     " purpose before it. Absent if it begins with all of them.",
     "add": "Further messages, as `[role, content]`. The content is a text; a list of texts and of indices of turns"
-    " whose observations stand there; `null` for the reply of the request before; or `{text, after}`: the text of that"
-    " digest in `texts.jsonl`, then the rest.",
+    " whose observations stand there; `null` for the reply of the request before; or `{text, after}`: the text of"
+    " that digest in `texts.jsonl`, then the rest.",
     "prefill": "Forced beginning of the reply. Absent if it is that of the request before.",
     "reply": "Reply. Absent if it is that of the turn.",
     "finish": 'Reason for the end of the reply. Absent for "stop".',

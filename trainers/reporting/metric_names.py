@@ -45,7 +45,7 @@ TRAINING_METRICS: Mapping[str, str] = {
     "mismatch_weight": "Factor of the mismatch correction on the surrogate, mean.",
     "value": "Value that the critic predicts, mean.",
     "value_loss": "Loss of the critic, mean.",
-    "explained_variance": "Fraction of the variance of the value targets that the critic explained before the update.",
+    "explained_variance": "Fraction of the value targets' variance that the critic explained before.",
     "steps": "Optimizer steps of the update.",
     "steps_skipped": "Optimizer steps of the update that were skipped because of NaN or infinite gradients.",
     "steps_skipped_total": "The same since the start of the run.",
