@@ -265,7 +265,7 @@ def _files_page() -> str:
             "An exchange, which leaves out what the record implies; the messages of every request can be restored"
             " exactly:\n",
             markdown_table(_KEY_TABLE, _rows(EXCHANGE)),
-            "### `texts.jsonl`\n\nSystem messages, each stored once: an object with `digest` and `text` per line.\n",
+            "### `texts.jsonl`\n\nSystem messages, each stored once, as objects with `digest` and `text`.\n",
             "### `summary.json`\n\nWritten after every evaluation and by `arboretum report`; NaN is `null`.\n",
             markdown_table(_KEY_TABLE, _keys(Summary)),
             "A line; intervals have `value`, `low` and `high`:\n",
