@@ -8,7 +8,6 @@ restoring it is an assignment, and the same seed gives the same episode on every
 from __future__ import annotations
 
 import math
-import operator
 import random
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
@@ -25,6 +24,7 @@ from .optimum import Optimum
 from .seeding import split_mix
 from .snapshots import Snapshot, branch_rng, check_fields, foreign_state, level_digest, other_level, other_tasks
 from .spaces import ActionText, AnyText
+from .tasks import requested_task
 
 StateT = TypeVar("StateT")
 Info = dict[str, Any]
@@ -289,7 +289,7 @@ class TextEnv(RebuiltCopies, gym.Env[str, str], Generic[StateT]):
         # NumPy guarantees the raw 64-bit outputs of PCG64 across versions, but not the results of `integers()`.
         random_raw = self.np_random.bit_generator.random_raw
         rng_state, task_draw = int(random_raw()), int(random_raw())
-        task = self._named_task(options) if options else None
+        task = requested_task(options, self.tasks, self._has_task) if options else None
         if task is None:
             task = self.tasks[task_draw * len(self.tasks) >> 64]
         if task != self._task:
@@ -487,24 +487,3 @@ class TextEnv(RebuiltCopies, gym.Env[str, str], Generic[StateT]):
         details = self._details()
         if details is not None:
             info.update(details)
-
-    def _named_task(self, options: Mapping[str, Any]) -> str | None:
-        """Return the task that `options` names, or None if it names none."""
-        if not isinstance(options, Mapping):
-            raise ConfigurationError(f'options must be a mapping such as {{"task": 0}}, not {options!r}.')
-        for key in options:
-            if key != "task":
-                raise unknown_name("reset option", key, ("task",))
-        task = options.get("task")
-        if task is None:
-            return None
-        if isinstance(task, str):
-            if not self._has_task(task):
-                raise unknown_name("task", task, self.tasks[:1000])
-            return task
-        if isinstance(task, bool) or not hasattr(task, "__index__"):
-            raise ConfigurationError(f"the task must be a name or an index, not {task!r}.")
-        index = operator.index(task)
-        if not 0 <= index < len(self.tasks):
-            raise ConfigurationError(f"task index {index} is outside 0 … {len(self.tasks) - 1} of this split.")
-        return self.tasks[index]

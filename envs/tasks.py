@@ -8,8 +8,9 @@ stored; any process can rebuild a level from its task's name.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import ClassVar, overload
+import operator
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, ClassVar, overload
 
 from .errors import ConfigurationError, unknown_name
 from .seeding import stable_seed
@@ -87,3 +88,36 @@ def _parse_index(number: str) -> int | None:
     if not (number.isascii() and number.isdecimal() and len(number) <= 10 and str(int(number)) == number):
         return None
     return int(number) if int(number) < GeneratedTasks.LENGTH else None
+
+
+def requested_task(
+    options: Mapping[str, Any], tasks: Sequence[str], has_task: Callable[[str], bool]
+) -> str | None:
+    """Return the task that the options of a reset name, or None if they name none.
+
+    Args:
+        options: Options of `reset`; `task` is a name, or an index of `tasks`.
+        tasks: Tasks of the environment.
+        has_task: Tells of a name whether the environment has this task.
+
+    Raises:
+        ConfigurationError: There is no such task or option.
+    """
+    if not isinstance(options, Mapping):
+        raise ConfigurationError(f'options must be a mapping such as {{"task": 0}}, not {options!r}.')
+    for key in options:
+        if key != "task":
+            raise unknown_name("reset option", key, ("task",))
+    task = options.get("task")
+    if task is None:
+        return None
+    if isinstance(task, str):
+        if not has_task(task):
+            raise unknown_name("task", task, tasks[:1000])
+        return task
+    if isinstance(task, bool) or not hasattr(task, "__index__"):
+        raise ConfigurationError(f"the task must be a name or an index, not {task!r}.")
+    index = operator.index(task)
+    if not 0 <= index < len(tasks):
+        raise ConfigurationError(f"task index {index} is outside 0 … {len(tasks) - 1} of this split.")
+    return tasks[index]

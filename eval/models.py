@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..agents.engines.base import Engine
+from ..agents.engines.model_check import check_model, nearest_folder
 from ..agents.engines.registry import ENGINES, engine_class, make_engine
 from ..agents.engines.shipped_models import SAPLING
 from ..envs.errors import ConfigurationError
@@ -40,7 +41,10 @@ class Model:
         self.options = dict(options or {})
         engine_class(engine, [*self.options, *(["base_url"] if base_url is not None else [])])
         if engine in _LOCAL_ENGINES:
-            _check_folder(name)
+            if _is_path(name) or Path(name).is_dir():
+                check_model(name)
+            if self.options.get("device") is not None:
+                _check_device(str(self.options["device"]))
         self._engine: Engine | None = None
 
     @cached_property
@@ -105,8 +109,10 @@ def resolve_model(model: str, engine: str | None = None) -> tuple[str, str]:
     near = difflib.get_close_matches(provider, ENGINES, n=1, cutoff=0.6) if name else []
     if near:
         hint = f"did you mean {near[0]}/{name}?"
+    elif "://" in model:
+        hint = "an address belongs to --base-url."
     elif _is_path(model):
-        hint = "check the path."
+        hint = f"there is no such folder{nearest_folder(Path(model).expanduser())}"
     else:
         hint = f"write {', '.join(f'{known}/{model}' for known in ENGINES)}, or the path of a folder."
     raise ConfigurationError(f"--model {model!r} names neither a folder nor a provider; {hint}")
@@ -123,9 +129,9 @@ def _is_path(name: str) -> bool:
     return name.startswith((".", "/", "~")) or name.count("/") > 1
 
 
-def _check_folder(name: str) -> None:
-    folder = Path(name).expanduser()
-    if _is_path(name) and not folder.is_dir():
-        raise ConfigurationError(f"there is no folder {name}; --model takes the folder of a model, or its name.")
-    if folder.is_dir() and name != SAPLING and not (folder / "config.json").is_file():
-        raise ConfigurationError(f"{name}: holds no model (no config.json); give the folder of a model.")
+def _check_device(name: str) -> None:
+    try:
+        from ..agents.engines.local.device import check_device
+    except ImportError:
+        return  # The engine says which extra is missing.
+    check_device(name)

@@ -18,7 +18,14 @@ from ..envs.errors import ConfigurationError, unknown_name
 from ..envs.extras import missing_extra
 from .checkpoints.export import export_checkpoint
 from .checkpoints.interruption import Interruption
-from .checkpoints.run_folder import CHECKPOINTS_FOLDER, MODEL_FOLDER, SETTINGS_FILE, claim_run_folder, read_config
+from .checkpoints.run_folder import (
+    CHECKPOINTS_FOLDER,
+    MODEL_FOLDER,
+    SETTINGS_FILE,
+    check_run_folder,
+    claim_run_folder,
+    read_config,
+)
 from .checkpoints.store import CheckpointError, Checkpoints
 from .config.cli_options import LoraOptions, Options, SFTOptions, TrainOptions
 from .config.run import SFTConfig, TrainingConfig
@@ -263,9 +270,11 @@ def make_trainer(
     """
     activity.begin("checking the settings")
     config.check()
+    check_run_folder(config, resume=resume)
+    check_model(config.model)
     activity.begin("importing PyTorch")
     require_torch()
-    _check_model_and_device(config)
+    _check_device(config)
     _check_trackers(config.trackers)
     claim_run_folder(config, resume=resume)
     from .trainer import Trainer
@@ -344,9 +353,11 @@ def sft(config: SFTConfig, *, resume: bool = False, console: Console) -> int:
         ):
             activity.begin("checking the settings")
             config.check()
+            check_run_folder(config, resume=resume)
+            check_model(config.model)
             activity.begin("importing PyTorch")
             require_torch()
-            _check_model_and_device(config)
+            _check_device(config)
             claim_run_folder(config, resume=resume)
             finished = config.out / MODEL_FOLDER
             if resume and finished.exists():
@@ -409,8 +420,7 @@ def require_torch() -> None:
     logging.disable_progress_bar()  # Progress bars would corrupt the live table.
 
 
-def _check_model_and_device(config: TrainingConfig | SFTConfig) -> None:
-    check_model(config.model)
+def _check_device(config: TrainingConfig | SFTConfig) -> None:
     if config.hardware.device is not None:
         from ..agents.engines.local.device import check_device
 

@@ -41,7 +41,7 @@ def check_model(name: str | Path, file: str = MODEL) -> None:
     elif folder.exists():
         raise ConfigurationError(f"{name}: is a file; pass the folder of a {kind}.")
     elif _is_path(str(name)):
-        raise ConfigurationError(f"{name}: there is no such folder{_nearest(folder)}")
+        raise ConfigurationError(f"{name}: there is no such folder{nearest_folder(folder)}")
     elif find_spec("huggingface_hub") is not None:
         _check_hub(str(name), file, kind)
 
@@ -56,8 +56,8 @@ def _hint(folder: Path, file: str) -> str:
     return f"; did you mean {inner[0]}?" if inner else "; pass the folder that training or save_pretrained wrote."
 
 
-def _nearest(folder: Path) -> str:
-    """Return a hint at the existing folder that is nearest to a missing one."""
+def nearest_folder(folder: Path) -> str:
+    """Return a hint at the existing folder that is nearest to a missing one, as the end of a sentence."""
     missing = list(folder.parts[-1:])
     parent = folder.parent
     while not parent.is_dir():

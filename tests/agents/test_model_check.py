@@ -147,7 +147,7 @@ def test_commands_check_the_folder_before_they_load_torch(runs: Path, arguments:
         "try: main(sys.argv[1:])\nfinally: print(sorted({'torch', 'vllm'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
-    assert done.returncode == 2 and done.stdout == "[]\n"
+    assert done.returncode == 2 and done.stdout.endswith("[]\n") and "importing PyTorch" not in done.stdout
     assert done.stderr.count("\n") == 1 and "did you mean runs/grpo-1/model?" in done.stderr
 
 
@@ -173,7 +173,7 @@ def test_device_of_a_served_model_is_refused() -> None:
     from arboretum.eval.agents import open_agents
 
     with (
-        pytest.raises(ConfigurationError, match="--device has no effect with --engine openai"),
+        pytest.raises(ConfigurationError, match="--device has no effect with engine openai"),
         open_agents(["think"], engine="openai", model="m", device="cuda"),
     ):
         pass

@@ -194,9 +194,9 @@ def test_model_names_its_provider_or_a_folder(folder: Path) -> None:
         ("opnai/gpt-4.1", r"did you mean openai/gpt-4\.1\?"),
         ("Qwen/Qwen2.5-0.5B", r"write transformers/Qwen/Qwen2\.5-0\.5B, vllm/Qwen"),
         ("gpt-4.1", r"write transformers/gpt-4\.1, "),
-        ("runs/grpo/nothing/model", r"check the path"),
-        ("./nothing", r"check the path"),
-        ("http://localhost:8000/v1", r"check the path"),
+        ("runs/grpo/nothing/model", r"there is no such folder"),
+        ("./nothing", r"there is no such folder .* has no nothing"),
+        ("http://localhost:8000/v1", r"an address belongs to --base-url"),
     ],
 )
 def test_model_that_names_neither_is_refused_with_the_nearest(model: str, message: str, folder: Path) -> None:
@@ -208,7 +208,7 @@ def test_folder_without_a_model_is_refused(folder: Path) -> None:
     (folder / "empty").mkdir()
     with pytest.raises(ConfigurationError, match="holds no model"):
         Model(*resolve_model("empty"))
-    with pytest.raises(ConfigurationError, match="there is no folder"):
+    with pytest.raises(ConfigurationError, match="there is no such folder"):
         Model(*resolve_model("transformers/./nothing"))
 
 

@@ -28,8 +28,8 @@ _FIXED = {
 """Settings that must not change when a run is resumed; see `_fixed_part` for the exceptions below them."""
 
 
-def claim_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> None:
-    """Write the settings of a run into its folder, unless the folder holds another run.
+def check_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> None:
+    """Raise if the folder of a run holds another run.
 
     Args:
         config: Configuration of the run.
@@ -60,7 +60,22 @@ def claim_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> Non
                     f"{folder}: was started with another {name} ({difference}); resume it with "
                     "the same one, or start a new run in another --out."
                 )
-    if stored == settings:
+
+
+def claim_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> None:
+    """Write the settings of a run into its folder, unless the folder holds another run; see `check_run_folder`.
+
+    Args:
+        config: Configuration of the run.
+        resume: Continue the run in the folder.
+
+    Raises:
+        ConfigurationError: See `check_run_folder`, or the folder cannot be written to.
+        DataError: The settings in the folder cannot be read.
+    """
+    check_run_folder(config, resume=resume)
+    folder, settings = config.out, to_plain(config)
+    if read_run_settings(folder) == settings:
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)

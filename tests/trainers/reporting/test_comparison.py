@@ -107,7 +107,7 @@ def test_page_overlays_the_curves_of_all_runs_in_their_colors(runs: list[Path], 
     assert [len(points.split()) for points, _ in drawn["Success: training"]] == [20, 5, 20]
     assert [len(points.split()) for points, _ in drawn["Success: held out"]] == [3, 3]
     assert [len(points.split()) for points, _ in drawn["Entropy"]] == [20, 5, 20]
-    assert "(20.0–40.0)" in page and "recipe.optimization.lr" in page
+    assert "20.0 to 40.0" in page and "recipe.optimization.lr" in page
     assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", page)
 
 
