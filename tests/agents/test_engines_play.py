@@ -78,15 +78,15 @@ def test_recorded_tokens_have_recorded_logprobs_in_a_plain_forward_pass(history:
 def test_episode_that_fills_the_context_is_truncated(tiny_model: Path) -> None:
     from arboretum.agents.engines.registry import make_engine
 
-    engine = make_engine("transformers", str(tiny_model), context=400)
+    engine = make_engine("transformers", str(tiny_model), context=700)
     unlimited = {"max_turns": None, "max_actions": None}
     agent = make_agent("think", engine=engine, sampling={"max_tokens": 40, "temperature": 1.0}, dialogue=unlimited)
     (episode,) = play(agent, [make_env("TextSokoban-v0", max_steps=None)], [Job(None, 0)])
     assert episode.truncated and episode.error is None
-    assert "fills the context of 400" in episode.details["ended"] and episode.turns[-1].cut
+    assert "fills the context of 700" in episode.details["ended"] and episode.turns[-1].cut
     full = [turn for turn in episode.turns if sum(turn.loss_mask or ()) == 40]
     assert full and all(turn.cut for turn in full if (turn.token_ids or [0])[-1] not in engine.end_ids)
-    assert sum(len(turn.token_ids or ()) for turn in episode.turns) <= 400
+    assert sum(len(turn.token_ids or ()) for turn in episode.turns) <= 700
 
 
 def test_evaluation_with_a_model_is_resumed_without_repetition(tiny_model: Path, tmp_path: Path) -> None:

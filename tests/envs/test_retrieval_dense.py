@@ -6,6 +6,7 @@ import os
 import pytest
 
 from arboretum.envs import ConfigurationError
+from arboretum.envs.checksums import write_checksums
 from arboretum.envs.retrieval.build import build_index
 from arboretum.envs.retrieval.encoder import EncoderSpec, encoder_spec
 from arboretum.envs.retrieval.factory import open_retriever
@@ -117,6 +118,7 @@ def test_dense_build_resumes_and_index_checks_its_encoder(model, corpus, tmp_pat
     content = bytearray(probe.read_bytes())
     content[-384 * 4 :] = bytes(384 * 4)
     probe.write_bytes(content)
+    write_checksums(uninterrupted)
     with pytest.raises(ConfigurationError, match="vectors differ"):
         open_retriever(uninterrupted).search(["x"], 1)
 

@@ -18,7 +18,7 @@ from arboretum.trainers.checkpoints.store import Checkpoints
 from arboretum.trainers.state import Activity
 
 for module in ("torch", "accelerate"):
-    pytest.importorskip(module, reason="needs torch and accelerate: pip install 'arboretum[lm]'")
+    pytest.importorskip(module, reason="needs torch and accelerate: pip install 'arboretum-rl[lm]'")
 
 FROZENLAKE = (
     "--env TextFrozenLake-v0 --env-arg size=3 --device cpu --dialogue no_think --dialogue-arg max_turns=2"

@@ -16,7 +16,7 @@ import arboretum
 from arboretum.envs.errors import ConfigurationError
 
 for module in ("torch", "accelerate"):
-    pytest.importorskip(module, reason="needs torch and accelerate: pip install 'arboretum[lm]'")
+    pytest.importorskip(module, reason="needs torch and accelerate: pip install 'arboretum-rl[lm]'")
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -252,7 +252,7 @@ def test_prompt_longer_than_context_is_rejected(run_of: Make) -> None:
 def test_prompt_longer_than_context_is_rejected_before_loading_weights(run_of: Make, tmp_path: Path) -> None:
     """The folder of the model lacks the weights, which would be an error of its own."""
     bare = tmp_path / "bare"
-    shutil.copytree(run_of("dr_grpo").model, bare, ignore=shutil.ignore_patterns("*.safetensors"))
+    shutil.copytree(run_of("dr_grpo").model, bare, ignore=shutil.ignore_patterns("*.safetensors", "SHA256SUMS"))
     with pytest.raises(ConfigurationError, match="do not fit into the model's context"):
         Trainer(run_of("dr_grpo", {"sampler.reply_tokens": 4096}, model=str(bare)))
     with pytest.raises(ConfigurationError, match="cannot load the model"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from arboretum.trainers.checkpoints.taught_dialogue import advise_on_dialogue
 
 for module in ("torch", "accelerate"):
-    pytest.importorskip(module, reason="needs torch and accelerate: pip install 'arboretum[lm]'")
+    pytest.importorskip(module, reason="needs torch and accelerate: pip install 'arboretum-rl[lm]'")
 
 from arboretum.agents.engines.shipped_models import model_source
 from arboretum.trainers.checkpoints.export import export_checkpoint
@@ -89,18 +90,16 @@ def test_run_in_a_dialogue_that_the_model_was_not_taught_says_so_once(every: int
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("lora", [None, LoraConfig(rank=2)])
 def test_exported_models_carry_the_dialogue_of_their_training(
-    lora: LoraConfig | None, warm_model: Path, run_of: Make
+    lora: LoraConfig | None, warm_model: Path, tmp_path: Path, run_of: Make
 ) -> None:
     assert taught(warm_model) == "no_think"  # fine-tuned
-    settings = json.loads((warm_model / "config.json").read_text())
-    settings["arboretum_dialogue"] = "tags"
-    (warm_model / "config.json").write_text(json.dumps(settings))
-    try:
-        config = run_of("dr_grpo", hardware=HardwareConfig(device="cpu", lora=lora))
-        claim_run_folder(config, resume=False)
-        finish(Trainer(config)).close()
-    finally:
-        (warm_model / "config.json").write_text(json.dumps(settings | {"arboretum_dialogue": "no_think"}))
+    other = tmp_path / "other"
+    shutil.copytree(warm_model, other, ignore=shutil.ignore_patterns("SHA256SUMS"))
+    settings = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(settings | {"arboretum_dialogue": "tags"}))
+    config = run_of("dr_grpo", model=str(other), hardware=HardwareConfig(device="cpu", lora=lora))
+    claim_run_folder(config, resume=False)
+    finish(Trainer(config)).close()
     assert taught(export_checkpoint(config.out)) == "no_think"
 
 
