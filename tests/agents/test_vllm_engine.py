@@ -223,7 +223,8 @@ def check_context(engine: Engine) -> None:
         replace(request, conversation="near", prompt_ids=[5] * (CONTEXT - 4)),
         request,
     )
-    assert got["full"].finish == got["over"].finish == "length"
+    refused = "rejected" if isinstance(engine, VLLMServerEngine) else "length"
+    assert got["full"].finish == got["over"].finish == refused
     assert got["full"].text == got["over"].text == ""
     assert 1 <= len(got["near"].token_ids or []) <= 4
     assert got["long"].finish in ("stop", "length") and got["long"].text
