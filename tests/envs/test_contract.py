@@ -30,6 +30,7 @@ from arboretum.envs import ConfigurationError, TextEnv
 from arboretum.envs.bandit import Bandit
 from arboretum.envs.frozenlake import FrozenLake
 from arboretum.envs.registry import ENVS
+from support.environments import embedded_data, make  # noqa: F401 (a fixture for all tests here)
 
 IDS = [w.id for w in ENVS if importlib.util.find_spec(f"arboretum.envs.{w.module}") is not None]
 STOCHASTIC = {"TextFrozenLake-v0"}
@@ -56,17 +57,6 @@ INVALID = (
 )
 
 pytestmark = pytest.mark.parametrize("id", IDS)
-
-
-@pytest.fixture(autouse=True)
-def embedded_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ARBORETUM_DATA", raising=False)
-
-
-def make(id: str, **kwargs: Any) -> TextEnv[Any]:
-    env = gym.make(id, **kwargs).unwrapped
-    assert isinstance(env, TextEnv)
-    return env
 
 
 def choose(env: TextEnv[Any], rng: random.Random) -> str:

@@ -16,20 +16,10 @@ from arboretum.envs import Optimum, TextEnv
 from arboretum.envs.registry import ENVS
 from arboretum.envs.retrieval import Document
 from arboretum.envs.retrieval.bm25 import BM25
+from support.environments import embedded_data, make  # noqa: F401 (a fixture for all tests here)
 
 IDS = [spec.id for spec in ENVS]
 DETERMINISTIC = [id for id in IDS if not id.startswith(("TextBandit", "TextFrozenLake"))]
-
-
-@pytest.fixture(autouse=True)
-def embedded_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ARBORETUM_DATA", raising=False)
-
-
-def make(id: str, **kwargs: Any) -> TextEnv[Any]:
-    env = gym.make(id, **kwargs).unwrapped
-    assert isinstance(env, TextEnv)
-    return env
 
 
 def search(env: TextEnv[Any], depth: int) -> Optimum:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -18,6 +17,7 @@ from arboretum.envs.alfworld.generator import generate_file
 from arboretum.envs.registry import ENVS
 from arboretum.envs.retrieval import Document
 from arboretum.envs.retrieval.bm25 import BM25
+from support.environments import embedded_data, make  # noqa: F401 (a fixture for all tests here)
 
 IDS = [spec.id for spec in ENVS]
 HOSTILE: tuple[Any, ...] = (
@@ -51,17 +51,6 @@ MANY_STATES = {"TextFrozenLake-v0", "TextBlocksworld-v0", "TextSearchQA-v0"}
 """Environments in which a state of another task can be one of this task, too: a cell, an arrangement, a text."""
 FREE = {"steps", "max_steps", "rng_state"}
 """Fields of which another value of the right kind can make another valid snapshot."""
-
-
-@pytest.fixture(autouse=True)
-def embedded_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ARBORETUM_DATA", raising=False)
-
-
-def make(id: str, **kwargs: Any) -> TextEnv[Any]:
-    env = gym.make(id, **kwargs).unwrapped
-    assert isinstance(env, TextEnv)
-    return env
 
 
 def snapshots(env: TextEnv[Any], task: int) -> list[Snapshot]:
