@@ -17,6 +17,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -241,6 +242,9 @@ def test_members_of_a_group_get_the_same_first_observation(id: str) -> None:
 
 def in_another_process(request: dict[str, Any], salt: str) -> dict[str, Any]:
     environment = {k: v for k, v in os.environ.items() if k != "ARBORETUM_DATA"}
+    # For `tests/support`, which pytest finds by its settings.
+    paths = [str(Path(__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
     done = subprocess.run(
         [sys.executable, __file__],
         input=json.dumps(request),
