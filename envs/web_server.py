@@ -194,7 +194,8 @@ class WebServer:
         finally:
             server.task_dispatcher.shutdown()
             server.asyncore.close_all(server._map, ignore_all=True)
-            server.socket.close()
+            if server.socket is not None:  # already closed after an interrupt
+                server.socket.close()
 
     def _poll(self, timeout: float) -> None:
         self._server.asyncore.loop(timeout=timeout, map=self._server._map, use_poll=True, count=1)

@@ -1,4 +1,4 @@
-"""Clients of the servers that ask for too much, too slowly or under a foreign name; and SIGTERM."""
+"""Clients of the servers that ask for too much, too slowly or under a foreign name; SIGTERM and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -295,6 +295,17 @@ def test_sigterm_ends_the_server_after_the_requests_in_progress() -> None:
         assert [status for status, _ in replies] == [200] * 3
         assert process.wait(20) == 0
         assert process.stdout.read() == "ended\n"
+
+
+def test_ctrl_c_ends_the_server_without_a_traceback() -> None:
+    command = [sys.executable, "-c", SERVE]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("http://")
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+        assert (process.returncode, out, err) == (0, "ended\n", "")
 
 
 def test_stopped_server_frees_its_port() -> None:
