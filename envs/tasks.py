@@ -52,6 +52,9 @@ class GeneratedTasks(Sequence[str]):
     def __len__(self) -> int:
         return self.LENGTH
 
+    def __repr__(self) -> str:
+        return f"<{self.LENGTH} tasks: {self.split}/0, {self.split}/1, …>"
+
     @overload
     def __getitem__(self, index: int) -> str: ...
     @overload
