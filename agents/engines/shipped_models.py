@@ -10,10 +10,10 @@ from ...envs.errors import ConfigurationError
 
 SAPLING = "sapling"
 
-
-_FIX = (
+CHECKSUMS_FIX = (
     "restore it from a copy or export the model again; if you changed it on purpose, delete SHA256SUMS beside it."
 )
+"""What the user can do about a damaged model, as the end of an error's message."""
 
 
 def model_source(name: str | Path) -> str | Path:
@@ -30,7 +30,7 @@ def model_source(name: str | Path) -> str | Path:
     if str(source).startswith("~"):
         source = expand_home(source)
     if (Path(source) / SUMS_FILE).exists():
-        verify_checksums(Path(source), _FIX)
+        verify_checksums(Path(source), CHECKSUMS_FIX)
     return source
 
 
