@@ -12,6 +12,8 @@ from types import FrameType
 
 _LEAST = 1e-3
 """Shortest delay of a timer in seconds; zero would disarm it."""
+_AGAIN = 1.0
+"""Seconds after which `Expired` is raised again, in case a `__del__` or an `except BaseException` swallowed it."""
 
 
 class Expired(BaseException):
@@ -22,7 +24,8 @@ class Expired(BaseException):
 def expires_after(deadline: float) -> Iterator[None]:
     """Context that raises `Expired` once `time.perf_counter()` has passed the deadline.
 
-    A timer signal interrupts Python code, sleeps and waits for sockets and locks. It cannot interrupt compiled
+    A timer signal interrupts Python code, sleeps and waits for sockets and locks, every second until the block
+    ends. It cannot interrupt compiled
     code before that returns, and it needs a POSIX system and the main thread; elsewhere `Expired` is raised only
     at the end. A timer that was armed before is armed again at the end with the time that it has left.
 
@@ -50,12 +53,14 @@ def _timer(deadline: float) -> Iterator[None]:
             raise Expired
 
     handler = signal.signal(signal.SIGALRM, expire)
-    left, interval = signal.setitimer(signal.ITIMER_REAL, max(deadline - start, _LEAST))
+    left, interval = signal.setitimer(signal.ITIMER_REAL, max(deadline - start, _LEAST), _AGAIN)
     try:
         try:
             yield
         finally:
             is_armed = False  # A signal from here on must not keep the earlier timer from being restored.
+        if time.perf_counter() >= deadline:
+            raise Expired
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)

@@ -26,6 +26,8 @@ ALWAYS_READ = 32 * 2**20
 """Size in bytes up to which a folder is read at every opening, which takes about 30 ms."""
 
 _CHUNK = 1 << 22
+_SEPARATORS = ("  ", " *")
+"""Separators of digest and name in the text mode and the binary mode of sha256sum."""
 _Identity = list[int]
 """Size, time of modification, time of change (in nanoseconds), and inode of a file."""
 
@@ -60,7 +62,7 @@ def verify_checksums(
     Raises:
         DataError: A file, or `SHA256SUMS` itself, is missing or damaged; names the file.
     """
-    sums = _read_sums(folder, fix)
+    sums = read_checksums(folder, fix)
     identities = {}
     for name in (*sums, SUMS_FILE):
         try:
@@ -93,8 +95,16 @@ def verify_checksums(
     return len(sums)
 
 
-def _read_sums(folder: Path, fix: str) -> dict[str, str]:
-    """Return the checksum of every file by its path within the folder."""
+def read_checksums(folder: Path, fix: str) -> dict[str, str]:
+    """Return the checksum of every file by its path within the folder; the files are not read.
+
+    Args:
+        folder: Folder with the checksums.
+        fix: End of the message of an error: what the user can do.
+
+    Raises:
+        DataError: `SHA256SUMS` is missing or damaged.
+    """
     path = folder / SUMS_FILE
     try:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -107,7 +117,7 @@ def _read_sums(folder: Path, fix: str) -> dict[str, str]:
         digest, separator, name = line[:64], line[64:66], line[66:-1]
         is_inside = name and not Path(name).is_absolute() and ".." not in Path(name).parts
         is_digest = len(digest) == 64 and not digest.strip("0123456789abcdef")
-        if not is_digest or separator != "  " or not line.endswith("\n") or not is_inside:
+        if not is_digest or separator not in _SEPARATORS or not line.endswith("\n") or not is_inside:
             raise DataError(path, f"is damaged; {fix}", len(sums) + 1)
         sums[name] = digest
     if not sums:

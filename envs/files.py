@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+from filelock import FileLock
 
 from .errors import DataError
+
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
 
 PART = ".part"
 """Suffix of files and folders that are still being written. A killed process may leave one; it is never read."""
@@ -67,6 +73,32 @@ def replace_folder(folder: Path, *, overwrite: bool = True) -> Iterator[Path]:
         move_folder(part, folder, overwrite=overwrite)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def open_cached(folder: Path, open_folder: Callable[[Path], _T]) -> _T | None:
+    """Open a folder of a cache that several processes may use.
+
+    Args:
+        folder: Folder that can be built again.
+        open_folder: Function that opens it; it raises DataError if the folder is damaged.
+
+    Returns:
+        None if there is no such folder, or after a damaged one has been deleted.
+    """
+    if not folder.exists():
+        return None
+    with suppress(DataError):
+        return open_folder(folder)
+    with FileLock(f"{folder}.lock"):
+        # Another process may have found the same damage, and have built the folder again.
+        if not folder.exists():
+            return None
+        try:
+            return open_folder(folder)
+        except DataError as error:
+            _log.warning("The folder is built again: %s", error)
+            shutil.rmtree(folder, ignore_errors=True)
+            return None
 
 
 def move_folder(part: Path, folder: Path, *, overwrite: bool = True) -> None:

@@ -13,7 +13,7 @@ RUN_FILE: Mapping[str, str] = {
     " left out.",
     "data": "By entry that generates its data in the place of a benchmark's files: the name of that data.",
     "agents": "Names of the agents, in the order of playing.",
-    "identities": "By agent: everything that decides its episodes (engine, model with a digest of its weights,"
+    "identities": "By agent: everything that decides its episodes (engine, model with a digest of its files,"
     " server,"
     " sampling, dialogue with its settings, template, examples); empty for agents without a model. A run is"
     " resumed"

@@ -15,11 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from ..agents.dialogue import Dialogue
-from ..agents.engines.shipped_models import model_source
+from ..agents.engines.shipped_models import CHECKSUMS_FIX, model_source
+from ..agents.tokens.templates import shipped_templates
+from ..envs.checksums import SUMS_FILE, read_checksums
 from ..envs.http_client import public_url
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
 _CONFIGURATION = ("*.json", "*.jinja", "*.model", "*.txt")
+_METADATA = ("arboretum_dialogue", "transformers_version")
+"""Keys of `config.json` that do not change what a model replies."""
 _NEUTRAL_OPTIONS = {
     *("api_key", "attempts", "concurrency", "deadline", "headers", "timeout"),
     *("cache", "cost_limit", "prices"),
@@ -65,6 +69,9 @@ def identify_agent(
         settings: Further settings of the command line, such as the chat template and the number of examples.
     """
     identity = {**model, "sampling": _plain(sampling), "settings": _plain(settings)}
+    template = settings.get("template")
+    if template is not None and str(template) not in shipped_templates():
+        identity["template"] = hashlib.sha256(Path(template).read_bytes()).hexdigest()
     if is_dataclass(dialogue) and not isinstance(dialogue, type):
         values = {field.name: getattr(dialogue, field.name) for field in fields(dialogue)}
         identity["dialogue"] = _plain({"name": getattr(dialogue, "name", type(dialogue).__name__), **values})
@@ -72,14 +79,37 @@ def identify_agent(
 
 
 def digest_model(folder: Path) -> str:
-    """Return a SHA-256 digest of a model's weights, configuration and tokenizer."""
+    """Return a SHA-256 digest of a model's weights, configuration and tokenizer.
+
+    Files that the folder's `SHA256SUMS` names are verified against it, which does not read large ones again.
+
+    Raises:
+        DataError: A file differs from its checksum.
+    """
+    model_source(folder)
+    known = read_checksums(folder, CHECKSUMS_FIX) if (folder / SUMS_FILE).exists() else {}
     digest = hashlib.sha256()
     for pattern in (*_WEIGHTS, *_CONFIGURATION):
         for path in sorted(folder.glob(pattern)):
             digest.update(path.name.encode())
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+            if path.name == "config.json":
+                digest.update(hashlib.sha256(_without_metadata(path.read_bytes())).digest())
+            elif path.name in known:
+                digest.update(bytes.fromhex(known[path.name]))
+            else:
+                with path.open("rb") as file:
+                    digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
+
+
+def _without_metadata(config: bytes) -> bytes:
+    try:
+        values = json.loads(config)
+    except ValueError:
+        return config
+    if not isinstance(values, dict):
+        return config
+    return json.dumps({k: v for k, v in values.items() if k not in _METADATA}, sort_keys=True).encode()
 
 
 def model_label(model: str) -> str:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ..agents.engines.base import Engine
-from ..agents.engines.model_check import check_model, nearest_folder
+from ..agents.engines.model_check import check_model, is_path, nearest_folder
 from ..agents.engines.registry import ENGINES, engine_class, make_engine
-from ..agents.engines.shipped_models import SAPLING
+from ..agents.engines.shipped_models import SAPLING, expand_home
 from ..envs.errors import ConfigurationError
 from ..envs.plugins import plugin_class
 from .identity import identify_model
@@ -41,7 +41,7 @@ class Model:
         self.options = dict(options or {})
         engine_class(engine, [*self.options, *(["base_url"] if base_url is not None else [])])
         if engine in _LOCAL_ENGINES:
-            if _is_path(name) or Path(name).is_dir():
+            if is_path(name) or Path(name).is_dir():
                 check_model(name)
             if self.options.get("device") is not None:
                 _check_device(str(self.options["device"]))
@@ -99,20 +99,22 @@ def resolve_model(model: str, engine: str | None = None) -> tuple[str, str]:
     Raises:
         ConfigurationError: The text is none of these.
     """
+    if not model:
+        raise ConfigurationError("--model is empty; write PROVIDER/NAME, or the path of a folder.")
     if engine is not None:
         return engine, model
     provider, _, name = model.partition("/")
     if name and (provider in ENGINES or _is_plugin(provider)):
         return provider, name
-    if model == SAPLING or Path(model).expanduser().is_dir():
+    if model == SAPLING or expand_home(model).is_dir():
         return "transformers", model
-    near = difflib.get_close_matches(provider, ENGINES, n=1, cutoff=0.6) if name else []
+    near = difflib.get_close_matches(provider, ENGINES, n=1, cutoff=0.75) if name else []
     if near:
         hint = f"did you mean {near[0]}/{name}?"
     elif "://" in model:
         hint = "an address belongs to --base-url."
-    elif _is_path(model):
-        hint = f"there is no such folder{nearest_folder(Path(model).expanduser())}"
+    elif is_path(model):
+        hint = f"there is no such folder{nearest_folder(expand_home(model))}"
     else:
         hint = f"write {', '.join(f'{known}/{model}' for known in ENGINES)}, or the path of a folder."
     raise ConfigurationError(f"--model {model!r} names neither a folder nor a provider; {hint}")
@@ -122,11 +124,6 @@ def _is_plugin(provider: str) -> bool:
     if ":" in provider and not _PLUGIN_PATH.fullmatch(provider):
         return False
     return plugin_class(Engine, provider) is not None  # type: ignore[type-abstract]
-
-
-def _is_path(name: str) -> bool:
-    """Return True for the path of a folder, which a name on the Hugging Face hub (`owner/name`) cannot be."""
-    return name.startswith((".", "/", "~")) or name.count("/") > 1
 
 
 def _check_device(name: str) -> None:

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import random
+import re
 import ssl
 import time
 import urllib.request
@@ -43,7 +44,11 @@ _CONNECT_SECONDS = 10.0
 MAX_RESPONSE = 64 * 2**20
 """Largest body of a response in bytes, unpacked."""
 _LONG_SECRET = 16
-"""Number of characters from which a secret is looked for in replies, too: no text contains it by chance."""
+"""Number of characters from which a credential is looked for in replies, too: no text contains it by chance."""
+_CREDENTIAL = re.compile(r"auth|key|token|secret|pass|cookie|(^|[-_])sig", re.IGNORECASE)
+"""Names of headers and of query parameters whose values are credentials."""
+_ABOUT_CONTENT = frozenset({400, 413, 422, 451})
+"""Statuses that a server which has answered before returns for one conversation, not for all."""
 
 
 class Connection:
@@ -86,16 +91,17 @@ class Connection:
         if parts.username is not None:
             user = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
             self._headers["authorization"] = f"Basic {base64.b64encode(user).decode()}"
-        queries = [value for pair in parts.query.split("&") for value in (pair, pair.partition("=")[2])]
-        values = [value.removeprefix("Bearer ").removeprefix("Basic ") for value in headers.values()]
+        queries = [pair.partition("=")[::2] for pair in parts.query.split("&")]
+        values = [(name, value.removeprefix("Bearer ").removeprefix("Basic ")) for name, value in headers.items()]
+        credentials = [value for name, value in (*queries, *values) if _CREDENTIAL.search(name)]
         self._secrets = _Secrets(
             [
                 parts.username,
                 parts.password,
-                *queries,
-                *values,
+                *credentials,
                 self._headers.get("authorization", "").partition(" ")[2],
-            ]
+            ],
+            [*parts.query.split("&"), *(value for _, value in (*queries, *values))],
         )
         self.answered = False
         self._label = f"{self.base_url} ({model})"
@@ -225,7 +231,7 @@ class Connection:
         reason = f"status {status}: {self._explain(body) or 'no explanation'}"
         if status in (401, 402) or (status == 429 and "insufficient_quota" in str(body)):
             return Stop(f"{self._label} rejects the account or its key: {reason}")
-        if status in (403, 404) and not self.answered:
+        if (status == 403 and not is_content_refusal(body)) or (status == 404 and not self.answered):
             hint = "check the model's name" if status == 404 else "check that the key may use this model"
             return Stop(f"{self._label} rejects all requests: {reason}; {hint}.")
         if 300 <= status < 400:
@@ -246,22 +252,25 @@ class Connection:
             if wait is not None:
                 self._not_before = max(self._not_before, time.monotonic() + wait)
             return RetryableError(reason, wait)
-        # A server that has answered accepts the options and the model, so this is about the conversation.
-        by_content = self.answered or is_content_refusal(body)
+        # A server that has answered accepts the options and the model, so these are about the conversation.
+        by_content = (self.answered and status in _ABOUT_CONTENT) or is_content_refusal(body)
         return RequestRejected(f"{self._label} rejects this request: {reason}", by_content)
 
 
 class _Secrets:
-    """Credentials that no message and no reply may repeat.
+    """Credentials that no message and no reply may repeat, and further values that no message may.
 
     Args:
-        values: Credentials; those of less than four characters and the placeholder "none" are not secret.
+        credentials: Credentials; those of less than four characters and the placeholder "none" are not secret.
+        others: Values that may be secret, such as an API's version; a model's reply may contain them.
     """
 
-    def __init__(self, values: Iterable[str | None]) -> None:
-        forms = {form for value in values if value for form in (value, unquote(value))}
-        self._values = sorted((form for form in forms if len(form) >= 4 and form != "none"), key=len, reverse=True)
-        self._in_replies = [value.encode() for value in self._values if len(value) >= _LONG_SECRET]
+    def __init__(self, credentials: Iterable[str | None], others: Iterable[str]) -> None:
+        in_replies = _secret_forms(credentials)
+        self._values = sorted(in_replies | _secret_forms(others), key=len, reverse=True)
+        self._in_replies = [
+            value.encode() for value in self._values if value in in_replies and len(value) >= _LONG_SECRET
+        ]
 
     def hide(self, text: str) -> str:
         """Return a text with *** for every secret."""
@@ -270,11 +279,16 @@ class _Secrets:
         return text
 
     def hide_in_reply(self, content: bytes) -> bytes:
-        """Return a reply with *** for every long secret: a server may repeat the headers of the request."""
+        """Return a reply with *** for every long credential: a server may repeat the headers of the request."""
         for value in self._in_replies:
             if value in content:
                 content = content.replace(value, b"***")
         return content
+
+
+def _secret_forms(values: Iterable[str | None]) -> set[str]:
+    forms = {form for value in values if value for form in (value, unquote(value))}
+    return {form for form in forms if len(form) >= 4 and form != "none"}
 
 
 def encode_json(data: Any) -> bytes:

@@ -8,9 +8,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ...envs.errors import ConfigurationError
-from .shipped_models import SAPLING
+from .shipped_models import SAPLING, expand_home
 
-_HUB_NAME = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
+_MODEL_NAME = re.compile(r"[\w.:-]{1,96}(/[\w.:-]{1,96})?")
+"""A name on the hub, or with a tag (`llama3:8b`) on a server."""
 _TIMEOUT = 10.0  # seconds
 MODEL, ADAPTER = "config.json", "adapter_config.json"
 """Files that a model's and an adapter's folder contain."""
@@ -33,22 +34,24 @@ def check_model(name: str | Path, file: str = MODEL) -> None:
     if name == SAPLING:
         return
     kind = "adapter" if file == ADAPTER else "model"
-    folder = Path(name).expanduser()
+    if not str(name):
+        raise ConfigurationError(f"the name of the {kind} is empty; pass a folder or a name on the hub.")
+    folder = expand_home(name)
     if folder.is_dir():
         # transformers loads the folder of an adapter as the model that it adapts, with the adapter.
         if not ((folder / file).is_file() or (folder / ADAPTER).is_file()):
             raise ConfigurationError(f"{name}: the folder holds no {kind} (no {file}){_hint(folder, file)}")
     elif folder.exists():
         raise ConfigurationError(f"{name}: is a file; pass the folder of a {kind}.")
-    elif _is_path(str(name)):
+    elif is_path(str(name)):
         raise ConfigurationError(f"{name}: there is no such folder{nearest_folder(folder)}")
     elif find_spec("huggingface_hub") is not None:
         _check_hub(str(name), file, kind)
 
 
-def _is_path(name: str) -> bool:
-    """Return True for what can only be a path, because no repository on the hub can have the name."""
-    return name[:1] in "/.~" or not _HUB_NAME.fullmatch(name)
+def is_path(name: str) -> bool:
+    """Return True for what can only be a path, because no model on the hub or on a server can have the name."""
+    return name[:1] in "/.~" or not _MODEL_NAME.fullmatch(name)
 
 
 def _hint(folder: Path, file: str) -> str:
@@ -70,11 +73,14 @@ def nearest_folder(folder: Path) -> str:
 
 def _check_hub(name: str, file: str, kind: str) -> None:
     from huggingface_hub import HfApi, try_to_load_from_cache
-    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
 
-    if any(isinstance(try_to_load_from_cache(name, cached), str) for cached in (file, ADAPTER)):
-        return
     problem = f"there is no folder {name!r}"
+    try:
+        if any(isinstance(try_to_load_from_cache(name, cached), str) for cached in (file, ADAPTER)):
+            return
+    except HFValidationError:
+        raise ConfigurationError(f"{problem}, and no {kind} on the Hugging Face hub can have this name.") from None
     try:
         HfApi().model_info(name, timeout=_TIMEOUT)
     except RepositoryNotFoundError:

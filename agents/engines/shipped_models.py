@@ -6,13 +6,14 @@ from pathlib import Path
 
 from ...assets import asset
 from ...envs.checksums import SUMS_FILE, verify_checksums
+from ...envs.errors import ConfigurationError
 
 SAPLING = "sapling"
 
-
-_FIX = (
+CHECKSUMS_FIX = (
     "restore it from a copy or export the model again; if you changed it on purpose, delete SHA256SUMS beside it."
 )
+"""What the user can do about a damaged model, as the end of an error's message."""
 
 
 def model_source(name: str | Path) -> str | Path:
@@ -22,11 +23,26 @@ def model_source(name: str | Path) -> str | Path:
     training and `arboretum sapling` write it, is verified; see `envs.checksums`.
 
     Raises:
+        ConfigurationError: The path begins with the name of an unknown user.
         DataError: A file of the model is damaged.
     """
     source = asset(SAPLING) if name == SAPLING else name
     if str(source).startswith("~"):
-        source = Path(source).expanduser()
+        source = expand_home(source)
     if (Path(source) / SUMS_FILE).exists():
-        verify_checksums(Path(source), _FIX)
+        verify_checksums(Path(source), CHECKSUMS_FIX)
     return source
+
+
+def expand_home(path: str | Path) -> Path:
+    """Return a path with the home folder in place of `~` or `~user`.
+
+    Raises:
+        ConfigurationError: There is no such user.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigurationError(
+            f"{path}: there is no home folder of {Path(path).parts[0]!r}; write ./{path} for a folder here."
+        ) from None

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from ..errors import ConfigurationError
 from ..http_client import ReplyTooLarge, StatusError, exchange, parse_address, public_url
@@ -21,6 +22,9 @@ from .interface import MAX_QUERY, Document, Hit, RetrievalError, Retriever
 _RETRIED_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 _MAX_PAUSE = 10.0
 """Maximum number of seconds between two tries."""
+
+_URL_CHARACTERS = "/%:@!$&'()*+,;=~?"
+"""Characters that may occur unquoted in a path or a query (RFC 3986), and the percent sign of quoted ones."""
 
 _MAX_BODY = 2**19
 """Maximum number of bytes of the queries of one request."""
@@ -64,6 +68,8 @@ class HTTPRetriever(Retriever):
         if timeout <= 0 or retries < 0 or backoff < 0:
             raise ConfigurationError("timeout must be positive, and retries and backoff must not be negative.")
         parts = parse_address(url)
+        # HTTP allows ASCII only.
+        parts = parts._replace(path=quote(parts.path, _URL_CHARACTERS), query=quote(parts.query, _URL_CHARACTERS))
         base = parts.path.rstrip("/").removesuffix("/retrieve")
         self._pages = {
             page: parts._replace(path=f"{base}/{page}", fragment="").geturl() for page in ("retrieve", "health")

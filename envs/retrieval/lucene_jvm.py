@@ -9,9 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-import logging
 import os
-import shutil
 import tempfile
 from collections.abc import Iterable
 from functools import lru_cache
@@ -19,11 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from ..checksums import verify_checksums, write_checksums
-from ..errors import ConfigurationError, DataError
+from ..errors import ConfigurationError
 from ..extras import install_command, missing_extra
-from ..files import replace_folder
-
-_log = logging.getLogger(__name__)
+from ..files import open_cached, replace_folder
 
 
 def _package_folder(module: str) -> Path:
@@ -103,13 +99,14 @@ class LuceneIndex:
     @classmethod
     def open_or_build(cls, documents: Iterable[tuple[str, str]], folder: Path, threads: int = 1) -> LuceneIndex:
         """Open the index of `(id, text)` documents in a folder, after building it if it is missing or damaged."""
-        if folder.exists():
-            try:
-                verify_checksums(folder, "it is built again.")
-                return cls(folder)
-            except DataError as error:
-                _log.warning("%s", error)
-                shutil.rmtree(folder)
+
+        def open_verified(folder: Path) -> LuceneIndex:
+            verify_checksums(folder, "it is built again.")
+            return cls(folder)
+
+        index = open_cached(folder, open_verified)
+        if index is not None:
+            return index
         with (
             replace_folder(folder, overwrite=False) as part,
             tempfile.TemporaryDirectory(dir=folder.parent) as scratch,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
@@ -14,13 +12,12 @@ from typing import NamedTuple
 
 from ..data import cache_folder
 from ..errors import DataError
+from ..files import open_cached
 from ..retrieval.progress import Progress
 from .generator import BUILTIN_PRODUCTS, GENERATOR_VERSION, generate_products
 from .json_stream import read_array, read_object
 from .product import Product, parse_product
 from .product_catalog import FORMAT, ProductCatalog
-
-_log = logging.getLogger(__name__)
 
 _STAGE = "Reading products"
 _GENERATED = f"v{FORMAT}-generated{GENERATOR_VERSION}-"
@@ -131,18 +128,6 @@ def _catalogs_folder() -> Path:
     return cache_folder() / "webshop"
 
 
-def _open_cached(folder: Path) -> ProductCatalog | None:
-    """Open a catalog of the cache; return None if there is none, or after a damaged one has been deleted."""
-    if not folder.exists():
-        return None
-    try:
-        return ProductCatalog(folder)
-    except DataError as error:
-        _log.warning("The catalog is built again: %s", error)
-        shutil.rmtree(folder)
-        return None
-
-
 def open_catalog(
     sources: Sources, num_products: int | None = None, progress: Progress | None = None
 ) -> ProductCatalog:
@@ -157,7 +142,7 @@ def open_catalog(
         DataError: A file is missing, truncated or malformed.
     """
     folder = _catalogs_folder() / f"v{FORMAT}-{sources.key}-{num_products or 'all'}"
-    catalog = _open_cached(folder)
+    catalog = open_cached(folder, ProductCatalog)
     if catalog is not None:
         return catalog
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -182,7 +167,7 @@ def builtin_catalog(num_products: int | None = None, progress: Progress | None =
     """Open the generated catalog, after building it on first use."""
     count = num_products or BUILTIN_PRODUCTS
     folder = _catalogs_folder() / f"{_GENERATED}{count}"
-    catalog = _open_cached(folder)
+    catalog = open_cached(folder, ProductCatalog)
     if catalog is not None:
         return catalog
 

@@ -38,6 +38,9 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("runs", "holds no model .*; pass the folder that training"),
         ("runs/grpo-1/notes.txt", "is a file; pass the folder of a model"),
         ("a name with spaces", "there is no such folder"),
+        ("foo--bar", "no model on the Hugging Face hub can have this name"),
+        ("~no-such-user/model", r"there is no home folder of '~no-such-user'; write \./~no-such-user/model"),
+        ("", "the name of the model is empty"),
     ],
 )
 def test_mistyped_folder_is_named_with_its_fix(runs: Path, name: str, sentence: str) -> None:

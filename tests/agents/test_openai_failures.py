@@ -195,6 +195,26 @@ def test_error_that_affects_all_requests_stops_at_once(
     assert len(endpoint.requests) == 3
 
 
+def test_key_disabled_after_a_first_answer_stops(endpoint: Endpoint, make: Make) -> None:
+    endpoint.script.extend([says("x"), ScriptedResponse(status=403, body={"error": {"message": "key disabled"}})])
+    engine = make()
+    assert answer(engine).text == "x"
+    with pytest.raises(Stop, match="key disabled"):
+        answer(engine)
+
+
+@pytest.mark.parametrize(
+    ("status", "finish"), [(405, "error"), (410, "error"), (451, "rejected"), (422, "rejected")]
+)
+def test_only_a_status_about_the_conversation_rejects_it(
+    endpoint: Endpoint, make: Make, status: int, finish: str
+) -> None:
+    endpoint.script.extend([says("x"), ScriptedResponse(status=status, body={"error": {"message": "no"}})])
+    engine = make()
+    assert answer(engine).text == "x"
+    assert answer(engine).finish == finish
+
+
 def test_missing_model_after_a_first_answer_is_retried(endpoint: Endpoint, make: Make) -> None:
     endpoint.script.extend([says("x"), ScriptedResponse(status=404, body=b"loading")])
     engine = make()

@@ -159,6 +159,14 @@ def test_short_placeholder_of_a_key_does_not_change_replies(endpoint: Endpoint, 
     assert answer(make(api_key="secret")).text == "a secret token"
 
 
+def test_reply_may_repeat_what_is_no_credential(endpoint: Endpoint, make: Make) -> None:
+    address = f"{endpoint.url}?api-version=2024-10-21-preview&sig=5ignature-0f-16-or-more"
+    engine = make(base_url=address, headers={"x-title": "Evaluation of agents", "x-api-key": KEY})
+    text = f"Evaluation of agents: use 2024-10-21-preview, not {KEY} or 5ignature-0f-16-or-more"
+    endpoint.script.append(says(text))
+    assert answer(engine).text == "Evaluation of agents: use 2024-10-21-preview, not *** or ***"
+
+
 def test_credentials_in_the_address_are_sent_but_never_shown(endpoint: Endpoint, make: Make) -> None:
     address = endpoint.url.replace("//", "//user:pa5sword@") + "?api-version=3&sig=5ignature"
     engine = make(base_url=address, attempts=1)

@@ -199,6 +199,18 @@ def test_timer_that_was_armed_before_is_armed_again() -> None:
         signal.setitimer(signal.ITIMER_REAL, *before)
 
 
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timer signals")
+@pytest.mark.parametrize("seconds", [0.3, 30.0])
+def test_expiry_that_the_environment_swallows_is_raised_again(seconds: float) -> None:
+    start = time.perf_counter()
+    with pytest.raises(Expired), expires_after(start + 0.1):
+        try:
+            time.sleep(30)
+        except BaseException:
+            time.sleep(seconds)
+    assert time.perf_counter() - start < 10
+
+
 def test_outside_the_main_thread_the_limit_is_checked_at_the_end() -> None:
     raised = []
 

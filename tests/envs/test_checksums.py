@@ -52,6 +52,17 @@ def test_the_tool_sha256sum_reads_the_checksums(folder: Path) -> None:
     assert verify_checksums(folder, "fix it.") == 2
 
 
+def test_checksums_of_the_tool_in_binary_mode_are_read(folder: Path) -> None:
+    done = subprocess.run(
+        ["sha256sum", "--binary", "a.bin", "inner/b.txt"], cwd=folder, check=True, capture_output=True
+    )
+    (folder / SUMS_FILE).write_bytes(done.stdout)
+    assert verify_checksums(folder, "fix it.") == 2
+    (folder / "a.bin").write_bytes(b"other")
+    with pytest.raises(DataError, match="is damaged or was changed"):
+        verify_checksums(folder, "fix it.")
+
+
 def test_any_damage_is_refused_in_one_sentence_with_the_fix(folder: Path) -> None:
     rng = random.Random(0)
     for _ in range(MUTATIONS):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from arboretum.envs import DataError
-from arboretum.envs.files import PART, read_jsonl, replace_folder, write_atomic
+from arboretum.envs.files import PART, open_cached, read_jsonl, replace_folder, write_atomic
 
 needs_sigkill = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
 
@@ -294,3 +294,30 @@ def test_write_atomic_writes_to_a_special_file_in_place(tmp_path: Path) -> None:
     write_atomic(pipe, "text")
     assert os.read(reader, 100) == b"text" and pipe.is_fifo()
     os.close(reader)
+
+
+def test_cached_folder_that_another_process_built_again_is_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "cached"
+    folder.mkdir()
+    (folder / "data").write_text("damaged")
+
+    def read(folder: Path) -> str:
+        text = (folder / "data").read_text()
+        if text == "damaged":
+            (folder / "data").write_text("built again")  # by another process, after this one has read the damage
+            raise DataError(folder / "data", "is damaged.")
+        return text
+
+    assert open_cached(folder, read) == "built again"
+    assert (folder / "data").read_text() == "built again"
+
+
+def test_cached_folder_that_another_process_deleted_is_absent(tmp_path: Path) -> None:
+    folder = tmp_path / "cached"
+    folder.mkdir()
+
+    def read(folder: Path) -> str:
+        folder.rmdir()  # by another process
+        raise DataError(folder / "data", "is missing.")
+
+    assert open_cached(folder, read) is None

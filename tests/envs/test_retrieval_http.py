@@ -121,6 +121,12 @@ def test_client_accepts_every_form_of_address(server):
     assert HTTPRetriever(server.url).search([], 3) == []
 
 
+def test_path_outside_ascii_is_quoted():
+    client = HTTPRetriever("http://127.0.0.1:9/café x%20y?key=é&b=1", retries=0)
+    with pytest.raises(RetrievalError, match=r"127\.0\.0\.1:9/caf%C3%A9%20x%20y/retrieve cannot be reached"):
+        client.search(["oak"], 1)
+
+
 def test_replies_of_other_servers_are_parsed():
     document = {"id": "1", "contents": '"A"\nb'}
     assert parse_reply({"result": [[{"document": document, "score": 2}]]}, 1, "u") == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from io import StringIO
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from arboretum.envs.errors import ConfigurationError
+from arboretum.agents.dialogue.think import Think
+from arboretum.envs import checksums
+from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.eval.agents import open_agents
 from arboretum.eval.evaluate import evaluate
-from arboretum.eval.identity import identify_model, model_label
+from arboretum.eval.identity import digest_model, identify_agent, identify_model, model_label
 
 SUITE = "name: small\nentries:\n  - {name: Bandit, env: TextBandit-v0, split: test, tasks: 2}\n"
 
@@ -102,6 +105,44 @@ def test_secrets_and_settings_without_effect_are_not_stored() -> None:
         "server": "https://models.example:8443/v1",
         "options": {"extra": {"top_k": 3}},
     }
+
+
+def test_edited_template_is_another_agent(tmp_path: Path) -> None:
+    path = tmp_path / "my.jinja"
+    identities = []
+    for text in ("{{ messages }}", "{{ messages[0] }}"):
+        path.write_text(text, encoding="utf-8")
+        identities.append(identify_agent(Think(), {}, {}, {"template": str(path)}))
+    assert identities[0] != identities[1]
+    assert identify_agent(Think(), {}, {}, {"template": "qwen3"})["settings"] == {"template": "qwen3"}
+
+
+def test_metadata_of_a_model_does_not_change_its_digest(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    digests = []
+    for config in ({"hidden_size": 4}, {"arboretum_dialogue": "tags", "hidden_size": 4}, {"hidden_size": 8}):
+        (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        digests.append(digest_model(tmp_path))
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_verified_weights_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARBORETUM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(checksums, "ALWAYS_READ", 0)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("model.safetensors", "config.json", "tokenizer.json"):
+        (folder / name).write_text("{}", encoding="utf-8")
+    digest = digest_model(folder)
+    checksums.write_checksums(folder)
+    checksums.verify_checksums(folder, "fix it.")
+    with monkeypatch.context() as without_reading:
+        for module, function in ((hashlib, "file_digest"), (checksums, "_digest")):
+            without_reading.setattr(module, function, lambda *_: pytest.fail("a verified file was read"))
+        assert digest_model(folder) == digest
+    (folder / "model.safetensors").write_text("[]", encoding="utf-8")
+    with pytest.raises(DataError, match="is damaged or was changed"):
+        digest_model(folder)
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,8 @@ def test_model_names_its_provider_or_a_folder(folder: Path) -> None:
     ("model", "message"),
     [
         ("opnai/gpt-4.1", r"did you mean openai/gpt-4\.1\?"),
+        ("nope/nope", "write transformers/nope/nope, "),
+        ("llama3:8b", "write transformers/llama3:8b, "),
         ("Qwen/Qwen2.5-0.5B", r"write transformers/Qwen/Qwen2\.5-0\.5B, vllm/Qwen"),
         ("gpt-4.1", r"write transformers/gpt-4\.1, "),
         ("runs/grpo/nothing/model", r"there is no such folder"),
