@@ -22,6 +22,7 @@ from ..agents.registry import (
 from ..agents.tokens.templates import check_template
 from ..envs.checks import at_least
 from ..envs.errors import ConfigurationError
+from .given import identify_given_agent
 from .identity import identify_agent, model_label
 from .models import Model, resolve_model
 from .options import parse_options
@@ -164,7 +165,11 @@ class GivenAgent:
         self.name = agent.name
         self.one_process = agent.one_process
         self.uses_success_labels = agent.uses_success_labels
-        self.identity: Mapping[str, Any] = {"class": f"{type(agent).__module__}.{type(agent).__qualname__}"}
+
+    @cached_property
+    def identity(self) -> Mapping[str, Any]:
+        """Everything that decides the agent's episodes, as plain data."""
+        return identify_given_agent(self._agent)
 
     def dialogue(self, suite: Suite, entry: Entry, /) -> Dialogue | None:
         """Return the agent's dialogue, or None."""
