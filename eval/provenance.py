@@ -108,16 +108,22 @@ def _dialogue_line(settings: Mapping[str, Any]) -> str:
     ]
     for key in ("max_turns", "max_actions"):
         if dialogue[key] is not None:
-            words.append(f"at most {dialogue[key]} {key.removeprefix('max_')}")
+            words.append(f"at most {count_words(dialogue[key], key)}")
     count = dialogue["max_actions_per_turn"]
     words.append("one action a turn" if count == 1 else f"at most {count} actions a turn")
     if settings["examples"]:
-        words.append(f"{settings['examples']} solved examples")
+        words.append(count_words(settings["examples"], "solved examples"))
     return ", ".join(words)
 
 
+def count_words(count: int, name: str) -> str:
+    """Return a limit such as `max_turns` in words: "5 turns" or "1 turn"."""
+    words = name.removeprefix("max_")
+    return f"{count} {words.removesuffix('s') if count == 1 else words}"
+
+
 def _limits_line(entry: Mapping[str, Any]) -> str:
-    found = [f"{entry[key]} {key.removeprefix('max_')}" for key in ("max_steps", "max_turns") if entry.get(key)]
+    found = [count_words(entry[key], key) for key in ("max_steps", "max_turns") if entry.get(key)]
     return " and ".join(found) or "none"
 
 

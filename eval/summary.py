@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from ..envs.files import write_atomic
+from .provenance import count_words
 from .statistics import Interval, Paired, mean, paired, rate
 from .store import EpisodeKey, Result, amount, read_manifest, read_results
 from .suite import Entry, Suite, parse_suite
@@ -229,7 +230,7 @@ def _budget_notes(agent: str, budgets: Mapping[str, Mapping[str, int]]) -> list[
     """Return a sentence for each budget of an agent that the random agent and the expert do not have."""
     entries: dict[str, list[str]] = defaultdict(list)
     for entry, limits in budgets.items():
-        words = [f"{limit} {name.removeprefix('max_')}" for name, limit in limits.items()]
+        words = [count_words(limit, name) for name, limit in limits.items()]
         entries[" and ".join(words)].append(entry)
     return [
         f"{agent} has at most {limits} per episode in {', '.join(names)}; the random agent and the expert have"

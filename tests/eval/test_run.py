@@ -8,15 +8,18 @@ import signal
 import subprocess
 import sys
 import time
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from arboretum.agents.dialogue.registry import make_dialogue
 from arboretum.agents.episode import Episode, Move, Turn
 from arboretum.agents.play import Job, play
 from arboretum.agents.reference import RandomAgent
+from arboretum.cli import main
 from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.envs.registry import make_env
 from arboretum.eval.agents import NamedAgent
@@ -252,6 +255,58 @@ def test_runs_of_one_suite_are_reported_together_and_other_suites_rejected(suite
     run(str(other), tmp_path / "c")
     with pytest.raises(ConfigurationError, match="another suite"):
         report([tmp_path / "a", tmp_path / "c"])
+
+
+def test_runs_on_other_tasks_of_the_same_names_are_not_reported_together(suite: str, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        run(suite, tmp_path / name)
+    for file in ("run.json", ".run.json"):
+        path = tmp_path / "b" / file
+        manifest = json.loads(path.read_text())
+        manifest["tasks"]["Plain"] = "0" * 16  # as another data folder makes it
+        path.write_text(json.dumps(manifest))
+    with pytest.raises(ConfigurationError, match=r"b: has other tasks for 'Plain'"):
+        report([tmp_path / "a", tmp_path / "b"], tmp_path / "both.html")
+
+
+def test_notes_of_several_runs_name_every_agent_with_a_budget(suite: str, tmp_path: Path) -> None:
+    class Limited(NamedAgent):
+        def __init__(self, turns: int) -> None:
+            super().__init__("random")
+            self.name, self.turns, self.uses_success_labels = "limited", turns, True
+
+        def dialogue(self, suite: Any, entry: Any, /) -> Any:
+            return make_dialogue("plain", {"max_turns": self.turns})
+
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for turns, folder in enumerate(folders, 1):
+        evaluate(suite, [Limited(turns)], references=False, out=folder, console=Console(file=StringIO()))
+    notes = report(folders, tmp_path / "both.html").notes
+    assert [note.partition(" per ")[0] for note in notes[:2]] == [
+        "limited (a) has at most 1 turn",
+        "limited (b) has at most 2 turns",
+    ]
+    assert [note.partition(" uses ")[0] for note in notes[2:]] == ["limited (a)", "limited (b)"]
+
+
+def test_report_command_prints_notes_and_reasons_as_the_evaluation_does(
+    suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["eval", suite, "--agent", "random", "--no-references", "--workers", "1"]
+    with pytest.raises(SystemExit, match="0"):
+        main([*command, "--out", str(tmp_path / "r")])
+    assert f"arboretum eval {suite} --agent random" in (tmp_path / "r" / "run.json").read_text()
+    first = read_results(tmp_path / "r").latest
+    key = next(iter(first))
+    episode = read_episode(tmp_path / "r", first[key])
+    episode.error, episode.details = "the disk is full", {"prompt_tokens": 5, "completion_tokens": 3}
+    with (tmp_path / "r" / "episodes.jsonl").open("ab") as out:
+        out.write(encode_episode(key, episode).line)
+    capsys.readouterr()
+    with pytest.raises(SystemExit, match="0"):
+        main(["report", str(tmp_path / "r")])
+    shown = capsys.readouterr().out
+    assert "random: 5 prompt and 3 sampled tokens" in shown and "1 broke off: the disk is full" in shown
 
 
 def test_report_rejects_folder_without_valid_run(tmp_path: Path) -> None:
