@@ -167,7 +167,9 @@ def evaluate(
         max_tokens: Maximum length of a reply in tokens; None for the suite's.
         limit, seed, repeats, timeout: See `Scope`.
         references: Also play the random agent and the expert.
-        out: Folder of the run, which is resumed if it exists and gets a report; None keeps nothing on disk.
+        out: Folder of the run, which is resumed if it exists and gets a report; None keeps nothing on disk. An
+            agent or engine of a class of your own whose attributes are not plain data cannot resume the run of
+            another process, unless plain data in its attribute `identity` names what decides its replies.
         workers: Number of processes for agents without a model. Above 1, a script's call must be below
             `if __name__ == "__main__":`.
         in_flight: Maximum number of concurrent episodes of a language agent.

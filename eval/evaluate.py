@@ -65,6 +65,7 @@ def prepare(
     Raises:
         ConfigurationError: Any of them cannot be used, or two agents have the same name.
     """
+    scope.check()
     suite = suite.with_settings(seed=scope.seed, repeats=scope.repeats)
     named: dict[str, AgentFactory] = {}
     for agent in agents:

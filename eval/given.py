@@ -1,7 +1,7 @@
 """Identity of agents and engines that the caller has made: their class and everything that decides their replies.
 
-An object whose state is not plain data has a random identity of its own, so that a stored run is resumed only with
-that same object.
+An object may name what decides its replies in an attribute `identity`, as plain data. Without it, an object whose
+state is not plain data has a random identity, so that a stored run is resumed only with that same object.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _is_shipped(engine: Engine) -> bool:
 
 
 def _identify_object(value: object, described: set[str]) -> dict[str, Any]:
-    """Return the class of an object and its attributes, or an identity of its own if these are not plain data.
+    """Return the class of an object and its `identity` or its attributes; a random value if they are not plain.
 
     Args:
         value: The object.
@@ -75,6 +75,9 @@ def _identify_object(value: object, described: set[str]) -> dict[str, Any]:
     """
     kind = type(value)
     identity: dict[str, Any] = {"class": f"{kind.__module__}.{kind.__qualname__}"}
+    own = getattr(value, "identity", None)
+    if own is not None:
+        return {**identity, "identity": json.loads(json.dumps(own, sort_keys=True))}
     state = {name: one for name, one in getattr(value, "__dict__", {}).items() if name not in described}
     try:
         if state:

@@ -252,7 +252,20 @@ def parse_suite(text: str, source: str) -> Suite:
     Raises:
         DataError: The text is not YAML or does not describe a suite.
     """
-    data = parse_mapping(text, source, "name, description and entries")
+    return read_suite(parse_mapping(text, source, "name, description and entries"), source)
+
+
+def read_suite(data: Mapping[str, Any], source: str) -> Suite:
+    """Read a suite from plain data, such as that of `Suite.to_dict`.
+
+    Args:
+        data: The data.
+        source: Path of the file, for error messages and the default name.
+
+    Raises:
+        DataError: The data does not describe a suite.
+    """
+    data = dict(data)
     for key in ("name", "description"):
         if isinstance(data.get(key), int | float):  # YAML parses an unquoted 2024 as a number.
             data[key] = str(data[key])
@@ -283,4 +296,4 @@ def _parse_entry(item: object, where: str) -> Entry:
     return entry
 
 
-__all__ = ["Entry", "Suite", "load_suite", "parse_suite", "suite_names"]
+__all__ = ["Entry", "Suite", "load_suite", "parse_suite", "read_suite", "suite_names"]

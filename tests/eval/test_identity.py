@@ -159,6 +159,10 @@ def test_given_agent_that_nothing_identifies_resumes_only_its_own_run(tmp_path: 
     assert play_given(agent, tmp_path).complete
     with pytest.raises(ConfigurationError, match="was started with another fixed"):
         play_given(Fixed(object()), tmp_path)
+    for _ in range(2):
+        named = Fixed(object())
+        named.identity = "version 3"  # type: ignore[attr-defined]
+        assert play_given(named, tmp_path / "named").complete
 
 
 def test_given_language_agents_are_told_apart_by_dialogue_sampling_and_weights(

@@ -25,7 +25,7 @@ from arboretum.envs.registry import make_env
 from arboretum.eval.agents import NamedAgent
 from arboretum.eval.evaluate import evaluate, report
 from arboretum.eval.store import EpisodeKey, Store, encode_episode, read_episode, read_results
-from arboretum.eval.suite import load_suite, parse_suite, suite_names
+from arboretum.eval.suite import load_suite, parse_suite, read_suite, suite_names
 
 SUITE = """
 name: bandits
@@ -197,7 +197,7 @@ def test_resuming_with_other_task_digests_is_rejected(suite: str, tmp_path: Path
         run(suite, tmp_path / "r")
 
 
-@pytest.mark.parametrize("content", [None, "", "{", "[]", '{"suite": {}}'])
+@pytest.mark.parametrize("content", [None, "", "{", "[]", '{"suite": {}}', "sessions", "expected"])
 def test_lost_or_damaged_run_json_is_restored_and_no_episode_is_played_again(
     content: str | None, suite: str, tmp_path: Path
 ) -> None:
@@ -206,6 +206,8 @@ def test_lost_or_damaged_run_json_is_restored_and_no_episode_is_played_again(
     settings, episodes = (folder / "run.json").read_bytes(), (folder / "episodes.jsonl").read_bytes()
     if content is None:
         (folder / "run.json").unlink()
+    elif content.isalpha():  # A key with a value of the wrong kind.
+        (folder / "run.json").write_text(json.dumps({**json.loads(settings), content: [{}]}))
     else:
         (folder / "run.json").write_text(content)
     assert report([folder]).episodes == report([folder]).expected  # A report needs no restored file.
@@ -233,6 +235,36 @@ def test_credentials_of_an_address_in_a_suite_are_not_stored(tmp_path: Path) -> 
     suite = load_suite(str(path))
     assert suite.entries[0].kwargs["retriever"] == retriever
     assert suite.to_dict()["entries"][0]["kwargs"] == {"retriever": "http://127.0.0.1:8000/api"}
+
+
+def test_run_of_a_version_without_names_of_data_is_refused_as_such(suite: str, tmp_path: Path) -> None:
+    run(suite, tmp_path / "r")
+    manifest = json.loads((tmp_path / "r" / "run.json").read_text())
+    del manifest["data"]
+    for name in ("run.json", ".run.json"):
+        (tmp_path / "r" / name).write_text(json.dumps(manifest))
+    with pytest.raises(ConfigurationError, match=r"was written by another version of Arboretum.*another --out"):
+        run(suite, tmp_path / "r")
+
+
+@pytest.mark.parametrize(("value", "place"), [([{}], "started"), ({"a": 1}, "array"), ("now", "array")])
+def test_value_of_a_wrong_kind_in_the_settings_of_a_run_is_named(
+    value: Any, place: str, suite: str, tmp_path: Path
+) -> None:
+    run(suite, tmp_path / "r")
+    manifest = json.loads((tmp_path / "r" / "run.json").read_text())
+    for name in ("run.json", ".run.json"):
+        (tmp_path / "r" / name).write_text(json.dumps({**manifest, "sessions": value}))
+    with pytest.raises(DataError, match=rf"run\.json: has a value of the wrong kind \(.*{place}.*sessions"):
+        report([tmp_path / "r"])
+
+
+def test_names_and_numbers_of_a_suite_survive_storage(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(SUITE.replace("Plain", "Bandit 😀"), encoding="utf-8")
+    assert run(str(path), tmp_path / "r") == 0
+    data = {"entries": [{"name": "A", "env": "B", "kwargs": {"rate": 1e-05}}]}
+    assert json.loads(json.dumps(read_suite(data, "s").to_dict()))["entries"][0]["kwargs"] == {"rate": 1e-05}
 
 
 def test_second_writer_of_a_run_is_rejected_until_the_first_closes(tmp_path: Path) -> None:
