@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from ..agents.human import HumanAgent
-from ..envs.checks import first_difference
+from ..envs.checks import at_least, first_difference
 from ..envs.errors import ConfigurationError
 from . import runner
 from .agents import AgentFactory, NamedAgent
@@ -122,6 +122,7 @@ def evaluate(
     Raises:
         ConfigurationError: See `load_suite`, `Store` and `runner.run`.
     """
+    at_least("in_flight", in_flight, 1)
     prepared = prepare(load_suite(suite_name), agents, scope, references=references)
     folder = out or Path("runs") / prepared.name
     store = Store(folder, {**prepared.manifest, "sessions": [describe_session(arguments)]})

@@ -9,18 +9,16 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import uuid
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from ..agents.base import Agent
 from ..agents.engines.base import Engine
 from ..agents.engines.shipped_models import model_source
 from ..agents.language import LanguageAgent
 from .identity import identify_agent, identify_model
+from .plain import object_id, to_plain
 
-_objects: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 _LANGUAGE_STATE = {"name", "engine", "dialogue", "sampling", "demonstrations", "chat"}
 """Attributes of every language agent, which its identity describes by other means."""
 
@@ -77,13 +75,14 @@ def _identify_object(value: object, described: set[str]) -> dict[str, Any]:
     identity: dict[str, Any] = {"class": f"{kind.__module__}.{kind.__qualname__}"}
     own = getattr(value, "identity", None)
     if own is not None:
-        return {**identity, "identity": json.loads(json.dumps(own, sort_keys=True))}
+        return {**identity, "identity": to_plain(own)}
     state = {name: one for name, one in getattr(value, "__dict__", {}).items() if name not in described}
     try:
         if state:
-            identity["state"] = json.loads(json.dumps(state, sort_keys=True))
+            json.dumps(state)
+            identity["state"] = to_plain(state)
     except (TypeError, ValueError, RecursionError):
-        identity["object"] = _objects.setdefault(value, uuid.uuid4().hex[:16])
+        identity["object"] = object_id(value)
     return identity
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from ..envs.errors import DataError
 from ..envs.files import write_atomic
+from .plain import encode_object
 
 MANIFEST_FILE = "run.json"
 MANIFEST_COPY = ".run.json"
@@ -98,7 +99,7 @@ def is_manifest(path: Path) -> bool:
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     """Write `run.json` and its copy: without its settings, no episode of a run can be used."""
-    text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(manifest, indent=2, ensure_ascii=False, default=encode_object) + "\n"
     for name in (MANIFEST_FILE, MANIFEST_COPY):
         write_atomic(folder / name, text)
 

@@ -11,10 +11,8 @@ from typing import Any
 
 from ..agents.dialogue import Dialogue
 from ..agents.engines.base import Sampling
+from .plain import hide_secrets_in_text
 
-_SECRET = re.compile(
-    r"((?:^|=)[\w.-]*(?:api[_-]?key|headers|password|secret)[\w.-]*=).+", re.IGNORECASE | re.DOTALL
-)
 _ADDRESS = re.compile(r"([a-z][\w+.-]*://)(?:[^/\s]*@)?([^\s?#]*)(?:[?#]\S*)?", re.IGNORECASE)
 
 
@@ -32,7 +30,7 @@ def describe_session(arguments: Sequence[str] | None) -> dict[str, str]:
 
 def _without_secrets(argument: str) -> str:
     """Return an argument without keys, and without user names, queries and fragments of addresses."""
-    return _ADDRESS.sub(r"\1\2", _SECRET.sub(r"\1***", argument))
+    return _ADDRESS.sub(r"\1\2", hide_secrets_in_text(argument))
 
 
 def describe_settings(dialogue: Dialogue, sampling: Sampling, examples: int) -> dict[str, Any]:

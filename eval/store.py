@@ -22,6 +22,7 @@ from ..envs.checks import first_difference
 from ..envs.errors import ConfigurationError, DataError
 from ..envs.files import PART, move_file, write_atomic
 from .manifest import MANIFEST_COPY, MANIFEST_FILE, is_manifest, read_manifest, write_manifest
+from .plain import encode_object
 from .texts import TextStore, describe_lost_texts, read_texts, referred_texts, restore_texts, share_texts
 
 _TURNS = b',"turns":['  # Cannot occur inside a JSON string, where quotes are escaped.
@@ -251,7 +252,7 @@ class Store:
             write_manifest(self.folder, manifest)
             return
         existing = read_manifest(self.folder)
-        manifest = json.loads(json.dumps(manifest))
+        manifest = json.loads(json.dumps(manifest, default=encode_object))
         if "data" in manifest and "data" not in existing:
             raise ConfigurationError(
                 f"{self.folder}: was written by another version of Arboretum, without the names of its data;"

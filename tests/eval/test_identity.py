@@ -97,13 +97,22 @@ def test_retrained_weights_in_the_same_folder_are_refused(models: list[Path], tm
 
 def test_secrets_and_settings_without_effect_are_not_stored() -> None:
     url = "https://user:secret@models.example:8443/v1?key=secret"
-    options = {"api_key": "secret", "headers": {"authorization": "secret"}, "cost_limit": 5, "extra": {"top_k": 3}}
+    options = {"api_key": "secret", "headers": {"authorization": "secret"}, "cost_limit": 5}
+    options["extra"] = {"top_k": 3, "max_tokens": 5, "user": {"api_key": "secret", "token": "secret"}}
+    options["extra"]["routes"] = ["https://user:secret@models.example/v2"]
     identity = identify_model("openai", "gpt", url, options)
     assert identity == {
         "engine": "openai",
         "model": "gpt",
         "server": "https://models.example:8443/v1",
-        "options": {"extra": {"top_k": 3}},
+        "options": {
+            "extra": {
+                "top_k": 3,
+                "max_tokens": 5,
+                "user": {"api_key": "***", "token": "***"},
+                "routes": ["https://models.example/v2"],
+            }
+        },
     }
 
 

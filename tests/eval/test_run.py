@@ -25,7 +25,7 @@ from arboretum.envs.registry import make_env
 from arboretum.eval.agents import NamedAgent
 from arboretum.eval.evaluate import evaluate, report
 from arboretum.eval.store import EpisodeKey, Store, encode_episode, read_episode, read_results
-from arboretum.eval.suite import load_suite, parse_suite, read_suite, suite_names
+from arboretum.eval.suite import load_suite, parse_suite, read_suite, suite_names, suite_of
 
 SUITE = """
 name: bandits
@@ -234,6 +234,9 @@ def test_credentials_of_an_address_in_a_suite_are_not_stored(tmp_path: Path) -> 
     )
     suite = load_suite(str(path))
     assert suite.entries[0].kwargs["retriever"] == retriever
+    nested = {"a": [{"url": retriever, "api_key": "5ecret", "max_tokens": 3}]}
+    (entry,) = suite_of("TextBandit-v0", split="test", **nested).to_dict()["entries"]
+    assert entry["kwargs"] == {"a": [{"url": "http://127.0.0.1:8000/api", "api_key": "***", "max_tokens": 3}]}
     assert suite.to_dict()["entries"][0]["kwargs"] == {"retriever": "http://127.0.0.1:8000/api"}
 
 

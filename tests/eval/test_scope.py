@@ -280,6 +280,22 @@ def test_mistake_is_told_before_a_model_is_loaded(
     assert not (folder / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--temperature", "0"], "--temperature requires a model; add --model"),
+        (["--max-tokens", "9", "--examples", "0"], "--examples and --max-tokens require a model"),
+        (["--in-flight", "0"], "in_flight must be at least 1"),
+    ],
+)
+def test_setting_without_effect_is_refused(
+    options: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["eval", "TextBandit-v0", "--limit", "1", *options])
+    assert capsys.readouterr().err.startswith(f"arboretum: {message}")
+
+
 def test_environment_that_cannot_open_its_tasks_is_told_in_one_sentence(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
