@@ -204,7 +204,7 @@ def eval(
             workers=workers or min(os.cpu_count() or 1, 8),
             ray=ray,
             in_flight=in_flight,
-            arguments=sys.argv[1:],
+            arguments=_arguments.get(),
             console=console,
         )
 
@@ -221,7 +221,7 @@ def report(
         runs: Folders of evaluation runs, or the folder of one training run.
         out: HTML file to write. None writes report.html in the folder of the run; required for several runs.
     """
-    from .eval.evaluate import print_problems
+    from .eval.evaluate import print_remarks
     from .eval.evaluate import report as write_evaluation_report
     from .eval.table import fit_results
     from .trainers.reporting.report import is_training_run, write_report
@@ -241,7 +241,7 @@ def report(
     else:
         summary = write_evaluation_report(runs, path)
         console.print(fit_results(summary, console.width))
-        print_problems(summary, console)
+        print_remarks(summary, console)
     console.print(f"Report: {path}", soft_wrap=True, highlight=False, markup=False)
     return 0
 

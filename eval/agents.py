@@ -22,6 +22,7 @@ from ..agents.registry import (
 from ..agents.tokens.templates import check_template
 from ..envs.checks import at_least
 from ..envs.errors import ConfigurationError
+from .given import identify_given_agent
 from .identity import identify_agent, model_label
 from .models import Model, resolve_model
 from .options import parse_options
@@ -164,7 +165,11 @@ class GivenAgent:
         self.name = agent.name
         self.one_process = agent.one_process
         self.uses_success_labels = agent.uses_success_labels
-        self.identity: Mapping[str, Any] = {"class": f"{type(agent).__module__}.{type(agent).__qualname__}"}
+
+    @cached_property
+    def identity(self) -> Mapping[str, Any]:
+        """Everything that decides the agent's episodes, as plain data."""
+        return identify_given_agent(self._agent)
 
     def dialogue(self, suite: Suite, entry: Entry, /) -> Dialogue | None:
         """Return the agent's dialogue, or None."""
@@ -183,6 +188,28 @@ class GivenAgent:
     def make(self, suite: Suite, entry: Entry, /) -> Agent:
         """Return the agent; its settings are its own."""
         return self._agent
+
+
+def check_settings(agents: Sequence[object], model: object, settings: Mapping[str, Any], option: str) -> None:
+    """Raise `ConfigurationError` if settings of a model, or a model itself, would have no effect.
+
+    Args:
+        agents: Names of agents, or agents, which have their own settings.
+        model: The model; None without one.
+        settings: Settings of language agents, by the names of their options.
+        option: Name of the option of the model.
+    """
+    given = [name for name, value in settings.items() if value is not None and value not in ((), [], {})]
+    if model is None and given:
+        listed = " and ".join(filter(None, [", ".join(given[:-1]), given[-1]]))
+        verb = "requires" if len(given) == 1 else "require"
+        raise ConfigurationError(f"{listed} {verb} a model; add {option}.")
+    if model is not None and not any(isinstance(name, str) and name in LANGUAGE_AGENTS for name in agents):
+        for name in agents:
+            if isinstance(name, str):
+                agent_class(name)  # An unknown name is the more likely mistake.
+        known = ", ".join(LANGUAGE_AGENTS)
+        raise ConfigurationError(f"{option} is for language agents; name one of {known}.")
 
 
 @contextmanager
@@ -222,11 +249,23 @@ def open_agents(
     Raises:
         ConfigurationError: A name or setting is unknown, or settings of a model are given without one.
     """
-    if model is None and (engine or engine_arg or dialogue_arg or base_url or template or dialogue or device):
-        raise ConfigurationError(
-            "--engine, --engine-arg, --base-url, --template, --dialogue, --dialogue-arg and --device require a"
-            " model; add --model."
-        )
+    check_settings(
+        agents,
+        model,
+        {
+            "--engine": engine,
+            "--engine-arg": engine_arg,
+            "--base-url": base_url,
+            "--template": template,
+            "--dialogue": dialogue,
+            "--dialogue-arg": dialogue_arg,
+            "--examples": examples,
+            "--temperature": temperature,
+            "--max-tokens": max_tokens,
+            "--device": device,
+        },
+        "--model",
+    )
     sampling = {k: v for k, v in (("temperature", temperature), ("max_tokens", max_tokens)) if v is not None}
     settings = {
         k: v
@@ -251,9 +290,6 @@ def open_agents(
         else NamedAgent(name)
         for name in agents
     ]
-    if model is not None and not any(name in LANGUAGE_AGENTS for name in agents):
-        known = ", ".join(LANGUAGE_AGENTS)
-        raise ConfigurationError(f"--model is for language agents; add --agent with one of {known}.")
     try:
         yield factories
     finally:

@@ -15,10 +15,11 @@ from ..agents.base import Agent
 from ..agents.engines.base import Engine
 from ..agents.episode import Episode
 from ..agents.registry import LANGUAGE_AGENTS
+from ..envs.checks import at_least
 from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError, DataError, unknown_name
 from . import runner
-from .agents import AgentFactory, GivenAgent, NamedAgent
+from .agents import AgentFactory, GivenAgent, NamedAgent, check_settings
 from .evaluate import prepare, report
 from .models import GivenModel, Model, resolve_model
 from .planning import Scope
@@ -167,7 +168,9 @@ def evaluate(
         max_tokens: Maximum length of a reply in tokens; None for the suite's.
         limit, seed, repeats, timeout: See `Scope`.
         references: Also play the random agent and the expert.
-        out: Folder of the run, which is resumed if it exists and gets a report; None keeps nothing on disk.
+        out: Folder of the run, which is resumed if it exists and gets a report; None keeps nothing on disk. An
+            agent or engine of a class of your own whose attributes are not plain data cannot resume the run of
+            another process, unless plain data in its attribute `identity` names what decides its replies.
         workers: Number of processes for agents without a model. Above 1, a script's call must be below
             `if __name__ == "__main__":`.
         in_flight: Maximum number of concurrent episodes of a language agent.
@@ -180,6 +183,19 @@ def evaluate(
     """
     scope = Scope(limit, seed, repeats, timeout)
     names: Sequence[str | Agent] = [agent] if isinstance(agent, str | Agent) else agent
+    at_least("workers", workers, 1)
+    language_settings = {
+        "engine": engine,
+        "base_url": base_url,
+        "engine_args": engine_args,
+        "template": template,
+        "dialogue": dialogue,
+        "dialogue_args": dialogue_args,
+        "examples": examples,
+        "temperature": temperature,
+        "max_tokens": max_tokens,
+    }
+    check_settings(names, model, language_settings, "model")
     given = (("template", template), ("dialogue_name", dialogue), ("examples", examples))
     settings = {name: value for name, value in given if value is not None}
     limits = (("temperature", temperature), ("max_tokens", max_tokens))
@@ -187,6 +203,9 @@ def evaluate(
     with ExitStack() as stack:
         shared: Model | None = None
         if isinstance(model, Engine):
+            for name in ("engine", "base_url", "engine_args"):
+                if language_settings[name]:
+                    raise ConfigurationError(f"{name} has no effect on an engine that is already made; remove it.")
             shared = GivenModel(model)
         elif model is not None:
             shared = Model(*resolve_model(model, engine), base_url, engine_args)
@@ -199,6 +218,7 @@ def evaluate(
                 factories.append(NamedAgent(one, shared, sampling, dialogue_args, **settings))
             else:
                 factories.append(NamedAgent(one))
+        at_least("in_flight", in_flight, 1)
         prepared = prepare(_as_suite(suite), factories, scope, references=references)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if out is None else Path(out)
         store = Store(folder, prepared.manifest)

@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from ..agents.human import HumanAgent
-from ..envs.checks import first_difference
+from ..envs.checks import at_least, first_difference
 from ..envs.errors import ConfigurationError
 from . import runner
 from .agents import AgentFactory, NamedAgent
@@ -65,6 +65,7 @@ def prepare(
     Raises:
         ConfigurationError: Any of them cannot be used, or two agents have the same name.
     """
+    scope.check()
     suite = suite.with_settings(seed=scope.seed, repeats=scope.repeats)
     named: dict[str, AgentFactory] = {}
     for agent in agents:
@@ -121,6 +122,7 @@ def evaluate(
     Raises:
         ConfigurationError: See `load_suite`, `Store` and `runner.run`.
     """
+    at_least("in_flight", in_flight, 1)
     prepared = prepare(load_suite(suite_name), agents, scope, references=references)
     folder = out or Path("runs") / prepared.name
     store = Store(folder, {**prepared.manifest, "sessions": [describe_session(arguments)]})
@@ -134,12 +136,7 @@ def evaluate(
         store.close()
     summary = report([folder])
     console.print(fit_results(summary, console.width))
-    for note in summary.notes:
-        console.print(note, markup=False, style="dim")
-    print_problems(summary, console)
-    for reason, count in summary.errors.items():
-        console.print(f"[red]{count} broke off:[/] ", end="")
-        console.print(reason, markup=False)
+    print_remarks(summary, console)
     if not summary.complete:
         console.print(
             f"[yellow]{summary.expected - summary.episodes} of {summary.expected} episodes are missing.[/]"
@@ -151,10 +148,15 @@ def evaluate(
     return OK if summary.complete and summary.expected else FAILED
 
 
-def print_problems(summary: Summary, console: Console) -> None:
-    """Print a sentence for each stored line that a summary leaves out."""
+def print_remarks(summary: Summary, console: Console) -> None:
+    """Print the notes of a summary, the stored lines that it leaves out, and the reasons of broken episodes."""
+    for note in summary.notes:
+        console.print(note, markup=False, style="dim")
     for problem in summary.problems:
         console.print(problem, markup=False, style="yellow", soft_wrap=True)
+    for reason, count in summary.errors.items():
+        console.print(f"[red]{count} broke off:[/] ", end="")
+        console.print(reason, markup=False)
 
 
 def _run(
@@ -279,7 +281,7 @@ def report(folders: Sequence[Path], path: Path | None = None) -> Summary:
         The summary.
 
     Raises:
-        ConfigurationError: The runs are of different suites.
+        ConfigurationError: The runs are of different suites, or of one suite on different data.
         DataError: A folder holds no run.
     """
     runs = [load_run(folder) for folder in folders]
@@ -290,10 +292,19 @@ def report(folders: Sequence[Path], path: Path | None = None) -> Summary:
             raise ConfigurationError(
                 f"{folder}: is a run of another suite than {folders[0]} ({difference}); report them separately."
             )
+    tasks: dict[str, Any] = {}
+    for folder, run in zip(folders, runs, strict=True):
+        for entry, digest in run.manifest.get("tasks", {}).items():
+            if tasks.setdefault(entry, digest) != digest:
+                raise ConfigurationError(
+                    f"{folder}: has other tasks for {entry!r} than the runs before it (other data?); report them"
+                    " separately."
+                )
     all_names = [name for run in runs for name in run.agents]
     results: dict[EpisodeKey, Result] = {}
     sources: list[ReportedRun] = []
     agents: list[str] = []
+    merged: dict[str, Any] = {**runs[0].manifest, "expected": {}, "budgets": {}, "uses_success_labels": []}
     for folder, run in zip(folders, runs, strict=True):
         new_names = {}
         for name in run.agents:
@@ -309,9 +320,13 @@ def report(folders: Sequence[Path], path: Path | None = None) -> Summary:
             if key.agent in new_names
         ]
         results |= {result.key: result for result in shown}
+        merged["expected"] |= run.manifest.get("expected", {})
+        budgets, labels = (run.manifest.get(key, ()) for key in ("budgets", "uses_success_labels"))
+        merged["budgets"] |= {new: budgets[old] for old, new in new_names.items() if old in budgets}
+        merged["uses_success_labels"] += [new for old, new in new_names.items() if old in labels]
         sources.append(ReportedRun(folder, shown, run.manifest))
     problems = [problem for run in runs for problem in run.problems]
-    summary = summarize(suite, agents, results, runs[0].manifest, problems)
+    summary = summarize(suite, agents, results, merged, problems)
     write_report(path or folders[0] / "report.html", summary, sources)
     if len(folders) == 1:
         write_summary(folders[0], summary)

@@ -19,6 +19,7 @@ from ..agents.engines.shipped_models import CHECKSUMS_FIX, model_source
 from ..agents.tokens.templates import shipped_templates
 from ..envs.checksums import SUMS_FILE, read_checksums
 from ..envs.http_client import public_url
+from .plain import to_plain
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
 _CONFIGURATION = ("*.json", "*.jinja", "*.model", "*.txt")
@@ -50,7 +51,7 @@ def identify_model(engine: str, model: str, base_url: str | None, options: Mappi
         identity["server"] = public_url(base_url)
     kept = {name: value for name, value in sorted(options.items()) if name not in _NEUTRAL_OPTIONS}
     if kept:
-        identity["options"] = _plain(kept)
+        identity["options"] = to_plain(kept)
         adapter = Path(str(kept.get("adapter") or ""))
         if kept.get("adapter") and adapter.is_dir():
             identity["adapter"] = digest_model(adapter)
@@ -68,13 +69,13 @@ def identify_agent(
         sampling: Sampling settings of the command line.
         settings: Further settings of the command line, such as the chat template and the number of examples.
     """
-    identity = {**model, "sampling": _plain(sampling), "settings": _plain(settings)}
+    identity = {**model, "sampling": to_plain(sampling), "settings": to_plain(settings)}
     template = settings.get("template")
     if template is not None and str(template) not in shipped_templates():
         identity["template"] = hashlib.sha256(Path(template).read_bytes()).hexdigest()
     if is_dataclass(dialogue) and not isinstance(dialogue, type):
         values = {field.name: getattr(dialogue, field.name) for field in fields(dialogue)}
-        identity["dialogue"] = _plain({"name": getattr(dialogue, "name", type(dialogue).__name__), **values})
+        identity["dialogue"] = to_plain({"name": getattr(dialogue, "name", type(dialogue).__name__), **values})
     return identity
 
 
@@ -126,7 +127,3 @@ def model_label(model: str) -> str:
 def short_digest(identity: Mapping[str, Any]) -> str:
     """Return eight hexadecimal digits that tell identities apart in the names of folders."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value, default=str, sort_keys=True))

@@ -15,6 +15,7 @@ from ..agents.engines.registry import ENGINES, engine_class, make_engine
 from ..agents.engines.shipped_models import SAPLING, expand_home
 from ..envs.errors import ConfigurationError
 from ..envs.plugins import plugin_class
+from .given import identify_given_engine
 from .identity import identify_model
 
 _LOCAL_ENGINES = ("transformers", "vllm")
@@ -82,7 +83,7 @@ class GivenModel(Model):
     @cached_property
     def identity(self) -> Mapping[str, Any]:
         assert self._engine is not None
-        return {"engine": type(self._engine).__name__, "model": self.name}
+        return identify_given_engine(self._engine)
 
     def close(self) -> None:
         """Leave the engine open."""

@@ -33,7 +33,10 @@ class Scope:
     repeats: int | None = None
     timeout: float | None = None
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raise `ConfigurationError` if a value is out of range."""
+        at_least("seed", self.seed, 0)
+        at_least("repeats", self.repeats, 1)
         at_least("limit", self.limit, 1)
         if self.timeout is not None:
             positive("timeout", self.timeout)

@@ -11,10 +11,8 @@ from typing import Any
 
 from ..agents.dialogue import Dialogue
 from ..agents.engines.base import Sampling
+from .plain import hide_secrets_in_text
 
-_SECRET = re.compile(
-    r"((?:^|=)[\w.-]*(?:api[_-]?key|headers|password|secret)[\w.-]*=).+", re.IGNORECASE | re.DOTALL
-)
 _ADDRESS = re.compile(r"([a-z][\w+.-]*://)(?:[^/\s]*@)?([^\s?#]*)(?:[?#]\S*)?", re.IGNORECASE)
 
 
@@ -32,7 +30,7 @@ def describe_session(arguments: Sequence[str] | None) -> dict[str, str]:
 
 def _without_secrets(argument: str) -> str:
     """Return an argument without keys, and without user names, queries and fragments of addresses."""
-    return _ADDRESS.sub(r"\1\2", _SECRET.sub(r"\1***", argument))
+    return _ADDRESS.sub(r"\1\2", hide_secrets_in_text(argument))
 
 
 def describe_settings(dialogue: Dialogue, sampling: Sampling, examples: int) -> dict[str, Any]:
@@ -108,16 +106,22 @@ def _dialogue_line(settings: Mapping[str, Any]) -> str:
     ]
     for key in ("max_turns", "max_actions"):
         if dialogue[key] is not None:
-            words.append(f"at most {dialogue[key]} {key.removeprefix('max_')}")
+            words.append(f"at most {count_words(dialogue[key], key)}")
     count = dialogue["max_actions_per_turn"]
     words.append("one action a turn" if count == 1 else f"at most {count} actions a turn")
     if settings["examples"]:
-        words.append(f"{settings['examples']} solved examples")
+        words.append(count_words(settings["examples"], "solved examples"))
     return ", ".join(words)
 
 
+def count_words(count: int, name: str) -> str:
+    """Return a limit such as `max_turns` in words: "5 turns" or "1 turn"."""
+    words = name.removeprefix("max_")
+    return f"{count} {words.removesuffix('s') if count == 1 else words}"
+
+
 def _limits_line(entry: Mapping[str, Any]) -> str:
-    found = [f"{entry[key]} {key.removeprefix('max_')}" for key in ("max_steps", "max_turns") if entry.get(key)]
+    found = [count_words(entry[key], key) for key in ("max_steps", "max_turns") if entry.get(key)]
     return " and ".join(found) or "none"
 
 

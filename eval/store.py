@@ -21,17 +21,15 @@ from ..agents.episode import Episode
 from ..envs.checks import first_difference
 from ..envs.errors import ConfigurationError, DataError
 from ..envs.files import PART, move_file, write_atomic
-from .texts import TextStore, read_texts, restore_texts, share_texts
+from .manifest import MANIFEST_COPY, MANIFEST_FILE, is_manifest, read_manifest, write_manifest
+from .plain import encode_object
+from .texts import TextStore, describe_lost_texts, read_texts, referred_texts, restore_texts, share_texts
 
 _TURNS = b',"turns":['  # Cannot occur inside a JSON string, where quotes are escaped.
 _LINE_END = b"\n"
 _WRONG_KINDS = (ValueError, TypeError, LookupError, AttributeError, AssertionError, RecursionError)
 _MAX_AMOUNT = 1e15
 _CHECKSUM = b',"crc":"%08x"}'  # CRC-32 of all bytes before it; detects a damaged line without parsing it.
-
-
-MANIFEST_FILE = "run.json"
-_MANIFEST_COPY = ".run.json"
 
 
 class EpisodeKey(NamedTuple):
@@ -209,7 +207,7 @@ class Store:
             "entries": {**manifest.get("entries", {}), **facts},
         }
         if any(manifest.get(key) != value for key, value in changed.items()):
-            _write_manifest(self.folder, {**manifest, **changed})
+            write_manifest(self.folder, {**manifest, **changed})
 
     def record_session(self) -> None:
         """Add this call's `sessions` to those of an earlier call in `run.json`."""
@@ -217,7 +215,7 @@ class Store:
         sessions = manifest.get("sessions", [])
         new = [session for session in self._sessions if session not in sessions]
         if new:
-            _write_manifest(self.folder, {**manifest, "sessions": [*sessions, *new]})
+            write_manifest(self.folder, {**manifest, "sessions": [*sessions, *new]})
 
     def finished(self, check: Callable[[Result], str | None] = lambda result: None) -> dict[EpisodeKey, Result]:
         """Return the complete episodes so far, without those that broke off with an error.
@@ -236,11 +234,11 @@ class Store:
 
     def _restore_manifest(self) -> list[str]:
         """Restore a lost or damaged `run.json` from its copy; return a sentence if it was restored."""
-        path, copy = self.folder / MANIFEST_FILE, self.folder / _MANIFEST_COPY
-        if not self.episodes.exists() or _is_manifest(path) or not _is_manifest(copy):
+        path, copy = self.folder / MANIFEST_FILE, self.folder / MANIFEST_COPY
+        if not self.episodes.exists() or is_manifest(path) or not is_manifest(copy):
             return []
         write_atomic(path, copy.read_bytes())
-        return [f"{MANIFEST_FILE} was lost or damaged; it was restored from its copy, {_MANIFEST_COPY}."]
+        return [f"{MANIFEST_FILE} was lost or damaged; it was restored from its copy, {MANIFEST_COPY}."]
 
     def _create_or_check_manifest(self, manifest: dict[str, Any]) -> None:
         path = self.folder / MANIFEST_FILE
@@ -248,13 +246,18 @@ class Store:
         if not path.exists() or not has_episodes:
             if has_episodes:
                 raise ConfigurationError(
-                    f"{self.folder}: holds episodes, but neither {MANIFEST_FILE} nor its copy {_MANIFEST_COPY};"
+                    f"{self.folder}: holds episodes, but neither {MANIFEST_FILE} nor its copy {MANIFEST_COPY};"
                     " restore one of them, or choose another --out."
                 )
-            _write_manifest(self.folder, manifest)
+            write_manifest(self.folder, manifest)
             return
         existing = read_manifest(self.folder)
-        manifest = json.loads(json.dumps(manifest))
+        manifest = json.loads(json.dumps(manifest, default=encode_object))
+        if "data" in manifest and "data" not in existing:
+            raise ConfigurationError(
+                f"{self.folder}: was written by another version of Arboretum, without the names of its data;"
+                " choose another --out."
+            )
         for entry, was, now in _differing_data(existing, manifest):
             raise ConfigurationError(
                 f"{self.folder}: was started on {was} for {entry!r}, and now it would be {now}; choose another"
@@ -376,7 +379,7 @@ class StoredResults(NamedTuple):
 
     Attributes:
         latest: Last stored result of every episode; the retry of a failed episode replaces it.
-        problems: One sentence for each line that is left out, with its file and number.
+        problems: One sentence for each line that is left out, with its file and number, and one for lost texts.
     """
 
     latest: dict[EpisodeKey, Result]
@@ -393,15 +396,17 @@ def read_results(folder: Path, check: Callable[[Result], str | None] = lambda re
     path = folder / "episodes.jsonl"
     latest: dict[EpisodeKey, Result] = {}
     problems: list[str] = []
+    texts: set[str] = set()
     if path.exists():
         for number, offset, line in _read_lines(path):
             result = _parse_head(line, offset)
             problem = result if isinstance(result, str) else check(result)
             if isinstance(result, Result) and problem is None:
                 latest[result.key] = result
+                texts |= referred_texts(line)
             else:
                 problems.append(f"{path}, line {number}: {problem}; it is left out.")
-    return StoredResults(latest, problems)
+    return StoredResults(latest, problems + describe_lost_texts(folder, texts))
 
 
 class StoredEpisode(NamedTuple):
@@ -451,40 +456,3 @@ def read_episodes(folder: Path, results: Iterable[Result]) -> Iterator[StoredEpi
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON, and browsers do not read it")
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read `run.json` of a run's folder, or its copy if it is missing or damaged.
-
-    Raises:
-        DataError: The folder holds no run, or its `run.json` is damaged and there is no copy.
-    """
-    path, copy = folder / MANIFEST_FILE, folder / _MANIFEST_COPY
-    if not _is_manifest(path) and _is_manifest(copy):
-        path = copy
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except OSError:
-        raise DataError(
-            folder, "holds no run (no run.json); give the folder that `arboretum eval` wrote."
-        ) from None
-    except ValueError as error:
-        raise DataError(path, f"is not JSON ({error}).") from None
-    if not isinstance(manifest, dict) or not {"suite", "agents"} <= manifest.keys():
-        raise DataError(path, "expected a JSON object with `suite` and `agents`.")
-    return manifest
-
-
-def _is_manifest(path: Path) -> bool:
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(manifest, dict) and {"suite", "agents"} <= manifest.keys()
-
-
-def _write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
-    """Write `run.json` and its copy: without its settings, no episode of a run can be used."""
-    text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
-    for name in (MANIFEST_FILE, _MANIFEST_COPY):
-        write_atomic(folder / name, text)

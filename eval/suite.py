@@ -16,6 +16,7 @@ in each entry, are required; a key without a value takes its default.
 from __future__ import annotations
 
 import dataclasses
+import operator
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,10 +27,10 @@ from typing import Any
 from ..envs.checks import at_least
 from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError, DataError
-from ..envs.http_client import public_url
 from ..envs.registry import all_envs, make_env
 from ..envs.seeding import stable_seed
 from ..envs.tasks import GeneratedTasks
+from .plain import to_plain
 from .yaml_files import convert_mapping, parse_mapping, read_definition, shipped_names
 
 HELD_OUT_SPLITS = ("test", "valid_unseen", "dev")
@@ -163,6 +164,8 @@ class Suite:
         at_least("seed", seed, 0)
         at_least("repeats", repeats, 1)
         entries = self.entries
+        seed = None if seed is None else operator.index(seed)  # NumPy's integers are accepted, too.
+        repeats = None if repeats is None else operator.index(repeats)
         if repeats is not None:
             entries = tuple(dataclasses.replace(entry, repeats=repeats) for entry in entries)
         return dataclasses.replace(self, entries=entries, seed=self.seed if seed is None else seed)
@@ -174,7 +177,7 @@ class Suite:
     def to_dict(self) -> dict[str, Any]:
         """Return the suite as plain data, without fields that have their default value.
 
-        Addresses in settings of environments have no user name, password and query, which may be secrets.
+        Secrets in settings of environments are left out: see `to_plain`.
         """
         data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "entries"}
         return {**_without_defaults(self, data), "entries": [_without_defaults(e, vars(e)) for e in self.entries]}
@@ -182,18 +185,7 @@ class Suite:
 
 def _without_defaults(owner: Entry | Suite, data: Mapping[str, Any]) -> dict[str, Any]:
     defaults = {f.name: f.default for f in dataclasses.fields(owner)}
-    return {name: _to_plain(value) for name, value in data.items() if value != defaults[name] and value != {}}
-
-
-def _to_plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _hide_secrets(one) for key, one in value.items()}
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _hide_secrets(value: Any) -> Any:
-    is_address = isinstance(value, str) and value.startswith(("http://", "https://"))
-    return public_url(value) if is_address else value
+    return {name: to_plain(value) for name, value in data.items() if value != defaults[name] and value != {}}
 
 
 def suite_names() -> list[str]:
@@ -252,7 +244,20 @@ def parse_suite(text: str, source: str) -> Suite:
     Raises:
         DataError: The text is not YAML or does not describe a suite.
     """
-    data = parse_mapping(text, source, "name, description and entries")
+    return read_suite(parse_mapping(text, source, "name, description and entries"), source)
+
+
+def read_suite(data: Mapping[str, Any], source: str) -> Suite:
+    """Read a suite from plain data, such as that of `Suite.to_dict`.
+
+    Args:
+        data: The data.
+        source: Path of the file, for error messages and the default name.
+
+    Raises:
+        DataError: The data does not describe a suite.
+    """
+    data = dict(data)
     for key in ("name", "description"):
         if isinstance(data.get(key), int | float):  # YAML parses an unquoted 2024 as a number.
             data[key] = str(data[key])
@@ -283,4 +288,4 @@ def _parse_entry(item: object, where: str) -> Entry:
     return entry
 
 
-__all__ = ["Entry", "Suite", "load_suite", "parse_suite", "suite_names"]
+__all__ = ["Entry", "Suite", "load_suite", "parse_suite", "read_suite", "suite_names"]

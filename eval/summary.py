@@ -13,9 +13,11 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from ..envs.files import write_atomic
+from .manifest import MANIFEST_FILE, read_manifest
+from .provenance import count_words
 from .statistics import Interval, Paired, mean, paired, rate
-from .store import EpisodeKey, Result, amount, read_manifest, read_results
-from .suite import Entry, Suite, parse_suite
+from .store import EpisodeKey, Result, amount, read_results
+from .suite import Entry, Suite, read_suite
 
 RANDOM, EXPERT = "random", "expert"
 
@@ -153,7 +155,7 @@ def load_run(folder: Path) -> StoredRun:
         DataError: The folder holds no run.
     """
     manifest = read_manifest(folder)
-    suite = parse_suite(json.dumps(manifest["suite"]), str(folder / "run.json"))
+    suite = read_suite(manifest["suite"], str(folder / MANIFEST_FILE))
     agents = list(manifest["agents"])
     stored = read_results(folder, result_check(suite, agents))
     return StoredRun(suite, agents, stored.latest, manifest, stored.problems)
@@ -229,7 +231,7 @@ def _budget_notes(agent: str, budgets: Mapping[str, Mapping[str, int]]) -> list[
     """Return a sentence for each budget of an agent that the random agent and the expert do not have."""
     entries: dict[str, list[str]] = defaultdict(list)
     for entry, limits in budgets.items():
-        words = [f"{limit} {name.removeprefix('max_')}" for name, limit in limits.items()]
+        words = [count_words(limit, name) for name, limit in limits.items()]
         entries[" and ".join(words)].append(entry)
     return [
         f"{agent} has at most {limits} per episode in {', '.join(names)}; the random agent and the expert have"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from ..envs.files import read_jsonl
 
 FILE = "texts.jsonl"
+_REFERENCE = re.compile(rb'\{"text":"([0-9a-f]{32})"[,}]')  # Inside a JSON string, the quotes would be escaped.
 
 
 class TextStore:
@@ -58,6 +60,22 @@ def read_texts(folder: Path) -> dict[str, str]:
             if record.get("digest") == digest:
                 texts[digest] = record["text"]
     return texts
+
+
+def referred_texts(line: bytes) -> set[str]:
+    """Return the digests of the texts to which a line of `episodes.jsonl` refers."""
+    return {digest.decode() for digest in _REFERENCE.findall(line)}
+
+
+def describe_lost_texts(folder: Path, digests: set[str]) -> list[str]:
+    """Return a sentence if the texts of some digests are not stored; an empty list otherwise."""
+    lost = digests - set(read_texts(folder)) if digests else set()
+    if not lost:
+        return []
+    return [
+        f"{folder / FILE}: is lost or damaged; {len(lost)} of {len(digests)} system messages are missing from the"
+        " conversations. Results do not depend on them."
+    ]
 
 
 def digest_text(text: str) -> str:

@@ -34,6 +34,9 @@ from .suite import Entry
 GRACE = 5.0
 """Seconds beyond the time limit of an episode, after which a worker that did not end it is killed."""
 
+OPENING = 600.0
+"""Seconds that a worker may take to open an environment in a run with a time limit, after which it is killed."""
+
 _AHEAD = 8
 """Episodes that a quick worker holds, the one in progress included, so that it does not wait for the next."""
 
@@ -43,8 +46,9 @@ _QUICK = 0.02
 _PIPE_BYTES = 32_768
 """Bytes of episodes in a worker's pipe at most; more could block this process while the worker is blocked."""
 
-_READY, _STARTED = "ready", "started"
-"""Messages of a worker process: it has started; it begins an episode with a time limit."""
+_READY, _OPENS, _STARTED = "ready", "opens", "started"
+"""Messages of a worker process: it has started; it opens the environment of an episode with a time limit, and then
+begins that episode."""
 
 
 class FinishedEpisode(NamedTuple):
@@ -268,8 +272,8 @@ class LocalWorkers:
         if isinstance(message, FinishedEpisode):
             process.finish()
             yield message
-        elif message == _STARTED and time_limit is not None:
-            process.deadline = time.monotonic() + time_limit + GRACE
+        elif message in (_OPENS, _STARTED) and time_limit is not None:
+            process.deadline = time.monotonic() + time_limit + (OPENING if message == _OPENS else GRACE)
         else:
             process.is_ready = True
 
@@ -300,6 +304,8 @@ def _serve(pipe: connection.Connection) -> None:
         except EOFError:
             return
         try:
+            if time_limit is not None:
+                pipe.send_bytes(pickle.dumps(_OPENS))
             _cached_env(planned.entry)
             if time_limit is not None:
                 pipe.send_bytes(pickle.dumps(_STARTED))

@@ -65,6 +65,11 @@ class ChatTokens:
         self._turn_end = next((i for i in closing if i in tokenizer.added_tokens_decoder), None)
         self.end_ids: frozenset[int] = frozenset({self._turn_end, tokenizer.eos_token_id} - {None})
 
+    @property
+    def template_text(self) -> str:
+        """The chat template."""
+        return self._template.text
+
     def opening(self, messages: Sequence[Message], prefill: str = "") -> list[int]:
         """Return the tokens of a new conversation, up to the beginning of the reply.
 

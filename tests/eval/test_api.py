@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy
 import pytest
 
 import arboretum
 from arboretum.agents.base import Agent, Reply, Seat
 from arboretum.agents.reference import RandomAgent
 from arboretum.envs.errors import ConfigurationError
+from arboretum.envs.retrieval.interface import Hit, Retriever
 from arboretum.eval.suite import load_suite
 
 ROOT = Path(arboretum.__file__).parent
@@ -103,6 +105,58 @@ def test_agents_environments_and_suites_are_taken_as_objects() -> None:
     assert all(episode.steps <= 5 for episode in result.episodes.values())
     assert all(len(e.turns[0].observation.splitlines()[0]) == 7 for e in result.episodes.values())
     assert arboretum.evaluate(load_suite("quick"), Choosy(), limit=2).complete
+
+
+class Nowhere(Retriever):
+    """Retriever of a caller, which finds nothing."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+
+    @property
+    def identity(self) -> str:
+        return f"version {self.version}"
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        return [[] for _ in queries]
+
+
+def test_arguments_that_are_not_json_are_taken_and_told_apart(tmp_path: Path) -> None:
+    def play(version: int) -> Any:
+        env = gym.make("TextSearchQA-v0", retriever=Nowhere(version), dataset="encyclopedia")
+        return arboretum.evaluate(env, "random", limit=1, seed=numpy.int64(3), out=tmp_path / "run")
+
+    assert play(1).complete and play(1).complete
+    with pytest.raises(ConfigurationError, match=r"another suite \(entries\[1\]\.kwargs\.retriever was .* 1' and"):
+        play(2)
+
+
+@pytest.mark.parametrize(
+    ("agent", "options", "message"),
+    [
+        ("random", {"temperature": 0.0}, "temperature requires a model"),
+        (
+            Choosy(),
+            {"dialogue_args": {"max_turns": 1}, "examples": 0},
+            "dialogue_args and examples require a model",
+        ),
+        ("random", {"model": "sapling"}, "model is for language agents"),
+        ("random", {"in_flight": 0}, "in_flight must be at least 1"),
+        ("random", {"workers": 0}, "workers must be at least 1"),
+    ],
+)
+def test_setting_without_effect_is_refused(agent: Any, options: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        arboretum.evaluate("TextBandit-v0", agent, limit=1, **options)
+
+
+def test_settings_of_a_given_engine_are_refused() -> None:
+    pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
+    from arboretum.agents.engines.registry import make_engine
+
+    engine = make_engine("transformers", "sapling")
+    with pytest.raises(ConfigurationError, match="base_url has no effect on an engine that is already made"):
+        arboretum.evaluate("TextBandit-v0", "think", model=engine, limit=1, base_url="http://127.0.0.1:1/v1")
 
 
 def test_failed_agent_is_stated_in_the_result() -> None:

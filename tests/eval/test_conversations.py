@@ -55,7 +55,7 @@ class Recorder(Engine):
     """
 
     def __init__(self, rejecting: int = 0) -> None:
-        self.name = "recorder:m"
+        self.name = self.identity = "recorder:m"
         self.usage = Usage()
         self.rejecting = rejecting
         self.log: list[tuple[Request, Completion]] = []
@@ -175,6 +175,8 @@ def test_resumed_run_completes_its_texts(tmp_path: Path) -> None:
     (run / "episodes.jsonl").write_bytes(b"".join(lines[:2]))
     (run / "texts.jsonl").write_bytes((run / "texts.jsonl").read_bytes()[:50])  # as a full disk leaves it
     first = next(iter(read_results(run).latest.values()))
+    (problem,) = report([run]).problems
+    assert "texts.jsonl: is lost or damaged; 1 of 1 system messages are missing" in problem
     assert "is missing: texts.jsonl is damaged" in read_episode(run, first).exchanges[0].messages[0].content
     assert stored(played(tmp_path / "b", Recorder(), "react")) == stored(whole)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+import arboretum
+from arboretum.agents.base import Agent, Reply, Seat
 from arboretum.agents.dialogue.think import Think
 from arboretum.envs import checksums
 from arboretum.envs.errors import ConfigurationError, DataError
@@ -97,13 +100,22 @@ def test_retrained_weights_in_the_same_folder_are_refused(models: list[Path], tm
 
 def test_secrets_and_settings_without_effect_are_not_stored() -> None:
     url = "https://user:secret@models.example:8443/v1?key=secret"
-    options = {"api_key": "secret", "headers": {"authorization": "secret"}, "cost_limit": 5, "extra": {"top_k": 3}}
+    options = {"api_key": "secret", "headers": {"authorization": "secret"}, "cost_limit": 5}
+    options["extra"] = {"top_k": 3, "max_tokens": 5, "user": {"api_key": "secret", "token": "secret"}}
+    options["extra"]["routes"] = ["https://user:secret@models.example/v2"]
     identity = identify_model("openai", "gpt", url, options)
     assert identity == {
         "engine": "openai",
         "model": "gpt",
         "server": "https://models.example:8443/v1",
-        "options": {"extra": {"top_k": 3}},
+        "options": {
+            "extra": {
+                "top_k": 3,
+                "max_tokens": 5,
+                "user": {"api_key": "***", "token": "***"},
+                "routes": ["https://models.example/v2"],
+            }
+        },
     }
 
 
@@ -166,3 +178,69 @@ def test_budgets_that_the_references_do_not_have_are_printed(models: list[Path],
     assert any(note in one for one in summary["notes"])
     assert note in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert "at most" not in run(tmp_path, models[0], tmp_path / "without")
+
+
+class Fixed(Agent):
+    """Agent of a caller, which always takes the same action."""
+
+    name = "fixed"
+
+    def __init__(self, action: Any) -> None:
+        self.action = action
+
+    def act(self, seats: Sequence[Seat]) -> list[Reply | None]:
+        return [Reply((str(self.action),)) for _ in seats]
+
+
+def play_given(agent: Agent, out: Path) -> Any:
+    return arboretum.evaluate("TextBandit-v0", agent, limit=2, out=out)
+
+
+def test_given_agent_of_another_state_is_refused_in_the_folder_of_a_run(tmp_path: Path) -> None:
+    play_given(Fixed("A"), tmp_path)
+    assert play_given(Fixed("A"), tmp_path).complete
+    with pytest.raises(ConfigurationError, match=r"another fixed \(state\.action was 'A' and is 'B'\)"):
+        play_given(Fixed("B"), tmp_path)
+
+
+def test_given_agent_that_nothing_identifies_resumes_only_its_own_run(tmp_path: Path) -> None:
+    agent = Fixed(object())
+    play_given(agent, tmp_path)
+    assert play_given(agent, tmp_path).complete
+    with pytest.raises(ConfigurationError, match="was started with another fixed"):
+        play_given(Fixed(object()), tmp_path)
+    for _ in range(2):
+        named = Fixed(object())
+        named.identity = "version 3"  # type: ignore[attr-defined]
+        assert play_given(named, tmp_path / "named").complete
+
+
+def test_given_language_agents_are_told_apart_by_dialogue_sampling_and_weights(
+    models: list[Path], tmp_path: Path
+) -> None:
+    from arboretum.agents.engines.transformers import TransformersEngine
+    from arboretum.agents.registry import make_agent
+
+    engines = [TransformersEngine(model, name="transformers:m") for model in models]
+
+    def agent(engine: int = 0, kind: str = "think", **sampling: Any) -> Agent:
+        made = make_agent(kind, engine=engines[engine], sampling={"max_tokens": 4, **sampling})
+        made.name = "mine"
+        return made
+
+    play_given(agent(), tmp_path)
+    assert play_given(agent(), tmp_path).complete
+    for other, place in (
+        (agent(kind="no_think"), "dialogue"),
+        (agent(temperature=0.5), r"sampling\.temperature"),
+        (agent(engine=1), "weights"),
+    ):
+        with pytest.raises(ConfigurationError, match=rf"another mine \({place}"):
+            play_given(other, tmp_path)
+
+    def name(engine: Any) -> None:
+        arboretum.evaluate("TextBandit-v0", "think", model=engine, limit=2, max_tokens=4, out=tmp_path / "named")
+
+    name(engines[0])
+    with pytest.raises(ConfigurationError, match=r"another think:m \(weights"):
+        name(engines[1])

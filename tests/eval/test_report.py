@@ -82,6 +82,8 @@ def test_head_shows_settings_of_the_run_without_secrets(tmp_path: Path) -> None:
     )
     suite.write_text(f"name: moves\nsampling: {{temperature: 0.5, top_p: 0.9}}\nentries:\n{entries}")
     arguments = ["eval", "moves.yaml", "--engine-arg", "api_key=sk-12345", "--engine-arg=headers={A: sk-6}"]
+    arguments += ["--engine-arg", "extra={top: {api_key: sk-8}}", "--engine-arg", "authorization=sk-9"]
+    arguments += ["--engine-arg=token=sk-10", "--engine-arg", 'extra={"hf_token": "sk-11"}']
     arguments += ["--base-url", "https://me:pa@ss@host:8/v1?token=sk-7#x", "--max-tokens", "77"]
     agents = [
         NamedAgent(

@@ -8,21 +8,24 @@ import signal
 import subprocess
 import sys
 import time
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from arboretum.agents.dialogue.registry import make_dialogue
 from arboretum.agents.episode import Episode, Move, Turn
 from arboretum.agents.play import Job, play
 from arboretum.agents.reference import RandomAgent
+from arboretum.cli import main
 from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.envs.registry import make_env
 from arboretum.eval.agents import NamedAgent
 from arboretum.eval.evaluate import evaluate, report
 from arboretum.eval.store import EpisodeKey, Store, encode_episode, read_episode, read_results
-from arboretum.eval.suite import load_suite, parse_suite, suite_names
+from arboretum.eval.suite import load_suite, parse_suite, read_suite, suite_names, suite_of
 
 SUITE = """
 name: bandits
@@ -194,7 +197,7 @@ def test_resuming_with_other_task_digests_is_rejected(suite: str, tmp_path: Path
         run(suite, tmp_path / "r")
 
 
-@pytest.mark.parametrize("content", [None, "", "{", "[]", '{"suite": {}}'])
+@pytest.mark.parametrize("content", [None, "", "{", "[]", '{"suite": {}}', "sessions", "expected"])
 def test_lost_or_damaged_run_json_is_restored_and_no_episode_is_played_again(
     content: str | None, suite: str, tmp_path: Path
 ) -> None:
@@ -203,6 +206,8 @@ def test_lost_or_damaged_run_json_is_restored_and_no_episode_is_played_again(
     settings, episodes = (folder / "run.json").read_bytes(), (folder / "episodes.jsonl").read_bytes()
     if content is None:
         (folder / "run.json").unlink()
+    elif content.isalpha():  # A key with a value of the wrong kind.
+        (folder / "run.json").write_text(json.dumps({**json.loads(settings), content: [{}]}))
     else:
         (folder / "run.json").write_text(content)
     assert report([folder]).episodes == report([folder]).expected  # A report needs no restored file.
@@ -229,7 +234,40 @@ def test_credentials_of_an_address_in_a_suite_are_not_stored(tmp_path: Path) -> 
     )
     suite = load_suite(str(path))
     assert suite.entries[0].kwargs["retriever"] == retriever
+    nested = {"a": [{"url": retriever, "api_key": "5ecret", "max_tokens": 3}]}
+    (entry,) = suite_of("TextBandit-v0", split="test", **nested).to_dict()["entries"]
+    assert entry["kwargs"] == {"a": [{"url": "http://127.0.0.1:8000/api", "api_key": "***", "max_tokens": 3}]}
     assert suite.to_dict()["entries"][0]["kwargs"] == {"retriever": "http://127.0.0.1:8000/api"}
+
+
+def test_run_of_a_version_without_names_of_data_is_refused_as_such(suite: str, tmp_path: Path) -> None:
+    run(suite, tmp_path / "r")
+    manifest = json.loads((tmp_path / "r" / "run.json").read_text())
+    del manifest["data"]
+    for name in ("run.json", ".run.json"):
+        (tmp_path / "r" / name).write_text(json.dumps(manifest))
+    with pytest.raises(ConfigurationError, match=r"was written by another version of Arboretum.*another --out"):
+        run(suite, tmp_path / "r")
+
+
+@pytest.mark.parametrize(("value", "place"), [([{}], "started"), ({"a": 1}, "array"), ("now", "array")])
+def test_value_of_a_wrong_kind_in_the_settings_of_a_run_is_named(
+    value: Any, place: str, suite: str, tmp_path: Path
+) -> None:
+    run(suite, tmp_path / "r")
+    manifest = json.loads((tmp_path / "r" / "run.json").read_text())
+    for name in ("run.json", ".run.json"):
+        (tmp_path / "r" / name).write_text(json.dumps({**manifest, "sessions": value}))
+    with pytest.raises(DataError, match=rf"run\.json: has a value of the wrong kind \(.*{place}.*sessions"):
+        report([tmp_path / "r"])
+
+
+def test_names_and_numbers_of_a_suite_survive_storage(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(SUITE.replace("Plain", "Bandit 😀"), encoding="utf-8")
+    assert run(str(path), tmp_path / "r") == 0
+    data = {"entries": [{"name": "A", "env": "B", "kwargs": {"rate": 1e-05}}]}
+    assert json.loads(json.dumps(read_suite(data, "s").to_dict()))["entries"][0]["kwargs"] == {"rate": 1e-05}
 
 
 def test_second_writer_of_a_run_is_rejected_until_the_first_closes(tmp_path: Path) -> None:
@@ -252,6 +290,58 @@ def test_runs_of_one_suite_are_reported_together_and_other_suites_rejected(suite
     run(str(other), tmp_path / "c")
     with pytest.raises(ConfigurationError, match="another suite"):
         report([tmp_path / "a", tmp_path / "c"])
+
+
+def test_runs_on_other_tasks_of_the_same_names_are_not_reported_together(suite: str, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        run(suite, tmp_path / name)
+    for file in ("run.json", ".run.json"):
+        path = tmp_path / "b" / file
+        manifest = json.loads(path.read_text())
+        manifest["tasks"]["Plain"] = "0" * 16  # as another data folder makes it
+        path.write_text(json.dumps(manifest))
+    with pytest.raises(ConfigurationError, match=r"b: has other tasks for 'Plain'"):
+        report([tmp_path / "a", tmp_path / "b"], tmp_path / "both.html")
+
+
+def test_notes_of_several_runs_name_every_agent_with_a_budget(suite: str, tmp_path: Path) -> None:
+    class Limited(NamedAgent):
+        def __init__(self, turns: int) -> None:
+            super().__init__("random")
+            self.name, self.turns, self.uses_success_labels = "limited", turns, True
+
+        def dialogue(self, suite: Any, entry: Any, /) -> Any:
+            return make_dialogue("plain", {"max_turns": self.turns})
+
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for turns, folder in enumerate(folders, 1):
+        evaluate(suite, [Limited(turns)], references=False, out=folder, console=Console(file=StringIO()))
+    notes = report(folders, tmp_path / "both.html").notes
+    assert [note.partition(" per ")[0] for note in notes[:2]] == [
+        "limited (a) has at most 1 turn",
+        "limited (b) has at most 2 turns",
+    ]
+    assert [note.partition(" uses ")[0] for note in notes[2:]] == ["limited (a)", "limited (b)"]
+
+
+def test_report_command_prints_notes_and_reasons_as_the_evaluation_does(
+    suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["eval", suite, "--agent", "random", "--no-references", "--workers", "1"]
+    with pytest.raises(SystemExit, match="0"):
+        main([*command, "--out", str(tmp_path / "r")])
+    assert f"arboretum eval {suite} --agent random" in (tmp_path / "r" / "run.json").read_text()
+    first = read_results(tmp_path / "r").latest
+    key = next(iter(first))
+    episode = read_episode(tmp_path / "r", first[key])
+    episode.error, episode.details = "the disk is full", {"prompt_tokens": 5, "completion_tokens": 3}
+    with (tmp_path / "r" / "episodes.jsonl").open("ab") as out:
+        out.write(encode_episode(key, episode).line)
+    capsys.readouterr()
+    with pytest.raises(SystemExit, match="0"):
+        main(["report", str(tmp_path / "r")])
+    shown = capsys.readouterr().out
+    assert "random: 5 prompt and 3 sampled tokens" in shown and "1 broke off: the disk is full" in shown
 
 
 def test_report_rejects_folder_without_valid_run(tmp_path: Path) -> None:

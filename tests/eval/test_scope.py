@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from arboretum.cli import main
 from arboretum.envs.bandit import Bandit
 from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.registry import make_env
@@ -168,11 +169,19 @@ def test_seed_and_repeats_are_part_of_a_runs_identity(folder: Path) -> None:
     [
         ({"limit": 0}, "limit must be at least 1"),
         ({"timeout": 0.0}, "timeout must be above 0"),
+        ({"seed": -1}, "seed must be at least 0"),
+        ({"repeats": 0}, "repeats must be at least 1"),
     ],
 )
-def test_impossible_scope_is_rejected(settings: dict[str, Any], message: str) -> None:
+def test_impossible_scope_is_rejected(
+    settings: dict[str, Any], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        Scope(**settings)
+        run("TextBandit-v0", scope=Scope(**settings))
+    options = [text for name, value in settings.items() for text in (f"--{name}", str(value))]
+    with pytest.raises(SystemExit, match="2"):
+        main(["eval", "TextBandit-v0", *options])
+    assert capsys.readouterr().err.startswith(f"arboretum: {message}")
 
 
 # ---------------------------------------------------------------------- models
@@ -271,6 +280,22 @@ def test_mistake_is_told_before_a_model_is_loaded(
         run(suite, list(factories))
     assert message in str(caught.value)
     assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--temperature", "0"], "--temperature requires a model; add --model"),
+        (["--max-tokens", "9", "--examples", "0"], "--examples and --max-tokens require a model"),
+        (["--in-flight", "0"], "in_flight must be at least 1"),
+    ],
+)
+def test_setting_without_effect_is_refused(
+    options: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["eval", "TextBandit-v0", "--limit", "1", *options])
+    assert capsys.readouterr().err.startswith(f"arboretum: {message}")
 
 
 def test_environment_that_cannot_open_its_tasks_is_told_in_one_sentence(

@@ -25,7 +25,7 @@ from arboretum.eval.planning import Scope
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
 
 MODULE = '''
-import ctypes, os, signal, time
+import ctypes, multiprocessing, os, signal, time
 from pathlib import Path
 
 from arboretum.agents.reference import RandomAgent
@@ -62,6 +62,13 @@ class Dangerous(Bandit):
             if self.times is None or tries <= self.times:
                 ACTS[self.act]()
         return super()._apply(action)
+
+
+class SlowToOpen(Bandit):
+    def __init__(self, marker="", split=None):
+        super().__init__(split=split)
+        if multiprocessing.parent_process() is not None:
+            block()
 
 
 class Broken(RandomAgent):
@@ -158,6 +165,18 @@ def test_hung_episode_ends_at_the_time_limit_even_where_no_signal_interrupts_it(
     killed = "; its worker process was killed" if act == "block" else ""
     assert errors == {f"the time limit of 1 s per episode expired{killed}"}
     assert sum(record["error"] is not None for record in stored) == 3
+
+
+def test_environment_that_hangs_while_a_worker_opens_it_is_killed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers_module, "OPENING", 0.5)
+    suite = Path(write_suite(folder))
+    suite.write_text(suite.read_text().replace("Dangerous", "SlowToOpen"))
+    status, _ = run(str(suite), folder / "run", limit=1, timeout=0.5)
+    assert status == 1
+    stored = records(folder / "run")
+    assert len(stored) == 3 and all("its worker process was killed" in record["error"] for record in stored)
 
 
 def test_failed_agent_in_a_worker_stops_the_run_with_the_reason(folder: Path) -> None:
