@@ -62,6 +62,24 @@ def test_several_last_checkpoints_are_kept_beside_the_best(tmp_path: Path) -> No
     assert Checkpoints(tmp_path, keep=2).index == Index(last=6, older=(5,))
 
 
+def test_last_checkpoint_is_replaced_when_its_score_becomes_known(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for update in (1, 2):
+        checkpoints.save(update, writer(update))
+    checkpoints.save(2, writer(2), 0.5)
+    assert Checkpoints(tmp_path).index == Index(last=2, older=(1,), best=2, score=0.5)
+    assert checkpoints.best is not None and is_complete(checkpoints.best)
+
+
+@pytest.mark.parametrize("keep", [1, 2, 4, 5, 8])
+def test_number_of_kept_checkpoints_grows_to_the_setting(keep: int, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=keep)
+    for update in range(1, 10):
+        checkpoints.save(update, writer(update, 10))
+        kept = range(max(update - keep, 0) + 1, update + 1)
+        assert names(tmp_path) == ["index.json", *(f"update-{number:06d}" for number in kept)]
+
+
 def test_index_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     Checkpoints(tmp_path).save(1, writer(1))
     (tmp_path / "index.json").write_text('{"last": 1, "best": null, "score": null}')
