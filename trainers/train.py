@@ -131,9 +131,8 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
             if trainer.is_main and trainer.history:
                 _write_report(config.out, console)
     if failure is not None:
-        console.print("[red]Stopped:[/] ", end="")
-        console.print(failure, markup=False)
-        if trainer.checkpoints.last is not None:
+        _report_failure(failure, console)
+        if trainer.is_main and trainer.checkpoints.last is not None:
             console.print(
                 f"{trainer.checkpoints.last.name} is kept; continue from it with: {again}",
                 markup=False,
@@ -147,7 +146,8 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
         folder = export_checkpoint(config.out)
         console.print(f"Model: {folder}", soft_wrap=True, highlight=False, markup=False)
     if trainer.stopped is not None:
-        console.print(f"[yellow]Ended early:[/] {escape(trainer.stopped)}")
+        if trainer.is_main:
+            console.print(f"[yellow]Ended early:[/] {escape(trainer.stopped)}")
         return FAILED
     return OK
 
@@ -231,6 +231,8 @@ def train_policy(
         **given,
     )
     names = {*given, *(hardware or {}), *(f"{kind}.{name}" for kind, fields in nested.items() for name in fields)}
+    if lora is not None:
+        names.add("lora")
     config = resolve_training_config(recipe, options, names)
     activity = Activity()
     trainer = make_trainer(
@@ -271,7 +273,8 @@ def make_trainer(
     activity.begin("checking the settings")
     config.check()
     check_run_folder(config, resume=resume)
-    check_model(config.model)
+    if not resume or _loads_initial_model(config):
+        check_model(config.model)
     activity.begin("importing PyTorch")
     require_torch()
     _check_device(config)
@@ -280,6 +283,14 @@ def make_trainer(
     from .trainer import Trainer
 
     return Trainer(config, resume=resume, activity=activity, interruption=interruption)
+
+
+def _loads_initial_model(config: TrainingConfig) -> bool:
+    """Return True unless a resumed run has all weights that it needs in its checkpoint."""
+    hardware = config.hardware
+    if hardware.lora is not None or hardware.engine == "vllm" or config.recipe.needs_reference:
+        return True
+    return Checkpoints(config.out / CHECKPOINTS_FOLDER).last is None
 
 
 def _follow(trainer: Trainer, progress: Progress) -> str | None:
@@ -300,6 +311,12 @@ def _follow(trainer: Trainer, progress: Progress) -> str | None:
 def _is_main() -> bool:
     """Return True in the process that prints; known before Accelerate is loaded, from its launcher's variable."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def _report_failure(failure: str, console: Console) -> None:
+    if _is_main():
+        console.print("[red]Stopped:[/] ", end="")
+        console.print(failure, markup=False)
 
 
 def _report_interrupt(checkpoints: Checkpoints, again: str, console: Console) -> int:
@@ -361,9 +378,9 @@ def sft(config: SFTConfig, *, resume: bool = False, console: Console) -> int:
             claim_run_folder(config, resume=resume)
             finished = config.out / MODEL_FOLDER
             if resume and finished.exists():
-                console.print(
-                    f"Model: {finished} (finished before)", soft_wrap=True, highlight=False, markup=False
-                )
+                if _is_main():
+                    text = f"Model: {finished} (finished before)"
+                    console.print(text, soft_wrap=True, highlight=False, markup=False)
                 return OK
             from .sft import SFTTrainer
 
@@ -373,13 +390,13 @@ def sft(config: SFTConfig, *, resume: bool = False, console: Console) -> int:
     except KeyboardInterrupt:
         return _report_interrupt(Checkpoints(config.out / CHECKPOINTS_FOLDER), again, console)
     if failure is not None:
-        console.print("[red]Stopped:[/] ", end="")
-        console.print(failure, markup=False)
+        _report_failure(failure, console)
         return FAILED
     if trainer.interrupted:
         return _report_interrupt(trainer.checkpoints, again, console)
-    folder = config.out / MODEL_FOLDER
-    console.print(f"Model: {folder}", soft_wrap=True, highlight=False, markup=False)
+    if _is_main():
+        folder = config.out / MODEL_FOLDER
+        console.print(f"Model: {folder}", soft_wrap=True, highlight=False, markup=False)
     return OK
 
 
@@ -391,7 +408,8 @@ def _follow_sft(trainer: SFTTrainer, progress: Progress, console: Console) -> st
 
     quality = demonstration_quality(trainer.demonstrations)
     shown = ", ".join(f"{name} {value:.3g}" for name, value in quality.items())
-    console.print(f"{len(trainer.demonstrations)} demonstrations: {shown}", highlight=False)
+    if _is_main():
+        console.print(f"{len(trainer.demonstrations)} demonstrations: {shown}", highlight=False)
     try:
         for record in trainer.history:
             progress.show({"update": record["step"], **record})

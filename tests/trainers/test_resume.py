@@ -285,6 +285,21 @@ def test_moved_training_run_continues_and_is_prolonged(
 
 @pytest.mark.heavy
 @pytest.mark.usefixtures("one_thread")
+def test_run_without_a_reference_is_resumed_without_its_initial_model(
+    warm_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, model = tmp_path / "run", tmp_path / "model"
+    shutil.copytree(warm_model, model)
+    assert run_command(f"train dr_{TRAIN} --model {model} --out {run}") == 0
+    model.rename(tmp_path / "moved")
+    assert run_command(f"train --resume {run} --set optimization.updates=3") == 0
+    assert steps(run) == [0, 1, 2, 3]
+    shutil.rmtree(run / "checkpoints")
+    assert "there is no such folder" in error_of(f"train --resume {run}", capsys)
+
+
+@pytest.mark.heavy
+@pytest.mark.usefixtures("one_thread")
 def test_moved_fine_tuning_run_continues_and_is_finished_once(
     interrupted_fine_tuning: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

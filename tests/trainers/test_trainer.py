@@ -17,6 +17,7 @@ from arboretum.agents.base import Stop
 from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.frozenlake.env import FrozenLake
 from arboretum.trainers.algorithms.recipes import RECIPES
+from arboretum.trainers.algorithms.selectors import Dynamic, NotEnoughGroups, Selection
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum-rl[lm]'")
@@ -200,9 +201,63 @@ def test_too_many_episodes_with_an_error_end_the_run_with_the_reason(
     after = weights(trainer)
     monkeypatch.undo()
     resumed = Trainer(config, resume=True)
-    assert [record["update"] for record in resumed.history if record["update"]] == [1, 2, 3][:done]
+    assert [record["update"] for record in resumed.history if record["update"]] == [1, 2]
     assert equal(weights(resumed), after)
-    assert next(resumed.run()).metrics["update"] == done + 1
+    following = next(resumed.run()).metrics
+    assert following["update"] == 3 and ("validation/success" in following) == (place == "validation")
+
+
+def test_failed_validation_of_the_last_update_is_repeated_by_a_resumed_run(
+    run_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes: dict[str, object] = {"sampler.prompts": 4, "optimization.updates": 2}
+    config = run_of("dr_grpo", changes, validation=ValidationConfig(every=2, tasks=8))
+    claim_run_folder(config, resume=False)
+    trainer = Trainer(config)
+    records = trainer.run()
+    while next(records).metrics["update"] < 1:
+        pass
+    trained = draw_tasks(trainer.collector.env.tasks, trainer.state.task, 4, config.seed)
+    fail_in(monkeypatch, lambda task: task not in trained)
+    with pytest.raises(EpisodesFailed):
+        list(records)
+    monkeypatch.undo()
+    resumed = Trainer(config, resume=True)
+    (record,) = resumed.run()
+    assert record.metrics["update"] == 2 and resumed.checkpoints.index.best == 2
+    assert resumed.checkpoints.index.score == record.metrics["validation/success"]
+    lines = [json.loads(line) for line in (config.out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["update"] for line in lines] == [0, 1, 2] and "validation/success" in lines[2]
+    assert not list(Trainer(config, resume=True).run())
+
+
+@pytest.mark.parametrize("cause", ["errors", "groups"])
+def test_update_that_fails_leaves_a_checkpoint_with_the_counters_of_its_start(
+    cause: str, run_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second generation batch of update 2 ends with errors, or is the last without enough groups."""
+    changes: dict[str, object] = {
+        "sampler.prompts": 3,
+        "optimization.updates": 9,
+        "selector.max_batches": 2,
+        "selector.on_exhausted": "raise",
+    }
+    config = run_of("dapo", changes, validation=ValidationConfig(every=0), checkpoint_every=9)
+    monkeypatch.setattr(Dynamic, "select", lambda self, rollouts: Selection((0, 1, 2)))
+    trainer = Trainer(config)
+    records = trainer.run()
+    next(records)
+    before = dataclasses.replace(trainer.state)
+    monkeypatch.setattr(Dynamic, "select", lambda self, rollouts: Selection((0,)))
+    if cause == "errors":
+        later = draw_tasks(trainer.collector.env.tasks, trainer.state.task + 3, 3, config.seed)
+        first = draw_tasks(trainer.collector.env.tasks, trainer.state.task, 3, config.seed)
+        fail_in(monkeypatch, lambda task: task in later and task not in first)
+    with pytest.raises(EpisodesFailed if cause == "errors" else NotEnoughGroups):
+        next(records)
+    monkeypatch.undo()
+    resumed = Trainer(config, resume=True)
+    assert resumed.state == before and before.update == 1
 
 
 @pytest.mark.parametrize(

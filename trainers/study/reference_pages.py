@@ -157,7 +157,16 @@ def _recipe_rows() -> Iterator[tuple[str, str]]:
     """Yield the settings in which each recipe differs from the defaults of its parts."""
     for name, recipe in RECIPES.items():
         changed = []
-        for part in ("sampler", "rewards", "selector", "credit", "objective", "overlong", "critic", "optimization"):
+        for part in (
+            "sampler",
+            "rewards",
+            "selector",
+            "credit",
+            "objective",
+            "overlong",
+            "critic",
+            "optimization",
+        ):
             value = getattr(recipe, part)
             if value is None:
                 continue
