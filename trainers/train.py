@@ -20,6 +20,7 @@ from .checkpoints.export import export_checkpoint
 from .checkpoints.interruption import Interruption
 from .checkpoints.run_folder import (
     CHECKPOINTS_FOLDER,
+    METRICS_FILE,
     MODEL_FOLDER,
     SETTINGS_FILE,
     check_run_folder,
@@ -119,7 +120,11 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
             interruption.handle_signals(),
             Progress(console, title, total, activity=activity, quiet=not _is_main()) as progress,
         ):
+            restarts = resume and _has_metrics_only(config.out)
             trainer = make_trainer(config, resume=resume, activity=activity, interruption=interruption)
+            if restarts and _is_main():
+                text = f"{config.out}: holds no checkpoint; starting again from update 0."
+                console.print(text, soft_wrap=True, highlight=False, markup=False)
             for metrics in trainer.history:
                 progress.show(metrics)
             failure = _follow(trainer, progress)
@@ -311,6 +316,14 @@ def _follow(trainer: Trainer, progress: Progress) -> str | None:
 def _is_main() -> bool:
     """Return True in the process that prints; known before Accelerate is loaded, from its launcher's variable."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def _has_metrics_only(folder: Path) -> bool:
+    """Return True if a run has made updates but has no checkpoint to continue from."""
+    if Checkpoints(folder / CHECKPOINTS_FOLDER).last is not None:
+        return False
+    metrics = folder / METRICS_FILE
+    return metrics.exists() and metrics.stat().st_size > 0
 
 
 def _report_failure(failure: str, console: Console) -> None:

@@ -17,7 +17,7 @@ from arboretum.agents.base import Stop
 from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.frozenlake.env import FrozenLake
 from arboretum.trainers.algorithms.recipes import RECIPES
-from arboretum.trainers.algorithms.selectors import Dynamic, NotEnoughGroups, Selection
+from arboretum.trainers.algorithms.selectors import Dynamic, NotEnoughGroups, Selection, Uncertainty
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum-rl[lm]'")
@@ -26,6 +26,7 @@ from arboretum.agents.engines.transformers import TransformersEngine
 from arboretum.trainers.checkpoints.export import export_checkpoint
 from arboretum.trainers.checkpoints.run_folder import claim_run_folder
 from arboretum.trainers.config.settings import DialogueConfig, EnvConfig, HardwareConfig, ValidationConfig
+from arboretum.trainers.data.rollouts import Rollouts
 from arboretum.trainers.monitor import Monitor
 from arboretum.trainers.reporting.report import write_report
 from arboretum.trainers.sampling.failures import EpisodesFailed
@@ -205,6 +206,27 @@ def test_too_many_episodes_with_an_error_end_the_run_with_the_reason(
     assert equal(weights(resumed), after)
     following = next(resumed.run()).metrics
     assert following["update"] == 3 and ("validation/success" in following) == (place == "validation")
+
+
+def test_groups_are_selected_by_scaled_rewards(run_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    returns: set[float] = set()
+
+    def select(self: Uncertainty, rollouts: Rollouts) -> Selection:
+        returns.update(rollouts.returns(penalties=False).tolist())
+        return Selection(tuple(range(rollouts.groups)))
+
+    monkeypatch.setattr(Uncertainty, "select", select)
+    changes = {"sampler.prompts": 6, "selector.name": "uncertainty", "rewards.scale": 10.0}
+    next(Trainer(run_of("dr_grpo", changes, validation=ValidationConfig(every=0))).run())
+    assert returns == {0.0, 10.0}
+
+
+def test_samples_hold_every_conversation_once(run_of: Make) -> None:
+    config = run_of("dr_grpo")
+    next(Trainer(config).run())
+    samples = [json.loads(line) for line in (config.out / "samples.jsonl").read_text().splitlines()]
+    assert samples and all("exchanges" not in sample for sample in samples)
+    assert all(turn["prompt"] and "sampled" in turn for sample in samples for turn in sample["turns"])
 
 
 def test_failed_validation_of_the_last_update_is_repeated_by_a_resumed_run(

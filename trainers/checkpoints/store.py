@@ -203,8 +203,12 @@ def verify_checkpoint(folder: Path) -> None:
     Raises:
         DataError: A file is missing or damaged.
     """
+    others = sorted(path.name for path in folder.parent.glob("update-*") if path.name != folder.name)
     verify_checksums(
         folder,
-        f"restore it from a copy; or delete {folder} and index.json beside it: then the run is resumed from the "
-        "newest other checkpoint.",
+        f"restore it from a copy; or delete {folder} and index.json beside it: then the run is resumed from "
+        f"{others[-1]}."
+        if others
+        else f"restore it from a copy. There is no other checkpoint; if you delete {folder} and index.json beside "
+        "it, --resume starts the run again from its beginning.",
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from arboretum.envs.errors import DataError
-from arboretum.trainers.checkpoints.store import CheckpointError, Checkpoints, Index
+from arboretum.trainers.checkpoints.store import CheckpointError, Checkpoints, Index, verify_checkpoint
 
 
 def writer(update: int, size: int = 1000) -> Callable[[Path], None]:
@@ -249,3 +249,13 @@ def test_good_checkpoint_is_the_sound_one_with_the_highest_score(tmp_path: Path)
         )
         good.append(checkpoints.index.good)
     assert good == [0, 0, 10, 20, 20, 40]
+
+
+def test_advice_for_a_damaged_checkpoint_names_the_other_one_or_says_that_there_is_none(tmp_path: Path) -> None:
+    for update, advice in ((1, "There is no other checkpoint"), (2, "resumed from update-000001.")):
+        damaged = Checkpoints(tmp_path, keep=2).save(update, writer(update))
+        digest = (damaged / "digest").read_bytes()
+        (damaged / "digest").write_bytes(b"0")
+        with pytest.raises(DataError, match=advice):
+            verify_checkpoint(damaged)
+        (damaged / "digest").write_bytes(digest)
