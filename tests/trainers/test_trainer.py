@@ -221,12 +221,20 @@ def test_groups_are_selected_by_scaled_rewards(run_of: Make, monkeypatch: pytest
     assert returns == {0.0, 10.0}
 
 
-def test_samples_hold_every_conversation_once(run_of: Make) -> None:
-    config = run_of("dr_grpo")
-    next(Trainer(config).run())
-    samples = [json.loads(line) for line in (config.out / "samples.jsonl").read_text().splitlines()]
-    assert samples and all("exchanges" not in sample for sample in samples)
-    assert all(turn["prompt"] and "sampled" in turn for sample in samples for turn in sample["turns"])
+def test_only_samples_keep_their_exchanges(run_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[bool] = []
+
+    def gather(accelerator: Any, episodes: list[Any]) -> list[Any]:
+        kept.extend(bool(episode.exchanges) for episode in episodes)
+        return episodes
+
+    monkeypatch.setattr("arboretum.trainers.sampling.sampler.gather_lists", gather)
+    trainer = Trainer(run_of("dr_grpo", validation=ValidationConfig(every=2, tasks=8)))
+    records = trainer.run()
+    next(records)
+    assert len(kept) == 8 and sum(kept) == 6
+    next(records)
+    assert len(kept) == 8 + 12 and sum(kept) == 6
 
 
 def test_failed_validation_of_the_last_update_is_repeated_by_a_resumed_run(

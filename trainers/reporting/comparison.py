@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from jinja2 import PackageLoader
 from rich.console import Console
@@ -16,11 +16,11 @@ from rich.text import Text
 from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import write_atomic
 from ...eval.report import make_templates
-from ..checkpoints.run_folder import SETTINGS_FILE
+from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE, SETTINGS_FILE
 from ..checkpoints.store import Checkpoints
 from ..config.resolve import resolve_validation
 from .charts import HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw_overlays
-from .report import format_settings, read_history
+from .report import format_settings, read_history, run_kind
 from .result import Validation, read_validation
 from .terminal_plot import Series, plot, running_mean
 
@@ -89,19 +89,6 @@ class Comparison:
         return f"The validations differ in {', '.join(names)}, so their rates are not comparable." if names else ""
 
 
-def run_kind(folder: Path) -> Literal["training", "fine-tuning", "evaluation"] | None:
-    """Return the kind of the run in a folder, told by its files; None if it holds no run."""
-    try:
-        settings = json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        settings = None
-    if isinstance(settings, dict) and "recipe" in settings:
-        return "training"
-    if isinstance(settings, dict) and "sft" in settings:
-        return "fine-tuning"
-    return "evaluation" if settings is not None or (folder / "episodes.jsonl").exists() else None
-
-
 def compare_runs(folders: Sequence[Path]) -> Comparison:
     """Return a comparison of training runs, finished or not.
 
@@ -114,7 +101,7 @@ def compare_runs(folders: Sequence[Path]) -> Comparison:
     for folder in folders:
         _check_kind(folder)
     settings = [_read_settings(folder) for folder in folders]
-    histories = [read_history(folder / "metrics.jsonl") for folder in folders]
+    histories = [read_history(folder / METRICS_FILE) for folder in folders]
     names = _short_names(folders)
     validations = [
         _summarize(name, folder, one, history)
@@ -172,7 +159,7 @@ def _summarize(
 ) -> ValidationRow:
     validations = [one for record in history if (one := read_validation(record)) is not None]
     trained = [one for one in validations if one.update]
-    index = Checkpoints(folder / "checkpoints").index
+    index = Checkpoints(folder / CHECKPOINTS_FOLDER).index
     best = [one for one in trained if one.update == index.best]
     return ValidationRow(
         name,

@@ -52,7 +52,6 @@ class PolicyAgent(LanguageAgent):
         self.activity = Activity()
 
     def receive(self, seat: Seat, completion: Completion) -> Reply | None:
-        seat.episode.exchanges.clear()  # The tokens of the turns hold the same texts.
         reply = super().receive(seat, completion)
         if reply is not None and reply.error is None:
             self.activity.turns += 1

@@ -18,7 +18,8 @@ from arboretum.trainers.algorithms.recipes import RECIPES
 from arboretum.trainers.config.run import SFTConfig, TrainingConfig
 from arboretum.trainers.config.serialize import to_plain
 from arboretum.trainers.config.settings import DialogueConfig, EnvConfig, ValidationConfig
-from arboretum.trainers.reporting.comparison import compare_runs, run_kind, write_comparison
+from arboretum.trainers.reporting.comparison import compare_runs, write_comparison
+from arboretum.trainers.reporting.report import run_kind
 
 
 def validation(update: int, success: float) -> dict[str, float]:
