@@ -159,7 +159,8 @@ class Anchor(Credit):
         anchor: Identity of a state: "state" for the environment's state key, "observation" for the observation
             text.
         invalid_penalty: Penalty (≥ 0) for turns without a valid action, applied as in the released code: to the
-            step return and the episode score of its own turn only. It is in addition to the dialogue's format penalty, which is part of the reward.
+            step return and the episode score of its own turn only. It is in addition to the dialogue's format
+            penalty, which is part of the reward.
     """
 
     gamma: float = 0.95
