@@ -19,6 +19,7 @@ from arboretum.envs.docstrings import Field, fields_of, meanings
 from arboretum.eval.file_schemas import RUN_FILE, episode_keys
 from arboretum.eval.suite import load_suite, parse_suite
 from arboretum.trainers.algorithms.overrides import apply_overrides
+from arboretum.trainers.algorithms.recipe import Recipe
 from arboretum.trainers.algorithms.recipes import RECIPES
 from arboretum.trainers.algorithms.registry import CREDITS, SAMPLERS, SELECTORS
 from arboretum.trainers.config.serialize import flatten, to_plain
@@ -71,7 +72,7 @@ def paths_of(value: Any, path: str) -> Iterator[str]:
 
 def test_every_setting_of_every_recipe_and_part_is_listed() -> None:
     listed = {cells[0].strip("`") for cells in rows("settings.md")}
-    parts = ("sampler", "selector", "credit", "objective", "overlong", "critic", "optimization")
+    parts = [field.name for field in fields(Recipe) if field.name not in ("name", "about")]
     needed = {
         path
         for recipe in RECIPES.values()

@@ -78,6 +78,10 @@ class SFTTrainer:
         self.activity = activity or Activity()
         self.interruption = interruption or Interruption(self.activity)
         self.interrupted = False
+        self.checkpoints = Checkpoints(config.out / CHECKPOINTS_FOLDER)
+        checkpoint = self.checkpoints.last if resume else None
+        if checkpoint is not None:
+            verify_checkpoint(checkpoint)  # before all demonstrations are rolled out
         self.activity.begin(f"loading {config.model}")
         hardware, sft = config.hardware, config.sft
         self.accelerator = make_accelerator(hardware.device, hardware.precision)
@@ -123,9 +127,8 @@ class SFTTrainer:
         self.optimizer = make_optimizer(self.accelerator, Policy(model), optimization)
         self._microbatch_tokens = hardware.microbatch_tokens or self.optimizer.default_microbatch_tokens
         self.history: list[dict[str, float]] = []
-        self.checkpoints = Checkpoints(config.out / CHECKPOINTS_FOLDER)
-        if resume and self.checkpoints.last is not None:
-            self._load(self.checkpoints.last)
+        if checkpoint is not None:
+            self._load(checkpoint)
 
     def run(self) -> Iterator[dict[str, float]]:
         """Train, and yield the metrics of every step.
@@ -157,6 +160,7 @@ class SFTTrainer:
                     self.interrupted = True
                     return
                 self.interruption.deferred = True
+                self.activity.place = f"step {step} of {self.steps}"
                 held_out = self.loss(self._held_out_rollouts) if step == 1 else None
                 record = {"step": step, "epoch": epoch + 1, **self._take_step(step, episodes)}
                 if held_out is None and number == len(batches):
@@ -176,6 +180,7 @@ class SFTTrainer:
 
     def _take_step(self, step: int, episodes: Any) -> dict[str, float]:
         start = time.perf_counter()
+        self.activity.begin("updating")
         lr = self.optimizer.set_lr(step - 1)
         rollouts = self._rollouts.select(episodes)
         microbatches = list(rank_microbatches(self.optimizer, rollouts, self._microbatch_tokens))
@@ -183,6 +188,7 @@ class SFTTrainer:
             parts = accumulate_gradients(self.optimizer, microbatches, 1.0, imitation_loss(rollouts))
         parts = gather_lists(self.accelerator, parts)
         outcome = self.optimizer.step()
+        self.activity.end()
         return {
             "loss": sum(part["loss"] for part in parts),
             "entropy": sum(part["entropy"] for part in parts),
@@ -197,18 +203,21 @@ class SFTTrainer:
     def loss(self, rollouts: Rollouts) -> float:
         """Return the mean loss per sampled token, without training."""
         total = 0.0
+        self.activity.begin("evaluating held-out demonstrations")
         for micro, counts in rank_microbatches(self.optimizer, rollouts, self._microbatch_tokens):
             with self.optimizer.autocast():
                 logp, _, _ = self.optimizer.model(
                     **forward_inputs(micro, self.accelerator.device), temperature=1.0
                 )
             total -= float(logp.sum()) if counts else 0.0
+        self.activity.end()
         summed = self.accelerator.reduce(torch.tensor(total, device=self.accelerator.device), "sum")
         return float(summed) / max(rollouts.actions, 1)
 
     # ------------------------------------------------------------------ checkpoints
 
     def _save(self, step: int) -> None:
+        self.activity.begin("saving a checkpoint")
         # Gathered before the main process writes: a collective operation.
         weights = trained_weights(self.optimizer, always_filter=True)
         state = {"weights": weights, "optimizer": self.optimizer.state_dict()}
@@ -217,13 +226,13 @@ class SFTTrainer:
                 self.checkpoints.save(step, partial(self._write, state))
         finally:
             self.accelerator.wait_for_everyone()
+            self.activity.end()
 
     def _write(self, state: Mapping[str, Any], folder: Path) -> None:
         torch.save(state, folder / "sft.pt")
         (folder / "metrics.json").write_text(json.dumps(self.history), encoding="utf-8")
 
     def _load(self, folder: Path) -> None:
-        verify_checkpoint(folder)
         try:
             state = torch.load(folder / "sft.pt", map_location="cpu", weights_only=True)
             self.history = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
@@ -235,6 +244,7 @@ class SFTTrainer:
     def export(self) -> Path:
         """Write the model into the run's folder, delete the checkpoints, and return the model's folder."""
         folder = self.config.out / MODEL_FOLDER
+        self.activity.begin("exporting the model")
         model = self.optimizer.policy.model
         is_main = self.accelerator.is_main_process
         weights = {name: weight.cpu() for name, weight in merged_weights(model) if is_main}
@@ -242,6 +252,7 @@ class SFTTrainer:
             export_model(model, self.tokenizer, folder, weights)
             shutil.rmtree(self.checkpoints.folder, ignore_errors=True)
         self.accelerator.wait_for_everyone()
+        self.activity.end()
         return folder
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from .checkpoints.export import export_checkpoint
 from .checkpoints.interruption import Interruption
 from .checkpoints.run_folder import (
     CHECKPOINTS_FOLDER,
+    METRICS_FILE,
     MODEL_FOLDER,
     SETTINGS_FILE,
     check_run_folder,
@@ -119,7 +120,11 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
             interruption.handle_signals(),
             Progress(console, title, total, activity=activity, quiet=not _is_main()) as progress,
         ):
+            restarts = resume and _has_metrics_only(config.out)
             trainer = make_trainer(config, resume=resume, activity=activity, interruption=interruption)
+            if restarts and _is_main():
+                text = f"{config.out}: holds no checkpoint; starting again from update 0."
+                console.print(text, soft_wrap=True, highlight=False, markup=False)
             for metrics in trainer.history:
                 progress.show(metrics)
             failure = _follow(trainer, progress)
@@ -131,9 +136,8 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
             if trainer.is_main and trainer.history:
                 _write_report(config.out, console)
     if failure is not None:
-        console.print("[red]Stopped:[/] ", end="")
-        console.print(failure, markup=False)
-        if trainer.checkpoints.last is not None:
+        _report_failure(failure, console)
+        if trainer.is_main and trainer.checkpoints.last is not None:
             console.print(
                 f"{trainer.checkpoints.last.name} is kept; continue from it with: {again}",
                 markup=False,
@@ -147,7 +151,8 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
         folder = export_checkpoint(config.out)
         console.print(f"Model: {folder}", soft_wrap=True, highlight=False, markup=False)
     if trainer.stopped is not None:
-        console.print(f"[yellow]Ended early:[/] {escape(trainer.stopped)}")
+        if trainer.is_main:
+            console.print(f"[yellow]Ended early:[/] {escape(trainer.stopped)}")
         return FAILED
     return OK
 
@@ -231,6 +236,8 @@ def train_policy(
         **given,
     )
     names = {*given, *(hardware or {}), *(f"{kind}.{name}" for kind, fields in nested.items() for name in fields)}
+    if lora is not None:
+        names.add("lora")
     config = resolve_training_config(recipe, options, names)
     activity = Activity()
     trainer = make_trainer(
@@ -271,7 +278,8 @@ def make_trainer(
     activity.begin("checking the settings")
     config.check()
     check_run_folder(config, resume=resume)
-    check_model(config.model)
+    if not resume or _loads_initial_model(config):
+        check_model(config.model)
     activity.begin("importing PyTorch")
     require_torch()
     _check_device(config)
@@ -280,6 +288,14 @@ def make_trainer(
     from .trainer import Trainer
 
     return Trainer(config, resume=resume, activity=activity, interruption=interruption)
+
+
+def _loads_initial_model(config: TrainingConfig) -> bool:
+    """Return True unless a resumed run has all weights that it needs in its checkpoint."""
+    hardware = config.hardware
+    if hardware.lora is not None or hardware.engine == "vllm" or config.recipe.needs_reference:
+        return True
+    return Checkpoints(config.out / CHECKPOINTS_FOLDER).last is None
 
 
 def _follow(trainer: Trainer, progress: Progress) -> str | None:
@@ -300,6 +316,20 @@ def _follow(trainer: Trainer, progress: Progress) -> str | None:
 def _is_main() -> bool:
     """Return True in the process that prints; known before Accelerate is loaded, from its launcher's variable."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def _has_metrics_only(folder: Path) -> bool:
+    """Return True if a run has made updates but has no checkpoint to continue from."""
+    if Checkpoints(folder / CHECKPOINTS_FOLDER).last is not None:
+        return False
+    metrics = folder / METRICS_FILE
+    return metrics.exists() and metrics.stat().st_size > 0
+
+
+def _report_failure(failure: str, console: Console) -> None:
+    if _is_main():
+        console.print("[red]Stopped:[/] ", end="")
+        console.print(failure, markup=False)
 
 
 def _report_interrupt(checkpoints: Checkpoints, again: str, console: Console) -> int:
@@ -361,9 +391,9 @@ def sft(config: SFTConfig, *, resume: bool = False, console: Console) -> int:
             claim_run_folder(config, resume=resume)
             finished = config.out / MODEL_FOLDER
             if resume and finished.exists():
-                console.print(
-                    f"Model: {finished} (finished before)", soft_wrap=True, highlight=False, markup=False
-                )
+                if _is_main():
+                    text = f"Model: {finished} (finished before)"
+                    console.print(text, soft_wrap=True, highlight=False, markup=False)
                 return OK
             from .sft import SFTTrainer
 
@@ -373,13 +403,13 @@ def sft(config: SFTConfig, *, resume: bool = False, console: Console) -> int:
     except KeyboardInterrupt:
         return _report_interrupt(Checkpoints(config.out / CHECKPOINTS_FOLDER), again, console)
     if failure is not None:
-        console.print("[red]Stopped:[/] ", end="")
-        console.print(failure, markup=False)
+        _report_failure(failure, console)
         return FAILED
     if trainer.interrupted:
         return _report_interrupt(trainer.checkpoints, again, console)
-    folder = config.out / MODEL_FOLDER
-    console.print(f"Model: {folder}", soft_wrap=True, highlight=False, markup=False)
+    if _is_main():
+        folder = config.out / MODEL_FOLDER
+        console.print(f"Model: {folder}", soft_wrap=True, highlight=False, markup=False)
     return OK
 
 
@@ -391,7 +421,8 @@ def _follow_sft(trainer: SFTTrainer, progress: Progress, console: Console) -> st
 
     quality = demonstration_quality(trainer.demonstrations)
     shown = ", ".join(f"{name} {value:.3g}" for name, value in quality.items())
-    console.print(f"{len(trainer.demonstrations)} demonstrations: {shown}", highlight=False)
+    if _is_main():
+        console.print(f"{len(trainer.demonstrations)} demonstrations: {shown}", highlight=False)
     try:
         for record in trainer.history:
             progress.show({"update": record["step"], **record})

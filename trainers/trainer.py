@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .algorithms.objectives.penalties import apply_overlong_penalty
 from .algorithms.schedules import Linear
-from .algorithms.selectors import select_groups
+from .algorithms.selectors import NotEnoughGroups, select_groups
 from .checkpoints.contents import CheckpointContents
 from .checkpoints.interruption import Interruption
 from .checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE
@@ -188,8 +188,16 @@ class Trainer:
         if checkpoint is not None:
             self.history = self._contents.load(checkpoint)
             self._apply_lr_scale()
+        self._unvalidated = self._take_unvalidated()
         self._open_logs()
         self.activity.end()
+
+    def _take_unvalidated(self) -> UpdateRecord | None:
+        """Remove and return the last record if its validation is due but failed before the run was resumed."""
+        due = self.state.update > 0 and self._is_due(self.config.validation.every)
+        if not due or not self.history or "validation/success" in self.history[-1]:
+            return None
+        return UpdateRecord(self.history.pop())
 
     def _open_logs(self) -> None:
         if self.is_main:
@@ -215,7 +223,7 @@ class Trainer:
 
         Raises:
             Diverged: Gradients were NaN or infinite in three consecutive steps.
-            NotEnoughGroups: See `Refill.batch`.
+            NotEnoughGroups: See `Refill.batch`. A checkpoint of the last complete update is written before.
             EpisodesFailed: Too many episodes of a generation batch or of a validation ended with an error; see
                 `Monitor.failed`. A checkpoint of the last complete update is written before.
             SamplingFailed: The engine failed.
@@ -231,6 +239,9 @@ class Trainer:
             # The initial policy is better than a collapsed one.
             self.save_checkpoint(sound=True, probation=0)
         self.interruption.deferred = True
+        if self._unvalidated is not None:
+            record, self._unvalidated = self._unvalidated, None
+            yield self._finish(record, validate=True)
         while self.state.update < total and self.stopped is None:
             if self._stop_requested():
                 self.save_checkpoint()
@@ -372,7 +383,7 @@ class Trainer:
         between = start - self._update_ended
         try:
             collection = self.collector.collect(temperature)
-        except EpisodesFailed:
+        except (EpisodesFailed, NotEnoughGroups):
             self._keep_progress()
             raise
         sampled = time.perf_counter()
@@ -450,6 +461,7 @@ class Trainer:
         """
         start = time.perf_counter()
         self.activity.begin("saving a checkpoint")
+        self._dialogue_check.record(current_lineage(self.history))
         full = self._contents.full_state()
         try:
             if self.is_main:

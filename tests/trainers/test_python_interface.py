@@ -14,6 +14,10 @@ import pytest
 
 import arboretum
 from arboretum.envs.errors import ConfigurationError
+from arboretum.trainers.algorithms.recipes import RECIPES
+from arboretum.trainers.checkpoints.run_folder import claim_run_folder
+from arboretum.trainers.config.run import TrainingConfig
+from arboretum.trainers.config.settings import EnvConfig
 
 for module in ("torch", "accelerate"):
     pytest.importorskip(module, reason="needs torch and accelerate: pip install 'arboretum-rl[lm]'")
@@ -108,3 +112,11 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: 
     with pytest.raises(ConfigurationError, match=message):
         arboretum.train("grpo", **complete)
     assert not (tmp_path / "run").exists()
+
+
+def test_adapters_are_not_added_to_a_run_that_trains_all_weights(tmp_path: Path) -> None:
+    config = TrainingConfig(RECIPES["grpo"], EnvConfig("TextFrozenLake-v0"), "/nowhere", tmp_path / "run")
+    claim_run_folder(config, resume=False)
+    (config.out / "checkpoints" / "update-000002").mkdir(parents=True)
+    with pytest.raises(ConfigurationError, match=r"another hardware \(lora was None and is "):
+        arboretum.train(resume=config.out, lora={})

@@ -148,6 +148,15 @@ def test_setting_that_cannot_change_is_refused_by_name(
     assert (tmp_path / "run.json").read_bytes() == before
 
 
+def test_default_number_of_held_out_tasks_may_be_named_beside_resume(tmp_path: Path) -> None:
+    config = dataclasses.replace(training(tmp_path), validation=ValidationConfig(3))
+    start(config)
+    options = TrainOptions(resume=tmp_path, validation=ValidationConfig(tasks=256))
+    resumed = resolve_training_config(None, options)
+    assert resumed.validation.tasks == 256
+    claim_run_folder(resumed, resume=True)
+
+
 def test_default_that_is_named_overrides_a_stored_setting(tmp_path: Path) -> None:
     config = dataclasses.replace(training(tmp_path), hardware=HardwareConfig("cpu", precision="bfloat16"))
     start(config)
@@ -281,6 +290,26 @@ def test_moved_training_run_continues_and_is_prolonged(
 
     assert run_command(f"train --resume {moved} --set optimization.updates=3") == 0
     assert steps(moved) == [0, 1, 2, 3]
+
+
+@pytest.mark.heavy
+@pytest.mark.usefixtures("one_thread")
+def test_run_without_a_reference_is_resumed_without_its_initial_model(
+    warm_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, model = tmp_path / "run", tmp_path / "model"
+    shutil.copytree(warm_model, model)
+    assert run_command(f"train dr_{TRAIN} --model {model} --out {run}") == 0
+    model.rename(tmp_path / "moved")
+    assert run_command(f"train --resume {run} --set optimization.updates=3") == 0
+    assert steps(run) == [0, 1, 2, 3]
+    shutil.rmtree(run / "checkpoints")
+    shutil.rmtree(run / "model")
+    assert "there is no such folder" in error_of(f"train --resume {run}", capsys)
+    (tmp_path / "moved").rename(model)
+    assert run_command(f"train --resume {run}") == 0
+    assert "holds no checkpoint; starting again from update 0." in capsys.readouterr().out
+    assert steps(run) == [0, 1, 2, 3]
 
 
 @pytest.mark.heavy

@@ -9,7 +9,7 @@ import pytest
 
 from arboretum.agents.dialogue import make_dialogue
 from arboretum.agents.episode import Episode
-from arboretum.envs.errors import ConfigurationError
+from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.eval.suite import Entry
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
@@ -27,6 +27,7 @@ from arboretum.trainers.config.settings import (
 )
 from arboretum.trainers.sampling.demonstrations import collect_demonstrations, demonstration_quality
 from arboretum.trainers.sft import SFTTrainer
+from arboretum.trainers.state import Activity
 from support.training import without_times
 
 pytestmark = pytest.mark.heavy
@@ -152,3 +153,37 @@ def test_resumed_run_continues_to_the_same_numbers(warm_model: Path, tmp_path: P
     found = load_file(resumed.export() / "model.safetensors")
     assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in found)
     assert not (tmp_path / "interrupted" / "checkpoints").exists()
+
+
+def test_damaged_checkpoint_is_reported_before_demonstrations_are_rolled_out(
+    warm_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = SFTConfig(
+        EnvConfig("TextFrozenLake-v0"),
+        str(warm_model),
+        tmp_path / "run",
+        dialogue=DialogueConfig("no_think"),
+        hardware=HardwareConfig(device="cpu"),
+        sft=SFTSettings(episodes=16, epochs=1, batch=8, warmup=0),
+        checkpoint_every=1,
+    )
+    activity = Activity()
+    phases: list[str] = []
+    begin = activity.begin
+    monkeypatch.setattr(activity, "begin", lambda name, *rest: (phases.append(name), begin(name, *rest)))
+    trainer = SFTTrainer(config, activity=activity)
+    assert len(list(trainer.run())) == 2
+    last = trainer.checkpoints.last
+    assert last is not None
+    assert phases[phases.index("demonstrating") + 1 :] == [
+        "evaluating held-out demonstrations",
+        "updating",
+        "saving a checkpoint",
+        "updating",
+        "evaluating held-out demonstrations",
+    ]
+    assert activity.place == "step 2 of 2" and activity.phase is None
+    (last / "metrics.json").write_text("[]")
+    monkeypatch.setattr("arboretum.trainers.sft.collect_demonstrations", lambda *_, **__: pytest.fail("too late"))
+    with pytest.raises(DataError, match="is damaged"):
+        SFTTrainer(config, resume=True)

@@ -17,6 +17,7 @@ from arboretum.agents.base import Stop
 from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.frozenlake.env import FrozenLake
 from arboretum.trainers.algorithms.recipes import RECIPES
+from arboretum.trainers.algorithms.selectors import Dynamic, NotEnoughGroups, Selection, Uncertainty
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum-rl[lm]'")
@@ -25,6 +26,7 @@ from arboretum.agents.engines.transformers import TransformersEngine
 from arboretum.trainers.checkpoints.export import export_checkpoint
 from arboretum.trainers.checkpoints.run_folder import claim_run_folder
 from arboretum.trainers.config.settings import DialogueConfig, EnvConfig, HardwareConfig, ValidationConfig
+from arboretum.trainers.data.rollouts import Rollouts
 from arboretum.trainers.monitor import Monitor
 from arboretum.trainers.reporting.report import write_report
 from arboretum.trainers.sampling.failures import EpisodesFailed
@@ -200,9 +202,92 @@ def test_too_many_episodes_with_an_error_end_the_run_with_the_reason(
     after = weights(trainer)
     monkeypatch.undo()
     resumed = Trainer(config, resume=True)
-    assert [record["update"] for record in resumed.history if record["update"]] == [1, 2, 3][:done]
+    assert [record["update"] for record in resumed.history if record["update"]] == [1, 2]
     assert equal(weights(resumed), after)
-    assert next(resumed.run()).metrics["update"] == done + 1
+    following = next(resumed.run()).metrics
+    assert following["update"] == 3 and ("validation/success" in following) == (place == "validation")
+
+
+def test_groups_are_selected_by_scaled_rewards(run_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    returns: set[float] = set()
+
+    def select(self: Uncertainty, rollouts: Rollouts) -> Selection:
+        returns.update(rollouts.returns(penalties=False).tolist())
+        return Selection(tuple(range(rollouts.groups)))
+
+    monkeypatch.setattr(Uncertainty, "select", select)
+    changes = {"sampler.prompts": 6, "selector.name": "uncertainty", "rewards.scale": 10.0}
+    next(Trainer(run_of("dr_grpo", changes, validation=ValidationConfig(every=0))).run())
+    assert returns == {0.0, 10.0}
+
+
+def test_only_samples_keep_their_exchanges(run_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[bool] = []
+
+    def gather(accelerator: Any, episodes: list[Any]) -> list[Any]:
+        kept.extend(bool(episode.exchanges) for episode in episodes)
+        return episodes
+
+    monkeypatch.setattr("arboretum.trainers.sampling.sampler.gather_lists", gather)
+    trainer = Trainer(run_of("dr_grpo", validation=ValidationConfig(every=2, tasks=8)))
+    records = trainer.run()
+    next(records)
+    assert len(kept) == 8 and sum(kept) == 6
+    next(records)
+    assert len(kept) == 8 + 12 and sum(kept) == 6
+
+
+def test_failed_validation_of_the_last_update_is_repeated_by_a_resumed_run(
+    run_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes: dict[str, object] = {"sampler.prompts": 4, "optimization.updates": 2}
+    config = run_of("dr_grpo", changes, validation=ValidationConfig(every=2, tasks=8))
+    claim_run_folder(config, resume=False)
+    trainer = Trainer(config)
+    records = trainer.run()
+    while next(records).metrics["update"] < 1:
+        pass
+    trained = draw_tasks(trainer.collector.env.tasks, trainer.state.task, 4, config.seed)
+    fail_in(monkeypatch, lambda task: task not in trained)
+    with pytest.raises(EpisodesFailed):
+        list(records)
+    monkeypatch.undo()
+    resumed = Trainer(config, resume=True)
+    (record,) = resumed.run()
+    assert record.metrics["update"] == 2 and resumed.checkpoints.index.best == 2
+    assert resumed.checkpoints.index.score == record.metrics["validation/success"]
+    lines = [json.loads(line) for line in (config.out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["update"] for line in lines] == [0, 1, 2] and "validation/success" in lines[2]
+    assert not list(Trainer(config, resume=True).run())
+
+
+@pytest.mark.parametrize("cause", ["errors", "groups"])
+def test_update_that_fails_leaves_a_checkpoint_with_the_counters_of_its_start(
+    cause: str, run_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second generation batch of update 2 ends with errors, or is the last without enough groups."""
+    changes: dict[str, object] = {
+        "sampler.prompts": 3,
+        "optimization.updates": 9,
+        "selector.max_batches": 2,
+        "selector.on_exhausted": "raise",
+    }
+    config = run_of("dapo", changes, validation=ValidationConfig(every=0), checkpoint_every=9)
+    monkeypatch.setattr(Dynamic, "select", lambda self, rollouts: Selection((0, 1, 2)))
+    trainer = Trainer(config)
+    records = trainer.run()
+    next(records)
+    before = dataclasses.replace(trainer.state)
+    monkeypatch.setattr(Dynamic, "select", lambda self, rollouts: Selection((0,)))
+    if cause == "errors":
+        later = draw_tasks(trainer.collector.env.tasks, trainer.state.task + 3, 3, config.seed)
+        first = draw_tasks(trainer.collector.env.tasks, trainer.state.task, 3, config.seed)
+        fail_in(monkeypatch, lambda task: task in later and task not in first)
+    with pytest.raises(EpisodesFailed if cause == "errors" else NotEnoughGroups):
+        next(records)
+    monkeypatch.undo()
+    resumed = Trainer(config, resume=True)
+    assert resumed.state == before and before.update == 1
 
 
 @pytest.mark.parametrize(

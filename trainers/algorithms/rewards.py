@@ -68,10 +68,15 @@ class Rewards:
         """True if a return is compared with others of one prompt."""
         return self.normalize != "none" and self.over == "group"
 
+    def rescale(self, rollouts: Rollouts) -> Rollouts:
+        """Return the rollouts with the environment's rewards scaled, and penalties unchanged."""
+        if self.scale == 1.0:
+            return rollouts
+        return replace(rollouts, turn_reward=self.scale * rollouts.turn_reward)
+
     def apply(self, rollouts: Rollouts) -> Rollouts:
         """Return the rollouts with the rewards of training; their tokens must not have penalties yet."""
-        if self.scale != 1.0:
-            rollouts = replace(rollouts, turn_reward=self.scale * rollouts.turn_reward)
+        rollouts = self.rescale(rollouts)
         if self.normalize == "none":
             return rollouts
         groups = rollouts.group if self.over == "group" else np.zeros_like(rollouts.group)

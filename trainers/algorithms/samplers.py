@@ -21,7 +21,8 @@ class Sampler:
         top_p: Probability mass of nucleus sampling; 1 turns it off. Below 1 the sampling distribution differs from
             the trained policy, as the mismatch metrics show; objective.mismatch corrects for it.
         reply_tokens: Maximum length of a reply in tokens.
-        max_turns, max_actions_per_turn, max_actions: Budgets of the dialogue; None keeps the dialogue's own.
+        max_turns, max_actions_per_turn, max_actions: Budgets of the dialogue; None keeps the dialogue's own, but
+            in `think` and `no_think` means RAGEN's 5 turns and 10 actions (arXiv:2504.20073).
         format_penalty: Reward (at most 0) for a malformed turn or a refused action; None keeps the dialogue's own.
         think: True for replies that reason before they act, False for replies that do not; None keeps the
             dialogue.

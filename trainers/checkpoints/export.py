@@ -9,12 +9,20 @@ from typing import TYPE_CHECKING, Literal
 
 from ...envs.checksums import write_checksums
 from ...envs.errors import ConfigurationError
-from ...envs.files import replace_folder
+from ...envs.files import read_jsonl, replace_folder
 from ..config.resolve import resolve_dialogue
 from ..config.run import TrainingConfig
-from .run_folder import CHECKPOINTS_FOLDER, MODEL_FOLDER, SETTINGS_FILE, read_config, read_run_settings
+from ..monitor import current_lineage
+from .run_folder import (
+    CHECKPOINTS_FOLDER,
+    METRICS_FILE,
+    MODEL_FOLDER,
+    SETTINGS_FILE,
+    read_config,
+    read_run_settings,
+)
 from .store import Checkpoints, verify_checkpoint
-from .taught_dialogue import record_dialogue
+from .taught_dialogue import is_mastered, record_dialogue
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -76,7 +84,8 @@ def export_checkpoint(run: Path, which: Literal["best", "last"] = "best", out: P
     config = read_config(run, TrainingConfig)
     with replace_folder(folder) as part:
         model = load_model(config.model, "cpu", "float32", source / "adapter")
-        record_dialogue(model, resolve_dialogue(config.dialogue, config.recipe.sampler).name)
+        if is_mastered(current_lineage(read_jsonl(source / METRICS_FILE))):
+            record_dialogue(model, resolve_dialogue(config.dialogue, config.recipe.sampler).name)
         model.save_pretrained(part)
         load_tokenizer(source / "adapter").save_pretrained(part)
         write_checksums(part)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from ...envs.checks import first_difference
 from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import write_atomic
+from ..config.resolve import resolve_validation
 from ..config.run import SFTConfig, TrainingConfig
 from ..config.serialize import from_plain, to_plain
 from .store import Checkpoints
@@ -134,6 +135,8 @@ def _fixed_part(name: str, value: Any) -> Any:
     """Return the part of a setting that must not change: a run may be prolonged and moved to other hardware."""
     if name == "hardware" and isinstance(value, dict):
         return {"lora": value.get("lora")}
+    if name == "validation" and isinstance(value, dict):
+        return resolve_validation(value)
     if name == "recipe" and isinstance(value, dict):
         optimization = value.get("optimization")
         if isinstance(optimization, dict):

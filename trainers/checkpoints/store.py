@@ -147,7 +147,7 @@ class Checkpoints:
         sound: bool | None = None,
         probation: int = 0,
     ) -> Path:
-        """Write a checkpoint, unless the last or best one is of this update.
+        """Write a checkpoint, unless the last or best one is of this update; a first score replaces the last one.
 
         Args:
             update: Updates before it.
@@ -163,7 +163,7 @@ class Checkpoints:
             CheckpointError: The checkpoint could not be written.
         """
         final = self.path(update)
-        if final in (self.last, self.best):
+        if final == self.best or (final == self.last and score is None):
             return final
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -171,8 +171,8 @@ class Checkpoints:
             with replace_folder(final) as part:
                 write(part)
                 write_checksums(part)
-            before = (*self.index.older, *([] if self.index.last is None else [self.index.last]))
-            index = replace(self.index, last=update, older=before[len(before) - self.keep + 1 :])
+            before = [n for n in (*self.index.older, self.index.last) if n is not None and n != update]
+            index = replace(self.index, last=update, older=tuple(before[max(len(before) - self.keep + 1, 0) :]))
             if score is not None and (index.score is None or score > index.score):
                 index = replace(index, best=update, score=score)
             if sound is not None:
@@ -203,8 +203,12 @@ def verify_checkpoint(folder: Path) -> None:
     Raises:
         DataError: A file is missing or damaged.
     """
+    others = sorted(path.name for path in folder.parent.glob("update-*") if path.name != folder.name)
     verify_checksums(
         folder,
-        f"restore it from a copy; or delete {folder} and index.json beside it: then the run is resumed from the "
-        "newest other checkpoint.",
+        f"restore it from a copy; or delete {folder} and index.json beside it: then the run is resumed from "
+        f"{others[-1]}."
+        if others
+        else f"restore it from a copy. There is no other checkpoint; if you delete {folder} and index.json beside "
+        "it, --resume starts the run again from its beginning.",
     )

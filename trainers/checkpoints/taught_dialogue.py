@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,11 +24,24 @@ def record_dialogue(model: PreTrainedModel, name: str) -> None:
     setattr(model.config, KEY, name)
 
 
-class DialogueCheck:
-    """Check at the beginning of a run that its model masters the dialogue; records the dialogue in the model.
+def is_mastered(history: Iterable[Mapping[str, float]]) -> bool:
+    """Return True if a policy has mastered its dialogue in some update or validation of a run.
 
     Args:
-        model: Initial policy.
+        history: Metrics of the updates that led to the policy.
+    """
+    return any(
+        record.get(f"{prefix}invalid_replies", 0.0) < INVALID_SHARE * record.get(f"{prefix}replies", 0.0)
+        for record in history
+        for prefix in ("", "validation/")
+    )
+
+
+class DialogueCheck:
+    """Check that the model of a run masters the run's dialogue.
+
+    Args:
+        model: Policy.
         dialogue: Name of the run's dialogue.
         reply_tokens: Maximum length of a reply in tokens.
     """
@@ -37,21 +50,25 @@ class DialogueCheck:
         self._model, self._dialogue, self._reply_tokens = model, dialogue, reply_tokens
         self._taught = taught_dialogue(model)
         self._advised = False
-        record_dialogue(model, dialogue)
+
+    def record(self, history: Iterable[Mapping[str, float]]) -> None:
+        """Record the dialogue in the model if the model masters it.
+
+        Args:
+            history: Metrics of the updates that led to the policy.
+        """
+        if is_mastered(history):
+            record_dialogue(self._model, self._dialogue)
+        elif self._taught is not None:
+            record_dialogue(self._model, self._taught)  # The policy was rolled back.
 
     def notes(self, metrics: Mapping[str, float]) -> list[str]:
         """Return advice at the first validation or update with hardly a valid reply; otherwise nothing."""
         if self._advised or metrics["update"] > 1:
             return []
         advice = advise_on_dialogue(metrics, self._dialogue, self._taught, self._reply_tokens)
-        if advice is None:
-            return []
-        self._advised = True
-        if self._taught is not None:
-            record_dialogue(
-                self._model, self._taught
-            )  # A model that does not master a dialogue was not taught it.
-        return [advice]
+        self._advised = advice is not None
+        return [] if advice is None else [advice]
 
 
 def advise_on_dialogue(

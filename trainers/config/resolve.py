@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -74,6 +75,12 @@ def held_out_tasks(entry: Entry, env: TextEnv[Any]) -> list[str]:
     if not names:
         raise ConfigurationError(f"{entry.env} has no tasks in split {entry.split!r} to validate on.")
     return names
+
+
+def resolve_validation(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return plain settings of `ValidationConfig` with the default number of tasks in the place of None."""
+    tasks = settings.get("tasks")
+    return {**settings, "tasks": VALIDATION_TASKS if tasks is None else tasks}
 
 
 def max_episode_tokens(dialogue: Dialogue, sampler: Sampler, env: TextEnv[Any], context: int | None) -> int | None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from jinja2 import PackageLoader
 from rich.console import Console
@@ -16,17 +16,31 @@ from rich.text import Text
 from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import write_atomic
 from ...eval.report import make_templates
-from ..checkpoints.run_folder import SETTINGS_FILE
+from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE, SETTINGS_FILE
 from ..checkpoints.store import Checkpoints
+from ..config.resolve import resolve_validation
 from .charts import HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw_overlays
-from .report import format_settings, read_history
+from .report import format_settings, read_history, run_kind
 from .result import Validation, read_validation
 from .terminal_plot import Series, plot, running_mean
 
 MISSING = "–"
 _STYLES = ("cyan", "magenta", "yellow", "green", "blue", "red")
-_COMPARABLE = ("env.", "validation.split", "validation.tasks", "validation.repeats", "validation.temperature")
+_COMPARABLE = (
+    "env.",
+    "dialogue.",
+    "validation.split",
+    "validation.tasks",
+    "validation.repeats",
+    "validation.temperature",
+    *(
+        f"recipe.sampler.{name}"
+        for name in ("reply_tokens", "max_turns", "max_actions", "max_actions_per_turn", "think")
+    ),
+)
 """Beginnings of the settings that validations must share to be compared."""
+_TEMPERATURE = "recipe.sampler.temperature"
+"""Setting that takes the place of `validation.temperature` where that is None."""
 
 
 class ValidationRow(NamedTuple):
@@ -58,31 +72,21 @@ class Comparison:
         histories: Metrics of each run.
         differences: Settings that are not the same in all runs: path, and the value in each run.
         validations: Validations of each run.
+        sampler_temperature: True if a run validates at the temperature of its training.
     """
 
     names: Sequence[str]
     histories: Sequence[Sequence[Mapping[str, float]]]
     differences: Mapping[str, Sequence[str]]
     validations: Sequence[ValidationRow]
+    sampler_temperature: bool = False
 
     @property
     def caution(self) -> str:
         """Sentence that names the settings because of which validations cannot be compared; empty for none."""
-        names = [name for name in self.differences if name.startswith(_COMPARABLE)]
+        comparable = (*_COMPARABLE, _TEMPERATURE) if self.sampler_temperature else _COMPARABLE
+        names = [name for name in self.differences if name.startswith(comparable)]
         return f"The validations differ in {', '.join(names)}, so their rates are not comparable." if names else ""
-
-
-def run_kind(folder: Path) -> Literal["training", "fine-tuning", "evaluation"] | None:
-    """Return the kind of the run in a folder, told by its files; None if it holds no run."""
-    try:
-        settings = json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        settings = None
-    if isinstance(settings, dict) and "recipe" in settings:
-        return "training"
-    if isinstance(settings, dict) and "sft" in settings:
-        return "fine-tuning"
-    return "evaluation" if settings is not None or (folder / "episodes.jsonl").exists() else None
 
 
 def compare_runs(folders: Sequence[Path]) -> Comparison:
@@ -97,13 +101,14 @@ def compare_runs(folders: Sequence[Path]) -> Comparison:
     for folder in folders:
         _check_kind(folder)
     settings = [_read_settings(folder) for folder in folders]
-    histories = [read_history(folder / "metrics.jsonl") for folder in folders]
+    histories = [read_history(folder / METRICS_FILE) for folder in folders]
     names = _short_names(folders)
     validations = [
         _summarize(name, folder, one, history)
         for name, folder, one, history in zip(names, folders, settings, histories, strict=True)
     ]
-    return Comparison(names, histories, _differences(settings), validations)
+    at_training = any(run.get("validation", {}).get("temperature") is None for run in settings)
+    return Comparison(names, histories, _differences(settings), validations, at_training)
 
 
 def _check_kind(folder: Path) -> None:
@@ -126,6 +131,8 @@ def _read_settings(folder: Path) -> dict[str, Any]:
         raise DataError(
             folder / SETTINGS_FILE, f"was written by another version of Arboretum ({error})."
         ) from None
+    if "validation" in settings:
+        settings["validation"] = resolve_validation(settings["validation"])
     return settings
 
 
@@ -152,7 +159,7 @@ def _summarize(
 ) -> ValidationRow:
     validations = [one for record in history if (one := read_validation(record)) is not None]
     trained = [one for one in validations if one.update]
-    index = Checkpoints(folder / "checkpoints").index
+    index = Checkpoints(folder / CHECKPOINTS_FOLDER).index
     best = [one for one in trained if one.update == index.best]
     return ValidationRow(
         name,

@@ -224,10 +224,11 @@ class Progress:
             if self._activity.notice != notice:
                 notice = self._activity.notice
                 self._log(notice)
-            if self._activity.phase is not None and time.monotonic() - self._last_output >= pause:
+            phase = self._activity.phase
+            if phase is not None and time.monotonic() - self._last_output >= pause:
                 left = run_seconds_left(self._records, self.total)
                 run = "" if left is None else f"; run: about {format_duration(left)} left"
-                self._log(f"{describe_phase(self._activity)} ({describe_time(self._activity)}{run})")
+                self._log(f"{describe_phase(self._activity, phase)} ({describe_time(phase)}{run})")
                 pause = min(max(2 * pause, self.FIRST_PAUSE), self.LAST_PAUSE)
 
     # ------------------------------------------------------------------ in a terminal
@@ -255,9 +256,10 @@ class Progress:
 
     def _status_lines(self) -> list[Text]:
         """Return the phase in progress, and its time and that of the run."""
-        lines = [(describe_phase(self._activity), "cyan")]
+        phase = self._activity.phase
+        lines = [(describe_phase(self._activity, phase), "cyan")]
         left = run_seconds_left(self._records, self.total)
-        times = [describe_time(self._activity), "" if left is None else f"run: about {format_duration(left)} left"]
+        times = [describe_time(phase), "" if left is None else f"run: about {format_duration(left)} left"]
         lines += [("; ".join(filter(None, times)), "dim"), (self._activity.notice, "yellow")]
         return [Text(line, style, no_wrap=True, overflow="ellipsis") for line, style in lines if line]
 

@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from jinja2 import PackageLoader
 
@@ -29,12 +29,22 @@ FAILED_METRICS = {"failed": "training", "validation/failed": "validation"}
 _History = list[dict[str, float]]
 
 
+def run_kind(folder: Path) -> Literal["training", "fine-tuning", "evaluation"] | None:
+    """Return the kind of the run in a folder, told by its files; None if it holds no run."""
+    try:
+        settings = json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        settings = None
+    if isinstance(settings, dict) and "recipe" in settings:
+        return "training"
+    if isinstance(settings, dict) and "sft" in settings:
+        return "fine-tuning"
+    return "evaluation" if settings is not None or (folder / "episodes.jsonl").exists() else None
+
+
 def is_training_run(folder: Path) -> bool:
     """Return True if a folder holds a run of `arboretum train`."""
-    try:
-        return "recipe" in json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError):
-        return False
+    return run_kind(folder) == "training"
 
 
 def write_report(folder: Path, path: Path | None = None) -> Path:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from ..state import Activity
+from ..state import Activity, Phase
 
 _RECENT = 10
 """Records whose mean duration predicts that of the following ones."""
 
 
-def describe_phase(activity: Activity) -> str:
-    """Return the place and the phase in progress, such as "update 3 of 200: rolling out 12 of 64 episodes"."""
-    phase = activity.phase
+def describe_phase(activity: Activity, phase: Phase | None) -> str:
+    """Return the place and the phase in progress, such as "update 3 of 200: rolling out 12 of 64 episodes".
+
+    Args:
+        activity: Activity of the run.
+        phase: Its phase, read once for all descriptions, since the run may end it at any time.
+    """
     if phase is None:
         return activity.place
     counted = f" {phase.done:,} of {phase.total:,} {phase.unit}" if phase.total else ""
@@ -21,9 +25,9 @@ def describe_phase(activity: Activity) -> str:
     return f"{activity.place}{': ' if activity.place else ''}{phase.name}{counted}{turns}"
 
 
-def describe_time(activity: Activity) -> str:
-    """Return the time since the phase began, and an estimate of the time that it still takes."""
-    phase, now = activity.phase, time.monotonic()
+def describe_time(phase: Phase | None) -> str:
+    """Return the time since a phase began, and an estimate of the time that it still takes."""
+    now = time.monotonic()
     if phase is None:
         return ""
     left = phase.seconds_left(now)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ..algorithms.selectors import NotEnoughGroups
 from ..config.resolve import make_entry
 from ..config.run import TrainingConfig
 from ..data.rollouts import Rollouts, from_episodes
 from ..state import TrainerState
-from .failures import Failures
+from .failures import EpisodesFailed, Failures
 from .rollout_plan import plan_chains
 from .sampler import RolloutSampler
 from .tasks import draw_tasks
@@ -50,17 +51,27 @@ class Collector:
     def collect(self, temperature: float) -> Collection:
         """Roll out the episodes of one update.
 
+        If that fails, the counters of batches and tasks are those of the last complete update.
+
         Raises:
             EpisodesFailed: Too many episodes of a generation batch ended with an error.
             NotEnoughGroups: See `Refill.batch`.
         """
+        batch, task = self.state.batch, self.state.task
+        try:
+            return self._collect(temperature)
+        except (EpisodesFailed, NotEnoughGroups):
+            self.state.batch, self.state.task = batch, task
+            raise
+
+    def _collect(self, temperature: float) -> Collection:
         recipe = self._config.recipe
         refill = recipe.selector.refill(recipe.sampler.prompts)
         batches: list[Rollouts] = []
         failures, scale = Failures(), 1.0
         while refill.wants_more:
             rollouts, failed = self.roll_out(temperature)
-            groups, scale = recipe.selector.select(rollouts)
+            groups, scale = recipe.selector.select(recipe.rewards.rescale(rollouts))
             refill = refill.add([(len(batches), group) for group in groups])
             batches.append(rollouts)
             failures = failures.add(failed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -113,6 +113,7 @@ class RolloutSampler:
         keep_states: bool = False,
         top_p: float | None = None,
         phase: str = "rolling out",
+        samples: Collection[int] = (),
     ) -> list[Episode]:
         """Roll out jobs with the current weights.
 
@@ -125,6 +126,8 @@ class RolloutSampler:
             keep_states: Store the state key before every turn.
             top_p: Probability mass of nucleus sampling; None uses the recipe's.
             phase: Description for displays.
+            samples: Seeds of the episodes that keep their exchanges, for people to read; the tokens of the turns
+                hold the same texts.
 
         Raises:
             SamplingFailed: The engine failed.
@@ -136,6 +139,9 @@ class RolloutSampler:
         with engine_failures(self._in_flight):
             self._policy_engine.refresh()
             episodes = self._roll_out_here(entry, own, temperature, keep_states=keep_states, top_p=top_p)
+        for episode in episodes:
+            if episode.seed not in samples:
+                episode.exchanges.clear()
         episodes = gather_lists(self._accelerator, episodes)
         self.activity.end()
         places = {job.seed: place for place, job in enumerate(jobs)}
@@ -177,7 +183,7 @@ class RolloutSampler:
         sample_seeds = [job.seed for job in jobs[:: validation.repeats][:SAMPLE_EPISODES]]
         if validation.temperature is not None:
             temperature = validation.temperature
-        episodes = self.roll_out(entry, jobs, temperature, top_p=1.0, phase="validating")
+        episodes = self.roll_out(entry, jobs, temperature, top_p=1.0, phase="validating", samples=sample_seeds)
         outcomes: dict[str, list[bool]] = {name: [] for name in names}
         for job, episode in zip(jobs, episodes, strict=True):
             outcomes[str(job.task)].append(episode.success and episode.error is None)

@@ -33,6 +33,7 @@ from ..algorithms.objectives.settings import Kl, Mismatch, Objective, Overlong
 from ..algorithms.recipe import Critic, Optimization
 from ..algorithms.recipes import RECIPES
 from ..algorithms.registry import CREDITS, SAMPLERS, SELECTORS
+from ..algorithms.rewards import Rewards
 from ..algorithms.schedules import Linear
 from ..config.run import SFTConfig, TrainingConfig
 from ..config.serialize import flatten, to_plain
@@ -119,6 +120,7 @@ def _settings_page() -> str:
             parts.append(f"### `{part}.name={name}`\n\n{summary_of(cls)}\n")
             parts.append(fields_table(fields, f"{part}.") if fields else "It has no settings.\n")
     nested = {
+        "rewards": (Rewards, "rewards of training"),
         "objective": (Objective, "loss of the policy"),
         "objective.kl": (Kl, "KL penalty"),
         "objective.mismatch": (Mismatch, "correction for the sampler's probabilities"),
@@ -155,7 +157,16 @@ def _recipe_rows() -> Iterator[tuple[str, str]]:
     """Yield the settings in which each recipe differs from the defaults of its parts."""
     for name, recipe in RECIPES.items():
         changed = []
-        for part in ("sampler", "selector", "credit", "objective", "overlong", "critic", "optimization"):
+        for part in (
+            "sampler",
+            "rewards",
+            "selector",
+            "credit",
+            "objective",
+            "overlong",
+            "critic",
+            "optimization",
+        ):
             value = getattr(recipe, part)
             if value is None:
                 continue

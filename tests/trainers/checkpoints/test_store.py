@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from arboretum.envs.errors import DataError
-from arboretum.trainers.checkpoints.store import CheckpointError, Checkpoints, Index
+from arboretum.trainers.checkpoints.store import CheckpointError, Checkpoints, Index, verify_checkpoint
 
 
 def writer(update: int, size: int = 1000) -> Callable[[Path], None]:
@@ -60,6 +60,24 @@ def test_several_last_checkpoints_are_kept_beside_the_best(tmp_path: Path) -> No
     assert names(tmp_path) == ["index.json", *(f"update-00000{update}" for update in (1, 5, 6))]
     (tmp_path / "index.json").unlink()
     assert Checkpoints(tmp_path, keep=2).index == Index(last=6, older=(5,))
+
+
+def test_last_checkpoint_is_replaced_when_its_score_becomes_known(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for update in (1, 2):
+        checkpoints.save(update, writer(update))
+    checkpoints.save(2, writer(2), 0.5)
+    assert Checkpoints(tmp_path).index == Index(last=2, older=(1,), best=2, score=0.5)
+    assert checkpoints.best is not None and is_complete(checkpoints.best)
+
+
+@pytest.mark.parametrize("keep", [1, 2, 4, 5, 8])
+def test_number_of_kept_checkpoints_grows_to_the_setting(keep: int, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=keep)
+    for update in range(1, 10):
+        checkpoints.save(update, writer(update, 10))
+        kept = range(max(update - keep, 0) + 1, update + 1)
+        assert names(tmp_path) == ["index.json", *(f"update-{number:06d}" for number in kept)]
 
 
 def test_index_of_an_earlier_version_is_read(tmp_path: Path) -> None:
@@ -231,3 +249,13 @@ def test_good_checkpoint_is_the_sound_one_with_the_highest_score(tmp_path: Path)
         )
         good.append(checkpoints.index.good)
     assert good == [0, 0, 10, 20, 20, 40]
+
+
+def test_advice_for_a_damaged_checkpoint_names_the_other_one_or_says_that_there_is_none(tmp_path: Path) -> None:
+    for update, advice in ((1, "There is no other checkpoint"), (2, "resumed from update-000001.")):
+        damaged = Checkpoints(tmp_path, keep=2).save(update, writer(update))
+        digest = (damaged / "digest").read_bytes()
+        (damaged / "digest").write_bytes(b"0")
+        with pytest.raises(DataError, match=advice):
+            verify_checkpoint(damaged)
+        (damaged / "digest").write_bytes(digest)

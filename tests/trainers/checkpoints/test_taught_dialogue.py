@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from arboretum.trainers.checkpoints.taught_dialogue import advise_on_dialogue
+from arboretum.trainers.checkpoints.taught_dialogue import advise_on_dialogue, is_mastered
 
 for module in ("torch", "accelerate"):
     pytest.importorskip(module, reason="needs torch and accelerate: pip install 'arboretum-rl[lm]'")
@@ -101,6 +101,42 @@ def test_exported_models_carry_the_dialogue_of_their_training(
     claim_run_folder(config, resume=False)
     finish(Trainer(config)).close()
     assert taught(export_checkpoint(config.out)) == "no_think"
+
+
+@pytest.mark.heavy
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("lora", [None, LoraConfig(rank=2)])
+@pytest.mark.parametrize("known", [True, False])
+def test_resumed_run_does_not_record_a_dialogue_that_its_model_does_not_master(
+    known: bool, lora: LoraConfig | None, warm_model: Path, tmp_path: Path, run_of: Make
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(warm_model, model, ignore=shutil.ignore_patterns("SHA256SUMS"))
+    settings = json.loads((model / "config.json").read_text()) | {"arboretum_dialogue": "no_think"}
+    if not known:
+        del settings["arboretum_dialogue"]
+    (model / "config.json").write_text(json.dumps(settings))
+    config = run_of(
+        "dr_grpo",
+        {"sampler.reply_tokens": 1},
+        model=str(model),
+        dialogue=DialogueConfig("think"),
+        hardware=HardwareConfig(device="cpu", lora=lora),
+        checkpoint_every=1,
+    )
+    claim_run_folder(config, resume=False)
+    trainer = Trainer(config)
+    while next(iter(trainer.run())).metrics["update"] < 1:
+        pass
+    trainer.close()
+    finish(Trainer(config, resume=True)).close()
+    assert taught(export_checkpoint(config.out)) == ("no_think" if known else None)
+
+
+def test_dialogue_is_mastered_once_a_policy_has_learned_it() -> None:
+    unable, able = counts(640, 640, 0, "validation/"), counts(640, 500, 0)
+    assert not is_mastered([]) and not is_mastered([{"update": 1}, unable])
+    assert is_mastered([unable, able]) and is_mastered([able])
 
 
 @pytest.mark.heavy

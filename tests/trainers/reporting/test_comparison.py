@@ -17,8 +17,9 @@ from arboretum.envs.errors import ConfigurationError
 from arboretum.trainers.algorithms.recipes import RECIPES
 from arboretum.trainers.config.run import SFTConfig, TrainingConfig
 from arboretum.trainers.config.serialize import to_plain
-from arboretum.trainers.config.settings import EnvConfig, ValidationConfig
-from arboretum.trainers.reporting.comparison import compare_runs, run_kind, write_comparison
+from arboretum.trainers.config.settings import DialogueConfig, EnvConfig, ValidationConfig
+from arboretum.trainers.reporting.comparison import compare_runs, write_comparison
+from arboretum.trainers.reporting.report import run_kind
 
 
 def validation(update: int, success: float) -> dict[str, float]:
@@ -120,6 +121,33 @@ def test_hostile_names_are_escaped(runs: list[Path], tmp_path: Path) -> None:
     page = (tmp_path / "page.html").read_text()
     assert "<script" not in page and html.escape(settings["model"]) in page
     assert comparison.differences["model"][0] == settings["model"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "cause"),
+    [
+        ({"sampler.temperature": 0.5}, {}, "recipe.sampler.temperature"),
+        ({"sampler.reply_tokens": 7}, {}, "recipe.sampler.reply_tokens"),
+        ({"sampler.max_turns": 7}, {}, "recipe.sampler.max_turns"),
+        ({}, {"dialogue": DialogueConfig("react")}, "dialogue.name"),
+        ({"sampler.temperature": 0.5}, {"validation": ValidationConfig(temperature=0.0)}, None),
+        ({}, {"validation": ValidationConfig(tasks=256)}, None),
+        ({"sampler.prompts": 7}, {}, None),
+    ],
+)
+def test_validations_with_other_sampling_are_marked_as_not_comparable(
+    changes: dict[str, object], options: dict[str, Any], cause: str | None, tmp_path: Path
+) -> None:
+    validation = options.get("validation", ValidationConfig())
+    first = write_run(
+        tmp_path / "a", "grpo", {}, [], validation=ValidationConfig(temperature=validation.temperature)
+    )
+    second = write_run(tmp_path / "b", "grpo", changes, [], **options)
+    comparison = compare_runs([first, second])
+    assert comparison.caution == (
+        f"The validations differ in {cause}, so their rates are not comparable." if cause else ""
+    )
+    assert "validation.tasks" not in comparison.differences
 
 
 def test_validations_on_other_tasks_are_marked_as_not_comparable(runs: list[Path], tmp_path: Path) -> None:

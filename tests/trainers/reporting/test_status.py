@@ -26,18 +26,20 @@ def wait_for(condition: Callable[[], object]) -> None:
 def test_phase_counts_its_progress_and_is_described() -> None:
     activity = Activity()
     activity.begin("loading sapling")
-    assert describe_phase(activity) == "loading sapling"
+    assert describe_phase(activity, activity.phase) == "loading sapling"
     activity.place = "update 3 of 200"
     activity.begin("rolling out", 1280, "episodes")
     assert list(activity.count(range(12))) == list(range(12))
     activity.turns = 31
-    assert describe_phase(activity) == "update 3 of 200: rolling out 12 of 1,280 episodes, 31 turns"
+    assert (
+        describe_phase(activity, activity.phase) == "update 3 of 200: rolling out 12 of 1,280 episodes, 31 turns"
+    )
     activity.begin("updating", unit="micro-batches")
     activity.advance(0, total=8)
     activity.advance()
-    assert describe_phase(activity) == "update 3 of 200: updating 1 of 8 micro-batches"
+    assert describe_phase(activity, activity.phase) == "update 3 of 200: updating 1 of 8 micro-batches"
     activity.end()
-    assert describe_phase(activity) == "update 3 of 200"
+    assert describe_phase(activity, activity.phase) == "update 3 of 200"
 
 
 def test_time_left_follows_the_last_duration_and_then_the_fraction_done() -> None:
@@ -122,3 +124,25 @@ def test_log_of_quick_updates_has_no_line_between_them() -> None:
     assert [line for line in lines[:31] if line.startswith("update")] == [
         f"update {update} of 40: success 50%" for update in range(1, 31)
     ]
+
+
+def test_phase_that_ends_while_it_is_described_is_described_whole() -> None:
+    class Ending(Activity):
+        """Activity whose phase has ended whenever it is read a second time."""
+
+        reads = 0
+
+        @property
+        def phase(self) -> Phase | None:
+            self.reads += 1
+            return Phase("saving", "", 0, 0, time.monotonic(), None) if self.reads % 2 else None
+
+        @phase.setter
+        def phase(self, phase: Phase | None) -> None:
+            pass
+
+    activity, output = Ending(), io.StringIO()
+    activity.place = "update 3 of 50"
+    with Progress(Console(file=output, width=200), "run", 50, activity=activity):
+        wait_for(output.getvalue)
+    assert output.getvalue().startswith("update 3 of 50: saving (0 s")

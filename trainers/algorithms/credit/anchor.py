@@ -158,8 +158,9 @@ class Anchor(Credit):
             requires equal states.
         anchor: Identity of a state: "state" for the environment's state key, "observation" for the observation
             text.
-        invalid_penalty: Penalty (≥ 0) for turns without a valid action, applied as in the released code (see
-            `own_penalties`), in addition to the dialogue's format penalty, which is part of the reward.
+        invalid_penalty: Penalty (≥ 0) for turns without a valid action, applied as in the released code: to the
+            step return and the episode score of its own turn only. It is in addition to the dialogue's format
+            penalty, which is part of the reward.
     """
 
     gamma: float = 0.95
