@@ -71,7 +71,7 @@ def identify_agent(
     """
     identity = {**model, "sampling": to_plain(sampling), "settings": to_plain(settings)}
     template = settings.get("template")
-    if template is not None and str(template) not in shipped_templates():
+    if template is not None and str(template) not in shipped_templates() and Path(template).is_file():
         identity["template"] = hashlib.sha256(Path(template).read_bytes()).hexdigest()
     if is_dataclass(dialogue) and not isinstance(dialogue, type):
         values = {field.name: getattr(dialogue, field.name) for field in fields(dialogue)}
