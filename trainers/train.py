@@ -122,6 +122,9 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
         ):
             restarts = resume and _has_metrics_only(config.out)
             trainer = make_trainer(config, resume=resume, activity=activity, interruption=interruption)
+            from .learning.threads import limit_threads
+
+            limit_threads(trainer.optimizer.policy)
             if restarts and _is_main():
                 text = f"{config.out}: holds no checkpoint; starting again from update 0."
                 console.print(text, soft_wrap=True, highlight=False, markup=False)
@@ -395,9 +398,11 @@ def sft(config: SFTConfig, *, resume: bool = False, console: Console) -> int:
                     text = f"Model: {finished} (finished before)"
                     console.print(text, soft_wrap=True, highlight=False, markup=False)
                 return OK
+            from .learning.threads import limit_threads
             from .sft import SFTTrainer
 
             trainer = SFTTrainer(config, resume, activity=activity, interruption=interruption)
+            limit_threads(trainer.optimizer.policy)
             progress.total = trainer.steps
             failure = _follow_sft(trainer, progress, console)
     except KeyboardInterrupt:
