@@ -178,6 +178,7 @@ class TextEnv(RebuiltCopies, gym.Env[str, str], Generic[StateT]):
         self._identity = f"{type(self).__name__}{sorted(config.items())} {reward_mode}"
         self._task: str | None = None
         self._digest: str | None = None
+        self._issued: Snapshot | None = None
         self._steps = 0
         self._rng_state = 0
         self._terminated = self._truncated = self._success = False
@@ -376,7 +377,7 @@ class TextEnv(RebuiltCopies, gym.Env[str, str], Generic[StateT]):
 
         Gymnasium's `np_random`, which draws the task of the *next* unseeded reset, is not part of the episode.
         """
-        return Snapshot(
+        self._issued = Snapshot(
             self.task,  # raises before the first reset
             self._identity,
             self._digest or self._digest_level(),
@@ -388,6 +389,7 @@ class TextEnv(RebuiltCopies, gym.Env[str, str], Generic[StateT]):
             self._truncated,
             self._success,
         )
+        return self._issued
 
     def restore(self, snapshot: Snapshot, seed: int | None = None) -> None:
         """Continue from a snapshot of this environment, or of an equally configured one in any process.
@@ -401,12 +403,13 @@ class TextEnv(RebuiltCopies, gym.Env[str, str], Generic[StateT]):
             ConfigurationError: The snapshot belongs to another environment, configuration or level, its task is
                 unknown, or a field has a value that no episode has. The current episode is unchanged.
         """
-        check_fields(snapshot, self._identity)
+        if snapshot is not self._issued or snapshot.task != self._task:  # The last one made here needs no check.
+            check_fields(snapshot, self._identity)
         rng_state = snapshot.rng_state if seed is None else branch_rng(snapshot.rng_state, seed)
-        if snapshot.task == self._task:
-            self._check_level(snapshot)
-        else:
+        if snapshot.task != self._task:
             self._change_level(snapshot)
+        elif snapshot is not self._issued:
+            self._check_level(snapshot)
         _, _, _, self._state, self._steps, self.max_steps, _, terminated, truncated, success = snapshot
         self._rng_state = rng_state
         self._terminated = terminated
