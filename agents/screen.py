@@ -8,19 +8,13 @@ from rich.segment import ControlType
 from rich.text import Text
 
 from ..envs.core import TextEnv
-from ..envs.display import visible
+from ..envs.display import styled_runs
 from .base import Seat
 
 
 def board(env: TextEnv[object], observation: str) -> Text:
     """Return the observation with the symbols of board lines in the environment's colors."""
-    text = Text()
-    symbols = set(env.palette)
-    for line in visible(observation).splitlines(keepends=True):
-        is_board = bool(symbols) and set(line.strip()) <= symbols
-        for char in line:
-            text.append(char, env.palette.get(char, "") if is_board else "")
-    return text
+    return Text.assemble(*styled_runs(observation, env.palette))
 
 
 def status(seat: Seat) -> Text:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 
 _CONTROLS = re.compile(
@@ -38,24 +38,25 @@ def terminal_text(text: str, palette: Mapping[str, str]) -> str:
         text: Observation; see `visible` for its control characters.
         palette: Mapping from a symbol to a style of `rich`; empty if the environment has no board.
     """
-    clean = visible(text)
-    if not palette:
-        return clean
+    return "".join(_color(run, style) if style else run for run, style in styled_runs(text, palette))
+
+
+def styled_runs(text: str, palette: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the parts of a text, as by `visible`, with the style of each; the empty style outside of boards."""
     symbols = set(palette)
-    return "\n".join(
-        _color_line(line, palette) if line.strip() and set(line.strip()) <= symbols else line
-        for line in clean.split("\n")
-    )
+    for line in visible(text).splitlines(keepends=True):
+        if symbols and set(line.strip()) <= symbols:
+            for style, run in groupby(line, lambda symbol: palette.get(symbol, "")):
+                yield "".join(run), style
+        else:
+            yield line, ""
 
 
-def _color_line(line: str, palette: Mapping[str, str]) -> str:
+def _color(text: str, style: str) -> str:
     from rich.color import ColorSystem
     from rich.style import Style
 
-    return "".join(
-        Style.parse(style).render("".join(symbols), color_system=ColorSystem.STANDARD)
-        for style, symbols in groupby(line, lambda symbol: palette.get(symbol, ""))
-    )
+    return Style.parse(style).render(text, color_system=ColorSystem.STANDARD)
 
 
 def show(observation: str, palette: Mapping[str, str], action: str | None = None) -> None:

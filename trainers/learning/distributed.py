@@ -24,11 +24,7 @@ T = TypeVar("T")
 
 def any_process(accelerator: Accelerator, flag: bool) -> bool:
     """Return True if the flag is True in any process; a collective operation."""
-    if accelerator.num_processes == 1:
-        return flag
-    from accelerate.utils import gather_object
-
-    return any(gather_object([flag]))
+    return any(gather_lists(accelerator, [flag]))
 
 
 def make_accelerator(

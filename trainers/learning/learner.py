@@ -178,8 +178,8 @@ class Learner:
         report |= reduce_metrics(gather_lists(self.optimizer.accelerator, parts))
         report["policy_loss"] = report.get("policy_loss", 0.0) / max(len(steps), 1)
         if values is not None and credit.value_targets is not None:
-            in_loss = np.any([plan.tokens for plan in plans], axis=0)
-            report |= _explained_variance(values[in_loss], credit.value_targets[in_loss])
+            in_a_step = np.any([plan.tokens for plan in plans], axis=0)
+            report |= _explained_variance(values[in_a_step], credit.value_targets[in_a_step])
         report |= self._step_metrics(steps)
         report["advantage_abs"] = float(np.abs(credit.advantages).mean()) if rollouts.actions else 0.0
         report["lr"], report["kl_coef"] = lr, self.kl_coef

@@ -97,12 +97,7 @@ class RolloutSampler:
 
     def take_reply_counts(self) -> ReplyCounts:
         """Return the number of replies of all processes since the last call; a collective operation."""
-        counts = [self._agent.take_counts()]
-        if self._accelerator.num_processes > 1:
-            from accelerate.utils import gather_object
-
-            counts = gather_object(counts)
-        return ReplyCounts.add_up(counts)
+        return ReplyCounts.add_up(gather_lists(self._accelerator, [self._agent.take_counts()]))
 
     def roll_out(
         self,

@@ -265,8 +265,7 @@ def _files_page() -> str:
             "## `arboretum eval`\n\n### `run.json`\n\nSettings of the run, an object.\n",
             markdown_table(_KEY_TABLE, _rows(RUN_FILE)),
             "### `episodes.jsonl`\n\nOne finished episode per line, in order of completion. A later line of the"
-            " same"
-            " agent, entry, task and repeat replaces an earlier one. Lines that were damaged are in"
+            " same agent, entry, task and repeat replaces an earlier one. Lines that were damaged are in"
             " `episodes.damaged.jsonl`.\n",
             markdown_table(_KEY_TABLE, _rows(episode_keys())),
             "A turn; keys without a value are absent:\n",
@@ -290,8 +289,7 @@ def _files_page() -> str:
             "and `dialogue`\n",
             markdown_table(_KEY_TABLE, _keys(DialogueConfig)),
             "### `metrics.jsonl`\n\nOne update per line, an object of numbers. A metric that was not measured in"
-            " an"
-            " update, or is not finite, is absent.\n",
+            " an update, or is not finite, is absent.\n",
             markdown_table(("metric", "meaning"), _rows(TRAINING_METRICS)),
             "## `arboretum sft`\n\n### `run.json`\n",
             markdown_table(_KEY_TABLE, sft_rows),
