@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from arboretum.agents.base import Stop
+from arboretum.agents.episode import Episode
 from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.frozenlake.env import FrozenLake
 from arboretum.trainers.algorithms.recipes import RECIPES
@@ -224,9 +225,9 @@ def test_groups_are_selected_by_scaled_rewards(run_of: Make, monkeypatch: pytest
 def test_only_samples_keep_their_exchanges(run_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[bool] = []
 
-    def gather(accelerator: Any, episodes: list[Any]) -> list[Any]:
-        kept.extend(bool(episode.exchanges) for episode in episodes)
-        return episodes
+    def gather(accelerator: Any, own: list[Any]) -> list[Any]:
+        kept.extend(bool(item.exchanges) for item in own if isinstance(item, Episode))
+        return own
 
     monkeypatch.setattr("arboretum.trainers.sampling.sampler.gather_lists", gather)
     trainer = Trainer(run_of("dr_grpo", validation=ValidationConfig(every=2, tasks=8)))
