@@ -46,7 +46,7 @@ def play(
         envs: Interchangeable environments of one id (`gym.make(id)`, wrapped or not).
         jobs: The episodes to play; each is taken when an environment becomes free.
         max_turns: Replies after which an episode is truncated; None for the environment's own limit only.
-        keep_states: Record the environment's `state_key()` in every turn, as anchor-state credit requires.
+        keep_states: Record the environment's `state_key()` before and after every turn, as some credits require.
 
     Yields:
         Finished episodes. If the environment or the agent raised, `error` has the reason and `turns` has the turns
@@ -90,8 +90,10 @@ def play(
                 key = seat.env.state_key() if keep_states else None
                 _execute(agent, seat, reply, now - seat.waiting_since, max_turns)
                 seat.waiting_since = 0.0
-                if keep_states and seat.episode.turns:
-                    seat.episode.turns[-1].state_key = key
+                if keep_states and seat.episode.turns and seat.episode.error is None:
+                    turn = seat.episode.turns[-1]
+                    turn.state_key = key
+                    turn.next_state_key = None if seat.episode.terminated else seat.env.state_key()
             episode = seat.episode
             over = episode.terminated or episode.truncated or episode.error is not None
             if not over or _retry(agent, seat):
@@ -154,6 +156,7 @@ def _execute(agent: Agent, seat: Seat, reply: Reply, agent_seconds: float, max_t
         logprobs=reply.logprobs,
         loss_mask=reply.loss_mask,
         restart=reply.restart,
+        actions=reply.actions,
     )
     episode.turns.append(turn)
     start = time.perf_counter()

@@ -28,8 +28,9 @@ from .checkpoints.run_folder import MODEL_FOLDER
 from .checkpoints.store import Checkpoints
 from .config.resolve import make_entry
 from .config.run import SFTConfig
+from .data.episodes import from_episodes
 from .data.microbatches import MicroBatch, optimizer_batches
-from .data.rollouts import Rollouts, from_episodes
+from .data.rollouts import Rollouts
 from .learning.accumulation import accumulate_gradients, rank_microbatches
 from .learning.distributed import make_accelerator, make_optimizer
 from .learning.policy import Policy, forward_inputs, load_trainable_model

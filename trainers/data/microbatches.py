@@ -49,10 +49,13 @@ class MicroBatch:
             tokens of its own segment. The attention mask of a padded batch is `segments >= 0`.
         sources: Flattened index of the token whose logits predict each sampled token, [n].
         targets: Token id of each sampled token, [n].
-        actions: Index of each sampled token on the action axis of the rollouts, [n]; selects advantages, weights
-            and old log-probabilities.
-        rows: Sequence of each sampled token, numbered from 0 within the micro-batch, [n].
-        turns: Turn of each sampled token, numbered from 0 within the micro-batch, [n].
+        actions: Index of each sampled token on the action axis of the rollouts, [n].
+        copies: Index of each copy of these tokens on the copy axis of the rollouts, [m]; selects advantages,
+            weights and old log-probabilities.
+        copy_source: Index of each copy's token among the n sampled tokens, [m].
+        rows: Sequence of each copy, numbered from 0 within the micro-batch, [m]. Copies of several episodes in
+            one sequence are in different rows.
+        turns: Turn of each copy, numbered from 0 within the micro-batch, [m].
     """
 
     tokens: IntArray
@@ -61,6 +64,8 @@ class MicroBatch:
     sources: IntArray
     targets: IntArray
     actions: IntArray
+    copies: IntArray
+    copy_source: IntArray
     rows: IntArray
     turns: IntArray
 
@@ -87,7 +92,7 @@ def make_microbatches(
             models whose attention is restricted to segments.
         multiple_of: Number of which the number of micro-batches becomes a multiple (the ranks that share them), if
             there are enough rows.
-        keep: Mask of the tokens in the loss, [N]; None keeps all.
+        keep: Mask of the copies in the loss, [M]; None keeps all.
 
     Returns:
         Micro-batches, those with the longest rows first, so that memory runs out in the first one or never.
@@ -97,22 +102,23 @@ def make_microbatches(
     """
     if max_tokens < 1:
         raise ConfigurationError(f"max_tokens must be a positive number of tokens, but is {max_tokens}.")
-    chosen = np.ones(rollouts.actions, dtype=bool) if keep is None else keep.copy()
+    chosen = np.ones(len(rollouts.copies.action), dtype=bool) if keep is None else keep.copy()
     if episodes is not None:
-        chosen &= np.isin(rollouts.action_episode, episodes)
-    actions = np.flatnonzero(chosen)
-    rows, counts = np.unique(rollouts.action_row[actions], return_counts=True)
+        chosen &= np.isin(rollouts.copies.episode, episodes)
+    copies = np.flatnonzero(chosen)
+    copies = copies[np.argsort(rollouts.copies.row[copies], kind="stable")]
+    rows, counts = np.unique(rollouts.copies.row[copies], return_counts=True)
     if len(rows) == 0:
         return []
-    # Actions of a row are contiguous and in order, so the last one determines the longest prefix to compute.
     ends = np.cumsum(counts)
-    lengths = rollouts.action_position[actions[ends - 1]]
-    groups = split_by_tokens(lengths, max_tokens, layout=layout, multiple_of=multiple_of)
     starts = ends - counts
+    # The last sampled token of a row determines the longest prefix to compute.
+    lengths = np.maximum.reduceat(rollouts.action_position[rollouts.copies.action[copies]], starts)
+    groups = split_by_tokens(lengths, max_tokens, layout=layout, multiple_of=multiple_of)
     return [
         _lay_out(
             [rollouts.rows[rows[i]][: lengths[i]] for i in group],
-            [actions[starts[i] : ends[i]] for i in group],
+            [copies[starts[i] : ends[i]] for i in group],
             rollouts,
             rows[group],
             layout,
@@ -167,7 +173,7 @@ def split_by_tokens(
 
 def _lay_out(
     sequences: list[IntArray],
-    actions: list[IntArray],
+    copies: list[IntArray],
     rollouts: Rollouts,
     rows: IntArray,
     layout: Layout,
@@ -176,7 +182,7 @@ def _lay_out(
 
     Args:
         sequences: Token ids of each row, up to the token before its last sampled one.
-        actions: Indices of the sampled tokens of each row on the action axis.
+        copies: Copies in the loss of each row's sampled tokens.
         rollouts: Episodes of the update.
         rows: Index of each row in the rollouts.
         layout: See `make_microbatches`.
@@ -196,18 +202,28 @@ def _lay_out(
         tokens.reshape(-1)[span] = sequence
         positions.reshape(-1)[span] = np.arange(length)
         segments.reshape(-1)[span] = number
-    all_actions = np.concatenate(actions)
-    action_segment = np.repeat(np.arange(len(actions)), [len(part) for part in actions])
+    # A row computes each of its sampled tokens once, for all episodes that pass through it.
+    unique = [np.unique(rollouts.copies.action[part], return_inverse=True) for part in copies]
+    sizes = np.array([len(actions) for actions, _ in unique])
+    actions = np.concatenate([actions for actions, _ in unique])
+    action_segment = np.repeat(np.arange(len(unique)), sizes)
     targets = np.concatenate(
-        [rollouts.rows[row][rollouts.action_position[part]] for row, part in zip(rows, actions, strict=True)]
+        [rollouts.rows[row][rollouts.action_position[part]] for row, (part, _) in zip(rows, unique, strict=True)]
     )
+    all_copies = np.concatenate(copies)
+    copy_segment = np.repeat(np.arange(len(copies)), [len(part) for part in copies])
+    episodes = rollouts.copies.episode[all_copies]
     return MicroBatch(
         tokens=tokens,
         positions=positions,
         segments=segments,
-        sources=offsets[action_segment] + rollouts.action_position[all_actions] - 1,
+        sources=offsets[action_segment] + rollouts.action_position[actions] - 1,
         targets=targets,
-        actions=all_actions,
-        rows=action_segment,
-        turns=factorize(rollouts.action_turn[all_actions].tolist()),
+        actions=actions,
+        copies=all_copies,
+        copy_source=np.concatenate(
+            [places + first for (_, places), first in zip(unique, np.cumsum(sizes) - sizes, strict=True)]
+        ),
+        rows=factorize(zip(copy_segment.tolist(), episodes.tolist(), strict=True)),
+        turns=factorize(rollouts.copies.path[all_copies].tolist()),
     )

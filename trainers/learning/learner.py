@@ -37,7 +37,7 @@ class _StepPlan(NamedTuple):
 
     Attributes:
         episodes: Number of episodes.
-        tokens: Mask of the tokens in the loss, [N].
+        tokens: Mask of the copies in the loss, [M].
     """
 
     episodes: int
@@ -188,7 +188,7 @@ class Learner:
         for number in range(optimization.passes):
             seed = stable_seed("pass", self._seed, update, number)
             for episodes in optimizer_batches(rollouts, optimization.episodes_per_step, seed=seed):
-                plans.append(_StepPlan(len(episodes), in_loss & np.isin(rollouts.action_episode, episodes)))
+                plans.append(_StepPlan(len(episodes), in_loss & np.isin(rollouts.copies.episode, episodes)))
         return [plan for plan in plans if plan.tokens.any()]
 
     def _old_scores(
@@ -218,19 +218,22 @@ class Learner:
         ref_logprobs: FloatArray | None,
         values: FloatArray | None,
     ) -> dict[str, FloatArray]:
-        """Return the arrays [N] that the loss reads, by name."""
-        arrays = {"advantages": credit.advantages * scale}
+        """Return the arrays [M] that the loss reads, by name."""
+        scores: dict[str, FloatArray | None] = {}
         if old_logprobs is not rollouts.logprobs:
-            arrays["sampler_logp"] = rollouts.logprobs
+            scores["sampler_logp"] = rollouts.logprobs
         kl_in_reward = self.recipe.objective.kl.coef > 0 and self.recipe.objective.kl.placement == "reward"
         has_terms = any(term.needs_reference for term in self.recipe.objective.terms)
-        optional = {
+        scores |= {
             "old_logp": old_logprobs,
             "ref_logp": ref_logprobs if has_terms or not kl_in_reward else None,
-            "value_targets": credit.value_targets,
             "old_values": values,
         }
-        return arrays | {name: array for name, array in optional.items() if array is not None}
+        arrays = {"advantages": credit.advantages * scale}
+        if credit.value_targets is not None:
+            arrays["value_targets"] = credit.value_targets
+        copied = rollouts.copies.action
+        return arrays | {name: array[copied] for name, array in scores.items() if array is not None}
 
     def _take_steps(
         self,
@@ -246,8 +249,8 @@ class Learner:
         for number, (episodes, keep) in enumerate(plans):
             weights = token_weights(
                 objective.aggregation,
-                rollouts.action_episode,
-                prompts=rollouts.group[rollouts.action_episode],
+                rollouts.copies.episode,
+                prompts=rollouts.group[rollouts.copies.episode],
                 norm_length=objective.norm_length,
                 count=episodes if objective.aggregation == "dr-grpo" else None,
                 keep=keep,
@@ -272,25 +275,27 @@ class Learner:
         return parts, steps
 
     def _zero_gradient_tokens(self, rollouts: Rollouts, arrays: dict[str, FloatArray]) -> BoolArray:
-        """Return the mask of tokens in rows whose gradient is zero, [N].
+        """Return the mask of copies in rows whose gradient is zero, [M].
 
         These are rows without advantage, if nothing but advantages is in the loss. Scored without a backward pass,
         for metrics only.
         """
         recipe = self.recipe
         if recipe.needs_entropy or recipe.critic is not None or "ref_logp" in arrays or recipe.objective.terms:
-            return np.zeros(rollouts.actions, dtype=bool)
-        nonzero = np.bincount(rollouts.action_row, arrays["advantages"] != 0, minlength=len(rollouts.rows)) > 0
-        return ~nonzero[rollouts.action_row]
+            return np.zeros(len(arrays["advantages"]), dtype=bool)
+        rows = rollouts.copies.row
+        nonzero = np.bincount(rows, arrays["advantages"] != 0, minlength=len(rollouts.rows)) > 0
+        return ~nonzero[rows]
 
     def _loss(
         self, arrays: dict[str, FloatArray], micro: MicroBatch, scores: Sequence[Tensor]
     ) -> tuple[Tensor, Sums]:
         """Return the loss of a micro-batch and its metrics."""
-        logp, entropy, values = scores
-        device = logp.device
+        device = scores[0].device
+        source = torch.as_tensor(micro.copy_source, device=device)
+        logp, entropy, values = (score[source] if len(score) else score for score in scores)
         on_device = {
-            name: torch.as_tensor(array[micro.actions], dtype=torch.float32, device=device)
+            name: torch.as_tensor(array[micro.copies], dtype=torch.float32, device=device)
             for name, array in arrays.items()
         }
         tokens = Tokens(

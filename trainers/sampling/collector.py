@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from ..config.resolve import make_entry
 from ..config.run import TrainingConfig
-from ..data.rollouts import Rollouts, from_episodes
+from ..data.episodes import from_episodes
+from ..data.rollouts import Rollouts
 from ..state import TrainerState
 from .rollout_plan import plan_chains
 from .sampler import AllEpisodesFailed, RolloutSampler
@@ -74,10 +75,11 @@ class Collector:
         config, recipe = self._config, self._config.recipe
         tasks = draw_tasks(self.env.tasks, self.state.task, recipe.sampler.prompts, config.seed, config.env.tasks)
         plan = plan_chains(tasks, recipe.sampler.rollouts, batch=self.state.batch, seed=config.seed)
-        episodes = self.sampler.roll_out(self.entry, plan.jobs, temperature, keep_states=recipe.anchor == "state")
+        keep_states = recipe.credit.needs_states
+        episodes = self.sampler.roll_out(self.entry, plan.jobs, temperature, keep_states=keep_states)
         complete, keys = plan.arrange(episodes)
         if not complete:
             raise AllEpisodesFailed(episodes)
         self.state.task += len(tasks)
         self.state.batch += 1
-        return from_episodes(complete, keys, anchor=recipe.anchor), len(episodes) - len(complete)
+        return from_episodes(complete, keys), len(episodes) - len(complete)

@@ -17,8 +17,8 @@ from arboretum.trainers.algorithms.credit.anchor import Anchor, anchor_advantage
 from arboretum.trainers.algorithms.credit.gae import Gae, bi_level_gae, gae, whiten
 from arboretum.trainers.algorithms.credit.group import Group, group_advantages
 from arboretum.trainers.algorithms.selectors import informative_groups
-from arboretum.trainers.data.rollouts import Rollouts
 from arboretum.trainers.data.segments import discounted_sums, factorize, group_statistics
+from support.rollouts import chain_rollouts
 
 finite = st.floats(-10, 10, allow_subnormal=False)
 
@@ -32,38 +32,6 @@ def textbook_gae(rewards: Any, values: Any, gamma: float, lam: float) -> Any:
         following = rewards[t] + gamma * after - values[t] + gamma * lam * following
         advantages[t] = following
     return advantages
-
-
-def rollouts(
-    rewards: list[list[float]],
-    groups: Sequence[Any],
-    *,
-    tokens: int = 2,
-    anchors: list[list[Any]] | None = None,
-    invalid: list[list[bool]] | None = None,
-) -> Rollouts:
-    """Return episodes with these rewards of turns and `tokens` sampled tokens per turn, one row per episode."""
-    turns = [reward for episode in rewards for reward in episode]
-    turn_episode = np.repeat(np.arange(len(rewards)), [len(episode) for episode in rewards])
-    action_turn = np.repeat(np.arange(len(turns)), tokens)
-    count = len(action_turn)
-    row = turn_episode[action_turn]
-    return Rollouts(
-        group=factorize(groups),
-        success=np.zeros(len(rewards), dtype=bool),
-        truncated=np.zeros(len(rewards), dtype=bool),
-        turn_episode=turn_episode,
-        turn_reward=np.array(turns),
-        turn_penalty=np.zeros(len(turns)),
-        turn_invalid=np.array([i for e in invalid for i in e]) if invalid else np.zeros(len(turns), dtype=bool),
-        anchors=tuple(a for e in anchors for a in e) if anchors else (None,) * len(turns),
-        action_turn=action_turn,
-        action_row=row,
-        action_position=np.concatenate([1 + np.arange(np.sum(row == r)) for r in range(len(rewards))]),
-        logprobs=np.zeros(count),
-        action_penalty=np.zeros(count),
-        rows=tuple(np.zeros(1 + int(np.sum(row == r)), dtype=np.int64) for r in range(len(rewards))),
-    )
 
 
 # ---------------------------------------------------------------------- gae
@@ -90,7 +58,7 @@ def test_observation_tokens_are_no_time_steps_of_gae() -> None:
     """The unmasked recursion of Search-R1 and SkyRL includes values at observation tokens, and differs."""
     sampled = [True, True, False, False, True, True]  # two turns with an observation of two tokens between them
     values = np.array([0.5, 0.6, 9.0, -4.0, 0.7, 0.8])
-    batch = rollouts([[0.0, 1.0]], ["a"])
+    batch = chain_rollouts([[0.0, 1.0]], ["a"])
     ours = Gae(gamma=0.99, lam=0.95, whiten=False).assign(batch, values[sampled]).advantages
     np.testing.assert_allclose(ours, textbook_gae([0, 0, 0, 1.0], values[sampled], 0.99, 0.95))
     unmasked = textbook_gae(np.array([0, 0, 0, 0, 0, 1.0]), values, 0.99, 0.95)
@@ -127,7 +95,7 @@ def test_whitened_values_have_mean_0_and_deviation_1(values: Any) -> None:
 
 
 def test_gae_credit_spans_all_turns_of_an_episode() -> None:
-    batch = rollouts([[1.0, 0.0, 2.0], [0.5]], ["a", "b"])
+    batch = chain_rollouts([[1.0, 0.0, 2.0], [0.5]], ["a", "b"])
     values = np.arange(8) / 8
     credit = Gae(gamma=0.9, lam=0.8, whiten=False).assign(batch, values)
     expected = np.r_[
@@ -190,7 +158,7 @@ def test_batch_scale_divides_by_standard_deviation_of_all_returns() -> None:
 
 
 def test_group_credit_includes_kl_penalty_in_the_reward() -> None:
-    batch = rollouts([[1.0], [0.0]], ["a", "a"])
+    batch = chain_rollouts([[1.0], [0.0]], ["a", "a"])
     ours = Group(scale="none").assign(batch.add_token_penalties(np.array([-0.1, -0.1, 0.0, -0.4])))
     np.testing.assert_allclose(ours.advantages, [0.6, 0.6, -0.6, -0.6])
 
@@ -230,22 +198,22 @@ def test_episode_statistics_count_long_episodes_once_unless_per_turn() -> None:
 
 
 def test_anchor_credit_without_shared_states_equals_group_credit() -> None:
-    batch = rollouts([[1.0, 2.0], [0.0], [5.0, 0.0]], list("aab"), anchors=[[1, 2], [3], [4, 5]])
+    batch = chain_rollouts([[1.0, 2.0], [0.0], [5.0, 0.0]], list("aab"), states=[[1, 2], [3], [4, 5]])
     ours = Anchor(scale="group").assign(batch).advantages
     np.testing.assert_allclose(ours, Group().assign(batch).advantages)
 
 
 def test_anchor_credit_of_a_shared_state_matches_hand_calculation() -> None:
     """Both episodes start in s: one succeeds after two turns, the other fails after one."""
-    batch = rollouts([[0.0, 1.0], [0.0]], list("aa"), tokens=1, anchors=[["s", "t"], ["s"]])
+    batch = chain_rollouts([[0.0, 1.0], [0.0]], list("aa"), tokens=1, states=[["s", "t"], ["s"]])
     ours = Anchor(gamma=0.5, omega=2.0).assign(batch).advantages
     # A_E = ±1/2; returns from s are 1/2 and 0, so A_S = ±1/4; t occurs once.
     np.testing.assert_allclose(ours, [0.5 + 2 * 0.25, 0.5, -0.5 - 2 * 0.25])
-    with_invalid_turn = rollouts(
+    with_invalid_turn = chain_rollouts(
         [[0.0, 1.0], [0.0]],
         list("aa"),
         tokens=1,
-        anchors=[["s", "t"], ["s"]],
+        states=[["s", "t"], ["s"]],
         invalid=[[False, True], [False]],
     )
     ours = Anchor(gamma=0.5, omega=2.0, invalid_penalty=0.2).assign(with_invalid_turn).advantages
@@ -253,8 +221,8 @@ def test_anchor_credit_of_a_shared_state_matches_hand_calculation() -> None:
 
 
 def test_anchor_credit_without_anchors_is_rejected() -> None:
-    with pytest.raises(ConfigurationError, match="anchor='state'"):
-        Anchor().assign(rollouts([[1.0], [0.0]], list("aa")))
+    with pytest.raises(ConfigurationError, match="keep_states=True"):
+        Anchor().assign(chain_rollouts([[1.0], [0.0]], list("aa")))
 
 
 def sum_by_turn(rewards: Sequence[float], cuts: Sequence[int]) -> float:

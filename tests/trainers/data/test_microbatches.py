@@ -13,13 +13,14 @@ from arboretum.agents.episode import Episode, Move, Turn
 from arboretum.envs.errors import ConfigurationError
 from arboretum.trainers.algorithms.objectives.aggregate import token_weights
 from arboretum.trainers.algorithms.objectives.settings import AGGREGATIONS, Kl, Objective
+from arboretum.trainers.data.episodes import from_episodes
 from arboretum.trainers.data.microbatches import (
     MicroBatch,
     make_microbatches,
     optimizer_batches,
     split_by_tokens,
 )
-from arboretum.trainers.data.rollouts import Rollouts, from_episodes
+from arboretum.trainers.data.rollouts import Rollouts
 
 torch = pytest.importorskip("torch")
 
@@ -81,7 +82,7 @@ def test_micro_batches_have_every_sampled_token_and_its_history_only(layout: Any
         tokens, positions, segments = (a.reshape(-1) for a in (part.tokens, part.positions, part.segments))
         for source, target, action, row in zip(part.sources, part.targets, part.actions, part.rows, strict=True):
             position = rollouts.action_position[action]
-            sequence = rollouts.rows[rollouts.action_row[action]]
+            sequence = rollouts.rows[rollouts.copies.row[action]]
             assert target == sequence[position]
             assert positions[source] == position - 1 and segments[source] == row
             history = tokens[source - position + 1 : source + 1]
@@ -142,12 +143,12 @@ def test_loss_gradient_and_metrics_do_not_depend_on_the_cut(objective: Objective
     """For every aggregation and ratio, several cuts and both layouts."""
     rollouts = random_rollouts()
     episodes = np.array([0, 1, 2, 4, 5, 8, 9])
-    inside = np.isin(rollouts.action_episode, episodes)
+    inside = np.isin(rollouts.copies.episode, episodes)
     advantages = np.random.default_rng(1).normal(size=rollouts.actions)
     weights = token_weights(
         objective.aggregation,
-        rollouts.action_row,
-        prompts=rollouts.group[rollouts.action_episode],
+        rollouts.copies.row,
+        prompts=rollouts.group[rollouts.copies.episode],
         norm_length=objective.norm_length,
         keep=inside,
     )
