@@ -69,8 +69,9 @@ def from_episodes(
             )
         nodes.append(path)
     labels: Sequence[Hashable] = trees if trees is not None else _roots(origins)
-    masks = [np.array(turn.loss_mask or (), dtype=np.int64) for turn in turns]
-    offsets = [np.flatnonzero(mask) for mask in masks]
+    offsets = [
+        np.flatnonzero(turn.loss_mask or ()) if turn.token_ids else np.zeros(0, dtype=np.int64) for turn in turns
+    ]
     if episodes and not any(len(places) for places in offsets):
         raise ConfigurationError(
             f"the episodes of {episodes[0].agent} have no sampled tokens; use an engine with a tokenizer."

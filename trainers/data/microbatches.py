@@ -2,23 +2,19 @@
 
 Neither layout nor cut changes the gradient: the weights of `objectives.aggregate` are computed over an optimizer
 batch before it is cut, and a micro-batch only determines which tokens share a forward pass.
-
-The tree sampler and T-STAR recipe of the next milestone use the packed layout; until then only tests do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from ...envs.errors import ConfigurationError
+from .prefix_trees import PrefixTree, build_tree, group_by_prefix
 from .rollouts import Rollouts
 from .segments import BoolArray, IntArray, factorize
-
-Layout = Literal["padded", "packed"]
 
 
 def optimizer_batches(rollouts: Rollouts, episodes: int | None, *, seed: int) -> list[IntArray]:
@@ -42,32 +38,35 @@ def optimizer_batches(rollouts: Rollouts, episodes: int | None, *, seed: int) ->
 class MicroBatch:
     """Sequences of one forward pass.
 
+    A line of the batch is one sequence, or a tree of sequences with common prefixes (see `prefix_trees`).
+
     Attributes:
-        tokens: Token ids: [B, T], padded on the right with 0, or [1, ΣT] if packed.
-        positions: Position of each token in its sequence, same shape; 0 on padding.
-        segments: Sequence of each token, numbered from 0, same shape; -1 on padding. A token attends to earlier
-            tokens of its own segment. The attention mask of a padded batch is `segments >= 0`.
+        tokens: Token ids, padded on the right with 0, [B, T].
         sources: Flattened index of the token whose logits predict each sampled token, [n].
         targets: Token id of each sampled token, [n].
-        actions: Index of each sampled token on the action axis of the rollouts, [n].
         copies: Index of each copy of these tokens on the copy axis of the rollouts, [m]; selects advantages,
             weights and old log-probabilities.
-        copy_source: Index of each copy's token among the n sampled tokens, [m].
+        copy_source: Index of each copy's token among the n sampled tokens, [m]. Equal tokens after equal prefixes
+            are scored once.
         rows: Sequence of each copy, numbered from 0 within the micro-batch, [m]. Copies of several episodes in
             one sequence are in different rows.
         turns: Turn of each copy, numbered from 0 within the micro-batch, [m].
+        positions: Position of each token in its sequences, 0 on padding, [B, T]; None if no line is a tree, where
+            attention is causal and padding on the right cannot affect a token.
+        spans: Span of each token, -1 on padding, [B, T]; None with `positions`.
+        limits: See `PrefixTree.limits`, padded with 0, [B, K, K]; None with `positions`.
     """
 
     tokens: IntArray
-    positions: IntArray
-    segments: IntArray
     sources: IntArray
     targets: IntArray
-    actions: IntArray
     copies: IntArray
     copy_source: IntArray
     rows: IntArray
     turns: IntArray
+    positions: IntArray | None = None
+    spans: IntArray | None = None
+    limits: IntArray | None = None
 
 
 def make_microbatches(
@@ -75,7 +74,7 @@ def make_microbatches(
     episodes: IntArray | None,
     max_tokens: int,
     *,
-    layout: Layout = "padded",
+    attention_cost: float | None = None,
     multiple_of: int = 1,
     keep: BoolArray | None = None,
 ) -> list[MicroBatch]:
@@ -88,14 +87,14 @@ def make_microbatches(
         rollouts: Episodes of the update.
         episodes: Indices of the episodes of the optimizer batch; None for all.
         max_tokens: Maximum size of a micro-batch in tokens.
-        layout: "padded" puts rows of similar length side by side; "packed" concatenates rows to one long row, for
-            models whose attention is restricted to segments.
+        attention_cost: Compute common prefixes of rows once where that costs less; see `group_by_prefix`. None
+            computes every row for itself, which every model allows.
         multiple_of: Number of which the number of micro-batches becomes a multiple (the ranks that share them), if
             there are enough rows.
         keep: Mask of the copies in the loss, [M]; None keeps all.
 
     Returns:
-        Micro-batches, those with the longest rows first, so that memory runs out in the first one or never.
+        Micro-batches, those with the longest lines first, so that memory runs out in the first one or never.
 
     Raises:
         ConfigurationError: `max_tokens` is not positive.
@@ -114,55 +113,40 @@ def make_microbatches(
     starts = ends - counts
     # The last sampled token of a row determines the longest prefix to compute.
     lengths = np.maximum.reduceat(rollouts.action_position[rollouts.copies.action[copies]], starts)
-    groups = split_by_tokens(lengths, max_tokens, layout=layout, multiple_of=multiple_of)
+    prefixes = [rollouts.rows[row][:length] for row, length in zip(rows.tolist(), lengths.tolist(), strict=True)]
+    if attention_cost is None:
+        lines = [[i] for i in range(len(rows))]
+    else:
+        lines = group_by_prefix(prefixes, max_tokens, attention_cost)
+    trees = [build_tree([prefixes[i] for i in line]) for line in lines]
+    parts = [[copies[starts[i] : ends[i]] for i in line] for line in lines]
+    sizes = [len(tree.tokens) for tree in trees]
     return [
-        _lay_out(
-            [rollouts.rows[rows[i]][: lengths[i]] for i in group],
-            [copies[starts[i] : ends[i]] for i in group],
-            rollouts,
-            rows[group],
-            layout,
-        )
-        for group in groups
+        _lay_out(rollouts, [trees[i] for i in batch], [parts[i] for i in batch])
+        for batch in split_by_tokens(sizes, max_tokens, multiple_of=multiple_of)
     ]
 
 
 def split_by_tokens(
-    lengths: IntArray | Sequence[int], max_tokens: int, *, layout: Layout = "padded", multiple_of: int = 1
+    lengths: IntArray | Sequence[int], max_tokens: int, *, multiple_of: int = 1
 ) -> list[list[int]]:
-    """Divide sequences into sets whose cost is at most `max_tokens`.
-
-    The cost of a set is its number of sequences times the longest length ("padded"), or the sum of lengths
-    ("packed").
+    """Divide lines into sets whose number times the longest length is at most `max_tokens`.
 
     Args:
-        lengths: Number of tokens of each sequence.
-        max_tokens: Maximum cost; a single sequence may exceed it.
-        layout: Cost model, see above.
+        lengths: Number of tokens of each line.
+        max_tokens: Maximum size; a single line may exceed it.
         multiple_of: Split the largest sets until their number is a multiple of this, or all sets are single.
 
     Returns:
-        Indices of the sequences in each set, longest first.
+        Indices of the lines in each set, longest first.
     """
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     sets: list[list[int]] = []
-    if layout == "padded":
-        for i in order:
-            # The first sequence of a set is its longest, which determines the padded width.
-            if sets and (len(sets[-1]) + 1) * lengths[sets[-1][0]] <= max_tokens:
-                sets[-1].append(i)
-            else:
-                sets.append([i])
-    else:
-        room: list[int] = []
-        for i in order:  # first-fit decreasing
-            index = next((k for k, free in enumerate(room) if lengths[i] <= free), None)
-            if index is None:
-                sets.append([i])
-                room.append(max_tokens - int(lengths[i]))
-            else:
-                sets[index].append(i)
-                room[index] -= int(lengths[i])
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        # The first line of a set is its longest, which determines the padded width.
+        if sets and (len(sets[-1]) + 1) * lengths[sets[-1][0]] <= max_tokens:
+            sets[-1].append(i)
+        else:
+            sets.append([i])
     while len(sets) % multiple_of and any(len(part) > 1 for part in sets):
         largest = max(range(len(sets)), key=lambda k: (len(sets[k]) > 1, sum(lengths[i] for i in sets[k])))
         part = sets.pop(largest)
@@ -171,59 +155,41 @@ def split_by_tokens(
     return sets
 
 
-def _lay_out(
-    sequences: list[IntArray],
-    copies: list[IntArray],
-    rollouts: Rollouts,
-    rows: IntArray,
-    layout: Layout,
-) -> MicroBatch:
+def _lay_out(rollouts: Rollouts, trees: Sequence[PrefixTree], copies: Sequence[Sequence[IntArray]]) -> MicroBatch:
     """Return one micro-batch.
 
     Args:
-        sequences: Token ids of each row, up to the token before its last sampled one.
-        copies: Copies in the loss of each row's sampled tokens.
         rollouts: Episodes of the update.
-        rows: Index of each row in the rollouts.
-        layout: See `make_microbatches`.
+        trees: Tree of each line.
+        copies: Copies in the loss of each sequence of each line.
     """
-    lengths = [len(sequence) for sequence in sequences]
-    if layout == "packed":
-        shape = (1, sum(lengths))
-        offsets = np.cumsum([0, *lengths[:-1]])
-    else:
-        shape = (len(sequences), max(lengths))
-        offsets = np.arange(len(sequences)) * shape[1]
-    tokens = np.zeros(shape, dtype=np.int64)
-    positions = np.zeros(shape, dtype=np.int64)
-    segments = np.full(shape, -1, dtype=np.int64)
-    for number, (sequence, offset, length) in enumerate(zip(sequences, offsets.tolist(), lengths, strict=True)):
-        span = slice(offset, offset + length)
-        tokens.reshape(-1)[span] = sequence
-        positions.reshape(-1)[span] = np.arange(length)
-        segments.reshape(-1)[span] = number
-    # A row computes each of its sampled tokens once, for all episodes that pass through it.
-    unique = [np.unique(rollouts.copies.action[part], return_inverse=True) for part in copies]
-    sizes = np.array([len(actions) for actions, _ in unique])
-    actions = np.concatenate([actions for actions, _ in unique])
-    action_segment = np.repeat(np.arange(len(unique)), sizes)
-    targets = np.concatenate(
-        [rollouts.rows[row][rollouts.action_position[part]] for row, (part, _) in zip(rows, unique, strict=True)]
-    )
-    all_copies = np.concatenate(copies)
-    copy_segment = np.repeat(np.arange(len(copies)), [len(part) for part in copies])
-    episodes = rollouts.copies.episode[all_copies]
+    width = max(len(tree.tokens) for tree in trees)
+    tokens, positions, spans = (np.full((len(trees), width), fill, dtype=np.int64) for fill in (0, 0, -1))
+    most = max(len(tree.paths) for tree in trees)
+    limits = np.zeros((len(trees), most, most), dtype=np.int64)
+    sources: list[IntArray] = []
+    for line, (tree, parts) in enumerate(zip(trees, copies, strict=True)):
+        span = slice(0, len(tree.tokens))
+        tokens[line, span], positions[line, span], spans[line, span] = tree.tokens, tree.positions, tree.spans
+        limits[line, : len(tree.paths), : len(tree.paths)] = tree.limits
+        for path, part in zip(tree.paths, parts, strict=True):
+            sources.append(line * width + path[rollouts.action_position[rollouts.copies.action[part]] - 1])
+    in_order = [part for parts in copies for part in parts]
+    all_copies, all_sources = np.concatenate(in_order), np.concatenate(sources)
+    actions = rollouts.copies.action[all_copies]
+    targets = rollouts.action_tokens[actions]
+    pairs, copy_source = np.unique(np.stack([all_sources, targets], axis=1), axis=0, return_inverse=True)
+    sequence = np.repeat(np.arange(len(in_order)), [len(part) for part in in_order])
+    is_tree = most > 1
     return MicroBatch(
         tokens=tokens,
-        positions=positions,
-        segments=segments,
-        sources=offsets[action_segment] + rollouts.action_position[actions] - 1,
-        targets=targets,
-        actions=actions,
+        sources=pairs[:, 0],
+        targets=pairs[:, 1],
         copies=all_copies,
-        copy_source=np.concatenate(
-            [places + first for (_, places), first in zip(unique, np.cumsum(sizes) - sizes, strict=True)]
-        ),
-        rows=factorize(zip(copy_segment.tolist(), episodes.tolist(), strict=True)),
+        copy_source=copy_source.reshape(-1),
+        rows=factorize(zip(sequence.tolist(), rollouts.copies.episode[all_copies].tolist(), strict=True)),
         turns=factorize(rollouts.copies.path[all_copies].tolist()),
+        positions=positions if is_tree else None,
+        spans=spans if is_tree else None,
+        limits=limits if is_tree else None,
     )

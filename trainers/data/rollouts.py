@@ -214,6 +214,14 @@ class Rollouts:
                 starts[turn] = starts[parent] + len(self.turn_tokens[parent])
         return np.array(starts, dtype=np.int64)[self.action_turn] + self.action_offset
 
+    @cached_property
+    def action_tokens(self) -> IntArray:
+        """Id of each sampled token, [N]."""
+        sizes = np.array([len(ids) for ids in self.turn_tokens], dtype=np.int64)
+        ids = np.concatenate([*self.turn_tokens, np.zeros(0, dtype=np.int64)])
+        tokens: IntArray = ids[(np.cumsum(sizes) - sizes)[self.action_turn] + self.action_offset]
+        return tokens
+
     # ------------------------------------------------------------------ rewards
 
     @property

@@ -110,10 +110,11 @@ class Learner:
                         use_critic=use_critic,
                         use_policy=use_policy,
                     )
+                tokens = rollouts.copies.action[micro.copies]
                 if counts and use_policy:
-                    scored[0, micro.actions] = logp.double().cpu()
+                    scored[0, tokens] = logp.double().cpu()[micro.copy_source]
                 if counts and use_critic:
-                    scored[1, micro.actions] = values.double().cpu()
+                    scored[1, tokens] = values.double().cpu()[micro.copy_source]
         if self.optimizer.world_size > 1:
             scored = self.optimizer.accelerator.reduce(scored.to(device), "sum").cpu()
         return scored[0].numpy(), scored[1].numpy()

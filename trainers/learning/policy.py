@@ -63,6 +63,9 @@ class Policy(nn.Module):  # type: ignore[misc]  # torch is untyped here
         use_critic: bool = True,
         use_policy: bool = True,
         entropy_grad: bool = True,
+        positions: Tensor | None = None,
+        spans: Tensor | None = None,
+        limits: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Score tokens.
 
@@ -75,28 +78,47 @@ class Policy(nn.Module):  # type: ignore[misc]  # torch is untyped here
             use_critic: Compute values.
             use_policy: Compute log-probabilities and entropies.
             entropy_grad: See `score_tokens`.
+            positions, spans, limits: See `MicroBatch`; None for lines that are single sequences.
 
         Returns:
             Log-probabilities, entropies and values, each float32 [n]; empty if not computed.
         """
         logp = entropy = values = torch.zeros(0, device=tokens.device)
+        inputs: dict[str, Any] = {"input_ids": tokens, "use_cache": False}
+        if positions is not None and spans is not None and limits is not None:
+            inputs |= {"position_ids": positions, "attention_mask": tree_attention(positions, spans, limits)}
         if use_policy and self._has_linear_head:
-            hidden = _hidden_states(_body(self.model), tokens, sources)
+            hidden = _hidden_states(_body(self.model), inputs, sources)
             head = self.model.get_output_embeddings()
             logp, entropy = score_hidden(hidden, head, targets, temperature, entropy_grad=entropy_grad)
         elif use_policy:
-            logits = self.model(input_ids=tokens, use_cache=False).logits
+            logits = self.model(**inputs).logits
             logp, entropy = score_tokens(logits.flatten(0, 1)[sources], targets, temperature, entropy_grad)
         if self.critic is not None and use_critic:
-            hidden = _hidden_states(self.critic["body"], tokens, sources)
+            hidden = _hidden_states(self.critic["body"], inputs, sources)
             values = self.critic["head"](hidden).sum(-1).float()  # sum of one: FSDP forbids returning views
         return logp, entropy, values
 
 
 def forward_inputs(micro: MicroBatch, device: Any) -> dict[str, Tensor]:
     """Return the arguments of `Policy.forward` that a micro-batch determines, on a device."""
-    arrays = {"tokens": micro.tokens, "sources": micro.sources, "targets": micro.targets}
-    return {name: torch.as_tensor(array, device=device) for name, array in arrays.items()}
+    names = ("tokens", "sources", "targets", "positions", "spans", "limits")
+    arrays = {name: getattr(micro, name) for name in names}
+    return {name: torch.as_tensor(array, device=device) for name, array in arrays.items() if array is not None}
+
+
+def tree_attention(positions: Tensor, spans: Tensor, limits: Tensor) -> Tensor:
+    """Return the attention mask of lines that are prefix trees, True where a token attends, [B, 1, T, T].
+
+    Args:
+        positions, spans, limits: See `prefix_trees` for the rule. A token of padding (span -1) attends to itself.
+    """
+    own, other = spans.clamp(min=0), spans.clamp(min=0).unsqueeze(1).expand(-1, spans.shape[1], -1)
+    lines = torch.arange(len(spans), device=spans.device).unsqueeze(1)
+    limit = limits[lines, own].gather(2, other)
+    visible = (positions.unsqueeze(1) < limit) & (positions.unsqueeze(1) <= positions.unsqueeze(2))
+    visible &= (spans >= 0).unsqueeze(1)
+    return (visible | torch.eye(spans.shape[1], dtype=torch.bool, device=spans.device)).unsqueeze(1)
 
 
 def _body(model: PreTrainedModel) -> Any:
@@ -104,8 +126,8 @@ def _body(model: PreTrainedModel) -> Any:
     return model.base_model
 
 
-def _hidden_states(body: Any, tokens: Tensor, sources: Tensor) -> Tensor:
-    states = body(input_ids=tokens, use_cache=False).last_hidden_state
+def _hidden_states(body: Any, inputs: dict[str, Any], sources: Tensor) -> Tensor:
+    states = body(**inputs).last_hidden_state
     return states.flatten(0, 1)[sources]
 
 

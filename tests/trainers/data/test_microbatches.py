@@ -58,39 +58,74 @@ def random_rollouts(episodes: int = 12, seed: int = 0, vocabulary: int = 11) -> 
 
 
 @settings(deadline=None)
-@given(lengths, st.integers(8, 200), st.sampled_from(["padded", "packed"]), st.integers(1, 4))
-def test_every_sequence_is_in_one_set_within_the_bound(
-    sizes: list[int], bound: int, layout: Any, multiple: int
-) -> None:
-    sets = split_by_tokens(sizes, bound, layout=layout, multiple_of=multiple)
+@given(lengths, st.integers(8, 200), st.integers(1, 4))
+def test_every_sequence_is_in_one_set_within_the_bound(sizes: list[int], bound: int, multiple: int) -> None:
+    sets = split_by_tokens(sizes, bound, multiple_of=multiple)
     assert sorted(i for part in sets for i in part) == list(range(len(sizes)))
     for part in sets:
         used = [sizes[i] for i in part]
-        cost = len(used) * max(used) if layout == "padded" else sum(used)
-        assert cost <= bound or len(used) == 1
+        assert len(used) * max(used) <= bound or len(used) == 1
     assert len(sets) % multiple == 0 or all(len(part) == 1 for part in sets)
 
 
-@pytest.mark.parametrize("layout", ["padded", "packed"])
-def test_micro_batches_have_every_sampled_token_and_its_history_only(layout: Any) -> None:
+def visible(part: MicroBatch) -> Any:
+    """Return True where a token attends to another one of its line, token by token from the rule, [B, T, T]."""
+    lines, width = part.tokens.shape
+    if part.positions is None or part.spans is None or part.limits is None:
+        return np.broadcast_to(np.tril(np.ones((width, width), dtype=bool)), (lines, width, width))
+    seen = np.zeros((lines, width, width), dtype=bool)
+    for line, i, j in np.ndindex(lines, width, width):
+        positions, spans = part.positions[line], part.spans[line]
+        if spans[i] >= 0 and spans[j] >= 0:
+            seen[line, i, j] = (
+                positions[j] <= positions[i] and positions[j] < part.limits[line, spans[i], spans[j]]
+            )
+    return seen
+
+
+LAYOUTS = [None, 0.0, 0.05]
+"""Costs of attention: no sharing, sharing of every common prefix, and of long ones."""
+
+
+@pytest.mark.parametrize("attention_cost", LAYOUTS)
+def test_micro_batches_have_every_sampled_token_and_its_history_only(attention_cost: float | None) -> None:
     rollouts = random_rollouts()
-    parts = make_microbatches(rollouts, None, 64, layout=layout)
-    actions = np.concatenate([part.actions for part in parts])
-    assert sorted(actions.tolist()) == list(range(rollouts.actions))
+    parts = make_microbatches(rollouts, None, 64, attention_cost=attention_cost)
+    copies = np.concatenate([part.copies for part in parts])
+    assert sorted(copies.tolist()) == list(range(rollouts.actions))
     for part in parts:
         assert part.tokens.size <= 64
-        tokens, positions, segments = (a.reshape(-1) for a in (part.tokens, part.positions, part.segments))
-        for source, target, action, row in zip(part.sources, part.targets, part.actions, part.rows, strict=True):
+        seen, width = visible(part), part.tokens.shape[1]
+        for copy, source in zip(part.copies, part.copy_source, strict=True):
+            action = rollouts.copies.action[copy]
             position = rollouts.action_position[action]
-            sequence = rollouts.rows[rollouts.copies.row[action]]
-            assert target == sequence[position]
-            assert positions[source] == position - 1 and segments[source] == row
-            history = tokens[source - position + 1 : source + 1]
-            assert history.tolist() == sequence[:position].tolist()
-        for segment in range(int(segments.max()) + 1):  # A row ends where its last token is predicted.
-            assert np.flatnonzero(segments == segment)[-1] == part.sources[part.rows == segment][-1]
-    padding = np.concatenate([part.segments.reshape(-1) < 0 for part in parts])
-    assert not padding.any() if layout == "packed" else padding.mean() < 0.15
+            sequence = rollouts.rows[rollouts.copies.row[copy]]
+            assert part.targets[source] == sequence[position] == rollouts.action_tokens[action]
+            line, place = divmod(part.sources[source], width)
+            history = np.flatnonzero(seen[line, place])
+            if part.positions is not None:
+                assert part.positions[line, history].tolist() == list(range(position))
+            assert part.tokens[line, history].tolist() == sequence[:position].tolist()
+    trees = sum(part.positions is not None for part in parts)
+    assert (trees > 0) == (attention_cost == 0.0), "prefixes here are too short for a high cost of attention"
+
+
+def test_common_prefixes_are_computed_once_where_that_costs_less() -> None:
+    prompt = list(range(8))
+    turns = [
+        Turn("", "", token_ids=[*prompt, 9, i], logprobs=[0.0] * 9 + [-1.0], loss_mask=[0] * 9 + [1])
+        for i in range(4)
+    ]
+    rollouts = from_episodes([Episode("Env", "t", 0, "model", turns=[turn]) for turn in turns], [0] * 4)
+
+    def computed(attention_cost: float | None) -> int:
+        return sum(
+            part.tokens.size for part in make_microbatches(rollouts, None, 100, attention_cost=attention_cost)
+        )
+
+    assert computed(None) == 4 * 9  # The last token is only predicted.
+    assert computed(0.0) == 9  # All four last tokens are predicted after the same nine.
+    assert computed(10.0) == 9, "equal sequences are one, at any cost of attention"
 
 
 def test_optimizer_batches_have_every_episode_once() -> None:
@@ -120,13 +155,11 @@ class Bigram(torch.nn.Module):  # type: ignore[misc]
         torch.nn.init.normal_(self.head.weight, generator=generator)
 
     def states(self, part: MicroBatch) -> Any:
-        """Return the mean embedding of each segment up to each source, [n, D]."""
-        tokens, segments = torch.tensor(part.tokens).reshape(-1), torch.tensor(part.segments).reshape(-1)
-        places = torch.arange(len(tokens))
-        sources = torch.tensor(part.sources)
-        visible = (segments[None] == segments[sources][:, None]) & (places[None] <= sources[:, None])
-        weights = visible.double() / visible.sum(1, keepdim=True)
-        return weights @ self.embedding[tokens]
+        """Return the mean embedding of all tokens that each source attends to, [n, D]."""
+        lines, places = np.divmod(part.sources, part.tokens.shape[1])
+        seen = torch.tensor(visible(part)[lines, places])
+        weights = seen.double() / seen.sum(1, keepdim=True)
+        return (weights.unsqueeze(2) * self.embedding[torch.tensor(part.tokens[lines])]).sum(1)
 
 
 OBJECTIVES = [
@@ -140,7 +173,7 @@ OBJECTIVES = [
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: f"{o.ratio}-{o.aggregation}")
 def test_loss_gradient_and_metrics_do_not_depend_on_the_cut(objective: Objective) -> None:
-    """For every aggregation and ratio, several cuts and both layouts."""
+    """For every aggregation and ratio, several cuts, with and without shared prefixes."""
     rollouts = random_rollouts()
     episodes = np.array([0, 1, 2, 4, 5, 8, 9])
     inside = np.isin(rollouts.copies.episode, episodes)
@@ -153,20 +186,21 @@ def test_loss_gradient_and_metrics_do_not_depend_on_the_cut(objective: Objective
         keep=inside,
     )
 
-    def run(max_tokens: int, layout: Any) -> tuple[float, Any, dict[str, float]]:
+    def run(max_tokens: int, attention_cost: float | None) -> tuple[float, Any, dict[str, float]]:
         model = Bigram()
         total, sums = 0.0, []
-        for part in make_microbatches(rollouts, episodes, max_tokens, layout=layout):
-            logp, entropy = score_hidden(model.states(part), model.head, torch.tensor(part.targets))
+        for part in make_microbatches(rollouts, episodes, max_tokens, attention_cost=attention_cost):
+            scores = score_hidden(model.states(part), model.head, torch.tensor(part.targets))
+            logp, entropy = (score[torch.tensor(part.copy_source)] for score in scores)
             tokens = Tokens(
                 logp=logp,
-                advantages=torch.tensor(advantages[part.actions]),
-                weights=torch.tensor(weights[part.actions]),
+                advantages=torch.tensor(advantages[part.copies]),
+                weights=torch.tensor(weights[part.copies]),
                 rows=torch.tensor(part.rows),
                 turns=torch.tensor(part.turns),
-                old_logp=torch.tensor(rollouts.logprobs[part.actions]),
-                ref_logp=torch.tensor(rollouts.logprobs[part.actions]) - 0.1,
-                sampler_logp=torch.tensor(rollouts.logprobs[part.actions]) + 0.01,
+                old_logp=torch.tensor(rollouts.logprobs[part.copies]),
+                ref_logp=torch.tensor(rollouts.logprobs[part.copies]) - 0.1,
+                sampler_logp=torch.tensor(rollouts.logprobs[part.copies]) + 0.01,
                 entropy=entropy,
             )
             loss, part_sums = policy_loss(objective, tokens)
@@ -175,10 +209,10 @@ def test_loss_gradient_and_metrics_do_not_depend_on_the_cut(objective: Objective
             sums.append(part_sums)
         return total, model.embedding.grad, reduce_metrics(sums)
 
-    expected, gradient, metrics = run(10**6, "padded")
+    expected, gradient, metrics = run(10**6, None)
     assert float(gradient.abs().max()) > 1e-4
-    for max_tokens, layout in ((1, "padded"), (40, "padded"), (40, "packed"), (10**6, "packed")):
-        value, other, other_metrics = run(max_tokens, layout)
+    for max_tokens, attention_cost in ((1, None), (40, None), (40, 0.0), (40, 0.05), (10**6, 0.0)):
+        value, other, other_metrics = run(max_tokens, attention_cost)
         assert value == pytest.approx(expected, abs=1e-10)
         torch.testing.assert_close(other, gradient, rtol=0, atol=1e-10)
         assert other_metrics == pytest.approx(metrics, abs=1e-10)
