@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from ...envs.errors import ConfigurationError
-from .prefix_trees import PrefixTree, build_tree, group_by_prefix
+from .prefix_trees import lexicographic_order, merge_prefixes
 from .rollouts import Rollouts
 from .segments import BoolArray, IntArray, factorize
 
@@ -36,25 +37,23 @@ def optimizer_batches(rollouts: Rollouts, episodes: int | None, *, seed: int) ->
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Sequences of one forward pass.
-
-    A line of the batch is one sequence, or a tree of sequences with common prefixes (see `prefix_trees`).
+    """Sequences of one forward pass, side by side or as a tree of their common prefixes.
 
     Attributes:
-        tokens: Token ids, padded on the right with 0, [B, T].
+        tokens: Token ids of the sequences, padded on the right with 0, [B, T]. Attention is causal, so padding
+            cannot affect a token. As a tree: the distinct tokens, [1, T].
         sources: Flattened index of the token whose logits predict each sampled token, [n].
         targets: Token id of each sampled token, [n].
         copies: Index of each copy of these tokens on the copy axis of the rollouts, [m]; selects advantages,
             weights and old log-probabilities.
         copy_source: Index of each copy's token among the n sampled tokens, [m]. Equal tokens after equal prefixes
-            are scored once.
+            are scored once in a tree.
         rows: Sequence of each copy, numbered from 0 within the micro-batch, [m]. Copies of several episodes in
             one sequence are in different rows.
         turns: Turn of each copy, numbered from 0 within the micro-batch, [m].
-        positions: Position of each token in its sequences, 0 on padding, [B, T]; None if no line is a tree, where
-            attention is causal and padding on the right cannot affect a token.
-        spans: Span of each token, -1 on padding, [B, T]; None with `positions`.
-        limits: See `PrefixTree.limits`, padded with 0, [B, K, K]; None with `positions`.
+        positions: Position of each token in its sequences, [1, T]; None unless the sequences are a tree.
+        paths: Index in the tree of each token of each sequence, padded on the right with 0, [R, L]; None likewise.
+        owners: Flattened index in `paths` of one occurrence of each token, [T]; None likewise.
     """
 
     tokens: IntArray
@@ -65,8 +64,8 @@ class MicroBatch:
     rows: IntArray
     turns: IntArray
     positions: IntArray | None = None
-    spans: IntArray | None = None
-    limits: IntArray | None = None
+    paths: IntArray | None = None
+    owners: IntArray | None = None
 
 
 def make_microbatches(
@@ -74,7 +73,7 @@ def make_microbatches(
     episodes: IntArray | None,
     max_tokens: int,
     *,
-    attention_cost: float | None = None,
+    share_prefixes: bool = False,
     multiple_of: int = 1,
     keep: BoolArray | None = None,
 ) -> list[MicroBatch]:
@@ -86,15 +85,15 @@ def make_microbatches(
     Args:
         rollouts: Episodes of the update.
         episodes: Indices of the episodes of the optimizer batch; None for all.
-        max_tokens: Maximum size of a micro-batch in tokens.
-        attention_cost: Compute common prefixes of rows once where that costs less; see `group_by_prefix`. None
-            computes every row for itself, which every model allows.
+        max_tokens: Maximum size of a micro-batch in tokens, shared ones counted as often as they occur.
+        share_prefixes: Lay out the rows of a micro-batch as a tree, for models whose attention accepts it.
         multiple_of: Number of which the number of micro-batches becomes a multiple (the ranks that share them), if
             there are enough rows.
         keep: Mask of the copies in the loss, [M]; None keeps all.
 
     Returns:
-        Micro-batches, those with the longest lines first, so that memory runs out in the first one or never.
+        Micro-batches. Side by side, those with the longest rows are first, so that memory runs out in the first
+        one or never.
 
     Raises:
         ConfigurationError: `max_tokens` is not positive.
@@ -109,44 +108,41 @@ def make_microbatches(
     rows, counts = np.unique(rollouts.copies.row[copies], return_counts=True)
     if len(rows) == 0:
         return []
-    ends = np.cumsum(counts)
-    starts = ends - counts
+    parts = np.split(copies, np.cumsum(counts)[:-1])
     # The last sampled token of a row determines the longest prefix to compute.
-    lengths = np.maximum.reduceat(rollouts.action_position[rollouts.copies.action[copies]], starts)
-    prefixes = [rollouts.rows[row][:length] for row, length in zip(rows.tolist(), lengths.tolist(), strict=True)]
-    if attention_cost is None:
-        lines = [[i] for i in range(len(rows))]
-    else:
-        lines = group_by_prefix(prefixes, max_tokens, attention_cost)
-    trees = [build_tree([prefixes[i] for i in line]) for line in lines]
-    parts = [[copies[starts[i] : ends[i]] for i in line] for line in lines]
-    sizes = [len(tree.tokens) for tree in trees]
+    ends = [int(rollouts.action_position[rollouts.copies.action[part]].max()) for part in parts]
+    sequences = [rollouts.rows[row][:end] for row, end in zip(rows.tolist(), ends, strict=True)]
+    order = lexicographic_order(sequences) if share_prefixes else sorted(range(len(ends)), key=lambda i: -ends[i])
+    lay_out = _as_tree if share_prefixes else _side_by_side
     return [
-        _lay_out(rollouts, [trees[i] for i in batch], [parts[i] for i in batch])
-        for batch in split_by_tokens(sizes, max_tokens, multiple_of=multiple_of)
+        _make(rollouts, lay_out([sequences[i] for i in batch]), [parts[i] for i in batch])
+        for batch in split_by_tokens(ends, order, max_tokens, multiple_of=multiple_of)
     ]
 
 
 def split_by_tokens(
-    lengths: IntArray | Sequence[int], max_tokens: int, *, multiple_of: int = 1
+    lengths: Sequence[int], order: Sequence[int], max_tokens: int, *, multiple_of: int = 1
 ) -> list[list[int]]:
-    """Divide lines into sets whose number times the longest length is at most `max_tokens`.
+    """Cut sequences into sets whose number times the longest length is at most `max_tokens`.
 
     Args:
-        lengths: Number of tokens of each line.
-        max_tokens: Maximum size; a single line may exceed it.
+        lengths: Number of tokens of each sequence.
+        order: Order of the sequences; a set has consecutive ones.
+        max_tokens: Maximum size; a single sequence may exceed it.
         multiple_of: Split the largest sets until their number is a multiple of this, or all sets are single.
 
     Returns:
-        Indices of the lines in each set, longest first.
+        Indices of the sequences in each set.
     """
     sets: list[list[int]] = []
-    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        # The first line of a set is its longest, which determines the padded width.
-        if sets and (len(sets[-1]) + 1) * lengths[sets[-1][0]] <= max_tokens:
+    width = 0
+    for i in order:
+        width = max(width, lengths[i])
+        if sets and (len(sets[-1]) + 1) * width <= max_tokens:
             sets[-1].append(i)
         else:
             sets.append([i])
+            width = lengths[i]
     while len(sets) % multiple_of and any(len(part) > 1 for part in sets):
         largest = max(range(len(sets)), key=lambda k: (len(sets[k]) > 1, sum(lengths[i] for i in sets[k])))
         part = sets.pop(largest)
@@ -155,41 +151,65 @@ def split_by_tokens(
     return sets
 
 
-def _lay_out(rollouts: Rollouts, trees: Sequence[PrefixTree], copies: Sequence[Sequence[IntArray]]) -> MicroBatch:
+class _Layout(NamedTuple):
+    """Arrays of `MicroBatch` that depend on the tokens only, and the flattened index of each sequence's tokens."""
+
+    places: list[IntArray]
+    tokens: IntArray
+    positions: IntArray | None = None
+    paths: IntArray | None = None
+    owners: IntArray | None = None
+
+
+def _side_by_side(sequences: Sequence[IntArray]) -> _Layout:
+    width = max(map(len, sequences))
+    places = [line * width + np.arange(len(sequence)) for line, sequence in enumerate(sequences)]
+    return _Layout(places, _pad(sequences, width))
+
+
+def _as_tree(sequences: Sequence[IntArray]) -> _Layout:
+    tokens, positions, places = merge_prefixes(sequences)
+    width = max(map(len, sequences))
+    owners = np.empty(len(tokens), dtype=np.int64)
+    for line, path in enumerate(places):
+        owners[path] = line * width + np.arange(len(path))
+    return _Layout(places, tokens[None], positions[None], _pad(places, width), owners)
+
+
+def _pad(arrays: Sequence[IntArray], width: int) -> IntArray:
+    padded = np.zeros((len(arrays), width), dtype=np.int64)
+    for line, array in enumerate(arrays):
+        padded[line, : len(array)] = array
+    return padded
+
+
+def _make(rollouts: Rollouts, layout: _Layout, parts: Sequence[IntArray]) -> MicroBatch:
     """Return one micro-batch.
 
     Args:
         rollouts: Episodes of the update.
-        trees: Tree of each line.
-        copies: Copies in the loss of each sequence of each line.
+        layout: Layout of its sequences.
+        parts: Copies in the loss of each sequence.
     """
-    width = max(len(tree.tokens) for tree in trees)
-    tokens, positions, spans = (np.full((len(trees), width), fill, dtype=np.int64) for fill in (0, 0, -1))
-    most = max(len(tree.paths) for tree in trees)
-    limits = np.zeros((len(trees), most, most), dtype=np.int64)
-    sources: list[IntArray] = []
-    for line, (tree, parts) in enumerate(zip(trees, copies, strict=True)):
-        span = slice(0, len(tree.tokens))
-        tokens[line, span], positions[line, span], spans[line, span] = tree.tokens, tree.positions, tree.spans
-        limits[line, : len(tree.paths), : len(tree.paths)] = tree.limits
-        for path, part in zip(tree.paths, parts, strict=True):
-            sources.append(line * width + path[rollouts.action_position[rollouts.copies.action[part]] - 1])
-    in_order = [part for parts in copies for part in parts]
-    all_copies, all_sources = np.concatenate(in_order), np.concatenate(sources)
-    actions = rollouts.copies.action[all_copies]
-    targets = rollouts.action_tokens[actions]
-    pairs, copy_source = np.unique(np.stack([all_sources, targets], axis=1), axis=0, return_inverse=True)
-    sequence = np.repeat(np.arange(len(in_order)), [len(part) for part in in_order])
-    is_tree = most > 1
+    copies = np.concatenate(parts)
+    actions = rollouts.copies.action[copies]
+    sources = [
+        places[rollouts.action_position[rollouts.copies.action[part]] - 1]
+        for places, part in zip(layout.places, parts, strict=True)
+    ]
+    pairs, copy_source = np.unique(
+        np.stack([np.concatenate(sources), rollouts.action_tokens[actions]], axis=1), axis=0, return_inverse=True
+    )
+    sequence = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     return MicroBatch(
-        tokens=tokens,
+        tokens=layout.tokens,
         sources=pairs[:, 0],
         targets=pairs[:, 1],
-        copies=all_copies,
+        copies=copies,
         copy_source=copy_source.reshape(-1),
-        rows=factorize(zip(sequence.tolist(), rollouts.copies.episode[all_copies].tolist(), strict=True)),
-        turns=factorize(rollouts.copies.path[all_copies].tolist()),
-        positions=positions if is_tree else None,
-        spans=spans if is_tree else None,
-        limits=limits if is_tree else None,
+        rows=factorize(zip(sequence.tolist(), rollouts.copies.episode[copies].tolist(), strict=True)),
+        turns=factorize(rollouts.copies.path[copies].tolist()),
+        positions=layout.positions,
+        paths=layout.paths,
+        owners=layout.owners,
     )

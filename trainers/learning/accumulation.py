@@ -21,12 +21,12 @@ def rank_microbatches(
     max_tokens: int,
     keep: BoolArray | None = None,
     *,
-    attention_cost: float | None = None,
+    share_prefixes: bool = False,
 ) -> Iterator[tuple[MicroBatch, bool]]:
     """Yield this rank's micro-batches, padded to an equal count per rank; the flag is False for padding."""
     world_size, rank = optimizer.world_size, optimizer.accelerator.process_index
     microbatches = make_microbatches(
-        rollouts, None, max_tokens, attention_cost=attention_cost, multiple_of=world_size, keep=keep
+        rollouts, None, max_tokens, share_prefixes=share_prefixes, multiple_of=world_size, keep=keep
     )
     count = len(microbatches)
     microbatches += microbatches[:1] * (-count % world_size)

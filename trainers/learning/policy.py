@@ -17,6 +17,7 @@ from ...envs.errors import ConfigurationError
 from ..algorithms.objectives.logprobs import score_hidden, score_tokens
 from ..config.settings import LoraConfig
 from ..data.microbatches import MicroBatch
+from .tree_attention import enable_tree_attention, tree_inputs
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -35,11 +36,13 @@ class Policy(nn.Module):  # type: ignore[misc]  # torch is untyped here
 
     Attributes:
         model: The language model; engines may share it.
+        accepts_trees: True if a micro-batch may be a tree of common prefixes.
     """
 
     def __init__(self, model: PreTrainedModel, critic: bool = False) -> None:
         super().__init__()
         self.model = model
+        self.accepts_trees = enable_tree_attention(model)
         width = model.config.get_text_config(decoder=True).hidden_size
         self.critic: Any = None
         if critic:
@@ -64,29 +67,28 @@ class Policy(nn.Module):  # type: ignore[misc]  # torch is untyped here
         use_policy: bool = True,
         entropy_grad: bool = True,
         positions: Tensor | None = None,
-        spans: Tensor | None = None,
-        limits: Tensor | None = None,
+        paths: Tensor | None = None,
+        owners: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Score tokens.
 
         Args:
-            tokens: Token ids, right-padded, [B, T]. Attention is causal, so padding cannot affect a token and no
-                mask is needed.
+            tokens: See `MicroBatch`, [B, T].
             sources: Flattened index of the position before each scored token, [n].
             targets: Ids of the scored tokens, [n].
             temperature: See `score_tokens`.
             use_critic: Compute values.
             use_policy: Compute log-probabilities and entropies.
             entropy_grad: See `score_tokens`.
-            positions, spans, limits: See `MicroBatch`; None for lines that are single sequences.
+            positions, paths, owners: See `MicroBatch`.
 
         Returns:
             Log-probabilities, entropies and values, each float32 [n]; empty if not computed.
         """
         logp = entropy = values = torch.zeros(0, device=tokens.device)
         inputs: dict[str, Any] = {"input_ids": tokens, "use_cache": False}
-        if positions is not None and spans is not None and limits is not None:
-            inputs |= {"position_ids": positions, "attention_mask": tree_attention(positions, spans, limits)}
+        if positions is not None and paths is not None and owners is not None:
+            inputs = tree_inputs(tokens, positions, paths, owners)
         if use_policy and self._has_linear_head:
             hidden = _hidden_states(_body(self.model), inputs, sources)
             head = self.model.get_output_embeddings()
@@ -102,23 +104,9 @@ class Policy(nn.Module):  # type: ignore[misc]  # torch is untyped here
 
 def forward_inputs(micro: MicroBatch, device: Any) -> dict[str, Tensor]:
     """Return the arguments of `Policy.forward` that a micro-batch determines, on a device."""
-    names = ("tokens", "sources", "targets", "positions", "spans", "limits")
+    names = ("tokens", "sources", "targets", "positions", "paths", "owners")
     arrays = {name: getattr(micro, name) for name in names}
     return {name: torch.as_tensor(array, device=device) for name, array in arrays.items() if array is not None}
-
-
-def tree_attention(positions: Tensor, spans: Tensor, limits: Tensor) -> Tensor:
-    """Return the attention mask of lines that are prefix trees, True where a token attends, [B, 1, T, T].
-
-    Args:
-        positions, spans, limits: See `prefix_trees` for the rule. A token of padding (span -1) attends to itself.
-    """
-    own, other = spans.clamp(min=0), spans.clamp(min=0).unsqueeze(1).expand(-1, spans.shape[1], -1)
-    lines = torch.arange(len(spans), device=spans.device).unsqueeze(1)
-    limit = limits[lines, own].gather(2, other)
-    visible = (positions.unsqueeze(1) < limit) & (positions.unsqueeze(1) <= positions.unsqueeze(2))
-    visible &= (spans >= 0).unsqueeze(1)
-    return (visible | torch.eye(spans.shape[1], dtype=torch.bool, device=spans.device)).unsqueeze(1)
 
 
 def _body(model: PreTrainedModel) -> Any:

@@ -60,7 +60,8 @@ def random_rollouts(episodes: int = 12, seed: int = 0, vocabulary: int = 11) -> 
 @settings(deadline=None)
 @given(lengths, st.integers(8, 200), st.integers(1, 4))
 def test_every_sequence_is_in_one_set_within_the_bound(sizes: list[int], bound: int, multiple: int) -> None:
-    sets = split_by_tokens(sizes, bound, multiple_of=multiple)
+    order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
+    sets = split_by_tokens(sizes, order, bound, multiple_of=multiple)
     assert sorted(i for part in sets for i in part) == list(range(len(sizes)))
     for part in sets:
         used = [sizes[i] for i in part]
@@ -68,64 +69,47 @@ def test_every_sequence_is_in_one_set_within_the_bound(sizes: list[int], bound: 
     assert len(sets) % multiple == 0 or all(len(part) == 1 for part in sets)
 
 
-def visible(part: MicroBatch) -> Any:
-    """Return True where a token attends to another one of its line, token by token from the rule, [B, T, T]."""
-    lines, width = part.tokens.shape
-    if part.positions is None or part.spans is None or part.limits is None:
-        return np.broadcast_to(np.tril(np.ones((width, width), dtype=bool)), (lines, width, width))
-    seen = np.zeros((lines, width, width), dtype=bool)
-    for line, i, j in np.ndindex(lines, width, width):
-        positions, spans = part.positions[line], part.spans[line]
-        if spans[i] >= 0 and spans[j] >= 0:
-            seen[line, i, j] = (
-                positions[j] <= positions[i] and positions[j] < part.limits[line, spans[i], spans[j]]
-            )
-    return seen
+def histories(part: MicroBatch) -> list[list[int]]:
+    """Return the tokens that each scored token is predicted from, as the layout defines them."""
+    if part.paths is None or part.owners is None or part.positions is None:
+        width = part.tokens.shape[1]
+        lines = [divmod(source, width) for source in part.sources.tolist()]
+        return [part.tokens[line, : place + 1].tolist() for line, place in lines]
+    owners = [divmod(int(part.owners[source]), part.paths.shape[1]) for source in part.sources]
+    assert [part.positions[0, source] for source in part.sources] == [place for _, place in owners]
+    return [part.tokens[0, part.paths[line, : place + 1]].tolist() for line, place in owners]
 
 
-LAYOUTS = [None, 0.0, 0.05]
-"""Costs of attention: no sharing, sharing of every common prefix, and of long ones."""
-
-
-@pytest.mark.parametrize("attention_cost", LAYOUTS)
-def test_micro_batches_have_every_sampled_token_and_its_history_only(attention_cost: float | None) -> None:
+@pytest.mark.parametrize("share_prefixes", [False, True])
+def test_micro_batches_have_every_sampled_token_and_its_history_only(share_prefixes: bool) -> None:
     rollouts = random_rollouts()
-    parts = make_microbatches(rollouts, None, 64, attention_cost=attention_cost)
+    parts = make_microbatches(rollouts, None, 64, share_prefixes=share_prefixes)
     copies = np.concatenate([part.copies for part in parts])
     assert sorted(copies.tolist()) == list(range(rollouts.actions))
     for part in parts:
         assert part.tokens.size <= 64
-        seen, width = visible(part), part.tokens.shape[1]
+        past = histories(part)
         for copy, source in zip(part.copies, part.copy_source, strict=True):
             action = rollouts.copies.action[copy]
             position = rollouts.action_position[action]
-            sequence = rollouts.rows[rollouts.copies.row[copy]]
+            sequence = rollouts.rows[rollouts.copies.row[copy]].tolist()
             assert part.targets[source] == sequence[position] == rollouts.action_tokens[action]
-            line, place = divmod(part.sources[source], width)
-            history = np.flatnonzero(seen[line, place])
-            if part.positions is not None:
-                assert part.positions[line, history].tolist() == list(range(position))
-            assert part.tokens[line, history].tolist() == sequence[:position].tolist()
-    trees = sum(part.positions is not None for part in parts)
-    assert (trees > 0) == (attention_cost == 0.0), "prefixes here are too short for a high cost of attention"
+            assert past[source] == sequence[:position]
 
 
-def test_common_prefixes_are_computed_once_where_that_costs_less() -> None:
-    prompt = list(range(8))
+def test_common_prefixes_are_computed_once() -> None:
     turns = [
-        Turn("", "", token_ids=[*prompt, 9, i], logprobs=[0.0] * 9 + [-1.0], loss_mask=[0] * 9 + [1])
+        Turn("", "", token_ids=[0, 1, 2, 3, 9, 5 + i // 2, 7, i], logprobs=[0.0] * 8, loss_mask=[0] * 4 + [1] * 4)
         for i in range(4)
     ]
     rollouts = from_episodes([Episode("Env", "t", 0, "model", turns=[turn]) for turn in turns], [0] * 4)
-
-    def computed(attention_cost: float | None) -> int:
-        return sum(
-            part.tokens.size for part in make_microbatches(rollouts, None, 100, attention_cost=attention_cost)
-        )
-
-    assert computed(None) == 4 * 9  # The last token is only predicted.
-    assert computed(0.0) == 9  # All four last tokens are predicted after the same nine.
-    assert computed(10.0) == 9, "equal sequences are one, at any cost of attention"
+    (apart,) = make_microbatches(rollouts, None, 100)
+    (tree,) = make_microbatches(rollouts, None, 100, share_prefixes=True)
+    assert apart.tokens.size == 4 * 7  # The last token is only predicted.
+    assert tree.tokens.tolist() == [[0, 1, 2, 3, 9, 5, 7, 6, 7]]
+    assert tree.positions is not None and tree.positions.tolist() == [[0, 1, 2, 3, 4, 5, 6, 5, 6]]
+    assert len(apart.targets) == len(apart.copies) == len(tree.copies) == 16
+    assert len(tree.targets) == 1 + 2 + 2 + 4  # 9; 5 or 6; 7 after either; four last tokens
 
 
 def test_optimizer_batches_have_every_episode_once() -> None:
@@ -155,11 +139,8 @@ class Bigram(torch.nn.Module):  # type: ignore[misc]
         torch.nn.init.normal_(self.head.weight, generator=generator)
 
     def states(self, part: MicroBatch) -> Any:
-        """Return the mean embedding of all tokens that each source attends to, [n, D]."""
-        lines, places = np.divmod(part.sources, part.tokens.shape[1])
-        seen = torch.tensor(visible(part)[lines, places])
-        weights = seen.double() / seen.sum(1, keepdim=True)
-        return (weights.unsqueeze(2) * self.embedding[torch.tensor(part.tokens[lines])]).sum(1)
+        """Return the mean embedding of the history of each scored token, [n, D]."""
+        return torch.stack([self.embedding[torch.tensor(history)].mean(0) for history in histories(part)])
 
 
 OBJECTIVES = [
@@ -186,10 +167,10 @@ def test_loss_gradient_and_metrics_do_not_depend_on_the_cut(objective: Objective
         keep=inside,
     )
 
-    def run(max_tokens: int, attention_cost: float | None) -> tuple[float, Any, dict[str, float]]:
+    def run(max_tokens: int, share_prefixes: bool) -> tuple[float, Any, dict[str, float]]:
         model = Bigram()
         total, sums = 0.0, []
-        for part in make_microbatches(rollouts, episodes, max_tokens, attention_cost=attention_cost):
+        for part in make_microbatches(rollouts, episodes, max_tokens, share_prefixes=share_prefixes):
             scores = score_hidden(model.states(part), model.head, torch.tensor(part.targets))
             logp, entropy = (score[torch.tensor(part.copy_source)] for score in scores)
             tokens = Tokens(
@@ -209,10 +190,10 @@ def test_loss_gradient_and_metrics_do_not_depend_on_the_cut(objective: Objective
             sums.append(part_sums)
         return total, model.embedding.grad, reduce_metrics(sums)
 
-    expected, gradient, metrics = run(10**6, None)
+    expected, gradient, metrics = run(10**6, False)
     assert float(gradient.abs().max()) > 1e-4
-    for max_tokens, attention_cost in ((1, None), (40, None), (40, 0.0), (40, 0.05), (10**6, 0.0)):
-        value, other, other_metrics = run(max_tokens, attention_cost)
+    for max_tokens, share_prefixes in ((1, False), (40, False), (1, True), (40, True), (10**6, True)):
+        value, other, other_metrics = run(max_tokens, share_prefixes)
         assert value == pytest.approx(expected, abs=1e-10)
         torch.testing.assert_close(other, gradient, rtol=0, atol=1e-10)
         assert other_metrics == pytest.approx(metrics, abs=1e-10)
