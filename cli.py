@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import math
 import os
+import shutil
 import sys
 from collections.abc import Iterable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
-from rich.console import Console
 from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg, subcommand
 from tyro.extras import SubcommandApp
 
@@ -17,19 +21,23 @@ from .agents.dialogue.registry import DIALOGUES
 from .agents.engines.registry import ENGINES
 from .agents.registry import MODEL_FREE_AGENTS, agent_names
 from .envs.errors import ConfigurationError, unknown_name
-from .envs.retrieval.commands import BuildIndex, Recall, ServeRetrieval
+from .envs.retrieval.commands import BuildIndex, Recall, ServeRetrieval, VerifyIndex
+from .envs.terminal import Terminal, VisibleFormatter
 from .envs.webshop.command import ServeWebShop
 from .eval.bench import BENCHES
+from .eval.planning import FULL_SCOPE, Scope
 from .eval.suite import suite_names
 from .trainers.algorithms.recipes import RECIPES
 from .trainers.bench import TRAINING
-from .trainers.config.cli_options import SFTOptions, TrainOptions
+from .trainers.config.cli_options import SFTOptions, TrainOptions, given_options
 from .trainers.study.definition import study_names
 
 DESCRIPTION = "Text environments, agents, trainers and evaluation for language models."
 
 app = SubcommandApp()
-console = Console(highlight=False)
+console = Terminal(highlight=False)
+_arguments: ContextVar[tuple[str, ...]] = ContextVar("arguments", default=())
+"""Arguments of the command, from which a verb tells an option that was given from its default."""
 
 
 def _verb(name: str) -> Any:
@@ -60,9 +68,24 @@ def envs(write: Path | None = None) -> int:
             console.print(str(path), markup=False, soft_wrap=True)
         return 0
     table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True, min_width=max(len(spec.id) for spec in all_envs()))  # never shortened
     for spec in all_envs():
         table.add_row(spec.id, spec.summary)
     console.print(table)
+    return 0
+
+
+@app.command
+def docs(write: Path = Path("docs/reference")) -> int:
+    """Write the reference pages: settings, engines, suites, files and data.
+
+    Args:
+        write: Folder of the pages, which are made from the code.
+    """
+    from .trainers.study.reference_pages import write_reference
+
+    for path in write_reference(write):
+        console.print(str(path), markup=False, soft_wrap=True)
     return 0
 
 
@@ -74,6 +97,8 @@ def play(
     seed: int | None = None,
     split: str | None = None,
     agent: Annotated[str, _help("Agent: {}.", MODEL_FREE_AGENTS)] = "human",
+    pace: float | None = None,
+    env_arg: UseAppendAction[tuple[str, ...]] = (),
 ) -> int:
     """Play one episode in the terminal, or watch an agent play it.
 
@@ -83,11 +108,14 @@ def play(
         seed: Seed of the task and of the environment's randomness. None draws a new one each time.
         split: Task split to draw from. None draws from all tasks.
         agent: Agent.
+        pace: Seconds between the moves of an agent to watch. None is 0.5 in a terminal and 0 in a pipe.
+        env_arg: Argument of the environment, as key=value, such as size=8. Repeat the option for more.
     """
     from .agents.terminal import play_in_terminal
+    from .eval.options import parse_options
 
-    options = {} if split is None else {"split": split}
-    return play_in_terminal(env, agent, task=task, seed=seed, options=options, console=console)
+    options = parse_options(env_arg, "--env-arg") | ({} if split is None else {"split": split})
+    return play_in_terminal(env, agent, task=task, seed=seed, options=options, console=console, pace=pace)
 
 
 @dataclass(frozen=True)
@@ -96,7 +124,8 @@ class ModelOptions:
 
     Attributes:
         engine: Engine.
-        model: Name or folder of the model.
+        model: Folder of the model, or PROVIDER/NAME with an engine as provider, such as openai/gpt-4.1-mini or
+            vllm/Qwen/Qwen2.5-3B-Instruct.
         base_url: Address of an OpenAI-compatible server. None uses the engine's default.
         template: Name of a shipped chat template, such as qwen3. None uses the tokenizer's own.
         dialogue: Dialogue.
@@ -106,9 +135,13 @@ class ModelOptions:
         temperature: Sampling temperature; 0 is greedy. None uses the suite's.
         max_tokens: Maximum length of a reply in tokens. None uses the suite's.
         engine_arg: Argument of the engine, as key=value, such as cost_limit=5. Repeat the option for more.
+        device: Device of a model in this process (engine transformers): cuda, cuda:1, mps or cpu. None uses the
+            best available one.
     """
 
-    engine: Annotated[str | None, _help("Engine that runs the model: {}, or a plug-in's.", ENGINES)] = None
+    engine: Annotated[
+        str | None, _help("Engine that runs the model: {}, or a plug-in's. None takes it from --model.", ENGINES)
+    ] = None
     model: str | None = None
     base_url: str | None = None
     template: str | None = None
@@ -121,11 +154,15 @@ class ModelOptions:
     temperature: float | None = None
     max_tokens: int | None = None
     engine_arg: UseAppendAction[tuple[str, ...]] = ()
+    device: str | None = None
 
 
 @app.command
 def eval(
-    suite: Annotated[Positional[str], _help("Suite: {}; or the path of a YAML file.", suite_names())],
+    suite: Annotated[
+        Positional[str],
+        _help("Suite: {}; the path of a YAML file; or the id of an environment.", suite_names()),
+    ],
     /,
     agent: Annotated[tuple[str, ...], _help("Agents: {}, or a plug-in's.", agent_names())] = ("random", "expert"),
     out: Path | None = None,
@@ -134,6 +171,7 @@ def eval(
     references: bool = True,
     in_flight: int = 64,
     *,
+    scope: OmitArgPrefixes[Scope] = FULL_SCOPE,
     language_model: OmitArgPrefixes[ModelOptions] = ModelOptions(),
 ) -> int:
     """Evaluate agents on a suite; run the same command again to resume.
@@ -148,6 +186,7 @@ def eval(
         ray: Address of a Ray cluster to use instead of processes; "auto" or "local" also work.
         references: Also evaluate the random agent and the expert, for comparison.
         in_flight: Episodes of a language agent to roll out at the same time.
+        scope: Part of the suite to play, and the time to play it in.
         language_model: Model of the language agents.
     """
     from .eval.agents import open_agents
@@ -159,11 +198,13 @@ def eval(
         return evaluate(
             suite,
             agents,
-            out=out,
+            scope=scope,
             references=references,
+            out=out,
             workers=workers or min(os.cpu_count() or 1, 8),
             ray=ray,
             in_flight=in_flight,
+            arguments=sys.argv[1:],
             console=console,
         )
 
@@ -180,8 +221,9 @@ def report(
         runs: Folders of evaluation runs, or the folder of one training run.
         out: HTML file to write. None writes report.html in the folder of the run; required for several runs.
     """
+    from .eval.evaluate import print_problems
     from .eval.evaluate import report as write_evaluation_report
-    from .eval.table import results_table
+    from .eval.table import fit_results
     from .trainers.reporting.report import is_training_run, write_report
 
     if not runs:
@@ -197,8 +239,28 @@ def report(
     if training:
         write_report(training[0], path)
     else:
-        console.print(results_table(write_evaluation_report(runs, path)))
+        summary = write_evaluation_report(runs, path)
+        console.print(fit_results(summary, console.width))
+        print_problems(summary, console)
     console.print(f"Report: {path}", soft_wrap=True, highlight=False, markup=False)
+    return 0
+
+
+@app.command
+def compare(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> int:
+    """Compare training runs: differing settings, curves, and validations.
+
+    Args:
+        runs: Folders of at least two training runs, finished or not.
+        out: HTML file to write as well. None prints the comparison only.
+    """
+    from .trainers.reporting.comparison import compare_runs, print_comparison, write_comparison
+
+    comparison = compare_runs(runs)
+    print_comparison(comparison, console)
+    if out is not None:
+        write_comparison(comparison, out)
+        console.print(f"Comparison: {out}", soft_wrap=True, highlight=False, markup=False)
     return 0
 
 
@@ -211,6 +273,8 @@ def bench(
     peers: bool = False,
 ) -> int:
     """Measure speed, as ratios within one run.
+
+    The exit status is 1 if a target is missed.
 
     Args:
         benchmark: Benchmark.
@@ -225,11 +289,18 @@ def bench(
             rows.append(row)
             status.update(f"measured: {row.what}")
     console.print(bench_table(rows, console.width))
-    return 0
+    for row in rows:
+        if math.isnan(row.value):
+            console.print(f"Not measured: {row.details}", markup=False, soft_wrap=True)
+    targets = [row.reached for row in rows if row.reached is not None]
+    if all(targets):
+        return 0
+    console.print(f"{targets.count(False)} of {len(targets)} targets missed.")
+    return 1
 
 
 def _print_address(address: str) -> None:
-    console.print(f"Serving at {address}; stop with Ctrl-C.", soft_wrap=True)
+    console.print(f"Serving at {address}; stop with Ctrl-C.", markup=False, soft_wrap=True)
 
 
 @app.command
@@ -245,9 +316,13 @@ def serve(
 
 @app.command
 def index(
-    job: OmitArgPrefixes[Annotated[BuildIndex, _verb("build")] | Annotated[Recall, _verb("recall")]],
+    job: OmitArgPrefixes[
+        Annotated[BuildIndex, _verb("build")]
+        | Annotated[VerifyIndex, _verb("verify")]
+        | Annotated[Recall, _verb("recall")]
+    ],
 ) -> int:
-    """Build a search index, or measure the recall of retrievers."""
+    """Build a search index, verify one, or measure the recall of retrievers."""
     console.print(job.run(), markup=False, soft_wrap=True)
     return 0
 
@@ -266,29 +341,9 @@ def data(
         name: Name of the data set, for "get" and "verify".
         root: Data folder. None uses ARBORETUM_DATA.
     """
-    from .envs.searchqa import downloads
+    from .envs.searchqa.data_command import run_data_command
 
-    if verb == "list":
-        from rich.table import Table
-
-        table = Table(box=None, pad_edge=False, show_header=False)
-        for known, state in downloads.data_list(root):
-            table.add_row(known.name, state, known.size, known.license)
-        console.print(table)
-        return 0
-    if name is None:
-        raise ConfigurationError(f"name the data set to {verb}; `arboretum data list` shows all of them.")
-    if verb == "get":
-        from .envs.retrieval.progress import progress_bar
-
-        with progress_bar() as progress:
-            folder = downloads.data_get(name, root, progress=progress)
-        console.print(f"{name} is in {folder}", soft_wrap=True)
-        return 0
-    states = downloads.data_verify(name, root)
-    for file, state in states.items():
-        console.print(f"{file}: {state}")
-    return 0 if all(state in ("ok", "unknown") for state in states.values()) else 1
+    return run_data_command(verb, name, root, console)
 
 
 @app.command
@@ -309,7 +364,7 @@ def train(
     """
     from .trainers import train as training
 
-    config = training.resolve_training_config(recipe, options)
+    config = training.resolve_training_config(recipe, options, given_options(_arguments.get()))
     return training.train(config, resume=options.resume is not None, console=console)
 
 
@@ -322,7 +377,7 @@ def sft(*, options: Annotated[SFTOptions, arg(name="")]) -> int:
     """
     from .trainers import train as training
 
-    config = training.resolve_sft_config(options)
+    config = training.resolve_sft_config(options, given_options(_arguments.get()))
     return training.sft(config, resume=options.resume is not None, console=console)
 
 
@@ -363,7 +418,7 @@ def sapling(out: Path = Path("runs/sapling"), seed: int = 0) -> int:
     return make_sapling(out, seed, console=console)
 
 
-COMMANDS = (envs, play, eval, report, bench, serve, index, data, train, sft, study, sapling)
+COMMANDS = (envs, docs, play, eval, report, compare, bench, serve, index, data, train, sft, study, sapling)
 
 
 def _check_verb(arguments: list[str]) -> None:
@@ -373,6 +428,20 @@ def _check_verb(arguments: list[str]) -> None:
         raise unknown_name("command", arguments[0], verbs)
 
 
+def _print_help(arguments: list[str]) -> NoReturn:
+    """Print the help that the arguments request, and exit."""
+    from .eval.terminal_help import HelpBuffer
+
+    buffer = HelpBuffer(sys.stdout)
+    try:
+        with contextlib.redirect_stdout(buffer):
+            app.cli(args=arguments or ["--help"], prog="arboretum", description=DESCRIPTION)
+    finally:
+        sys.stdout.write(buffer.folded(shutil.get_terminal_size().columns))
+        sys.stdout.flush()
+    sys.exit(0)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command. Errors that the user can fix print one sentence and exit with status 2.
 
@@ -380,6 +449,9 @@ def main(arguments: list[str] | None = None) -> None:
         arguments: Arguments of the command; None takes those of the process. Without any the help is shown.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    warnings = logging.StreamHandler()
+    warnings.setFormatter(VisibleFormatter())
+    logging.basicConfig(handlers=[warnings])
     try:
         if arguments == ["--version"]:
             from . import __version__
@@ -387,10 +459,13 @@ def main(arguments: list[str] | None = None) -> None:
             console.print(f"arboretum {__version__}", markup=False)
             sys.exit(0)
         _check_verb(arguments)
-        status: Any = app.cli(args=arguments or ["--help"], prog="arboretum", description=DESCRIPTION)
+        if not arguments or {"-h", "--help"} & set(arguments):
+            _print_help(arguments)
+        _arguments.set(tuple(arguments))
+        status: Any = app.cli(args=arguments, prog="arboretum", description=DESCRIPTION)
         sys.stdout.flush()
     except ConfigurationError as error:
-        Console(stderr=True, highlight=False).print(f"arboretum: {error}", markup=False, soft_wrap=True)
+        Terminal(stderr=True, highlight=False).print(f"arboretum: {error}", markup=False, soft_wrap=True)
         sys.exit(2)
     except BrokenPipeError:
         # The reader, such as `head`, has closed the pipe; Python must not flush into it at exit.
@@ -398,7 +473,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(141)
     except OSError as error:
         reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        Console(stderr=True, highlight=False).print(f"arboretum: {reason}.", markup=False, soft_wrap=True)
+        Terminal(stderr=True, highlight=False).print(f"arboretum: {reason}.", markup=False, soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ class Seat:
             in progress.
         memory: State that the agent keeps between turns.
         waiting_since: `time.perf_counter()` when the current turn was first passed to the agent; 0 before that.
+        time_limit: Wall time of the episode in seconds; infinite without a limit.
+        deadline: `time.perf_counter()` at which the time limit expires.
     """
 
     env: TextEnv[Any]
@@ -35,6 +38,8 @@ class Seat:
     rng: random.Random
     memory: Any = None
     waiting_since: float = 0.0
+    time_limit: float = math.inf
+    deadline: float = math.inf
 
 
 class Stop(RuntimeError):
@@ -52,11 +57,12 @@ class Reply:
         actions: Actions to execute, in order; execution stops when the episode ends.
         text: The raw reply. None uses the actions, one per line.
         thought: The reasoning, if any.
-        token_ids, logprobs, loss_mask: See `Turn`.
+        token_ids, logprobs, loss_mask, cut: See `Turn`.
         well_formed: True if the reply follows the dialogue's format.
         restart: See `Turn`.
         quit: Reason to truncate the episode after these actions; None to continue.
-        error: Reason why there is no reply. The episode is aborted, and a resumed run plays it again.
+        error: Reason why the environment gave the agent no action, such as a failed solver. The episode is
+            aborted, and a resumed run plays it again. An agent that fails itself raises, which ends the run.
     """
 
     actions: tuple[str, ...]
@@ -66,6 +72,7 @@ class Reply:
     logprobs: list[float] | None = None
     loss_mask: list[int] | None = None
     well_formed: bool = True
+    cut: bool | None = None
     restart: bool | None = None
     quit: str | None = None
     error: str | None = None

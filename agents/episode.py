@@ -6,6 +6,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from .exchange import Exchange, pack_exchanges, unpack_exchanges
+
 
 @dataclass(slots=True)
 class Move:
@@ -46,6 +48,7 @@ class Turn:
             tokenizer.
         logprobs: Log-probability of each of these tokens under the sampling policy; 0.0 for prompt tokens.
         loss_mask: 1 for sampled tokens, 0 for prompt tokens.
+        cut: True if the reply reached a limit of tokens, or the prompt left no room for one; None otherwise.
         restart: True if these tokens begin a new sequence (truncated histories) instead of extending the previous
             one.
         state_key: The environment's `state_key()` before the turn, if `play` was called with `keep_states`.
@@ -65,6 +68,7 @@ class Turn:
     token_ids: list[int] | None = None
     logprobs: list[float] | None = None
     loss_mask: list[int] | None = None
+    cut: bool | None = None
     restart: bool | None = None
     actions: tuple[str, ...] | None = None
     state_key: Hashable | None = None
@@ -89,11 +93,13 @@ class Episode:
         success: True if the task was solved at the end.
         terminated: True if the episode was ended by the environment's rules.
         truncated: True if the episode was ended by a step, turn or action limit.
-        error: Reason why the episode was aborted, in one sentence; None for a complete episode.
+        error: Reason why the environment failed or the time limit expired, in one sentence; None for a complete
+            episode. Failures of the agent raise out of `play` and are never recorded here.
         details: Entries of the last `info` beyond the standard keys (scores, task type), and entries of the agent.
         final_observation: The observation after the last move.
         trials: Earlier attempts at the same task, for agents that retry; this episode is the last attempt.
         turns: The turns, in order.
+        exchanges: Every request to a language model with its reply, in order; empty for agents without a model.
     """
 
     env: str
@@ -108,6 +114,7 @@ class Episode:
     final_observation: str = ""
     trials: list[Episode] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
+    exchanges: list[Exchange] = field(default_factory=list)
 
     @property
     def total_reward(self) -> float:
@@ -135,12 +142,14 @@ class Episode:
         return sum(turn.agent_seconds + turn.env_seconds for turn in self.turns)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the record as plain data, without an empty `trials`."""
+        """Return the record as plain data, without empty `trials` and `exchanges`; see `pack_exchanges`."""
         record = {name: getattr(self, name) for name in self.__dataclass_fields__}
         record["turns"] = [turn.to_dict() for turn in self.turns]
         record["trials"] = [trial.to_dict() for trial in self.trials]
-        if not self.trials:
-            del record["trials"]
+        record["exchanges"] = pack_exchanges(self.exchanges, self._observations, self._replies)
+        for name in ("trials", "exchanges"):
+            if not record[name]:
+                del record[name]
         return record
 
     @classmethod
@@ -151,4 +160,15 @@ class Episode:
         known["turns"] = [
             Turn(**{**turn, "moves": [Move(**move) for move in turn["moves"]]}) for turn in record["turns"]
         ]
-        return cls(**known)
+        episode = cls(**{**known, "exchanges": []})
+        stored = record.get("exchanges", ())
+        episode.exchanges = unpack_exchanges(stored, episode._observations, episode._replies)
+        return episode
+
+    @property
+    def _observations(self) -> list[str]:
+        return [*(turn.observation for turn in self.turns), self.final_observation]
+
+    @property
+    def _replies(self) -> list[str]:
+        return [turn.reply for turn in self.turns]

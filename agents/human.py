@@ -1,51 +1,51 @@
-"""An agent controlled by a person at the terminal: typed actions or arrow keys, a colored board, and undo."""
+"""An agent controlled by a person at the terminal: typed actions or single keys, a colored board, and undo."""
 
 from __future__ import annotations
 
-import atexit
-import os
-import re
-import sys
 from collections.abc import Callable, Sequence
-from typing import Any, TextIO
 
 from rich.console import Console
 from rich.text import Text
 
-from ..envs.core import Snapshot, TextEnv
+from ..envs.snapshots import Snapshot
+from ..envs.terminal import Terminal, literal
 from .base import Agent, Reply, Seat
+from .keyboard import KEYS, Keyboard, Quit, active_keys
+from .screen import Screen, board, status, verdict
 
-ARROWS = {"\x1b[A": "Up", "\x1b[B": "Down", "\x1b[C": "Right", "\x1b[D": "Left"}
-ARROWS |= {sequence.replace("[", "O"): name for sequence, name in ARROWS.items()}
-
-COMMANDS = ":undo reverts a move, :hint asks the expert, :actions lists the admissible actions, :quit exits"
-
-
-class Quit(KeyboardInterrupt):
-    """The person has quit; like Ctrl-C, it ends the rollout loop and is no error of the episode."""
+HELP = ":undo reverts a move, :hint asks the expert, :actions lists the admissible actions, :quit exits"
+_WORDS = {":u": ":undo", ":h": ":hint", ":a": ":actions", ":q": ":quit"}
 
 
 class HumanAgent(Agent):
     """Agent that shows observations to a person and asks for actions.
 
+    In a terminal the observation is redrawn in place, with the number of steps, the return and the keys below it.
+
     Args:
         console: Console for output; None uses the terminal.
-        read: Function that returns the next input, an action or a `:command`; its argument is True if arrow keys
-            are actions. None reads the keyboard.
+        read: Function that returns the next input, an action or a `:command`; its argument is the admissible
+            actions, or None if they cannot be listed. None reads the keyboard.
     """
 
     name = "human"
     one_process = True
     at_once = 1
 
-    def __init__(self, console: Console | None = None, read: Callable[[bool], str] | None = None) -> None:
-        self.console = console or Console(highlight=False)
+    def __init__(
+        self, console: Console | None = None, read: Callable[[Sequence[str] | None], str] | None = None
+    ) -> None:
+        self.console = console or Terminal(highlight=False)
         self.read = read or Keyboard()
+        self.screen = Screen(self.console)
+        self._redraws = self.console.is_terminal and isinstance(self.read, Keyboard) and self.read.is_terminal
 
     def begin(self, seat: Seat) -> None:
         seat.memory = []  # the snapshot and observation before every move so far
-        self.console.print(Text(seat.env.instructions, style="dim"))
-        self.console.print(Text(COMMANDS, style="dim"))
+        self.console.print(literal(seat.env.instructions, "dim"))
+        self.console.print(Text(HELP, "dim"))
+        if self._redraws:
+            self.console.print()
 
     def act(self, seats: Sequence[Seat]) -> list[Reply | None]:
         replies: list[Reply | None] = [None] * len(seats)
@@ -53,137 +53,72 @@ class HumanAgent(Agent):
         return replies
 
     def end(self, seat: Seat) -> None:
-        self.console.print()
-        self.console.print(board(seat.env, seat.observation))
+        self._show(seat, verdict(seat))
         if isinstance(self.read, Keyboard):
             self.read.restore()
-        verdict = Text("Solved", "bold green") if seat.episode.success else Text("Not solved", "bold red")
-        self.console.print(verdict, f"in {seat.episode.steps} moves; return {seat.episode.total_reward:.2f}")
+
+    def _show(self, seat: Seat, *below: Text) -> None:
+        """Show the observation, with further lines below it."""
+        if self._redraws:
+            self.screen.show(board(seat.env, seat.observation), *below, extra=1)  # the line of the input
+            return
+        self.console.print()
+        for part in (board(seat.env, seat.observation), *below):
+            self.console.print(part)
 
     def _ask(self, seat: Seat) -> Reply:
         history: list[tuple[Snapshot, str]] = seat.memory
+        message = Text()
         while True:
-            self.console.print()
-            self.console.print(board(seat.env, seat.observation))
             actions = seat.env.admissible_actions()
-            entry = self.read(actions is not None and "Up" in actions).strip()
-            if entry in (":q", ":quit"):
-                raise Quit
-            if entry in (":u", ":undo"):
-                self._undo(seat, history)
-            elif entry in (":h", ":hint"):
-                plan = seat.env.expert_actions()
-                self.console.print(f"The expert would: {plan[0]}" if plan else "The expert has no plan from here.")
-            elif entry in (":a", ":actions"):
-                self.console.print(Text(", ".join(actions) if actions is not None else "any text"))
-            elif entry.startswith(":"):
-                self.console.print(COMMANDS)
-            elif entry:
-                history.append((seat.env.snapshot(), seat.observation))
-                return Reply((entry,))
+            if self._redraws:
+                message = message or _refusal(seat)
+                self._show(seat, status(seat), *([message] if message else []), _keys(actions))
+            else:
+                self._show(seat)
+            message = Text()
+            entry = self.read(actions).strip()
+            match _WORDS.get(entry, entry):
+                case ":quit":
+                    raise Quit
+                case ":undo":
+                    message = self._undo(seat, history)
+                case ":hint":
+                    plan = seat.env.expert_actions()
+                    hint = f"The expert would: {plan[0]}" if plan else "The expert has no plan from here."
+                    message = literal(hint)
+                case ":actions":
+                    message = literal(", ".join(actions) if actions is not None else "any text")
+                case ":help" if self._redraws:
+                    message = literal(f"{seat.env.instructions}\n{HELP}. Tab completes, Up recalls earlier lines.")
+                case command if command.startswith(":"):
+                    message = Text(HELP)
+                case action if action:
+                    history.append((seat.env.snapshot(), seat.observation))
+                    return Reply((action,))
+            if message and not self._redraws:
+                self.console.print(message)
 
-    def _undo(self, seat: Seat, history: list[tuple[Snapshot, str]]) -> None:
+    def _undo(self, seat: Seat, history: list[tuple[Snapshot, str]]) -> Text:
         if not history:
-            self.console.print("Nothing to undo.")
-            return
+            return Text("Nothing to undo.")
         snapshot, seat.observation = history.pop()
         seat.env.restore(snapshot)
         del seat.episode.turns[-1]
+        return Text()
 
 
-def board(env: TextEnv[object], observation: str) -> Text:
-    """Return the observation with the symbols of board lines in the environment's colors."""
-    text = Text()
-    symbols = set(env.palette)
-    for line in observation.splitlines(keepends=True):
-        is_board = bool(symbols) and set(line.strip()) <= symbols
-        for char in line:
-            text.append(char, env.palette.get(char, "") if is_board else "")
-    return text
+def _refusal(seat: Seat) -> Text:
+    """Return a note that the last action was refused, if it was."""
+    turns = seat.episode.turns
+    if not turns or all(move.valid for move in turns[-1].moves):
+        return Text()
+    return literal(f"Refused: {turns[-1].moves[-1].action[:200]}", "yellow")
 
 
-class Keyboard:
-    """Reader of inputs from a terminal or a pipe; keys typed or pasted in advance are kept for later inputs.
-
-    The first read puts a terminal into cbreak mode without echo, until `restore` is called or the process ends.
-
-    Args:
-        stdin: Stream to read; None uses `sys.stdin`.
-    """
-
-    def __init__(self, stdin: TextIO | None = None) -> None:
-        self._stdin = stdin or sys.stdin
-        self._unread: list[str] = []
-        self._saved_mode: Any = None
-
-    def __call__(self, arrows: bool) -> str:
-        """Return the next input: a line, or the action of an arrow key.
-
-        Args:
-            arrows: Return an arrow key at once, without Enter (terminals only).
-
-        Raises:
-            Quit: The input has ended.
-        """
-        if self._stdin.isatty() and os.name == "posix":
-            self._set_cbreak()
-            _echo("> ")
-            return self._read_keys(arrows)
-        _echo("> ")
-        line = self._stdin.readline()
-        if not line:
-            raise Quit
-        return line
-
-    def restore(self) -> None:
-        """Restore the terminal's original mode."""
-        if self._saved_mode is not None:
-            import termios
-
-            termios.tcsetattr(self._stdin.fileno(), termios.TCSADRAIN, self._saved_mode)
-            self._saved_mode = None
-
-    def _set_cbreak(self) -> None:
-        import termios
-        import tty
-
-        if self._saved_mode is None:
-            self._saved_mode = termios.tcgetattr(self._stdin.fileno())
-            tty.setcbreak(self._stdin.fileno(), termios.TCSADRAIN)  # unlike the default, keeps unread input
-            atexit.register(self.restore)
-
-    def _read_keys(self, arrows: bool) -> str:
-        typed = ""
-        while True:
-            key = self._next_key()
-            if key in ("", "\x04"):  # end of input, Ctrl-D
-                _echo("\n")
-                raise Quit
-            if key in ("\r", "\n"):
-                _echo("\n")
-                return typed
-            if arrows and not typed and key in ARROWS:
-                _echo(ARROWS[key] + "\n")
-                return ARROWS[key]
-            if key in ("\x7f", "\b"):
-                if typed:
-                    typed = typed[:-1]
-                    _echo("\b \b")
-            elif key.isprintable():
-                typed += key
-                _echo(key)
-
-    def _next_key(self) -> str:
-        """Return one character or one escape sequence; "" at the end of input."""
-        if not self._unread:
-            data = os.read(self._stdin.fileno(), 1024).decode("utf-8", "ignore")
-            self._unread = _KEYS.findall(data)[::-1]
-        return self._unread.pop() if self._unread else ""
-
-
-_KEYS = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
-
-
-def _echo(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+def _keys(actions: Sequence[str] | None) -> Text:
+    """Return the line that names the keys."""
+    active = active_keys(actions)
+    arrows = ["arrows move"] if "Up" in (actions or ()) else ["Tab completes"] if actions else []
+    names = [f"{key if key in active else command} {command[1:]}" for key, command in KEYS.items()]
+    return Text(" · ".join([*arrows, *names]), "dim")

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from .base import Agent, Reply, Seat
+from .base import Agent, Reply, Seat, Stop
 from .demonstrations import Demonstrations
 from .dialogue import Dialogue
 from .engines.base import Completion, Engine, Message, Request, Sampling, Usage
+from .exchange import TURN, Exchange
 from .tokens.chat import ChatTokens
 from .tokens.conversation import Conversation
 
@@ -96,6 +97,9 @@ class LanguageAgent(Agent):
                     chat: ChatState = seat.memory
                     chat.pending = None
                     chat.usage.add(completion.usage)
+                    exchange = seat.episode.exchanges[-1]
+                    exchange.finish = completion.finish
+                    exchange.reply = None if completion.finish in ("error", "rejected") else completion.text
                     seat.episode.details |= asdict(chat.usage)
                     replies[indices[name]] = self.receive(seat, completion)
         return [replies.get(i) for i in range(len(seats))]
@@ -143,20 +147,26 @@ class LanguageAgent(Agent):
                 room = self.engine.context - len(prompt_ids)
                 if room < 1:
                     reason = f"a prompt of {len(prompt_ids)} tokens fills the context of {self.engine.context}"
-                    return Reply((), text="", quit=reason, well_formed=False)
+                    return Reply((), text="", quit=reason, well_formed=False, cut=True)
                 sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
         prefill = self.dialogue.prefill if self.chat is not None else ""
-        self.engine.submit(
-            Request(chat.name, tuple(messages), prompt_ids, sampling, seat.rng.getrandbits(31), prefill)
-        )
-        chat.pending = chat.name
+        request = Request(chat.name, tuple(messages), prompt_ids, sampling, seat.rng.getrandbits(31), prefill)
+        self._submit(seat, request, TURN)
         return None
 
     def receive(self, seat: Seat, completion: Completion) -> Reply | None:
-        """Return the reply parsed from a completion; None if another request was submitted instead."""
+        """Return the reply parsed from a completion; None if another request was submitted instead.
+
+        A rejected conversation ends the episode: it is the model's limit that it reached.
+
+        Raises:
+            Stop: The engine failed; no reply means nothing about the policy.
+        """
         chat: ChatState = seat.memory
         if completion.finish == "error":
-            return Reply((), error=f"the engine failed: {completion.error}")
+            raise Stop(f"{self.engine.name} failed: {completion.error}")
+        if completion.finish == "rejected":
+            return Reply((), text="", quit=completion.error, well_formed=False)
         text = completion.text
         tokens: dict[str, Any] = {}
         if chat.tokens is not None:
@@ -171,16 +181,22 @@ class LanguageAgent(Agent):
         # A reply without an action becomes the empty action, which the environment rejects and counts as a step;
         # otherwise a model could evade the step limit.
         actions = self.dialogue.allowed(parsed.actions or ("",), seat.episode.turns)
-        return Reply(actions, text=text, thought=parsed.thought, well_formed=parsed.well_formed, **tokens)
+        cut = True if completion.finish == "length" else None
+        return Reply(actions, text, parsed.thought, well_formed=parsed.well_formed, cut=cut, **tokens)
 
     def ask_separately(self, seat: Seat, system: str, user: str, purpose: str) -> None:
         """Submit a request outside the episode's conversation; its completion is passed to `receive`."""
         chat: ChatState = seat.memory
         messages = (Message("system", system), Message("user", user))
         prompt_ids = self.chat.opening(messages) if self.chat is not None else None
-        chat.pending = f"{chat.name}-{purpose}"
-        sampling = replace(self.sampling, stop=())
-        self.engine.submit(Request(chat.pending, messages, prompt_ids, sampling, seat.rng.getrandbits(31)))
+        sampling, name = replace(self.sampling, stop=()), f"{chat.name}-{purpose}"
+        self._submit(seat, Request(name, messages, prompt_ids, sampling, seat.rng.getrandbits(31)), purpose)
+
+    def _submit(self, seat: Seat, request: Request, purpose: str) -> None:
+        self.engine.submit(request)
+        seat.memory.pending = request.conversation
+        turn = len(seat.episode.turns)
+        seat.episode.exchanges.append(Exchange(turn, purpose, request.messages, request.prefill))
 
     # ------------------------------------------------------------------ prompts
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import gymnasium as gym
 
 from ..envs.core import Info, TextEnv
 from ..envs.seeding import stable_seed
 from .base import Agent, Reply, Seat, Stop
+from .deadline import Expired, expires_after
 from .episode import Episode, Move, Turn
 
 _STANDARD_INFO = frozenset({"task", "success", "valid", "changed", "admissible_actions"})
+
+T = TypeVar("T")
 
 
 class Job(NamedTuple):
@@ -35,6 +39,7 @@ def play(
     jobs: Iterable[Job],
     *,
     max_turns: int | None = None,
+    time_limit: float | None = None,
     keep_states: bool = False,
 ) -> Iterator[Episode]:
     """Play `jobs` on `envs`, one episode per environment at a time, and yield episodes as they end.
@@ -46,14 +51,19 @@ def play(
         envs: Interchangeable environments of one id (`gym.make(id)`, wrapped or not).
         jobs: The episodes to play; each is taken when an environment becomes free.
         max_turns: Replies after which an episode is truncated; None for the environment's own limit only.
+        time_limit: Wall time of an episode in seconds, from its reset to its end, after which it is aborted with
+            an error; None for no limit. Everything counts: the environment, the agent, and the wait for replies of
+            an engine that the episode shares with others. A step of the environment that exceeds the limit is
+            interrupted where the platform can (see `expires_after`); an agent is not, and its late reply is
+            dropped.
         keep_states: Record the environment's `state_key()` before and after every turn, as some credits require.
 
     Yields:
-        Finished episodes. If the environment or the agent raised, `error` has the reason and `turns` has the turns
-        until then.
+        Finished episodes. If the environment failed or the time limit expired, `error` has the reason and `turns`
+        has the turns until then.
 
     Raises:
-        Stop: The agent cannot continue at all; episodes in progress are discarded.
+        Stop: The agent failed or cannot continue; episodes in progress are discarded.
     """
     pending = iter(jobs)
     free: list[TextEnv[Any]] = [env.unwrapped for env in reversed(envs)]  # type: ignore[misc]
@@ -64,7 +74,7 @@ def play(
             if job is None:
                 break
             env = free.pop()
-            seat = _start(agent, env, job)
+            seat = _start(agent, env, job, time_limit)
             if seat.episode.error is not None:
                 free.append(env)
                 yield seat.episode
@@ -75,41 +85,47 @@ def play(
         now = time.perf_counter()
         for seat in seats:
             seat.waiting_since = seat.waiting_since or now
-        try:
-            replies = agent.act(seats)
-        except Stop:
-            raise
-        except Exception as error:
-            for seat in seats:
-                seat.episode.error = _reason("the agent", error)
-            replies = [None] * len(seats)
+        replies = _ask(agent, agent.act, seats)
         now = time.perf_counter()
         remaining = []
         for seat, reply in zip(seats, replies, strict=True):
-            if reply is not None:
-                key = seat.env.state_key() if keep_states else None
-                _execute(agent, seat, reply, now - seat.waiting_since, max_turns)
+            if now >= seat.deadline:
+                seat.episode.error = _expired(seat)
+            elif reply is not None:
+                _execute(agent, seat, reply, now - seat.waiting_since, max_turns, keep_states)
                 seat.waiting_since = 0.0
-                if keep_states and seat.episode.turns and seat.episode.error is None:
-                    turn = seat.episode.turns[-1]
-                    turn.state_key = key
-                    turn.next_state_key = None if seat.episode.terminated else seat.env.state_key()
             episode = seat.episode
             over = episode.terminated or episode.truncated or episode.error is not None
             if not over or _retry(agent, seat):
                 remaining.append(seat)
             else:
-                agent.end(seat)
+                _ask(agent, agent.end, seat)
                 free.append(seat.env)
                 yield seat.episode
         seats = remaining
 
 
-def _start(agent: Agent, env: TextEnv[Any], job: Job) -> Seat:
+def _ask(agent: Agent, method: Callable[..., T], *arguments: Any) -> T:
+    """Call a method of the agent.
+
+    Raises:
+        Stop: The method raised. No reply of a broken agent or engine may count as a result of its policy.
+    """
+    try:
+        return method(*arguments)
+    except Stop:
+        raise
+    except Exception as error:
+        raise Stop(_reason(f"the agent {agent.name}", error)) from error
+
+
+def _start(agent: Agent, env: TextEnv[Any], job: Job, time_limit: float | None) -> Seat:
     env_id = env.spec.id if env.spec is not None else type(env).__name__
     episode = Episode(env=env_id, task=job.task or "", seed=job.seed, agent=agent.name)
     # The string "player" is part of the seed: changing it would change every recorded result.
     seat = Seat(env, "", {}, episode, random.Random(stable_seed("player", job.seed, job.task)))
+    if time_limit is not None:
+        seat.time_limit, seat.deadline = time_limit, time.perf_counter() + time_limit
     _reset(agent, seat, job)
     return seat
 
@@ -117,9 +133,9 @@ def _start(agent: Agent, env: TextEnv[Any], job: Job) -> Seat:
 def _retry(agent: Agent, seat: Seat) -> bool:
     """Start another trial of the task, with a new seed, if the agent requests one; return True if it started."""
     last = seat.episode
-    if last.error is not None or not agent.again(seat):
+    if last.error is not None or not _ask(agent, agent.again, seat):
         return False
-    agent.end(seat)
+    _ask(agent, agent.end, seat)
     trials = [*last.trials, last]
     last.trials = []
     seat.episode = Episode(last.env, last.task, last.seed, last.agent, trials=trials)
@@ -131,15 +147,21 @@ def _reset(agent: Agent, seat: Seat, job: Job) -> None:
     episode = seat.episode
     try:
         options = None if job.task is None else {"task": job.task}
-        seat.observation, seat.info = seat.env.reset(seed=job.seed, options=options)
-        episode.task = seat.env.task
-        _record_state(seat)
-        agent.begin(seat)
+        with expires_after(seat.deadline):
+            seat.observation, seat.info = seat.env.reset(seed=job.seed, options=options)
+            episode.task = seat.env.task
+            _record_state(seat)
+    except Expired:
+        episode.error = _expired(seat)
     except Exception as error:
         episode.error = _reason("opening the task", error)
+    if episode.error is None:
+        _ask(agent, agent.begin, seat)
 
 
-def _execute(agent: Agent, seat: Seat, reply: Reply, agent_seconds: float, max_turns: int | None) -> None:
+def _execute(
+    agent: Agent, seat: Seat, reply: Reply, agent_seconds: float, max_turns: int | None, keep_state: bool
+) -> None:
     """Execute a reply's actions in the environment and append the turn to the episode."""
     episode = seat.episode
     if reply.error is not None:
@@ -155,29 +177,51 @@ def _execute(agent: Agent, seat: Seat, reply: Reply, agent_seconds: float, max_t
         token_ids=reply.token_ids,
         logprobs=reply.logprobs,
         loss_mask=reply.loss_mask,
+        cut=reply.cut,
         restart=reply.restart,
         actions=reply.actions,
     )
     episode.turns.append(turn)
     start = time.perf_counter()
     try:
-        for action in reply.actions:
-            observation, reward, terminated, truncated, info = seat.env.step(action)
-            turn.moves.append(Move(action, float(reward), info["valid"], info["changed"]))
-            seat.observation, seat.info = observation, info
-            if terminated or truncated:
-                episode.terminated, episode.truncated = terminated, truncated
-                break
+        with expires_after(seat.deadline):
+            if keep_state:
+                turn.state_key = seat.env.state_key()
+            for action in reply.actions:
+                _step(seat, turn, action)
+                if episode.terminated or episode.truncated:
+                    break
+            if keep_state and not episode.terminated:
+                turn.next_state_key = seat.env.state_key()
+            _record_state(seat)
+    except Expired:
+        episode.error = _expired(seat)
     except Exception as error:
         episode.error = _reason("the environment", error)
     turn.env_seconds = round(time.perf_counter() - start, 6)
-    reason = reply.quit or agent.settle(seat)
+    if episode.error is not None:
+        return
+    reason = reply.quit or _ask(agent, agent.settle, seat)
     if max_turns is not None and len(episode.turns) >= max_turns:
         reason = reason or f"the {max_turns} turns are spent"
-    _record_state(seat)
     if reason is not None and not (episode.terminated or episode.truncated):
         episode.truncated = True
         episode.details["ended"] = reason
+
+
+def _step(seat: Seat, turn: Turn, action: str) -> None:
+    """Execute one action.
+
+    Raises:
+        ValueError: The environment returned a reward that is not a finite number.
+    """
+    observation, reward, terminated, truncated, info = seat.env.step(action)
+    reward = float(reward)
+    if not math.isfinite(reward):
+        raise ValueError(f"the reward of the action {action[:80]!r} is {reward}, not a finite number")
+    turn.moves.append(Move(action, reward, info["valid"], info["changed"]))
+    seat.observation, seat.info = observation, info
+    seat.episode.terminated, seat.episode.truncated = terminated, truncated
 
 
 def _record_state(seat: Seat) -> None:
@@ -187,11 +231,23 @@ def _record_state(seat: Seat) -> None:
 
 
 def _details(info: Info) -> dict[str, Any]:
+    """Return the plain values of `info` beyond the standard keys; infinities become text, which JSON has.
+
+    Raises:
+        ValueError: A value is NaN.
+    """
+    for key, value in info.items():
+        if isinstance(value, float) and math.isnan(value):
+            raise ValueError(f"`{key}` in its info is not a number")
     return {
-        key: value
+        key: str(value) if isinstance(value, float) and math.isinf(value) else value
         for key, value in info.items()
         if key not in _STANDARD_INFO and isinstance(value, (str, int, float, bool, type(None)))
     }
+
+
+def _expired(seat: Seat) -> str:
+    return f"the time limit of {seat.time_limit:g} s per episode expired"
 
 
 def _reason(where: str, error: Exception) -> str:

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .base import Agent, Reply, Seat
+
+
+def _reply(choose: Callable[[Seat], str], seat: Seat) -> Reply:
+    """Return the reply with the chosen action; if the environment fails to offer one, its episode is aborted."""
+    try:
+        return Reply((choose(seat),))
+    except Exception as error:
+        return Reply((), error=f"the environment failed: {type(error).__name__}: {error}")
+
+
+def _random_action(seat: Seat) -> str:
+    return seat.env.random_action(seat.rng)
 
 
 class RandomAgent(Agent):
@@ -13,7 +25,7 @@ class RandomAgent(Agent):
     name = "random"
 
     def act(self, seats: Sequence[Seat]) -> list[Reply | None]:
-        return [Reply((seat.env.random_action(seat.rng),)) for seat in seats]
+        return [_reply(_random_action, seat) for seat in seats]
 
 
 class ExpertAgent(Agent):
@@ -26,7 +38,7 @@ class ExpertAgent(Agent):
     name = "expert"
 
     def act(self, seats: Sequence[Seat]) -> list[Reply | None]:
-        return [Reply((self._choose(seat),)) for seat in seats]
+        return [_reply(self._choose, seat) for seat in seats]
 
     def _choose(self, seat: Seat) -> str:
         plan = seat.env.expert_actions()

@@ -75,7 +75,7 @@ class Reflexion(LanguageAgent):
 
     def receive(self, seat: Seat, completion: Completion) -> Reply | None:
         trial: TrialState = seat.memory
-        if trial.transcript is None or completion.finish == "error":
+        if trial.transcript is None or completion.finish in ("error", "rejected"):
             return super().receive(seat, completion)
         trial.transcript = None
         trial.reflections.append(completion.text.strip())

@@ -10,7 +10,7 @@ from typing import Any
 from ..envs.errors import ConfigurationError, unknown_name
 from ..envs.plugins import plugin_class
 from .base import Agent
-from .dialogue import make_dialogue
+from .dialogue import Dialogue, make_dialogue
 from .engines.base import Engine, Sampling
 from .engines.registry import ENGINES
 from .human import HumanAgent
@@ -75,31 +75,71 @@ def make_agent(
     Raises:
         ConfigurationError: The name or a setting is unknown, or a language agent has no engine.
     """
-    if name in MODEL_FREE_AGENTS:
-        return MODEL_FREE_AGENTS[name]()
+    kind = agent_class(name)
     if name not in LANGUAGE_AGENTS:
-        kind = plugin_class(Agent, name)  # type: ignore[type-abstract]
-        if kind is None:
-            raise unknown_name("agent", name, agent_names())
         return kind()
     if engine is None:
-        raise ConfigurationError(
-            f"agent {name!r} needs a model: pass --engine ({', '.join(ENGINES)}) and --model, such as"
-            " --engine transformers --model Qwen/Qwen2.5-0.5B-Instruct."
-        )
-    spec = LANGUAGE_AGENTS[name]
-    module = import_module(f".{spec.module}", __package__)
-    agent: Agent = getattr(module, spec.cls)(
+        raise needs_model(name)
+    return kind(  # type: ignore[call-arg]
         name,
         engine,
-        make_dialogue(dialogue_name or spec.dialogue, dialogue),
-        _sampling(sampling or {}),
-        **{**spec.settings, **settings},
+        make_agent_dialogue(name, dialogue_name, dialogue),
+        make_sampling(sampling or {}),
+        **{**LANGUAGE_AGENTS[name].settings, **settings},
     )
-    return agent
 
 
-def _sampling(options: Mapping[str, Any]) -> Sampling:
+def agent_class(name: str) -> type[Agent]:
+    """Return the class of an agent.
+
+    Args:
+        name: See `make_agent`.
+
+    Raises:
+        ConfigurationError: The name is unknown.
+    """
+    if name in MODEL_FREE_AGENTS:
+        return MODEL_FREE_AGENTS[name]
+    if name in LANGUAGE_AGENTS:
+        spec = LANGUAGE_AGENTS[name]
+        kind: type[Agent] = getattr(import_module(f".{spec.module}", __package__), spec.cls)
+        return kind
+    plugin = plugin_class(Agent, name)  # type: ignore[type-abstract]
+    if plugin is None:
+        raise unknown_name("agent", name, agent_names())
+    return plugin
+
+
+def make_agent_dialogue(
+    agent: str, name: str | None = None, settings: Mapping[str, Any] | None = None
+) -> Dialogue:
+    """Make the dialogue of a language agent.
+
+    Args:
+        agent: Name of the agent.
+        name: Name or path of the dialogue; None uses the agent's default dialogue.
+        settings: Settings of the dialogue; None uses its defaults.
+
+    Raises:
+        ConfigurationError: The dialogue or a setting is unknown, or a value is invalid.
+    """
+    return make_dialogue(name or LANGUAGE_AGENTS[agent].dialogue, settings)
+
+
+def needs_model(agent: str) -> ConfigurationError:
+    """Return the error for a language agent without a model."""
+    return ConfigurationError(
+        f"agent {agent!r} needs a model: pass --model with a folder or PROVIDER/NAME"
+        f" ({', '.join(ENGINES)}), such as --model transformers/Qwen/Qwen2.5-0.5B-Instruct."
+    )
+
+
+def make_sampling(options: Mapping[str, Any]) -> Sampling:
+    """Make sampling settings.
+
+    Raises:
+        ConfigurationError: A setting is unknown.
+    """
     known = [f.name for f in fields(Sampling)]
     for option in options:
         if option not in known:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .base import Reply, Seat
-from .dialogue.search_o1 import BEGIN_QUERY, BEGIN_RESULT, END_QUERY, END_RESULT, QUERY
+from .dialogue.search_o1 import BEGIN_QUERY, BEGIN_RESULT, END_QUERY, END_RESULT, queries
 from .engines.base import Completion
 from .language import ChatState, LanguageAgent
 
@@ -56,10 +56,12 @@ class SearchO1(LanguageAgent):
 
     def ask(self, seat: Seat, text: str | None = None) -> Reply | None:
         chat: SearchState = seat.memory
-        searched = bool(seat.episode.turns) and chat.messages[-1].content.rstrip().endswith(END_QUERY)
+        last = chat.messages[-1].content
+        # A reply can end in the delimiter and still contain no query, if its action was a plain <search> element.
+        searched = queries(last) if seat.episode.turns and last.rstrip().endswith(END_QUERY) else []
         if text is None and searched and seat.info["valid"]:
             chat.reading = True
-            query = QUERY.findall(chat.messages[-1].content)[-1].strip()
+            query = searched[-1]
             reasoning = _compress([m.content for m in chat.messages if m.role == "assistant"])
             user = f"Reasoning so far:\n{reasoning}\n\nQuery: {query}\n\nDocuments:\n{seat.observation.strip()}"
             self.ask_separately(seat, READING_PROMPT, user, "reading")
@@ -68,7 +70,7 @@ class SearchO1(LanguageAgent):
 
     def receive(self, seat: Seat, completion: Completion) -> Reply | None:
         chat: SearchState = seat.memory
-        if chat.reading and completion.finish != "error":
+        if chat.reading and completion.finish not in ("error", "rejected"):
             chat.reading = False
             finding = completion.text.rpartition(_FINDING)[2].strip(" \n:*")
             return self.ask(seat, f"{BEGIN_RESULT}\n{finding or 'No helpful information found.'}\n{END_RESULT}")

@@ -11,28 +11,34 @@ from rich.console import Console
 
 from ..envs.errors import ConfigurationError
 from ..envs.registry import make_env
+from ..envs.terminal import literal
 from .base import Agent, Reply, Seat
-from .human import HumanAgent, Quit, board
+from .human import HumanAgent
+from .keyboard import Quit
 from .play import Job, play
 from .registry import make_agent
+from .screen import Screen, board, status, verdict
+
+PACE = 0.5
+"""Seconds between the moves that an agent makes in a terminal, unless another pace is given."""
 
 
 class DisplayedAgent(Agent):
-    """Wrapper that prints every move of another agent.
+    """Wrapper that shows every move of another agent, in place in a terminal.
 
     Args:
         inner: The agent that acts.
         console: Console for output.
-        pause: Pause between moves, in seconds.
+        pace: Seconds between moves.
     """
 
     one_process = True
 
-    def __init__(self, inner: Agent, console: Console, pause: float) -> None:
+    def __init__(self, inner: Agent, console: Console, pace: float) -> None:
         self.name = inner.name
         self._inner = inner
-        self.console = console
-        self.pause = pause
+        self._screen = Screen(console)
+        self._pace = pace
 
     def begin(self, seat: Seat) -> None:
         self._inner.begin(seat)
@@ -40,17 +46,16 @@ class DisplayedAgent(Agent):
     def act(self, seats: Sequence[Seat]) -> Sequence[Reply | None]:
         replies = self._inner.act(seats)
         for seat, reply in zip(seats, replies, strict=True):
-            self.console.print(board(seat.env, seat.observation))
+            lines = [status(seat)] if self._screen.console.is_terminal else []
             if reply is not None:
-                self.console.print("> " + " ".join(reply.actions), style="bold", markup=False)
-        time.sleep(self.pause)
+                lines.append(literal("> " + " ".join(reply.actions), "bold"))
+            self._screen.show(board(seat.env, seat.observation), *lines)
+        time.sleep(self._pace)
         return replies
 
     def end(self, seat: Seat) -> None:
         self._inner.end(seat)
-        self.console.print(board(seat.env, seat.observation))
-        verdict = "solved" if seat.episode.success else "not solved"
-        self.console.print(f"{verdict} in {seat.episode.steps} moves; return {seat.episode.total_reward:.2f}")
+        self._screen.show(board(seat.env, seat.observation), verdict(seat))
 
 
 def play_in_terminal(
@@ -61,7 +66,7 @@ def play_in_terminal(
     seed: int | None,
     options: Mapping[str, Any],
     console: Console,
-    pause: float = 0.0,
+    pace: float | None = None,
 ) -> int:
     """Play one episode in the terminal.
 
@@ -72,20 +77,24 @@ def play_in_terminal(
         seed: Seed of the episode, not negative; None draws one.
         options: Settings of the environment.
         console: Console for output.
-        pause: Pause between the moves of an agent other than `human`, in seconds.
+        pace: Seconds between the moves of an agent other than `human`; None is `PACE` in a terminal, else 0.
 
     Returns:
         Exit status: 0 if the episode ended or the person quit, 1 if the episode was aborted by an error.
 
     Raises:
-        ConfigurationError: The environment, an option, the task or the agent is unknown, or the seed is negative.
+        ConfigurationError: The environment, an option, the task or the agent is unknown, or a number is negative.
     """
     if seed is not None and seed < 0:
         raise ConfigurationError(f"seed must not be negative, but is {seed}.")
+    if pace is None:
+        pace = PACE if console.is_terminal else 0.0
+    elif not 0 <= pace < float("inf"):
+        raise ConfigurationError(f"--pace must be a number of seconds, not negative, but is {pace:g}.")
     env = make_env(env_id, **options)
     if task is not None:
         env.reset(seed=0, options={"task": task})  # raises on an unknown task instead of recording an error
-    chosen = HumanAgent(console) if agent == "human" else DisplayedAgent(make_agent(agent), console, pause)
+    chosen = HumanAgent(console) if agent == "human" else DisplayedAgent(make_agent(agent), console, pace)
     seed = secrets.randbits(31) if seed is None else seed
     try:
         (episode,) = play(chosen, [env], [Job(task, seed)])
@@ -93,7 +102,8 @@ def play_in_terminal(
         console.print("Left.")
         return 0
     if episode.error is not None:
-        console.print(episode.error, style="red", markup=False)
+        console.print(literal(episode.error, "red"))
         return 1
-    console.print(f"Task {episode.task}; play it again with --task {episode.task} --seed {seed}", soft_wrap=True)
+    again = f"Task {episode.task}; play it again with --task {episode.task} --seed {seed}"
+    console.print(literal(again), soft_wrap=True)
     return 0

@@ -3,7 +3,9 @@
 Every environment is a `TextEnv`, registered with Gymnasium under the ids that `arboretum envs` lists.
 """
 
-from .core import Info, Outcome, Snapshot, TextEnv
+from .core import Info, Outcome, TextEnv
 from .errors import ConfigurationError, DataError
+from .optimum import Optimum
+from .snapshots import Snapshot
 
-__all__ = ["ConfigurationError", "DataError", "Info", "Outcome", "Snapshot", "TextEnv"]
+__all__ = ["ConfigurationError", "DataError", "Info", "Optimum", "Outcome", "Snapshot", "TextEnv"]

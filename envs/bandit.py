@@ -7,6 +7,7 @@ from typing import ClassVar, NamedTuple
 
 from .core import Outcome, RewardMode, TextEnv
 from .errors import ConfigurationError, unknown_name
+from .snapshots import Snapshot
 
 PAIRS: dict[str, tuple[tuple[str, str], ...]] = {
     "train": (
@@ -152,6 +153,20 @@ class Bandit(TextEnv[Choice]):
         paid = float(self._random() < HIGH_PROBABILITY) if is_risky else self.low_reward
         self._state = Choice(arm, paid)
         return Outcome(self._observe(), paid, True, is_risky, True, True)
+
+    def _is_possible(self, snapshot: Snapshot) -> bool:
+        state = snapshot.state
+        if type(state) is not Choice or type(state.paid) not in (int, float):
+            return False
+        if state.arm is None:
+            return state.paid == 0.0 and not snapshot.terminated and not snapshot.success
+        is_risky = state.arm == self._risky_arm
+        return (
+            state.arm in self._arms
+            and state.paid in ((0.0, 1.0) if is_risky else (self.low_reward,))
+            and snapshot.terminated
+            and snapshot.success == is_risky
+        )
 
     def state_key(self) -> Hashable:
         return self._arms, self._risky_arm, self._state

@@ -82,5 +82,9 @@ class Boxoban(BoardEnv):
         self.tasks = GeneratedTasks(split) if self.level_files is None else self.level_files
         self._size = None if self.level_files is not None else (GENERATED.size, GENERATED.size)
 
+    @property
+    def generated_data(self) -> str | None:
+        return "generated levels" if self.level_files is None else None
+
     def _level(self, task: str) -> str:
         return generate(GENERATED, task) if self.level_files is None else self.level_files.board(task)

@@ -47,4 +47,7 @@ def first_difference(before: Any, now: Any, path: str = "") -> str | None:
             if found is not None:
                 return found
         return None
+    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        pairs = enumerate(zip(before, now, strict=True), 1)
+        return next((found for n, (a, b) in pairs if (found := first_difference(a, b, f"{path}[{n}]"))), None)
     return None if before == now else f"{path or 'it'} was {before!r} and is {now!r}"

@@ -7,24 +7,31 @@ restoring it is an assignment, and the same seed gives the same episode on every
 
 from __future__ import annotations
 
-import operator
+import math
 import random
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.error import ResetNeeded
 
+from .copying import RebuiltCopies
+from .display import show, terminal_text
 from .errors import ConfigurationError, unknown_name
+from .optimum import Optimum
 from .seeding import split_mix
-from .spaces import AnyText
+from .snapshots import Snapshot, branch_rng, check_fields, foreign_state, level_digest, other_level, other_tasks
+from .spaces import ActionText, AnyText
+from .tasks import requested_task
 
 StateT = TypeVar("StateT")
 Info = dict[str, Any]
 RewardMode = Literal["dense", "sparse"]
 
 _REWARD_MODES = ("dense", "sparse")
+_RENDER_MODES = ("ansi", "human")
 
 
 class Outcome(NamedTuple):
@@ -47,33 +54,7 @@ class Outcome(NamedTuple):
     changed: bool
 
 
-class Snapshot(NamedTuple):
-    """Complete state of an episode: a small, immutable, picklable value. See `snapshot` and `restore`.
-
-    Attributes:
-        task: Name of the open task.
-        identity: Class, configuration and reward mode of the environment.
-        state: State of the environment.
-        steps: Number of steps taken.
-        max_steps: Step limit, or None.
-        rng_state: 64-bit state of the episode's random generator.
-        terminated: True if the episode ended by the environment's own rules.
-        truncated: True if the step limit ended the episode.
-        success: True if the task is solved.
-    """
-
-    task: str
-    identity: str
-    state: Any
-    steps: int
-    max_steps: int | None
-    rng_state: int
-    terminated: bool
-    truncated: bool
-    success: bool
-
-
-class TextEnv(gym.Env[str, str], Generic[StateT]):
+class TextEnv(RebuiltCopies, gym.Env[str, str], Generic[StateT]):
     """Gymnasium environment whose observations and actions are strings.
 
     ## Arguments
@@ -86,7 +67,9 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
     * `reward_mode="dense"`: "dense" for the published rewards; "sparse" for 1.0 at a successful end and 0.0
       otherwise.
     * `admissible=False`: include `admissible_actions` in every `info`.
-    * `render_mode=None`: "ansi" for a `render()` that returns the current observation.
+    * `render_mode=None`: "ansi" for a `render()` that returns the current observation as terminal text, with
+      colors (ANSI escape sequences) where the environment has a board. "human" prints every action and observation
+      to standard output, with colors if that is a terminal and `NO_COLOR` is not set.
 
     ## Reset and step
     `reset(seed=n)` draws a task and seeds the episode's random generator from n.
@@ -96,6 +79,12 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
 
     `step(action)` never raises on a string. An invalid action returns a refusal as observation and leaves the
     state unchanged.
+
+    `action_space.sample()` draws an admissible action of the current state, or the environment's own random action
+    where actions cannot be listed, so that `env.step(env.action_space.sample())` plays. Before the first reset and
+    after the end it draws any text. The action space of a vector environment consists of copies without access to
+    the state: theirs draw admissible actions if these are the same in every state (Sokoban, FrozenLake), and any
+    text otherwise; take the actions from `info["admissible_actions"]` there.
 
     ## `info`
     Every `info` contains
@@ -111,17 +100,26 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
 
     * `tasks`: task names of the chosen split.
     * `instructions`: description of the environment and its actions, for an agent to read once.
+    * `generated_data`: name of the generated data that stands in for a benchmark's files, or None.
     * `admissible_actions()`: the valid actions in the current state, or None if they cannot be listed.
-    * `snapshot()` and `restore(snapshot)`: the complete episode as a small picklable value.
+    * `snapshot()` and `restore(snapshot, seed=None)`: the complete episode as a small picklable value. With a
+      seed, the random events after the snapshot are drawn anew, as independent branches of an episode need it.
     * `state_key()`: hashable identity of the current state.
     * `expert_actions()`: a plan from the current state to success, or None.
+    * `optimum()`: the probability of success (or the best score) that optimal play still reaches from the current
+      state within the step limit, and the fewest steps to it. Each class says where it is not exact.
+
+    Environments can be copied (`copy.deepcopy`) and pickled. A copy continues identically; it is built from the
+    constructor's arguments, so a pickle is small and expects the same data where it is loaded.
 
     ## Subclasses
     A subclass calls `super().__init__`, sets `tasks`, and defines `instructions`, `_open`, `_observe`, `_apply`,
-    `state_key`, `admissible_actions` and `expert_actions`. The shortest example is `envs/bandit.py`.
+    `state_key`, `admissible_actions` and `expert_actions`. If a task's name does not determine its level, it also
+    defines `_level_content`; with `_is_possible`, `restore` rejects states that no episode of the level has. The
+    shortest example is `envs/bandit.py`.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (gymnasium.Env declares the type)
+    metadata = {"render_modes": list(_RENDER_MODES), "render_fps": 1}  # noqa: RUF012 (gymnasium.Env declares the type)
 
     palette: ClassVar[Mapping[str, str]] = {}
     """Terminal colors: from a symbol of the board to a `rich` style name."""
@@ -131,6 +129,12 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
 
     _state: StateT
     """Current state: an immutable, picklable value."""
+
+    _first_state: StateT
+    """State of the open level before the first step."""
+
+    _constant_actions: ClassVar[tuple[str, ...]] = ()
+    """Actions that are admissible in every state, if these are all; they serve copies of the action space."""
 
     def __init__(
         self,
@@ -149,23 +153,23 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
             max_steps: Step limit, or None; see the class.
             reward_mode: "dense" or "sparse"; see the class.
             admissible: Include `admissible_actions` in every `info`.
-            render_mode: None or "ansi".
+            render_mode: None, "ansi" or "human"; see the class.
             max_observation: Maximum length of an observation in characters; bounds the shared memory of
                 asynchronous vector environments.
-            max_action: Maximum length of a string in the action space. `step` refuses a longer action like any
-                other invalid one.
+            max_action: Maximum length of a string in the action space. `step` never raises on a longer action; an
+                environment that cannot use it refuses it like any other invalid one.
 
         Raises:
             ConfigurationError: A value is invalid.
         """
-        if max_steps is not None and (not isinstance(max_steps, int) or max_steps < 1):
+        if max_steps is not None and (type(max_steps) is not int or max_steps < 1):
             raise ConfigurationError(f"max_steps must be a positive integer or None, not {max_steps!r}.")
         if reward_mode not in _REWARD_MODES:
             raise unknown_name("reward_mode", reward_mode, _REWARD_MODES)
-        if render_mode not in (None, "ansi"):
-            raise unknown_name("render_mode", render_mode, ("ansi",))
+        if render_mode not in (None, *_RENDER_MODES):
+            raise unknown_name("render_mode", render_mode, _RENDER_MODES)
         self.observation_space = AnyText(max_observation)
-        self.action_space = AnyText(max_action)
+        self.action_space = ActionText(max_action, self._sample_action, self._constant_actions)
         self.max_steps = max_steps
         self.reward_mode: RewardMode = reward_mode
         self.admissible = admissible
@@ -173,6 +177,7 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
         self._has_extra_info = admissible or type(self)._details is not TextEnv._details
         self._identity = f"{type(self).__name__}{sorted(config.items())} {reward_mode}"
         self._task: str | None = None
+        self._digest: str | None = None
         self._steps = 0
         self._rng_state = 0
         self._terminated = self._truncated = self._success = False
@@ -216,6 +221,41 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
         after every step.
         """
 
+    def optimum(self) -> Optimum | None:
+        """Return what optimal play from the current state still reaches, or None if that is unknown.
+
+        The value is 1 if the expert's plan fits into the remaining steps, and 0 otherwise. That is exact in a
+        deterministic environment whose expert finds a shortest plan wherever there is one; other environments
+        override this method.
+        """
+        if self._ended:
+            return self._final_optimum()
+        plan = self.expert_actions()
+        steps = (
+            None if plan is None else max(1, len(plan))
+        )  # Even where the goal holds, an action ends the episode.
+        return Optimum(0.0, None) if steps is None or steps > self._steps_left() else Optimum(1.0, steps)
+
+    def _level_content(self) -> object:
+        """Return what the open level consists of, as a value whose `repr` is the same in every process.
+
+        A snapshot contains its digest, so that it is not restored over another level of the same name. None if
+        the task's name and the configuration determine the level.
+        """
+        return None
+
+    def _is_possible(self, snapshot: Snapshot) -> bool:
+        """Return True if an episode of the open level can have the state and the flags of a snapshot.
+
+        The other fields have been checked, and the snapshot belongs to the open level. A state of any other kind
+        may cause a TypeError, ValueError, LookupError or AttributeError.
+        """
+        return True
+
+    def _has_task(self, task: str) -> bool:
+        """Return True if the task can be opened."""
+        return task in self.tasks
+
     def random_action(self, rng: random.Random) -> str:
         """Return a uniformly random admissible action, or the empty string after the end.
 
@@ -249,18 +289,22 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
         # NumPy guarantees the raw 64-bit outputs of PCG64 across versions, but not the results of `integers()`.
         random_raw = self.np_random.bit_generator.random_raw
         rng_state, task_draw = int(random_raw()), int(random_raw())
-        task = self._named_task(options) if options else None
+        task = requested_task(options, self.tasks, self._has_task) if options else None
         if task is None:
             task = self.tasks[task_draw * len(self.tasks) >> 64]
         if task != self._task:
             self._task = None  # and remains None if the level cannot be opened
-        self._state = self._open(task)
+        self._state = self._first_state = self._open(task)
         self._task = task
+        self._digest = None
         self._steps = 0
         self._rng_state = rng_state
         self._terminated = self._truncated = self._success = False
         info = self._info(valid=True, changed=False)
-        return self._observe(), info
+        observation = self._observe()
+        if self.render_mode == "human":
+            show(observation, self.palette)
+        return observation, info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
         """Apply one action.
@@ -292,17 +336,28 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
         info: Info = {"task": self._task, "success": success, "valid": valid, "changed": changed}
         if self._has_extra_info:
             self._add_extra_info(info)
+        if self.render_mode == "human":
+            show(observation, self.palette, action)
         return observation, reward, terminated, truncated, info
 
     def render(self) -> str | None:
-        """Return the current observation in render mode "ansi", and None otherwise."""
+        """Return the current observation as terminal text in render mode "ansi", and None otherwise."""
         if self.render_mode is None:
             return None
         if self._task is None:
             raise ResetNeeded("Call reset() before render().")
-        return self._observe()
+        return terminal_text(self._observe(), self.palette) if self.render_mode == "ansi" else None
 
     # ------------------------------------------------------------------ Arboretum's additions
+
+    @property
+    def generated_data(self) -> str | None:
+        """Name of the generated data in the place of a benchmark's files, such as "generated homes".
+
+        None if the tasks come from files, and in environments whose tasks are generated by definition. Evaluations
+        name their results by it, so that no generated task is taken for one of the benchmark.
+        """
+        return None
 
     @property
     def task(self) -> str:
@@ -324,6 +379,7 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
         return Snapshot(
             self.task,  # raises before the first reset
             self._identity,
+            self._digest or self._digest_level(),
             self._state,
             self._steps,
             self.max_steps,
@@ -333,35 +389,85 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
             self._success,
         )
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: Snapshot, seed: int | None = None) -> None:
         """Continue from a snapshot of this environment, or of an equally configured one in any process.
 
+        Args:
+            snapshot: Value that `snapshot` returned.
+            seed: None continues identically, random events included. A non-negative integer draws the random
+                events after the snapshot anew: the same for the same snapshot and seed, independent otherwise.
+
         Raises:
-            ConfigurationError: The snapshot belongs to another environment or another configuration.
+            ConfigurationError: The snapshot belongs to another environment, configuration or level, its task is
+                unknown, or a field has a value that no episode has. The current episode is unchanged.
         """
-        task, identity, state, steps, max_steps, rng_state, terminated, truncated, success = snapshot
-        if identity != self._identity:
-            raise ConfigurationError(
-                f"the snapshot belongs to {identity}, not to {self._identity}; restore it in an environment with"
-                " the same configuration."
-            )
-        if task != self._task:
-            self._task = None
-            self._open(task)
-            self._task = task
-        self._state = state
-        self._steps = steps
-        self.max_steps = max_steps
+        check_fields(snapshot, self._identity)
+        rng_state = snapshot.rng_state if seed is None else branch_rng(snapshot.rng_state, seed)
+        if snapshot.task == self._task:
+            self._check_level(snapshot)
+        else:
+            self._change_level(snapshot)
+        _, _, _, self._state, self._steps, self.max_steps, _, terminated, truncated, success = snapshot
         self._rng_state = rng_state
         self._terminated = terminated
         self._truncated = truncated
         self._success = success
 
+    def _check_level(self, snapshot: Snapshot) -> None:
+        """Raise a ConfigurationError if the snapshot does not belong to the open level."""
+        if snapshot.level != (self._digest or self._digest_level()):
+            raise other_level(snapshot.task)
+        try:
+            possible = self._is_possible(snapshot) and (snapshot.steps or snapshot.state == self._first_state)
+        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError):
+            possible = False
+        if not possible:
+            raise foreign_state(snapshot.task)
+
+    def _change_level(self, snapshot: Snapshot) -> None:
+        """Open the level of a snapshot, or raise a ConfigurationError and keep the current level open."""
+        task = snapshot.task
+        if not self._has_task(task):
+            raise other_tasks(task)
+        current, max_steps = self._task, self.max_steps
+        self._task = self._digest = None
+        try:
+            self._first_state = self._open(task)
+            self._task = task
+            self._check_level(snapshot)
+        except BaseException:
+            self._task = self._digest = None
+            if current is not None:
+                self._first_state = self._open(current)
+                self._task, self.max_steps = current, max_steps
+            raise
+
+    def _digest_level(self) -> str:
+        self._digest = level_digest((self._task, self._level_content()))
+        return self._digest
+
     # ------------------------------------------------------------------ for subclasses
+
+    def _sample_action(self, rng: np.random.Generator) -> str | None:
+        """Return a random action for `action_space.sample()`, or None if no episode is in progress."""
+        if self._task is None or self._ended:
+            return None
+        actions = self.admissible_actions()
+        if actions:
+            return actions[int(rng.integers(len(actions)))]
+        return self.random_action(random.Random(int(rng.integers(1 << 62))))
 
     @property
     def _ended(self) -> bool:
         return self._terminated or self._truncated
+
+    def _steps_left(self) -> float:
+        """Return the number of steps until the step limit; infinity without one."""
+        return math.inf if self.max_steps is None else self.max_steps - self._steps
+
+    def _final_optimum(self) -> Optimum:
+        """Return the optimum after the end."""
+        return Optimum(1.0, 0) if self._success else Optimum(0.0, None)
 
     def _random(self) -> float:
         """Draw a uniform float in [0, 1) from the episode's random generator."""
@@ -381,24 +487,3 @@ class TextEnv(gym.Env[str, str], Generic[StateT]):
         details = self._details()
         if details is not None:
             info.update(details)
-
-    def _named_task(self, options: Mapping[str, Any]) -> str | None:
-        """Return the task that `options` names, or None if it names none."""
-        if not isinstance(options, Mapping):
-            raise ConfigurationError(f'options must be a mapping such as {{"task": 0}}, not {options!r}.')
-        for key in options:
-            if key != "task":
-                raise unknown_name("reset option", key, ("task",))
-        task = options.get("task")
-        if task is None:
-            return None
-        if isinstance(task, str):
-            if task not in self.tasks:
-                raise unknown_name("task", task, self.tasks[:1000])
-            return task
-        if isinstance(task, bool) or not hasattr(task, "__index__"):
-            raise ConfigurationError(f"the task must be a name or an index, not {task!r}.")
-        index = operator.index(task)
-        if not 0 <= index < len(self.tasks):
-            raise ConfigurationError(f"task index {index} is outside 0 … {len(self.tasks) - 1} of this split.")
-        return self.tasks[index]

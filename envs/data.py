@@ -14,6 +14,11 @@ from pathlib import Path
 
 from .errors import DataError
 
+MAX_MEMBER = 256 * 2**20
+"""Largest file in an archive in bytes."""
+MAX_UNPACKED = 16 * 2**30
+"""Largest size of all files of an archive in bytes; the largest published one, ALFWorld's, has 2 GB."""
+
 
 def data_folder(env: str, data: str | Path | None = None) -> Path | None:
     """Return the data folder of an environment.
@@ -59,11 +64,18 @@ def archive_members(path: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the name and content of each regular file of a tar archive, in archive order, without unpacking it.
 
     Raises:
-        DataError: The archive is damaged, truncated or not a tar archive.
+        DataError: The archive is damaged, truncated or not a tar archive, or unpacks to more than `MAX_MEMBER` or
+            `MAX_UNPACKED` bytes.
     """
     try:
         with tarfile.open(path) as archive:
             for member in archive:
+                if member.size > MAX_MEMBER or archive.offset > MAX_UNPACKED:
+                    raise DataError(
+                        path,
+                        f"unpacks to too much at {member.name[:100]!r} ({member.size / 2**20:,.0f} MB; at most"
+                        f" {MAX_MEMBER >> 20} MB a file and {MAX_UNPACKED >> 30} GB in all); fetch it again.",
+                    )
                 if member.isfile():
                     file = archive.extractfile(member)
                     assert file is not None
@@ -73,6 +85,8 @@ def archive_members(path: Path) -> Iterator[tuple[str, bytes]]:
             stream = archive.fileobj
             assert stream is not None
             while rest := stream.read(1 << 20):
+                if stream.tell() > MAX_UNPACKED:
+                    raise DataError(path, f"unpacks to more than {MAX_UNPACKED >> 30} GB; fetch it again.")
                 if rest.strip(b"\0"):
                     raise DataError(path, "is damaged: members follow an unreadable header; fetch it again.")
     except (tarfile.TarError, EOFError, OSError) as error:

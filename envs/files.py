@@ -64,28 +64,44 @@ def replace_folder(folder: Path, *, overwrite: bool = True) -> Iterator[Path]:
     part.mkdir()
     try:
         yield part
-        _sync_tree(part)
-        if overwrite and (folder.exists() or folder.is_symlink()):
-            old = _part_path(folder)
-            folder.rename(old)
-            try:
-                part.rename(folder)
-            except OSError:
-                old.rename(folder)
-                raise
-            if old.is_dir() and not old.is_symlink():
-                shutil.rmtree(old, ignore_errors=True)
-            else:
-                old.unlink()
-        else:
-            try:
-                part.rename(folder)
-            except OSError:
-                if not folder.is_dir():
-                    raise
-        _sync_folder(folder.parent)
+        move_folder(part, folder, overwrite=overwrite)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def move_folder(part: Path, folder: Path, *, overwrite: bool = True) -> None:
+    """Flush a folder to the disk and rename it, both within one parent folder; see `replace_folder`.
+
+    Raises:
+        OSError: The folder cannot be renamed; an existing one stays as it was.
+    """
+    _sync_tree(part)
+    if overwrite and (folder.exists() or folder.is_symlink()):
+        old = _part_path(folder)
+        folder.rename(old)
+        try:
+            part.rename(folder)
+        except OSError:
+            old.rename(folder)
+            raise
+        if old.is_dir() and not old.is_symlink():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.unlink()
+    else:
+        try:
+            part.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+    _sync_folder(folder.parent)
+
+
+def move_file(part: Path, path: Path) -> None:
+    """Flush a file to the disk and rename it, both within one folder; an existing file is replaced."""
+    _sync_file(part)
+    os.replace(part, path)
+    _sync_folder(path.parent)
 
 
 def read_jsonl(path: Path, *, damaged: Literal["raise", "skip"] = "raise") -> list[Any]:
@@ -133,10 +149,15 @@ def _sync_tree(folder: Path) -> None:
         if path.is_dir():
             _sync_folder(path)
         elif path.is_file():
-            # Windows flushes only files that are open for writing.
-            with path.open("rb" if os.name == "posix" else "rb+") as file:
-                os.fsync(file.fileno())
+            _sync_file(path)
     _sync_folder(folder)
+
+
+def _sync_file(path: Path) -> None:
+    """Flush a file to the disk."""
+    # Windows flushes only files that are open for writing.
+    with path.open("rb" if os.name == "posix" else "rb+") as file:
+        os.fsync(file.fileno())
 
 
 def _sync_folder(folder: Path) -> None:

@@ -6,6 +6,9 @@ An installed package registers a plug-in with an entry point of the group `arbor
     my_agent = "my_package.agents:MyAgent"
     "MyEnv-v0" = "my_package.envs:SPEC"
 
+The name of an environment's entry point is its id: `import arboretum` registers it with Gymnasium by this name
+alone, and imports the package when the environment is made.
+
 The object is a subclass of `Agent`, `Engine`, `Dialogue` or of a part of recipes (`Sampler`, `Selector`, `Credit`,
 `Term`), or it is an `EnvSpec` or a `Recipe`. On the command line its path, such as `my_package.agents:MyAgent`,
 names it without an entry point.
@@ -13,6 +16,7 @@ names it without an entry point.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from importlib import import_module
@@ -22,6 +26,8 @@ from typing import TypeVar
 from .errors import ConfigurationError
 
 GROUP = "arboretum.plugins"
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -77,6 +83,18 @@ def plugin_objects(kind: type[T]) -> list[T]:
     """Return all instances of `kind` that installed plug-ins provide, sorted by entry-point name."""
     points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
     return [found for point in points if isinstance(found := _load(point.value), kind)]
+
+
+def plugin_paths() -> dict[str, str]:
+    """Return the path of every installed plug-in by entry-point name, without importing any.
+
+    Malformed metadata of an installed package are logged; there are then no plug-ins.
+    """
+    try:
+        return {point.name: point.value for point in entry_points(group=GROUP)}
+    except Exception as error:  # importlib.metadata has no error of its own for a malformed file
+        _log.warning("plug-ins are not registered: the metadata of an installed package are malformed (%s)", error)
+        return {}
 
 
 def _load(path: str) -> object:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -11,7 +13,10 @@ from gymnasium.envs.registration import load_env_creator
 
 from .core import TextEnv
 from .errors import ConfigurationError, unknown_name
-from .plugins import plugin_class, plugin_objects
+from .plugins import plugin_class, plugin_object, plugin_objects, plugin_paths
+
+_ENV_ID = re.compile(r"[\w.-]+-v\d+", re.ASCII)
+"""Form of the entry-point names that are ids of environments."""
 
 
 class EnvSpec(NamedTuple):
@@ -87,13 +92,42 @@ ENVS: tuple[EnvSpec, ...] = (
 )
 
 
+class PluginEnv:
+    """Constructor of the environment of an installed plug-in, which is imported with the first call.
+
+    Args:
+        path: Path `module:attribute` of the plug-in's `EnvSpec`.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def resolve(self) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """Return the class of the environment, and the arguments in which it differs from the class's defaults.
+
+        Raises:
+            ConfigurationError: The plug-in cannot be imported, or is not an `EnvSpec`.
+        """
+        spec = plugin_object(EnvSpec, self.path)
+        assert spec is not None  # plugin_object returns None for entry-point names only
+        return load_env_creator(f"{spec.module}:{spec.cls}"), spec.kwargs
+
+    def __call__(self, **kwargs: Any) -> Any:
+        creator, defaults = self.resolve()
+        return creator(**{**defaults, **kwargs})
+
+
 def register_envs() -> None:
-    """Register every environment of `ENVS` with Gymnasium, without importing its module."""
+    """Register the environments of `ENVS` and of installed plug-ins with Gymnasium, without importing them."""
     for spec in ENVS:
         _register(spec.id, f"{__package__}.{spec.module}:{spec.cls}", spec.kwargs)
+    for name, path in plugin_paths().items():
+        if _ENV_ID.fullmatch(name) and name not in gym.registry:
+            with suppress(gym.error.Error):  # Gymnasium refuses X-v0 beside an unversioned X
+                _register(name, PluginEnv(path), {})
 
 
-def _register(id: str, entry_point: str, kwargs: Mapping[str, Any]) -> None:
+def _register(id: str, entry_point: str | PluginEnv, kwargs: Mapping[str, Any]) -> None:
     """Register an environment without Gymnasium's passive checker and order-enforcing wrapper.
 
     Both wrappers would slow down every step. The contract tests run Gymnasium's full checker on every id instead,
@@ -106,7 +140,9 @@ def all_envs() -> list[EnvSpec]:
     """Return the specs of `ENVS` and of installed plug-ins, after registering the latter with Gymnasium."""
     plugin_specs = plugin_objects(EnvSpec)
     for spec in plugin_specs:
-        if spec.id not in gym.registry:
+        known = gym.registry.get(spec.id)
+        if known is None or isinstance(known.entry_point, PluginEnv):
+            gym.registry.pop(spec.id, None)  # Gymnasium warns about replaced environments
             _register(spec.id, f"{spec.module}:{spec.cls}", spec.kwargs)
     return [*ENVS, *plugin_specs]
 
@@ -130,7 +166,11 @@ def make_env(id: str, **kwargs: Any) -> TextEnv[Any]:
         if id not in known:
             raise unknown_name("environment", id, known)
     entry_point = gym.spec(id).entry_point
-    creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    creator: Callable[..., Any] | None
+    if isinstance(entry_point, PluginEnv):
+        creator, _ = entry_point.resolve()
+    else:
+        creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
     if creator is not None:
         options = list(inspect.signature(creator).parameters)
         for option in kwargs:

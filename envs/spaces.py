@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import multiprocessing
 import string
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, overload
 
@@ -17,6 +18,7 @@ import numpy as np
 from gymnasium.spaces import Text
 from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory, write_to_shared_memory
 
+_Draw = Callable[[np.random.Generator], str | None]
 _PRINTABLE = string.ascii_letters + string.digits + string.punctuation + " "
 
 
@@ -50,6 +52,43 @@ class AnyText(Text):
     @property
     def is_np_flattenable(self) -> bool:
         return False
+
+
+class ActionText(AnyText):
+    """Space of the actions of one environment: all strings, of which `sample()` draws those that can be played.
+
+    A copy of the space, such as the vector environments make, has no access to the environment.
+
+    Args:
+        max_length: Maximum length of an action.
+        draw: Method of the environment that draws an action, or returns None if no episode is in progress.
+        constant_actions: Actions that are admissible in every state, from which copies draw; empty if there are
+            none.
+    """
+
+    def __init__(
+        self,
+        max_length: int,
+        draw: _Draw,
+        constant_actions: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(max_length)
+        self._draw: weakref.WeakMethod[_Draw] | None = weakref.WeakMethod(draw)
+        self._constant_actions = constant_actions
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        if mask is not None or probability is not None:
+            return super().sample(mask, probability)
+        draw = self._draw and self._draw()
+        action = draw(self.np_random) if draw else None
+        if action is not None:
+            return action
+        if self._constant_actions:
+            return self._constant_actions[int(self.np_random.integers(len(self._constant_actions)))]
+        return super().sample()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_draw": None}
 
 
 class _SharedTexts(Sequence[str]):

@@ -8,8 +8,9 @@ stored; any process can rebuild a level from its task's name.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import overload
+import operator
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, ClassVar, overload
 
 from .errors import ConfigurationError, unknown_name
 from .seeding import stable_seed
@@ -34,15 +35,18 @@ class GeneratedTasks(Sequence[str]):
     """Sequence of the task names `<split>/0`, `<split>/1`, … of a generated environment.
 
     Args:
-        split: "train", "valid" or "test". None for levels of all three, named `any/0`, `any/1`, ….
+        split: One of `SPLITS`. None for levels of all splits, named `any/0`, `any/1`, ….
     """
 
     LENGTH = 2**31
     """Number of tasks in a split."""
 
+    SPLITS: ClassVar[tuple[str, ...]] = SPLITS
+    """Names of the splits."""
+
     def __init__(self, split: str | None) -> None:
-        if split is not None and split not in SPLITS:
-            raise unknown_name("split", split, SPLITS)
+        if split is not None and split not in self.SPLITS:
+            raise unknown_name("split", split, self.SPLITS)
         self.split = split or ANY
 
     def __len__(self) -> int:
@@ -64,9 +68,8 @@ class GeneratedTasks(Sequence[str]):
         if not isinstance(task, str):
             return False
         split, _, number = task.rpartition("/")
-        return (split == self.split or (self.split == ANY and split in SPLITS)) and _parse_index(
-            number
-        ) is not None
+        opens = split == self.split or (self.split == ANY and split in self.SPLITS)
+        return opens and _parse_index(number) is not None
 
     def index(self, task: str, start: int = 0, stop: int | None = None) -> int:
         split, _, number = task.rpartition("/")
@@ -85,3 +88,36 @@ def _parse_index(number: str) -> int | None:
     if not (number.isascii() and number.isdecimal() and len(number) <= 10 and str(int(number)) == number):
         return None
     return int(number) if int(number) < GeneratedTasks.LENGTH else None
+
+
+def requested_task(
+    options: Mapping[str, Any], tasks: Sequence[str], has_task: Callable[[str], bool]
+) -> str | None:
+    """Return the task that the options of a reset name, or None if they name none.
+
+    Args:
+        options: Options of `reset`; `task` is a name, or an index of `tasks`.
+        tasks: Tasks of the environment.
+        has_task: Tells of a name whether the environment has this task.
+
+    Raises:
+        ConfigurationError: There is no such task or option.
+    """
+    if not isinstance(options, Mapping):
+        raise ConfigurationError(f'options must be a mapping such as {{"task": 0}}, not {options!r}.')
+    for key in options:
+        if key != "task":
+            raise unknown_name("reset option", key, ("task",))
+    task = options.get("task")
+    if task is None:
+        return None
+    if isinstance(task, str):
+        if not has_task(task):
+            raise unknown_name("task", task, tasks[:1000])
+        return task
+    if isinstance(task, bool) or not hasattr(task, "__index__"):
+        raise ConfigurationError(f"the task must be a name or an index, not {task!r}.")
+    index = operator.index(task)
+    if not 0 <= index < len(tasks):
+        raise ConfigurationError(f"task index {index} is outside 0 … {len(tasks) - 1} of this split.")
+    return tasks[index]

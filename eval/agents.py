@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Protocol
 
 from ..agents.base import Agent
-from ..agents.engines.base import Engine
-from ..agents.engines.registry import make_engine
-from ..agents.registry import LANGUAGE_AGENTS, make_agent
+from ..agents.dialogue import Dialogue
+from ..agents.engines.registry import ENGINES
+from ..agents.language import LanguageAgent
+from ..agents.registry import (
+    LANGUAGE_AGENTS,
+    agent_class,
+    make_agent,
+    make_agent_dialogue,
+    make_sampling,
+    needs_model,
+)
+from ..agents.tokens.templates import check_template
+from ..envs.checks import at_least
 from ..envs.errors import ConfigurationError
-from .identity import identify_agent, identify_model, model_label
+from .identity import identify_agent, model_label
+from .models import Model, resolve_model
 from .options import parse_options
+from .provenance import describe_settings
 from .suite import Entry, Suite
 
 
@@ -21,13 +34,27 @@ class AgentFactory(Protocol):
 
     Attributes:
         name: Name in tables and records; unique within a run.
+        one_process: True if all episodes must be played in this process.
         uses_success_labels: True if the agent uses the success that the environment reports, for example to retry.
         identity: Everything that decides the agent's episodes, as plain data; a run is resumed only with the same.
     """
 
-    name: str
-    uses_success_labels: bool
-    identity: Mapping[str, Any]
+    @property
+    def name(self) -> str: ...
+    @property
+    def one_process(self) -> bool: ...
+    @property
+    def uses_success_labels(self) -> bool: ...
+    @property
+    def identity(self) -> Mapping[str, Any]: ...
+
+    def dialogue(self, suite: Suite, entry: Entry, /) -> Dialogue | None:
+        """Return the agent's dialogue in an entry, None without one; check settings without loading a model."""
+        ...
+
+    def settings(self, suite: Suite, entry: Entry, /) -> dict[str, Any] | None:
+        """Return the settings in an entry as `describe_settings` does; None for agents without a model."""
+        ...
 
     def make(self, suite: Suite, entry: Entry, /) -> Agent:
         """Make the agent for an entry, with the settings of suite and entry."""
@@ -39,53 +66,123 @@ class NamedAgent:
 
     Args:
         kind: Name of the agent, see `make_agent`.
-        engine: Model of a language agent; None for agents without a model.
-        model: Identity of the model, see `identify_model`; its label becomes part of the agent's name.
+        model: Model of a language agent, loaded when the first agent is made; None for agents without a model.
         sampling: Sampling settings that override those of suite and entry.
         dialogue: Dialogue settings that override those of suite and entry.
         settings: Further arguments of `make_agent`.
 
     Raises:
-        ConfigurationError: The name or a setting is unknown, or a language agent has no engine.
+        ConfigurationError: The name or a setting is unknown, or a language agent has no model.
     """
 
     def __init__(
         self,
         kind: str,
-        engine: Engine | None = None,
-        sampling: dict[str, Any] | None = None,
-        dialogue: dict[str, Any] | None = None,
-        *,
-        model: Mapping[str, Any] | None = None,
+        model: Model | None = None,
+        sampling: Mapping[str, Any] | None = None,
+        dialogue: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
         self.kind = kind
-        self.engine = engine
-        self.sampling = sampling or {}
-        self.dialogue = dialogue or {}
-        self.settings = settings
-        # Fail fast on an unknown name or setting.
-        agent = make_agent(kind, engine=engine, dialogue=self.dialogue, **settings)
+        self._sampling = sampling or {}
+        self._dialogue = dialogue or {}
+        self._settings = settings
+        self._is_language_agent = kind in LANGUAGE_AGENTS
+        self._model = model if self._is_language_agent else None
+        agent = agent_class(kind)
+        if self._is_language_agent:
+            if model is None:
+                raise needs_model(kind)
+            if settings.get("template") is not None:
+                check_template(settings["template"])
+            at_least("examples", settings.get("examples"), 0)
+            self._make_dialogue({})
+            make_sampling(self._sampling)
+            self.name = f"{kind}:{model_label(model.name)}"
+        else:
+            self.name = agent().name
+        self.one_process = agent.one_process
         self.uses_success_labels = agent.uses_success_labels
-        self.name = agent.name
-        self.identity: Mapping[str, Any] = {}
-        if engine is not None:
-            source = model or {
-                "engine": type(engine).__name__,
-                "model": engine.name.partition(":")[2] or engine.name,
-            }
-            self.name = f"{agent.name}:{model_label(str(source['model']))}"
-            self.identity = identify_agent(agent, source, self.sampling, settings)
+
+    @cached_property
+    def identity(self) -> Mapping[str, Any]:
+        """Everything that decides the agent's episodes, as plain data; empty for agents without a model."""
+        if self._model is None:
+            return {}
+        return identify_agent(self._make_dialogue({}), self._model.identity, self._sampling, self._settings)
+
+    def dialogue(self, suite: Suite, entry: Entry, /) -> Dialogue | None:
+        """Return the dialogue of an entry, after checking the entry's settings; None without a model.
+
+        Raises:
+            ConfigurationError: A setting of the suite or the entry is unknown or invalid.
+        """
+        if self._model is None:
+            return None
+        try:
+            make_sampling(self._merge_sampling(suite, entry))
+            return self._make_dialogue({**suite.dialogue, **entry.dialogue})
+        except ConfigurationError as error:
+            raise ConfigurationError(f"suite {suite.name}, entry {entry.name!r}: {error}") from None
+
+    def settings(self, suite: Suite, entry: Entry, /) -> dict[str, Any] | None:
+        """Return the settings of an entry as plain data; None without a model."""
+        dialogue = self.dialogue(suite, entry)
+        if dialogue is None:
+            return None
+        examples = {**LANGUAGE_AGENTS[self.kind].settings, **self._settings}.get("examples", 0)
+        return describe_settings(dialogue, make_sampling(self._merge_sampling(suite, entry)), examples)
 
     def make(self, suite: Suite, entry: Entry, /) -> Agent:
         """Make the agent for an entry. The entry's settings override the suite's, the command line's both."""
+        if self._model is None:
+            return make_agent(self.kind)
         return make_agent(
             self.kind,
-            engine=self.engine,
-            dialogue={**suite.dialogue, **entry.dialogue, **self.dialogue},
-            sampling={**suite.sampling, **entry.sampling, **self.sampling},
-            **self.settings,
+            engine=self._model.load(),
+            dialogue={**suite.dialogue, **entry.dialogue, **self._dialogue},
+            sampling=self._merge_sampling(suite, entry),
+            **self._settings,
         )
+
+    def _make_dialogue(self, settings: Mapping[str, Any]) -> Dialogue:
+        return make_agent_dialogue(self.kind, self._settings.get("dialogue_name"), {**settings, **self._dialogue})
+
+    def _merge_sampling(self, suite: Suite, entry: Entry) -> dict[str, Any]:
+        return {**suite.sampling, **entry.sampling, **self._sampling}
+
+
+class GivenAgent:
+    """Factory of an agent that the caller has made.
+
+    Args:
+        agent: The agent, which plays every entry.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self.name = agent.name
+        self.one_process = agent.one_process
+        self.uses_success_labels = agent.uses_success_labels
+        self.identity: Mapping[str, Any] = {"class": f"{type(agent).__module__}.{type(agent).__qualname__}"}
+
+    def dialogue(self, suite: Suite, entry: Entry, /) -> Dialogue | None:
+        """Return the agent's dialogue, or None."""
+        dialogue = getattr(self._agent, "dialogue", None)
+        return dialogue if isinstance(dialogue, Dialogue) else None
+
+    def settings(self, suite: Suite, entry: Entry, /) -> dict[str, Any] | None:
+        """Return the agent's settings as plain data; None for other than language agents."""
+        agent = self._agent
+        if not isinstance(agent, LanguageAgent):
+            return None
+        return describe_settings(
+            agent.dialogue, agent.sampling, agent.demonstrations.count if agent.demonstrations else 0
+        )
+
+    def make(self, suite: Suite, entry: Entry, /) -> Agent:
+        """Return the agent; its settings are its own."""
+        return self._agent
 
 
 @contextmanager
@@ -93,7 +190,7 @@ def open_agents(
     agents: Sequence[str],
     *,
     engine: str | None = None,
-    model: str | None = None,
+    model: str | Model | None = None,
     base_url: str | None = None,
     template: str | None = None,
     dialogue: str | None = None,
@@ -102,15 +199,16 @@ def open_agents(
     temperature: float | None = None,
     max_tokens: int | None = None,
     engine_arg: Sequence[str] = (),
+    device: str | None = None,
 ) -> Iterator[list[NamedAgent]]:
     """Context with the factories of the named agents.
 
-    Language agents share one engine, which is closed at the end.
+    Language agents share one model, which the first of them loads when it is made, and which is closed at the end.
 
     Args:
         agents: Names of agents.
-        engine: Name of the engine of language agents; None without language agents.
-        model: Name or folder of the engine's model.
+        engine: Name of the engine of language agents; None derives it from `model`.
+        model: Folder of the model, its name as `PROVIDER/NAME`, or a `Model`; None without language agents.
         base_url: Address of an OpenAI-compatible server; None for the engine's default.
         template: Name of a shipped chat template; None for the tokenizer's.
         dialogue: Name of a dialogue; None for each agent's own.
@@ -119,16 +217,15 @@ def open_agents(
         temperature: Sampling temperature; None for the suite's.
         max_tokens: Maximum length of a reply in tokens; None for the suite's.
         engine_arg: Further arguments of the engine, each `key=value`.
+        device: Device of the transformers engine; None for the best available one.
 
     Raises:
-        ConfigurationError: A name or setting is unknown, or only one of `engine` and `model` is given.
+        ConfigurationError: A name or setting is unknown, or settings of a model are given without one.
     """
-    if (engine is None) != (model is None):
-        raise ConfigurationError("--engine and --model belong together; give both or neither.")
-    if engine is None and (engine_arg or dialogue_arg or base_url or template or dialogue):
+    if model is None and (engine or engine_arg or dialogue_arg or base_url or template or dialogue or device):
         raise ConfigurationError(
-            "--engine-arg, --base-url, --template, --dialogue and --dialogue-arg require a model; add --engine and"
-            " --model."
+            "--engine, --engine-arg, --base-url, --template, --dialogue, --dialogue-arg and --device require a"
+            " model; add --model."
         )
     sampling = {k: v for k, v in (("temperature", temperature), ("max_tokens", max_tokens)) if v is not None}
     settings = {
@@ -137,18 +234,28 @@ def open_agents(
         if v is not None
     }
     dialogue_settings = parse_options(dialogue_arg, "--dialogue-arg")
-    shared_engine, identity = None, None
-    if engine is not None and model is not None:
-        options = parse_options(engine_arg, "--engine-arg")
-        shared_engine = make_engine(engine, model, base_url=base_url, **options)
-        identity = identify_model(engine, model, base_url, options)
+    if isinstance(model, str):
+        engine_options = parse_options(engine_arg, "--engine-arg")
+        engine, model = resolve_model(model, engine)
+        if device is not None:
+            if engine in ENGINES and engine != "transformers":
+                raise ConfigurationError(
+                    f"--device has no effect with engine {engine}, which does not run the model on a device of its"
+                    " choice; remove it, or use engine transformers."
+                )
+            engine_options["device"] = device
+        model = Model(engine, model, base_url, engine_options)
+    factories = [
+        NamedAgent(name, model, sampling, dialogue_settings, **settings)
+        if name in LANGUAGE_AGENTS
+        else NamedAgent(name)
+        for name in agents
+    ]
+    if model is not None and not any(name in LANGUAGE_AGENTS for name in agents):
+        known = ", ".join(LANGUAGE_AGENTS)
+        raise ConfigurationError(f"--model is for language agents; add --agent with one of {known}.")
     try:
-        yield [
-            NamedAgent(name, shared_engine, sampling, dialogue_settings, model=identity, **settings)
-            if name in LANGUAGE_AGENTS
-            else NamedAgent(name)
-            for name in agents
-        ]
+        yield factories
     finally:
-        if shared_engine is not None:
-            shared_engine.close()
+        if model is not None:
+            model.close()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy
@@ -18,42 +18,101 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from ..agents.human import HumanAgent
+from ..envs.checks import first_difference
 from ..envs.errors import ConfigurationError
 from . import runner
 from .agents import AgentFactory, NamedAgent
 from .identity import short_digest
-from .report import write_report
-from .runner import local_workers, ray_workers
+from .planning import FULL_SCOPE, Plan, Scope, plan_suite
+from .provenance import describe_session
+from .report import ReportedRun, write_report
 from .store import EpisodeKey, Result, Store
 from .suite import Suite, load_suite
 from .summary import EXPERT, RANDOM, Summary, load_run, summarize, write_summary
-from .table import results_table
+from .table import fit_results
+from .workers import local_workers, ray_workers
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
+
+
+class Prepared(NamedTuple):
+    """Everything of a run that is known before an episode is played or a model is loaded.
+
+    Attributes:
+        plan: The tasks.
+        agents: The agents, references included.
+        manifest: Content of a new run's `run.json`.
+        name: Default name of the run's folder; differs between runs whose episodes must not be mixed.
+    """
+
+    plan: Plan
+    agents: list[AgentFactory]
+    manifest: dict[str, Any]
+    name: str
+
+
+def prepare(
+    suite: Suite, agents: Sequence[AgentFactory], scope: Scope = FULL_SCOPE, *, references: bool = True
+) -> Prepared:
+    """Check a run's suite, environments, data and agents.
+
+    Args:
+        suite: Suite to play.
+        agents: Agents that play; their names must differ.
+        scope: Part of the suite that is played.
+        references: Also play the random and the expert agent, as reference points.
+
+    Raises:
+        ConfigurationError: Any of them cannot be used, or two agents have the same name.
+    """
+    suite = suite.with_settings(seed=scope.seed, repeats=scope.repeats)
+    named: dict[str, AgentFactory] = {}
+    for agent in agents:
+        if agent.name in named:
+            raise ConfigurationError(f"agent {agent.name} is named twice; name each agent once.")
+        named[agent.name] = agent
+    participants: dict[str, AgentFactory] = {
+        **({name: NamedAgent(name) for name in (RANDOM, EXPERT)} if references else {}),
+        **named,
+    }
+    for entry in suite.entries:
+        for agent in participants.values():
+            agent.dialogue(suite, entry)  # Fail fast on a setting, before environments open their data.
+    plan = plan_suite(suite, scope.limit)
+    parts = [suite.name, *dict.fromkeys(plan.data.values())]
+    settings = (("limit", scope.limit), ("seed", scope.seed), ("repeats", scope.repeats))
+    parts += [f"{name}{value}" for name, value in settings if value is not None]
+    parts += [f"{name}-{short_digest(one.identity)}" if one.identity else name for name, one in named.items()]
+    name = "-".join(re.sub(r"[^\w.-]+", "_", part) for part in parts)
+    return Prepared(plan, list(participants.values()), _build_manifest(plan, participants), name)
 
 
 def evaluate(
     suite_name: str,
     agents: Sequence[AgentFactory],
     *,
-    out: Path | None = None,
+    scope: Scope = FULL_SCOPE,
     references: bool = True,
+    out: Path | None = None,
     workers: int = 1,
     ray: str | None = None,
     in_flight: int = 64,
+    arguments: Sequence[str] | None = None,
     console: Console,
 ) -> int:
     """Play the missing episodes of a run, print the results, and write `summary.json` and `report.html`.
 
     Args:
-        suite_name: Name of a shipped suite, or path of a suite's file.
+        suite_name: Name of a shipped suite, path of a suite's file, or id of an environment.
         agents: Agents that play; their names must differ.
+        scope: Part of the suite that is played.
+        references: Also play the random and the expert agent, as reference points.
         out: Folder of the run; None for `runs/<suite>-<agents>`, with a digest of each language agent's settings.
             An existing run of the same suite and agents is resumed.
-        references: Also play the random and the expert agent, as reference points.
         workers: Number of processes for agents that may play in several processes.
         ray: Address of a Ray cluster that plays instead of local processes; None for no cluster.
         in_flight: Maximum number of concurrent episodes.
+        arguments: Arguments of the command, for the run's record; None if there is no command.
         console: Console for progress and results.
 
     Returns:
@@ -62,23 +121,22 @@ def evaluate(
     Raises:
         ConfigurationError: See `load_suite`, `Store` and `runner.run`.
     """
-    suite = load_suite(suite_name)
-    named = {agent.name: agent for agent in agents}
-    participants = ({name: NamedAgent(name) for name in (RANDOM, EXPERT)} if references else {}) | named
-    folder = out or Path("runs") / _folder_name(suite, named)
-    store = Store(folder, _build_manifest(suite, participants))
+    prepared = prepare(load_suite(suite_name), agents, scope, references=references)
+    folder = out or Path("runs") / prepared.name
+    store = Store(folder, {**prepared.manifest, "sessions": [describe_session(arguments)]})
     try:
         if ray is not None:
             worker_context: Any = ray_workers(ray)
         else:
             worker_context = local_workers(workers) if workers > 1 else nullcontext()
-        interrupted = _run(suite, list(participants.values()), store, worker_context, in_flight, console)
+        interrupted = _run(prepared, store, worker_context, in_flight, scope.timeout, console)
     finally:
         store.close()
     summary = report([folder])
-    console.print(results_table(summary))
+    console.print(fit_results(summary, console.width))
     for note in summary.notes:
         console.print(note, markup=False, style="dim")
+    print_problems(summary, console)
     for reason, count in summary.errors.items():
         console.print(f"[red]{count} broke off:[/] ", end="")
         console.print(reason, markup=False)
@@ -93,12 +151,18 @@ def evaluate(
     return OK if summary.complete and summary.expected else FAILED
 
 
+def print_problems(summary: Summary, console: Console) -> None:
+    """Print a sentence for each stored line that a summary leaves out."""
+    for problem in summary.problems:
+        console.print(problem, markup=False, style="yellow", soft_wrap=True)
+
+
 def _run(
-    suite: Suite,
-    agents: Sequence[AgentFactory],
+    prepared: Prepared,
     store: Store,
     worker_context: Any,
     in_flight: int,
+    time_limit: float | None,
     console: Console,
 ) -> bool:
     """Play the missing episodes with a progress bar; return True if Ctrl-C interrupted it."""
@@ -111,9 +175,11 @@ def _run(
         TextColumn("{task.fields[rates]}"),
         console=console,
         transient=True,
-        disable=any(agent.name == HumanAgent.name for agent in agents),  # A human plays in the same terminal.
+        disable=any(
+            agent.name == HumanAgent.name for agent in prepared.agents
+        ),  # A human plays in the same terminal.
     )
-    bar_id = bar.add_task(suite.name, total=None, rates="")
+    bar_id = bar.add_task(prepared.plan.suite.name, total=None, rates="")
     first = True
     start = time.monotonic()
 
@@ -139,7 +205,15 @@ def _run(
 
     try:
         with bar, worker_context as workers:
-            progress = runner.run(suite, agents, store, workers=workers, in_flight=in_flight, on_progress=show)
+            progress = runner.run(
+                prepared.plan,
+                prepared.agents,
+                store,
+                workers=workers,
+                in_flight=in_flight,
+                time_limit=time_limit,
+                on_progress=show,
+            )
     except KeyboardInterrupt:
         console.print("[yellow]Interrupted;[/] every finished episode is stored.")
         return True
@@ -149,14 +223,7 @@ def _run(
     return False
 
 
-def _folder_name(suite: Suite, agents: Mapping[str, AgentFactory]) -> str:
-    """Return a name that differs between runs whose episodes must not be mixed."""
-    parts = [suite.name]
-    parts += [f"{name}-{short_digest(one.identity)}" if one.identity else name for name, one in agents.items()]
-    return "-".join(re.sub(r"[^\w.-]+", "_", part) for part in parts)
-
-
-def _build_manifest(suite: Suite, agents: Mapping[str, AgentFactory]) -> dict[str, Any]:
+def _build_manifest(plan: Plan, agents: Mapping[str, AgentFactory]) -> dict[str, Any]:
     """Return the content of a new run's `run.json`."""
     from .. import __version__
 
@@ -168,22 +235,31 @@ def _build_manifest(suite: Suite, agents: Mapping[str, AgentFactory]) -> dict[st
     }
     uses_labels = [name for name, agent in agents.items() if agent.uses_success_labels]
     return {
-        "suite": suite.to_dict(),
+        "suite": plan.suite.to_dict(),
+        "data": dict(plan.data),
         "agents": list(agents),
         "identities": {name: agent.identity for name, agent in agents.items()},
-        "budgets": {name: _budgets(suite, agent) for name, agent in agents.items()},
+        "settings": {name: _settings(plan.suite, agent) for name, agent in agents.items() if agent.identity},
+        "budgets": {name: _budgets(plan.suite, agent) for name, agent in agents.items()},
         "uses_success_labels": uses_labels,
         "expected": {},
         "tasks": {},
+        "sessions": [describe_session(None)],
         "versions": versions,
     }
+
+
+def _settings(suite: Suite, agent: AgentFactory) -> dict[str, Any]:
+    """Return an agent's settings, by entry; entries in which it has no dialogue are left out."""
+    found = {entry.name: agent.settings(suite, entry) for entry in suite.entries}
+    return {name: settings for name, settings in found.items() if settings is not None}
 
 
 def _budgets(suite: Suite, agent: AgentFactory) -> dict[str, dict[str, int]]:
     """Return an agent's own limits on turns and actions, by entry; entries without a limit are left out."""
     budgets = {}
     for entry in suite.entries:
-        dialogue = getattr(agent.make(suite, entry), "dialogue", None)
+        dialogue = agent.dialogue(suite, entry)
         limits = {name: getattr(dialogue, name, None) for name in ("max_turns", "max_actions")}
         own = {name: limit for name, limit in limits.items() if limit is not None}
         if own:
@@ -209,13 +285,14 @@ def report(folders: Sequence[Path], path: Path | None = None) -> Summary:
     runs = [load_run(folder) for folder in folders]
     suite = runs[0].suite
     for folder, run in zip(folders, runs, strict=True):
-        if run.suite.to_dict() != suite.to_dict():
+        difference = first_difference(suite.to_dict(), run.suite.to_dict())
+        if difference is not None:
             raise ConfigurationError(
-                f"{folder}: is a run of another suite than {folders[0]}; report them separately."
+                f"{folder}: is a run of another suite than {folders[0]} ({difference}); report them separately."
             )
     all_names = [name for run in runs for name in run.agents]
     results: dict[EpisodeKey, Result] = {}
-    sources: list[tuple[Path, list[Result]]] = []
+    sources: list[ReportedRun] = []
     agents: list[str] = []
     for folder, run in zip(folders, runs, strict=True):
         new_names = {}
@@ -232,11 +309,12 @@ def report(folders: Sequence[Path], path: Path | None = None) -> Summary:
             if key.agent in new_names
         ]
         results |= {result.key: result for result in shown}
-        sources.append((folder, shown))
-    summary = summarize(suite, agents, results, runs[0].manifest)
+        sources.append(ReportedRun(folder, shown, run.manifest))
+    problems = [problem for run in runs for problem in run.problems]
+    summary = summarize(suite, agents, results, runs[0].manifest, problems)
+    write_report(path or folders[0] / "report.html", summary, sources)
     if len(folders) == 1:
         write_summary(folders[0], summary)
-    write_report(path or folders[0] / "report.html", summary, sources)
     return summary
 
 

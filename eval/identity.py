@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from ..agents.base import Agent
+from ..agents.dialogue import Dialogue
 from ..agents.engines.shipped_models import model_source
+from ..envs.http_client import public_url
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
 _CONFIGURATION = ("*.json", "*.jinja", "*.model", "*.txt")
@@ -43,10 +43,7 @@ def identify_model(engine: str, model: str, base_url: str | None, options: Mappi
         identity["model"] = os.path.normpath(model)
         identity["weights"] = digest_model(folder)
     if base_url is not None:
-        # Queries and user names may be secrets.
-        parts = urlsplit(base_url)
-        port = f":{parts.port}" if parts.port else ""
-        identity["server"] = f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"
+        identity["server"] = public_url(base_url)
     kept = {name: value for name, value in sorted(options.items()) if name not in _NEUTRAL_OPTIONS}
     if kept:
         identity["options"] = _plain(kept)
@@ -57,17 +54,16 @@ def identify_model(engine: str, model: str, base_url: str | None, options: Mappi
 
 
 def identify_agent(
-    agent: Agent, model: Mapping[str, Any], sampling: Mapping[str, Any], settings: Mapping[str, Any]
+    dialogue: Dialogue, model: Mapping[str, Any], sampling: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return what determines the episodes of a language agent, as plain data.
 
     Args:
-        agent: The agent, with the settings of no suite.
+        dialogue: The agent's dialogue, with the settings of no suite.
         model: Result of `identify_model`.
         sampling: Sampling settings of the command line.
         settings: Further settings of the command line, such as the chat template and the number of examples.
     """
-    dialogue = getattr(agent, "dialogue", None)
     identity = {**model, "sampling": _plain(sampling), "settings": _plain(settings)}
     if is_dataclass(dialogue) and not isinstance(dialogue, type):
         values = {field.name: getattr(dialogue, field.name) for field in fields(dialogue)}

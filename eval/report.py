@@ -10,37 +10,64 @@ import base64
 import gzip
 import json
 import math
+import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, select_autoescape
 
+from ..envs.errors import DataError
 from ..envs.files import write_atomic
+from .provenance import describe_run
 from .statistics import Interval
-from .store import Result, read_episode
-from .summary import Line, Summary
+from .store import Result, read_episodes
+from .summary import EXPERT, RANDOM, Comparison, Line, Summary
+from .texts import read_texts
 
-EPISODES_PER_CELL = 256
-"""Maximum number of episodes per agent and entry that the page embeds; `episodes.jsonl` holds all of them."""
+CHUNK = 32
+"""Number of episodes that the page unpacks at once."""
+
+MAX_BYTES = 48 * 2**20
+"""Maximum size of the episodes that a page embeds, in bytes. Its index lists all; `episodes.jsonl` holds all."""
 
 
-def write_report(path: Path, summary: Summary, runs: Sequence[tuple[Path, Sequence[Result]]]) -> None:
+class ReportedRun(NamedTuple):
+    """A run, as a report shows it.
+
+    Attributes:
+        folder: Folder of the run.
+        results: Results whose episodes the report shows.
+        manifest: Content of `run.json`.
+    """
+
+    folder: Path
+    results: Sequence[Result]
+    manifest: Mapping[str, Any]
+
+
+def write_report(path: Path, summary: Summary, runs: Sequence[ReportedRun]) -> None:
     """Write the report of an evaluation.
 
     Args:
         path: HTML file.
         summary: Summary of the runs.
-        runs: Folder of each run, with the results whose episodes the report shows.
+        runs: The runs.
     """
     template = make_templates().get_template("report.html")
+    texts: dict[str, str] = {}
+    for run in runs:
+        texts |= read_texts(run.folder)
     page = template.render(
         summary=summary,
+        facts=[(run.folder, describe_run(run.manifest)) for run in runs],
         rows=_group_lines(summary),
-        plot=_plot(summary),
-        comparisons=[c for c in summary.comparisons if c.result.n],
-        cells=_pack_cells(runs),
+        series=_number_series(summary.agents),
+        comparisons=_group_comparisons(summary),
+        cells=_pack_cells(runs, summary),
+        texts=pack(texts),
         has_score=any(line.score is not None for line in summary.lines),
     )
     write_atomic(path, page)
@@ -56,8 +83,13 @@ def make_templates(*loaders: BaseLoader) -> Environment:
         loader=ChoiceLoader([*loaders, PackageLoader(__package__, "templates")]),
         autoescape=select_autoescape(default=True, default_for_string=True),
     )
-    templates.filters.update(percent=percent, interval=interval, number=number, p_value=p_value)
+    for function in (percent, interval, number, p_value):
+        templates.filters[function.__name__] = _with_minus_signs(function)
     return templates
+
+
+def _with_minus_signs(function: Callable[..., str]) -> Callable[..., str]:
+    return lambda *args: function(*args).replace("-", "\N{MINUS SIGN}")
 
 
 def percent(value: float) -> str:
@@ -67,7 +99,7 @@ def percent(value: float) -> str:
 
 def interval(value: Interval) -> str:
     """Format the bounds of a rate's interval as percentages; NaN as an empty string."""
-    return "" if math.isnan(value.value) else f"{100 * value.low:.1f}–{100 * value.high:.1f}"
+    return "" if math.isnan(value.value) else f"{100 * value.low:.1f} to {100 * value.high:.1f}"
 
 
 def number(value: float | None, digits: int = 2) -> str:
@@ -88,69 +120,102 @@ def _group_lines(summary: Summary) -> list[list[Line]]:
     return list(rows.values())
 
 
-def _plot(summary: Summary) -> dict[str, Any]:
-    """Return the geometry of the plot: one band per entry, one dot with whiskers per agent, from 0 to 100 %."""
-    left, width, step, gap = 120, 340, 16, 12
-    bands, marks = [], []
-    y = 10
-    for row in _group_lines(summary):
-        if row[0].group is not None:
-            continue
-        top = y
-        for line in row:
-            if line.episodes:
-                marks.append(
-                    {
-                        "y": y + step / 2,
-                        "x": left + width * line.success.value,
-                        "low": left + width * line.success.low,
-                        "high": left + width * line.success.high,
-                        "series": summary.agents.index(line.agent) % 8,
-                        "title": f"{line.agent} on {line.entry}: {percent(line.success.value)} %"
-                        f" ({interval(line.success)}), n = {line.episodes}",
-                    }
-                )
-                y += step
-        bands.append({"name": row[0].entry, "top": top, "height": y - top})
-        y += gap
-    ticks = [{"x": left + width * t / 100, "label": f"{t}"} for t in (0, 25, 50, 75, 100)]
-    return {"bands": bands, "marks": marks, "ticks": ticks, "left": left, "right": left + width, "height": y}
+def _group_comparisons(summary: Summary) -> list[list[Comparison]]:
+    """Group the comparisons by entry."""
+    rows: dict[str, list[Comparison]] = {}
+    for comparison in summary.comparisons:
+        if comparison.result.n:
+            rows.setdefault(comparison.entry, []).append(comparison)
+    return list(rows.values())
 
 
-def _pack_cells(runs: Sequence[tuple[Path, Sequence[Result]]]) -> list[dict[str, Any]]:
-    """Return one cell of viewer data per entry and agent."""
-    found: dict[tuple[str, str], list[tuple[Path, Result]]] = defaultdict(list)
-    for folder, results in runs:
-        for result in results:
-            found[result.key.entry, result.key.agent].append((folder, result))
+def _number_series(agents: Sequence[str]) -> dict[str, int]:
+    """Return the number of each agent's color; reference agents have the same ones in every report."""
+    others = [agent for agent in agents if agent not in (RANDOM, EXPERT)]
+    return {RANDOM: 0, EXPERT: 1} | {agent: 2 + n % 6 for n, agent in enumerate(others)}
+
+
+def _pack_cells(runs: Sequence[ReportedRun], summary: Summary) -> list[dict[str, Any]]:
+    """Return one cell of viewer data per entry and agent, in the order of the tables.
+
+    Damaged episodes are left out, and added to the summary's problems.
+    """
+    found: dict[tuple[str, str], list[tuple[Path, list[Result]]]] = {}
+    for run in runs:
+        by_cell: dict[tuple[str, str], list[Result]] = defaultdict(list)
+        for result in run.results:
+            by_cell[result.key.entry, result.key.agent].append(result)
+        for cell, results in by_cell.items():
+            found.setdefault(cell, []).append((run.folder, results))
+
+    def read(stored: Iterable[tuple[Path, list[Result]]]) -> Iterator[dict[str, Any] | None]:
+        for folder, results in stored:
+            for episode in read_episodes(folder, results):
+                if isinstance(episode, DataError):
+                    summary.problems.append(f"{episode} Its result counts, but it is not shown.")
+                    yield None
+                else:
+                    yield episode.record
+
     cells = []
-    for (entry, agent), stored in found.items():
-        shown = [
-            {"repeat": result.key.repeat, **read_episode(folder, result).to_dict()}
-            for folder, result in stored[:EPISODES_PER_CELL]
-        ]
-        cells.append(pack_cell(entry, agent, shown, len(stored)))
+    for entry, agent in dict.fromkeys((line.entry, line.agent) for line in summary.lines):
+        stored = found.get((entry, agent), [])
+        stored = [(folder, sorted(results, key=_task_order)) for folder, results in stored]
+        heads = [_index_row(result) for _, results in stored for result in results]
+        if heads:
+            cells.append(pack_cell(entry, agent, heads, read(stored), MAX_BYTES // len(found)))
     return cells
 
 
-def pack_cell(entry: str, agent: str, episodes: Sequence[dict[str, Any]], total: int) -> dict[str, Any]:
-    """Return a cell of the episode viewer: gzipped, base64-encoded JSON, which the page unpacks on demand.
+def _task_order(result: Result) -> tuple[list[tuple[int, str]], int]:
+    """Return a key that sorts by task, with the numbers in its name by value, and repeat."""
+    parts = re.split(r"([0-9]+)", result.key.task)
+    return [(int(part) if part.isdecimal() else 0, part) for part in parts], result.key.repeat
+
+
+def _index_row(result: Result) -> list[Any]:
+    outcome = "error" if result.error is not None else "solved" if result.success else "unsolved"
+    key = result.key
+    return [outcome, key.task, key.repeat, result.total_reward, result.steps, result.turns]
+
+
+def pack_cell(
+    entry: str,
+    agent: str,
+    index: Sequence[Sequence[Any]],
+    records: Iterable[dict[str, Any] | None],
+    max_bytes: int,
+) -> dict[str, Any]:
+    """Return a cell of the episode viewer: an index, and chunks of `CHUNK` episodes.
 
     Args:
         entry: Label of the viewer's first selection.
         agent: Label of the viewer's second selection.
-        episodes: Episodes as plain data.
-        total: Number of episodes, including those that the page does not embed.
+        index: Of each episode the outcome ("solved", "unsolved" or "error"), task, repeat, return, steps, turns.
+        records: The episodes in the order of the index, as `Episode.to_dict` returns them or as they are stored;
+            None for an episode that cannot be shown.
+        max_bytes: Maximum size of the chunks. Further episodes are left out.
     """
-    text = json.dumps(
-        [_without_token_data(episode) for episode in episodes], ensure_ascii=False, separators=(",", ":")
-    )
-    packed = base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), mtime=0)).decode()
-    return {"entry": entry, "agent": agent, "total": total, "shown": len(episodes), "data": packed}
+    chunks: list[str] = []
+    size = 0
+    source = iter(records)
+    while size < max_bytes and (
+        chunk := [record and _without_token_data(record) for record in islice(source, CHUNK)]
+    ):
+        chunks.append(pack(chunk))
+        size += len(chunks[-1])
+    return {"entry": entry, "agent": agent, "index": pack(index), "chunk": CHUNK, "chunks": chunks}
+
+
+def pack(data: Any) -> str:
+    """Return data as gzipped, base64-encoded JSON, which the page unpacks on demand."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), 6, mtime=0)).decode()
 
 
 def _without_token_data(episode: dict[str, Any]) -> dict[str, Any]:
     """Remove token ids, log-probabilities and loss masks, which the viewer does not show, from an episode."""
     hidden = ("token_ids", "logprobs", "loss_mask")
-    episode["turns"] = [{k: v for k, v in turn.items() if k not in hidden} for turn in episode["turns"]]
+    for trial in (*episode.get("trials", ()), episode):
+        trial["turns"] = [{k: v for k, v in turn.items() if k not in hidden} for turn in trial["turns"]]
     return episode

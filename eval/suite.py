@@ -16,18 +16,26 @@ in each entry, are required; a key without a value takes its default.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from ..envs.checks import at_least
 from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError, DataError
-from ..envs.registry import make_env
+from ..envs.http_client import public_url
+from ..envs.registry import all_envs, make_env
 from ..envs.seeding import stable_seed
 from ..envs.tasks import GeneratedTasks
 from .yaml_files import convert_mapping, parse_mapping, read_definition, shipped_names
+
+HELD_OUT_SPLITS = ("test", "valid_unseen", "dev")
+"""Splits on which a single environment is evaluated, in order of preference."""
+
+_CLASS_PATH = re.compile(r"[\w.]+:[\w.]+")
 
 
 @dataclass(frozen=True)
@@ -77,36 +85,53 @@ class Entry:
             kwargs["max_steps"] = self.max_steps
         return make_env(self.env, **kwargs)
 
-    def task_names(self, env: TextEnv[Any]) -> list[str]:
+    def task_names(self, env: TextEnv[Any], limit: int | None = None) -> list[str]:
         """Return the names of the entry's tasks: the first `tasks` of the split whose initial states are distinct.
 
+        Args:
+            env: The entry's environment.
+            limit: Maximum number of tasks; None for no limit.
+
         Raises:
-            ConfigurationError: The split has fewer distinct tasks, or is endless and `tasks` is None.
+            ConfigurationError: The split has fewer distinct tasks, or is endless without `tasks` and a limit.
         """
-        if self.tasks is None:
-            if isinstance(env.tasks, GeneratedTasks):
-                raise ConfigurationError(
-                    f"suite entry {self.name!r} has no number of `tasks`, but the tasks of {self.env} are endless;"
-                    " set `tasks`."
-                )
-            return list(env.tasks)
-        names: list[str] = []
-        seen = set()
-        max_candidates = 50 * self.tasks + 1000  # Generated tasks are endless and may repeat a few states forever.
-        for index, task in enumerate(env.tasks):
-            if len(names) == self.tasks or index > max_candidates:
-                break
-            env.reset(seed=0, options={"task": task})
-            key = env.state_key()
-            if key not in seen:
-                seen.add(key)
-                names.append(task)
-        if len(names) < self.tasks:
+        if self.tasks is None and not isinstance(env.tasks, GeneratedTasks):
+            return list(islice(env.tasks, limit))
+        counts = [count for count in (self.tasks, limit) if count is not None]
+        if not counts:
             raise ConfigurationError(
-                f"suite entry {self.name!r} asks for {self.tasks} tasks, but {self.env} has only {len(names)}"
+                f"the tasks of {self.env} are endless; choose their number with --limit, such as --limit 64, or"
+                " with `tasks` in the suite's file."
+            )
+        count = min(counts)
+        names = distinct_tasks(env, count)
+        if self.tasks is not None and len(names) < count:
+            raise ConfigurationError(
+                f"suite entry {self.name!r} asks for {count} tasks, but {self.env} has only {len(names)}"
                 f" distinct ones in split {self.split!r}; lower `tasks`, or omit it to use all."
             )
         return names
+
+
+def distinct_tasks(env: TextEnv[Any], count: int) -> list[str]:
+    """Return the first tasks of an environment whose initial states are distinct.
+
+    Args:
+        env: Environment.
+        count: Number of tasks; fewer are returned if there are not so many.
+    """
+    names: list[str] = []
+    seen = set()
+    max_candidates = 50 * count + 1000  # Generated tasks are endless and may repeat a few states forever.
+    for index, task in enumerate(env.tasks):
+        if len(names) == count or index > max_candidates:
+            break
+        env.reset(seed=0, options={"task": task})
+        key = env.state_key()
+        if key not in seen:
+            seen.add(key)
+            names.append(task)
+    return names
 
 
 @dataclass(frozen=True)
@@ -129,23 +154,46 @@ class Suite:
     dialogue: Mapping[str, Any] = field(default_factory=dict)
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
+    def with_settings(self, seed: int | None = None, repeats: int | None = None) -> Suite:
+        """Return the suite with another seed, or another number of episodes per task in every entry.
+
+        Raises:
+            ConfigurationError: A value is out of range.
+        """
+        at_least("seed", seed, 0)
+        at_least("repeats", repeats, 1)
+        entries = self.entries
+        if repeats is not None:
+            entries = tuple(dataclasses.replace(entry, repeats=repeats) for entry in entries)
+        return dataclasses.replace(self, entries=entries, seed=self.seed if seed is None else seed)
+
     def episode_seed(self, entry: Entry, task: str, repeat: int) -> int:
         """Return the seed of one episode. It is the same for every agent, so that comparisons are paired."""
         return stable_seed(self.seed, entry.name, task, repeat) >> 33  # 31 bits: any generator takes them
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the suite as plain data, without fields that have their default value."""
+        """Return the suite as plain data, without fields that have their default value.
+
+        Addresses in settings of environments have no user name, password and query, which may be secrets.
+        """
         data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "entries"}
         return {**_without_defaults(self, data), "entries": [_without_defaults(e, vars(e)) for e in self.entries]}
 
 
 def _without_defaults(owner: Entry | Suite, data: Mapping[str, Any]) -> dict[str, Any]:
     defaults = {f.name: f.default for f in dataclasses.fields(owner)}
-    return {
-        name: dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, tuple) else value
-        for name, value in data.items()
-        if value != defaults[name] and value != {}
-    }
+    return {name: _to_plain(value) for name, value in data.items() if value != defaults[name] and value != {}}
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _hide_secrets(one) for key, one in value.items()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _hide_secrets(value: Any) -> Any:
+    is_address = isinstance(value, str) and value.startswith(("http://", "https://"))
+    return public_url(value) if is_address else value
 
 
 def suite_names() -> list[str]:
@@ -154,13 +202,44 @@ def suite_names() -> list[str]:
 
 
 def load_suite(name: str) -> Suite:
-    """Load a shipped suite by its name, or any suite by the path of its file.
+    """Load a shipped suite by its name, any suite by its file's path, or a suite of one environment by its id.
 
     Raises:
-        ConfigurationError: There is no such suite.
+        ConfigurationError: There is no such suite or environment.
         DataError: The file cannot be read or does not describe a suite.
     """
-    return parse_suite(*read_definition("suite", "suites", name))
+    ids = [spec.id for spec in all_envs()]
+    if name in ids or _CLASS_PATH.fullmatch(name):
+        return suite_of(name)
+    return parse_suite(*read_definition("suite", "suites", name, ids))
+
+
+def suite_of(env: str, **kwargs: Any) -> Suite:
+    """Return a suite of one environment, on its held-out tasks.
+
+    Without `split` among the arguments, the split is the first of `HELD_OUT_SPLITS` that the environment has, or
+    else all of its tasks.
+
+    Args:
+        env: Gymnasium id, or path `module:Class`.
+        kwargs: Arguments of the environment.
+
+    Raises:
+        ConfigurationError: The environment cannot be made.
+    """
+    split, max_steps = kwargs.pop("split", None), kwargs.pop("max_steps", None)
+    entry = Entry(env, env, kwargs, split=split, max_steps=max_steps)
+    if split is None:
+        for candidate in HELD_OUT_SPLITS:
+            held_out = dataclasses.replace(entry, split=candidate)
+            try:
+                held_out.make()
+            except ConfigurationError:
+                continue
+            entry = held_out
+            break
+    where = "all tasks" if entry.split is None else f"split {entry.split}"
+    return Suite(env, f"{env}, {where}", (entry,))
 
 
 def parse_suite(text: str, source: str) -> Suite:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ..envs.files import write_atomic
 from .statistics import Interval, Paired, mean, paired, rate
-from .store import EpisodeKey, Result, latest_results, read_manifest
+from .store import EpisodeKey, Result, amount, read_manifest, read_results
 from .suite import Entry, Suite, parse_suite
 
 RANDOM, EXPERT = "random", "expert"
@@ -79,6 +79,7 @@ class Summary:
         lines: Results, by entry, group and agent.
         comparisons: Paired comparisons, by entry and pair of agents.
         errors: Number of episodes that broke off, by reason.
+        problems: One sentence for each stored line that is left out.
         notes: Remarks on agents: tokens and cost, use of success labels.
         episodes: Number of complete episodes.
         expected: Number of episodes that the suite asks for.
@@ -91,6 +92,7 @@ class Summary:
     lines: list[Line]
     comparisons: list[Comparison]
     errors: dict[str, int]
+    problems: list[str]
     notes: list[str]
     episodes: int
     expected: int
@@ -110,36 +112,70 @@ class StoredRun(NamedTuple):
         agents: Names of the agents.
         results: Latest result of every episode.
         manifest: Content of `run.json`.
+        problems: One sentence for each line of `episodes.jsonl` that is left out.
     """
 
     suite: Suite
     agents: list[str]
     results: dict[EpisodeKey, Result]
     manifest: dict[str, Any]
+    problems: list[str]
+
+
+def result_check(suite: Suite, agents: Sequence[str]) -> Callable[[Result], str | None]:
+    """Return a function that returns the fault of a stored result, or None if it is an episode of the run.
+
+    Args:
+        suite: Suite of the run.
+        agents: Names of its agents.
+    """
+    entries = {entry.name: entry for entry in suite.entries}
+
+    def check(result: Result) -> str | None:
+        agent, name, task, repeat = result.key
+        entry = entries.get(name)
+        if agent not in agents or entry is None:
+            return f"belongs to no agent and entry of the run ({agent!r}, {name!r})"
+        if repeat >= entry.repeats or result.seed != suite.episode_seed(entry, task, repeat):
+            return f"belongs to no episode of the run (task {task!r}, repeat {repeat}, seed {result.seed})"
+        score = result.details.get(entry.score) if entry.score is not None else None
+        if score is not None and not (isinstance(score, int | float) and abs(score) < 1e15):
+            return f"has no finite number as `{entry.score}` but {str(score)[:40]!r}"
+        return None
+
+    return check
 
 
 def load_run(folder: Path) -> StoredRun:
-    """Load a run from its folder.
+    """Load a run from its folder, without lines that are damaged or belong to no episode of the run.
 
     Raises:
         DataError: The folder holds no run.
     """
     manifest = read_manifest(folder)
     suite = parse_suite(json.dumps(manifest["suite"]), str(folder / "run.json"))
-    return StoredRun(suite, list(manifest["agents"]), latest_results(folder), manifest)
+    agents = list(manifest["agents"])
+    stored = read_results(folder, result_check(suite, agents))
+    return StoredRun(suite, agents, stored.latest, manifest, stored.problems)
 
 
 def summarize(
-    suite: Suite, agents: Sequence[str], results: Mapping[EpisodeKey, Result], manifest: Mapping[str, Any]
+    suite: Suite,
+    agents: Sequence[str],
+    results: Mapping[EpisodeKey, Result],
+    manifest: Mapping[str, Any],
+    problems: Sequence[str] = (),
 ) -> Summary:
     """Compute the summary of a run.
 
     Args:
         suite: Suite of the run.
-        agents: Names of the agents, in the order of the tables.
+        agents: Names of the agents. In the tables, those that are not references come first.
         results: Latest result of every episode.
         manifest: Content of `run.json`; its `expected` is the number of episodes per agent, by entry.
+        problems: One sentence for each stored line that is left out.
     """
+    agents = sorted(agents, key=_is_reference)
     by_cell: dict[tuple[str, str], list[Result]] = defaultdict(list)
     for result in results.values():
         by_cell[result.key.entry, result.key.agent].append(result)
@@ -163,6 +199,7 @@ def summarize(
         lines=lines,
         comparisons=comparisons,
         errors=dict(errors),
+        problems=list(problems),
         notes=_notes(agents, results.values(), manifest),
         episodes=sum(result.error is None for result in results.values()),
         expected=sum(expected.values()) * len(agents),
@@ -173,9 +210,9 @@ def summarize(
 def _notes(agents: Sequence[str], results: Iterable[Result], manifest: Mapping[str, Any]) -> list[str]:
     prompt, sampled, cost = (defaultdict[str, float](float) for _ in range(3))
     for result in results:
-        prompt[result.key.agent] += result.details.get("prompt_tokens", 0)
-        sampled[result.key.agent] += result.details.get("completion_tokens", 0)
-        cost[result.key.agent] += result.details.get("cost", 0.0)
+        prompt[result.key.agent] += amount(result.details, "prompt_tokens")
+        sampled[result.key.agent] += amount(result.details, "completion_tokens")
+        cost[result.key.agent] += amount(result.details, "cost")
     notes = []
     for agent in agents:
         if sampled[agent]:
@@ -273,9 +310,14 @@ def _add_normalized(row: list[Line]) -> list[Line]:
     ]
 
 
+def _is_reference(agent: str) -> bool:
+    return agent in (RANDOM, EXPERT)
+
+
 def _comparisons(entry: Entry, cells: Mapping[str, list[Result]]) -> list[Comparison]:
-    """Compare every agent with every earlier one on the tasks that both completed."""
-    agents = list(cells)
+    """Compare every agent with the references and with earlier agents, on the tasks that both completed."""
+    # The first of a pair is never a reference, unless both are.
+    agents = sorted(cells, key=lambda agent: not _is_reference(agent))
     outcomes = {agent: _by_task([r for r in results if r.error is None]) for agent, results in cells.items()}
     found = []
     for j, b in enumerate(agents):
@@ -287,7 +329,7 @@ def _comparisons(entry: Entry, cells: Mapping[str, list[Result]]) -> list[Compar
                     [[r.success for r in outcomes[b][task]] for task in shared],
                 )
                 found.append(Comparison(entry.name, a, b, result))
-    return found
+    return sorted(found, key=lambda comparison: _is_reference(comparison.a))
 
 
 def write_summary(folder: Path, summary: Summary) -> None:

@@ -13,13 +13,16 @@ from .bench.row import Row
 from .report import number, percent
 from .summary import Line, Summary
 
+_TABLE_WIDTH = 72
+"""Columns that the table of results needs, with room for names; a narrower one would cut numbers."""
+
 
 def results_table(summary: Summary) -> Table:
     """Return the table of a summary's lines, with 95 % intervals of success rates."""
     with_score = any(line.score is not None for line in summary.lines)
     table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
     # "env", because rich folds a longer heading if names of agents are long.
-    table.add_column("env", overflow="fold", max_width=22)
+    table.add_column("env", overflow="fold", max_width=32)
     table.add_column("agent", overflow="fold", max_width=24)
     table.add_column("success %", justify="right", no_wrap=True)
     if with_score:
@@ -36,15 +39,45 @@ def results_table(summary: Summary) -> Table:
         cells = [Text(name), Text(line.agent), _format_success(line)]
         if with_score:
             cells.append(Text(number(line.score.value, 1) if line.score else "–"))
-        n = f"{line.episodes}" if line.episodes == line.expected else f"{line.episodes}/{line.expected}"
         cells += [
             Text(number(line.mean_return.value)),
             Text(number(line.steps, 1)),
             Text(percent(line.invalid)),
-            Text(n),
+            Text(_format_count(line)),
         ]
         table.add_row(*cells)
     return table
+
+
+def fit_results(summary: Summary, width: int) -> Table | Text:
+    """Return the table of results, or in a narrow terminal each of its lines as two short ones.
+
+    Args:
+        summary: The results.
+        width: Width of the terminal in columns.
+    """
+    if width >= _TABLE_WIDTH:
+        return results_table(summary)
+    text = Text(overflow="fold")
+    previous = None
+    for line in summary.lines:
+        name = line.entry if line.group is None else f"{line.entry}, {line.group}"
+        if name != previous:
+            text.append(f"\n{name}\n", style="bold")
+        previous = name
+        success = "–" if math.isnan(line.success.value) else _format_success(line).plain.strip()
+        score = f", score {number(line.score.value, 1)}" if line.score else ""
+        text.append(f"  {line.agent}: {success.replace('– ', '–').replace('  ', ' ')} %{score}\n")
+        text.append(
+            f"    return {number(line.mean_return.value)}, {number(line.steps, 1)} steps,"
+            f" {percent(line.invalid)} % refused, n {_format_count(line)}\n",
+            style="dim",
+        )
+    return text
+
+
+def _format_count(line: Line) -> str:
+    return f"{line.episodes}" if line.episodes == line.expected else f"{line.episodes}/{line.expected}"
 
 
 def _format_success(line: Line) -> Text:
@@ -52,12 +85,12 @@ def _format_success(line: Line) -> Text:
     if math.isnan(line.success.value):
         return Text("–")
     text = Text(f"{100 * line.success.value:5.1f}", style="bold")
-    text.append(f" {100 * line.success.low:5.1f}–{100 * line.success.high:5.1f}", style="dim not bold")
+    text.append(f" {100 * line.success.low:5.1f} to {100 * line.success.high:5.1f}", style="dim not bold")
     return text
 
 
 def bench_table(rows: Sequence[Row], width: int = 80) -> Table:
-    """Return the table of benchmark measurements with their targets.
+    """Return the table of benchmark measurements with their targets; missed ones are marked in words.
 
     Args:
         rows: The measurements.
@@ -68,13 +101,17 @@ def bench_table(rows: Sequence[Row], width: int = 80) -> Table:
     table.add_column("measurement", overflow="fold")
     table.add_column("value", justify="right", no_wrap=True)
     table.add_column("target", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True, style="red")
     if with_details:
         table.add_column("details", overflow="fold", style="dim")
     for row in rows:
+        if math.isnan(row.value):
+            continue
         style = {True: "green", False: "red", None: ""}[row.reached]
         relation = "≥" if row.higher_is_better else "≤"
         target = "" if row.target is None else f"{relation} {_format_amount(row.target, row.unit)}"
-        cells: list[str | Text] = [row.what, Text(_format_amount(row.value, row.unit), style=style), target]
+        mark = "missed" if row.reached is False else ""
+        cells: list[str | Text] = [row.what, Text(_format_amount(row.value, row.unit), style=style), target, mark]
         table.add_row(*cells, *([row.details] if with_details else []))
     return table
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,13 +21,14 @@ def shipped_names(folder: str) -> list[str]:
     return sorted(path.stem for path in asset(folder).glob("*.yaml"))
 
 
-def read_definition(kind: str, folder: str, name: str) -> tuple[str, str]:
+def read_definition(kind: str, folder: str, name: str, others: Sequence[str] = ()) -> tuple[str, str]:
     """Return the text of a shipped definition, or of any file by its path, and the file's name for messages.
 
     Args:
         kind: Kind of definition, such as "suite", for messages.
         folder: Folder of the shipped definitions in the package's assets.
         name: Name of a shipped definition, or path of a YAML file.
+        others: Further names that the user may have meant, for the suggestions in an error message.
 
     Raises:
         ConfigurationError: There is no such definition.
@@ -38,7 +39,7 @@ def read_definition(kind: str, folder: str, name: str) -> tuple[str, str]:
         return asset(f"{folder}/{name}.yaml").read_text(encoding="utf-8"), f"{name}.yaml"
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
-        raise unknown_name(kind, name, [*names, "or the path of a .yaml file"])
+        raise unknown_name(kind, name, [*names, *others, "or the path of a .yaml file"])
     try:
         return path.read_text(encoding="utf-8"), name
     except UnicodeDecodeError:

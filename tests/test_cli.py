@@ -82,7 +82,7 @@ def test_end_of_input_leaves_the_episode_without_an_error() -> None:
 
 def test_agent_plays_while_the_user_watches() -> None:
     done = run("play", "TextBandit-v0", "--agent", "expert", "--seed", "3")
-    assert done.returncode == 0 and "solved in 1 moves" in done.stdout
+    assert done.returncode == 0 and "Solved in 1 moves" in done.stdout
 
 
 def test_version_and_help_without_arguments() -> None:

@@ -56,7 +56,7 @@ def success_rate(table: str, agent: str) -> float:
 def test_plugin_environment_is_listed_and_played_by_name_and_by_path(installed: Path, tmp_path: Path) -> None:
     assert re.search(r"Countdown-v0\s+count down to zero", run_arboretum("envs", cwd=tmp_path, site=installed))
     shown = run_arboretum("play", "Countdown-v0", "--agent", "expert", "--seed", "1", cwd=tmp_path, site=installed)
-    assert "The number is 0." in shown and "solved in" in shown
+    assert "The number is 0." in shown and "Solved in" in shown
     by_path = run_arboretum("play", "my_parts:Countdown", "--agent", "expert", cwd=installed, site=None)
     assert "The number is 0." in by_path
 
@@ -68,6 +68,59 @@ def test_plugin_environment_passes_gymnasium_env_checker(installed: Path) -> Non
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(installed), os.environ.get("PYTHONPATH", "")])}
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, env=env)
+
+
+def run_python(code: str, site: Path) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])}
+    return subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, env=env)
+
+
+def test_plugin_environment_is_made_by_gymnasium_after_import_arboretum(installed: Path) -> None:
+    code = (
+        "import pickle, sys, gymnasium as gym, arboretum\n"
+        "assert 'my_parts' not in sys.modules\n"
+        "env = gym.make('Countdown-v0', max_steps=7)\n"
+        "first, info = env.reset(seed=1)\n"
+        "assert first.startswith('The number is ') and env.unwrapped.max_steps == 7\n"
+        "assert pickle.loads(pickle.dumps(env)).step('one') == env.step('one')\n"
+        "envs = gym.make_vec('Countdown-v0', num_envs=2, vectorization_mode='async')\n"
+        "assert list(envs.reset(seed=1)[0])[0] == first\n"
+        "envs.close()\n"
+        "from arboretum.envs.registry import all_envs, make_env\n"
+        "assert make_env('Countdown-v0', max_steps=7).reset(seed=1)[0] == first\n"
+        "assert [spec.id for spec in all_envs()].count('Countdown-v0') == 1\n"
+        "assert gym.make('Countdown-v0').reset(seed=1)[0] == first\n"
+        "assert 'stubborn' not in gym.registry\n"
+    )
+    done = run_python(code, installed)
+    assert done.returncode == 0, done.stderr
+
+
+def test_broken_plugins_break_neither_the_import_nor_other_environments(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "raises.py").write_text("raise RuntimeError('imported')\n")
+    info = tmp_path / "broken-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    points = ["Missing-v0 = no_such_module:SPEC", "Raises-v0 = raises:SPEC", "Odd-v0 = json:dumps"]
+    points += ["TextSokoban-v0 = raises:SPEC", "Nothing-v0 = ", "a b/c:d-v0 = raises:SPEC"]
+    (info / "entry_points.txt").write_text("[arboretum.plugins]\n" + "\n".join(points) + "\n")
+    code = (
+        "import gymnasium as gym, arboretum\n"
+        "from arboretum.envs import ConfigurationError\n"
+        "gym.make('TextSokoban-v0').reset(seed=0)\n"
+        "for id, words in {'Missing-v0': 'cannot be imported', 'Odd-v0': 'not an instance of EnvSpec'}.items():\n"
+        "    try:\n"
+        "        gym.make(id)\n"
+        "    except ConfigurationError as error:\n"
+        "        assert words in str(error), error\n"
+        "    else:\n"
+        "        raise AssertionError(id)\n"
+    )
+    done = run_python(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    (info / "entry_points.txt").write_text("[arboretum.plugins]\nno equals sign\n")
+    done = run_python("import arboretum, gymnasium; gymnasium.make('TextSokoban-v0').reset()", tmp_path)
+    assert done.returncode == 0 and "metadata of an installed package" in done.stderr, done.stderr
 
 
 def test_plugin_agent_is_evaluated_by_name_and_by_path(installed: Path, tmp_path: Path) -> None:
@@ -114,7 +167,7 @@ def test_plugin_credit_and_selector_compute_what_the_page_describes(parts: Modul
 
 
 def test_plugin_term_penalizes_entropy_below_its_floor(parts: ModuleType) -> None:
-    torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
+    torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
     from arboretum.trainers.algorithms.objectives.loss import policy_loss
     from arboretum.trainers.algorithms.objectives.settings import Objective
     from arboretum.trainers.algorithms.objectives.tokens import Tokens
@@ -131,7 +184,7 @@ def test_plugin_term_penalizes_entropy_below_its_floor(parts: ModuleType) -> Non
 
 def test_plugin_recipe_trains_by_name_and_resumes_from_its_stored_paths(installed: Path, tmp_path: Path) -> None:
     for module in ("torch", "transformers", "accelerate"):
-        pytest.importorskip(module, reason=f"needs {module}: pip install 'arboretum[lm]'")
+        pytest.importorskip(module, reason=f"needs {module}: pip install 'arboretum-rl[lm]'")
     changes = ["sampler.prompts=3", "sampler.rollouts=4", "optimization.episodes_per_step=12"]
     changes += ["selector.low=0", "selector.high=1"]  # keeps every group, whatever the policy solves
     options = [part for change in [*changes, "optimization.updates=1"] for part in ("--set", change)]

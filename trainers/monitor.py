@@ -2,7 +2,7 @@
 
 RAGEN (arXiv:2504.20073, sec. 4.1) describes the collapse of multi-turn training: the variance of returns within
 groups and the entropy fall *before* the mean return does, and gradient norms spike when the policy cannot recover.
-Variance also falls when a policy solves its tasks, so a fall that better returns explain is not a sign.
+Both also fall when a policy learns to solve its tasks, so a fall that better returns explain is not a sign.
 
 Everything here is a function of the metrics up to now.
 """
@@ -40,7 +40,7 @@ class Alarm(NamedTuple):
 
 _DESCRIPTIONS: Mapping[str, str] = {
     "variance": "the variance of returns within groups has fallen, and better returns do not explain it",
-    "entropy": "entropy has fallen",
+    "entropy": "entropy has fallen, and better returns do not explain it",
     "entropy-jump": "entropy has jumped",
     "gradient": "the gradient norm has spiked",
     "silence": "returns hardly differ within groups any more, so there is almost no advantage to train on",
@@ -56,8 +56,8 @@ class Monitor:
         window: Width of the moving averages, in updates.
         variance: Sign "variance": the moving average of the return's standard deviation within groups is below
             this fraction of its peak.
-        entropy: Sign "entropy": the moving average of entropy is below this fraction of its peak. Sign
-            "entropy-jump": it is above the first window's mean divided by this.
+        entropy: Sign "entropy": the moving average of entropy is below this fraction of its peak, and better
+            returns do not explain it. Sign "entropy-jump": it is above the first window's mean divided by this.
         gradient: Sign "gradient": the gradient norm is above this multiple of the preceding window's median.
         silence: Sign "silence": a whole window's standard deviations are below this fraction of the first window's
             mean (RAGEN-2's rule), unless better returns explain it.
@@ -67,6 +67,8 @@ class Monitor:
         fatal: Signs that trigger the action.
         uninformative: Consecutive updates without any advantage (all episodes of each prompt had equal returns)
             after which the run stops; 0 for no limit. Such updates take no step.
+        failed: Fraction of the episodes of an update or a validation above which the run stops because they ended
+            with an error of the environment. Below, such episodes count as unsolved, and are not trained on.
         lr_factor: Factor on the learning rates at each rollback.
         rollbacks: Maximum number of rollbacks; after them a fatal sign ends the run.
     """
@@ -79,6 +81,7 @@ class Monitor:
     action: Literal["warn", "stop", "rollback"] = "warn"
     fatal: tuple[Sign, ...] = ("echo-trap", "silence")
     uninformative: int = 10
+    failed: float = 0.2
     lr_factor: float = 0.5
     rollbacks: int = 2
 
@@ -92,7 +95,7 @@ class Monitor:
         one_of("monitor.action", self.action, ("warn", "stop", "rollback"))
         for sign in self.fatal:
             one_of("monitor.fatal", sign, tuple(_DESCRIPTIONS))
-        for name in ("variance", "entropy", "silence", "lr_factor"):
+        for name in ("variance", "entropy", "silence", "failed", "lr_factor"):
             fraction(f"monitor.{name}", getattr(self, name))
 
     def alarms(self, history: Sequence[Mapping[str, float]]) -> list[Alarm]:
@@ -143,8 +146,9 @@ class Monitor:
                 }
         entropies = _windows(history, "entropy", self.window)
         if len(entropies) > 1:
-            if entropies[-1] < self.entropy * max(entropies):
-                found["entropy"] = {"entropy": entropies[-1], "peak": max(entropies)}
+            peak = max(range(len(entropies)), key=entropies.__getitem__)
+            if entropies[-1] < self.entropy * entropies[peak] and not self._is_explained(history, peak):
+                found["entropy"] = {"entropy": entropies[-1], "peak": entropies[peak]}
             if entropies[-1] > entropies[0] / max(self.entropy, 1e-9):
                 found["entropy-jump"] = {"entropy": entropies[-1], "first window": entropies[0]}
         norms = [float(record["grad_norm"]) for record in history if "grad_norm" in record]
@@ -164,6 +168,20 @@ class Monitor:
             if kept:
                 found["echo-trap"] = {**found["variance"], **found["entropy"]}
         return found
+
+    def _is_explained(self, history: Sequence[Mapping[str, float]], peak: int) -> bool:
+        """Return True if better returns explain that entropy has fallen.
+
+        Args:
+            history: See `alarms`.
+            peak: Window of the highest entropy, among the updates that have one.
+        """
+        measured = [record for record in history if "entropy" in record]
+        returns = _windows(measured, "return", self.window)
+        stds = _windows(measured, "group_return_std", self.window)
+        if not len(returns) == len(stds) > peak:
+            return False
+        return returns[-1] - returns[peak] > 0.25 * stds[peak]
 
 
 ROLLED_BACK = "rolled_back_to"

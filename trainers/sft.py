@@ -24,21 +24,25 @@ from .algorithms.objectives.loss import Sums
 from .algorithms.recipe import Optimization
 from .checkpoints.contents import trained_weights
 from .checkpoints.export import export_model
-from .checkpoints.run_folder import MODEL_FOLDER
-from .checkpoints.store import Checkpoints
+from .checkpoints.interruption import Interruption
+from .checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE, MODEL_FOLDER
+from .checkpoints.store import Checkpoints, verify_checkpoint
+from .checkpoints.taught_dialogue import record_dialogue
 from .config.resolve import make_entry
 from .config.run import SFTConfig
 from .data.episodes import from_episodes
 from .data.microbatches import MicroBatch, optimizer_batches
 from .data.rollouts import Rollouts
 from .learning.accumulation import accumulate_gradients, rank_microbatches
-from .learning.distributed import make_accelerator, make_optimizer
+from .learning.distributed import any_process, gather_lists, make_accelerator, make_optimizer
+from .learning.memory import memory_failures
 from .learning.policy import Policy, forward_inputs, load_trainable_model
 from .learning.sharding import load_full_state_dict, merged_weights
 from .reporting.metrics import MetricsFile
 from .sampling.demonstrations import collect_demonstrations
 from .sampling.policy_engine import model_engine
 from .sampling.sampler import RolloutSampler
+from .state import Activity
 
 
 class SFTTrainer:
@@ -47,8 +51,11 @@ class SFTTrainer:
     Args:
         config: Configuration of the run.
         resume: Continue from the last checkpoint in the run's folder, if there is one.
+        activity: Receives the phase in progress, for a display in another thread.
+        interruption: Requests to stop. None makes one that nothing requests.
 
     Attributes:
+        interrupted: True if the run ended early because a stop was requested.
         demonstrations: Expert episodes to train on; rolled out when the object is constructed.
         held_out: Further demonstrations, on which the loss is measured.
         steps: Optimizer steps in total.
@@ -59,9 +66,20 @@ class SFTTrainer:
         DataError: The checkpoint cannot be read.
     """
 
-    def __init__(self, config: SFTConfig, resume: bool = False) -> None:
+    def __init__(
+        self,
+        config: SFTConfig,
+        resume: bool = False,
+        *,
+        activity: Activity | None = None,
+        interruption: Interruption | None = None,
+    ) -> None:
         config.check_values()
         self.config = config
+        self.activity = activity or Activity()
+        self.interruption = interruption or Interruption(self.activity)
+        self.interrupted = False
+        self.activity.begin(f"loading {config.model}")
         hardware, sft = config.hardware, config.sft
         self.accelerator = make_accelerator(hardware.device, hardware.precision)
         model, self.tokenizer = load_trainable_model(
@@ -74,7 +92,9 @@ class SFTTrainer:
         self.sampler = RolloutSampler(
             engine, config.dialogue, config.sampler, in_flight=hardware.in_flight, accelerator=self.accelerator
         )
+        record_dialogue(model, self.sampler.dialogue.name)
         held_out = max(1, sft.episodes // 16)
+        self.activity.begin("demonstrating", sft.episodes + held_out, "episodes")
         episodes = collect_demonstrations(
             make_entry(config.env, config.env.split),
             sft.episodes + held_out,
@@ -86,7 +106,9 @@ class SFTTrainer:
             tasks=config.env.tasks,
             seed=config.seed,
             in_flight=hardware.in_flight,
+            activity=self.activity,
         )
+        self.activity.end()
         self.demonstrations, self.held_out = episodes[:-held_out], episodes[-held_out:]
         self._rollouts = _as_rollouts(self.demonstrations)
         self._held_out_rollouts = _as_rollouts(self.held_out)
@@ -102,7 +124,7 @@ class SFTTrainer:
         self.optimizer = make_optimizer(self.accelerator, Policy(model), optimization)
         self._microbatch_tokens = hardware.microbatch_tokens or self.optimizer.default_microbatch_tokens
         self.history: list[dict[str, float]] = []
-        self.checkpoints = Checkpoints(config.out / "checkpoints")
+        self.checkpoints = Checkpoints(config.out / CHECKPOINTS_FOLDER)
         if resume and self.checkpoints.last is not None:
             self._load(self.checkpoints.last)
 
@@ -115,11 +137,12 @@ class SFTTrainer:
 
         Raises:
             Diverged: Gradients were NaN or infinite in three consecutive steps.
+            OutOfMemory: Memory ran out during a step.
             CheckpointError: A checkpoint could not be written.
         """
         config, sft = self.config, self.config.sft
         config.out.mkdir(parents=True, exist_ok=True)
-        metrics = MetricsFile(config.out / "metrics.jsonl")
+        metrics = MetricsFile(config.out / METRICS_FILE)
         if self.accelerator.is_main_process:
             metrics.restart(self.history)
         done = len(self.history)
@@ -130,6 +153,11 @@ class SFTTrainer:
                 step += 1
                 if step <= done:
                     continue
+                if self._stop_requested():
+                    self._save(step - 1)
+                    self.interrupted = True
+                    return
+                self.interruption.deferred = True
                 held_out = self.loss(self._held_out_rollouts) if step == 1 else None
                 record = {"step": step, "epoch": epoch + 1, **self._take_step(step, episodes)}
                 if held_out is None and number == len(batches):
@@ -143,16 +171,18 @@ class SFTTrainer:
                     self._save(step)
                 yield record
 
+    def _stop_requested(self) -> bool:
+        """Return True if any process was asked to stop; a collective operation."""
+        return any_process(self.accelerator, self.interruption.requested)
+
     def _take_step(self, step: int, episodes: Any) -> dict[str, float]:
         start = time.perf_counter()
         lr = self.optimizer.set_lr(step - 1)
         rollouts = self._rollouts.select(episodes)
         microbatches = list(rank_microbatches(self.optimizer, rollouts, self._microbatch_tokens))
-        parts = accumulate_gradients(self.optimizer, microbatches, 1.0, imitation_loss(rollouts))
-        if self.optimizer.world_size > 1:
-            from accelerate.utils import gather_object
-
-            parts = gather_object(parts)
+        with memory_failures(self._microbatch_tokens):
+            parts = accumulate_gradients(self.optimizer, microbatches, 1.0, imitation_loss(rollouts))
+        parts = gather_lists(self.accelerator, parts)
         outcome = self.optimizer.step()
         return {
             "loss": sum(part["loss"] for part in parts),
@@ -160,6 +190,7 @@ class SFTTrainer:
             "grad_norm": outcome.grad_norm,
             "lr": lr,
             "skipped": float(outcome.skipped),
+            "seconds/step": time.perf_counter() - start,
             "tokens_per_second": sum(map(len, rollouts.rows)) / (time.perf_counter() - start),
         }
 
@@ -193,6 +224,7 @@ class SFTTrainer:
         (folder / "metrics.json").write_text(json.dumps(self.history), encoding="utf-8")
 
     def _load(self, folder: Path) -> None:
+        verify_checkpoint(folder)
         try:
             state = torch.load(folder / "sft.pt", map_location="cpu", weights_only=True)
             self.history = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))

@@ -2,43 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 
+from ..agents.engines.model_check import check_model
 from ..envs.errors import ConfigurationError, unknown_name
+from ..envs.extras import missing_extra
 from .checkpoints.export import export_checkpoint
-from .checkpoints.run_folder import MODEL_FOLDER, SETTINGS_FILE, claim_run_folder, read_config
+from .checkpoints.interruption import Interruption
+from .checkpoints.run_folder import (
+    CHECKPOINTS_FOLDER,
+    MODEL_FOLDER,
+    SETTINGS_FILE,
+    check_run_folder,
+    claim_run_folder,
+    read_config,
+)
 from .checkpoints.store import CheckpointError, Checkpoints
-from .config.cli_options import Options, SFTOptions, TrainOptions
+from .config.cli_options import LoraOptions, Options, SFTOptions, TrainOptions
 from .config.run import SFTConfig, TrainingConfig
+from .config.serialize import from_plain
+from .config.settings import HardwareConfig, ValidationConfig
+from .monitor import Monitor
+from .reporting.metrics import UpdateRecord
 from .reporting.progress import SFT_VIEW, Progress
+from .reporting.report import write_report
+from .reporting.result import TrainingResult
+from .state import Activity
+
+if TYPE_CHECKING:
+    from .sft import SFTTrainer
+    from .trainer import Trainer
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 
 
-def resolve_training_config(recipe: str | None, options: TrainOptions) -> TrainingConfig:
+def resolve_training_config(
+    recipe: str | None, options: TrainOptions, given: AbstractSet[str] = frozenset()
+) -> TrainingConfig:
     """Return the configuration that options describe, with the stored settings of a run to resume.
+
+    Args:
+        recipe: Name of the recipe; None with `resume`.
+        options: Options.
+        given: See `merge`.
 
     Raises:
         ConfigurationError: See `TrainOptions.config` and `read_config`.
     """
     if _has_stored_settings(options, complete=recipe is not None):
-        return options.config(recipe, read_config(_resumed(options), TrainingConfig))
+        return options.config(recipe, read_config(_resumed(options), TrainingConfig), given)
     return options.config(recipe)
 
 
-def resolve_sft_config(options: SFTOptions) -> SFTConfig:
+def resolve_sft_config(options: SFTOptions, given: AbstractSet[str] = frozenset()) -> SFTConfig:
     """Return the configuration that options describe, with the stored settings of a run to resume.
+
+    Args:
+        options: Options.
+        given: See `merge`.
 
     Raises:
         ConfigurationError: See `SFTOptions.config` and `read_config`.
     """
     if _has_stored_settings(options, complete=True):
-        return options.config(read_config(_resumed(options), SFTConfig))
+        return options.config(read_config(_resumed(options), SFTConfig), given)
     return options.config()
 
 
@@ -73,29 +109,30 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
     Raises:
         ConfigurationError: Settings that cannot work; raised before anything is loaded where possible.
     """
-    config.check()
-    require_torch()
-    _check_trackers(config.trackers)
-    claim_run_folder(config, resume=resume)
-    from .algorithms.selectors import NotEnoughGroups
-    from .learning.optimizer import Diverged
-    from .sampling.sampler import AllEpisodesFailed
-    from .trainer import Trainer
-
-    trainer = Trainer(config, resume=resume)
-    again = f"arboretum train --resume {config.out}"
+    activity = Activity()
+    interruption = Interruption(activity)
     title, total = f"{config.recipe.name} on {config.env.id}", config.recipe.optimization.updates
+    again = f"arboretum train --resume {config.out}"
+    trainer: Trainer | None = None
     try:
-        with Progress(console, title, total, quiet=not trainer.is_main) as progress:
+        with (
+            interruption.handle_signals(),
+            Progress(console, title, total, activity=activity, quiet=not _is_main()) as progress,
+        ):
+            trainer = make_trainer(config, resume=resume, activity=activity, interruption=interruption)
             for metrics in trainer.history:
                 progress.show(metrics)
-            for record in trainer.run():
-                progress.add(record)
+            failure = _follow(trainer, progress)
     except KeyboardInterrupt:
-        return _report_interrupt(trainer.checkpoints, again, console)
-    except (Diverged, NotEnoughGroups, AllEpisodesFailed, CheckpointError) as error:
+        return _report_interrupt(Checkpoints(config.out / CHECKPOINTS_FOLDER), again, console)
+    finally:
+        if trainer is not None:
+            trainer.close()
+            if trainer.is_main and trainer.history:
+                _write_report(config.out, console)
+    if failure is not None:
         console.print("[red]Stopped:[/] ", end="")
-        console.print(str(error), markup=False)
+        console.print(failure, markup=False)
         if trainer.checkpoints.last is not None:
             console.print(
                 f"{trainer.checkpoints.last.name} is kept; continue from it with: {again}",
@@ -103,10 +140,8 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
                 soft_wrap=True,
             )
         return FAILED
-    finally:
-        trainer.close()
-        if trainer.is_main and trainer.history:
-            _write_report(config.out, console)
+    if trainer.interrupted:
+        return _report_interrupt(trainer.checkpoints, again, console)
     if trainer.is_main:
         _warn_if_not_better(trainer.history, trainer.checkpoints.index.score, console)
         folder = export_checkpoint(config.out)
@@ -117,10 +152,161 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
     return OK
 
 
+def train_policy(
+    recipe: str | None = None,
+    env: str | None = None,
+    model: str | Path | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    split: str | None = "train",
+    tasks: int | None = None,
+    seed: int | None = None,
+    env_args: Mapping[str, Any] | None = None,
+    dialogue: str | None = None,
+    dialogue_args: Mapping[str, Any] | None = None,
+    template: str | None = None,
+    hardware: Mapping[str, Any] | None = None,
+    lora: Mapping[str, Any] | None = None,
+    validation: Mapping[str, Any] | None = None,
+    monitor: Mapping[str, Any] | None = None,
+    checkpoint_every: int | None = None,
+    checkpoint_keep: int | None = None,
+    trackers: Sequence[str] = (),
+    on_record: Callable[[UpdateRecord], None] | None = None,
+) -> TrainingResult:
+    """Train a language model by reinforcement learning, as `arboretum train` does; available as `arboretum.train`.
+
+    Prints nothing and handles no signals. Arguments are the options of the command line; those that are None have
+    its defaults, or with `resume` the settings of the run.
+
+    Args:
+        recipe: Name of the algorithm, such as "grpo". Required for a new run.
+        env: Id of the environment, such as "TextSokoban-v0". Required for a new run.
+        model: Initial model: a folder, a name on the Hugging Face hub, or "sapling". Required for a new run.
+        out: Folder of the run. None makes a name of algorithm, environment and seed below runs/.
+        resume: Folder of a run to continue from its last checkpoint, with the settings stored there.
+        settings: Settings of the recipe by path, such as {"optimization.updates": 20}.
+        split, tasks, seed, dialogue, template, checkpoint_every, checkpoint_keep: See `TrainOptions`.
+        env_args: Make-time options of the environment.
+        dialogue_args: Settings of the dialogue.
+        hardware: Fields of `HardwareConfig`, such as {"device": "cpu"}.
+        lora: Fields of `LoraConfig`; an empty mapping trains adapters with its defaults, None all weights.
+        validation: Fields of `ValidationConfig`, such as {"every": 5}.
+        monitor: Fields of `Monitor`.
+        trackers: Trackers of Accelerate that receive the metrics as well.
+        on_record: Called with the record of the validation before training and of every update.
+
+    Returns:
+        Folder, best model and metrics of the run.
+
+    Raises:
+        ConfigurationError: Settings that cannot work; raised before anything is loaded where possible.
+        DataError: A stored run is damaged.
+        RuntimeError: The run failed: its gradients diverged, every episode ended with an error, or a checkpoint
+            could not be written. The last checkpoint is kept.
+    """
+    nested = {"validation": validation or {}, "monitor": monitor or {}, "lora": lora or {}}
+    plain = {"seed": seed, "checkpoint_every": checkpoint_every, "checkpoint_keep": checkpoint_keep}
+    given = {name: value for name, value in plain.items() if value is not None}
+    options = TrainOptions(
+        env=env,
+        model=None if model is None else str(model),
+        out=None if out is None else Path(out),
+        resume=None if resume is None else Path(resume),
+        split=split,
+        tasks=tasks,
+        env_arg=_as_pairs(env_args),
+        dialogue=dialogue,
+        dialogue_arg=_as_pairs(dialogue_args),
+        template=template,
+        hardware=from_plain(HardwareConfig, hardware or {}, "hardware"),
+        use_lora=lora is not None,
+        lora=from_plain(LoraOptions, nested["lora"], "lora"),
+        set=_as_pairs(settings),
+        tracker=tuple(trackers),
+        validation=from_plain(ValidationConfig, nested["validation"], "validation"),
+        monitor=from_plain(Monitor, nested["monitor"], "monitor"),
+        **given,
+    )
+    names = {*given, *(hardware or {}), *(f"{kind}.{name}" for kind, fields in nested.items() for name in fields)}
+    config = resolve_training_config(recipe, options, names)
+    activity = Activity()
+    trainer = make_trainer(
+        config, resume=resume is not None, activity=activity, interruption=Interruption(activity)
+    )
+    try:
+        for record in trainer.run():
+            if on_record is not None:
+                on_record(record)
+    finally:
+        trainer.close()
+        if trainer.is_main and trainer.history:
+            write_report(config.out)
+    if trainer.is_main:
+        export_checkpoint(config.out)
+    trainer.accelerator.wait_for_everyone()
+    return TrainingResult(config.out, config.out / MODEL_FOLDER, tuple(trainer.history), trainer.stopped)
+
+
+def _as_pairs(options: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return options in the form key=value, as the command line has them."""
+    return tuple(f"{name}={json.dumps(value)}" for name, value in (options or {}).items())
+
+
+def make_trainer(
+    config: TrainingConfig, *, resume: bool, activity: Activity, interruption: Interruption
+) -> Trainer:
+    """Check a configuration, claim its folder, and load the models.
+
+    Args:
+        config: Configuration of the run.
+        resume: Continue the run in its folder from its last checkpoint.
+        activity, interruption: See `Trainer`.
+
+    Raises:
+        ConfigurationError: Settings that cannot work; raised before anything is loaded where possible.
+    """
+    activity.begin("checking the settings")
+    config.check()
+    check_run_folder(config, resume=resume)
+    check_model(config.model)
+    activity.begin("importing PyTorch")
+    require_torch()
+    _check_device(config)
+    _check_trackers(config.trackers)
+    claim_run_folder(config, resume=resume)
+    from .trainer import Trainer
+
+    return Trainer(config, resume=resume, activity=activity, interruption=interruption)
+
+
+def _follow(trainer: Trainer, progress: Progress) -> str | None:
+    """Run the updates and show them; return the reason if the run failed."""
+    from .algorithms.selectors import NotEnoughGroups
+    from .learning.memory import OutOfMemory
+    from .learning.optimizer import Diverged
+    from .sampling.failures import SamplingFailed
+
+    try:
+        for record in trainer.run():
+            progress.add(record)
+    except (Diverged, NotEnoughGroups, OutOfMemory, SamplingFailed, CheckpointError) as error:
+        return str(error)
+    return None
+
+
+def _is_main() -> bool:
+    """Return True in the process that prints; known before Accelerate is loaded, from its launcher's variable."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def _report_interrupt(checkpoints: Checkpoints, again: str, console: Console) -> int:
     last = checkpoints.last
     where = f"the last checkpoint is {last.name}" if last else "there is no checkpoint yet"
-    console.print(f"[yellow]Interrupted:[/] {where}; continue with: {escape(again)}", soft_wrap=True)
+    if _is_main():
+        console.print(f"[yellow]Interrupted:[/] {where}; continue with: {escape(again)}", soft_wrap=True)
     return INTERRUPTED
 
 
@@ -135,8 +321,6 @@ def _warn_if_not_better(history: Sequence[dict[str, float]], best: float | None,
 
 def _write_report(folder: Path, console: Console) -> None:
     """Write the report; an error such as a full disk must not hide how the run ended."""
-    from .reporting.report import write_report
-
     try:
         console.print(f"Report: {write_report(folder)}", soft_wrap=True, highlight=False, markup=False)
     except OSError as error:
@@ -159,39 +343,67 @@ def sft(config: SFTConfig, *, resume: bool = False, console: Console) -> int:
     Raises:
         ConfigurationError: Settings that cannot work; raised before anything is loaded where possible.
     """
-    config.check()
-    require_torch()
-    claim_run_folder(config, resume=resume)
-    finished = config.out / MODEL_FOLDER
-    if resume and finished.exists():
-        console.print(f"Model: {finished} (finished before)", soft_wrap=True, highlight=False, markup=False)
-        return OK
+    activity = Activity()
+    interruption = Interruption(activity)
+    title, again = f"fine-tuning on {config.env.id}", f"arboretum sft --resume {config.out}"
+    try:
+        with (
+            interruption.handle_signals(),
+            Progress(console, title, 0, view=SFT_VIEW, activity=activity, quiet=not _is_main()) as progress,
+        ):
+            activity.begin("checking the settings")
+            config.check()
+            check_run_folder(config, resume=resume)
+            check_model(config.model)
+            activity.begin("importing PyTorch")
+            require_torch()
+            _check_device(config)
+            claim_run_folder(config, resume=resume)
+            finished = config.out / MODEL_FOLDER
+            if resume and finished.exists():
+                console.print(
+                    f"Model: {finished} (finished before)", soft_wrap=True, highlight=False, markup=False
+                )
+                return OK
+            from .sft import SFTTrainer
+
+            trainer = SFTTrainer(config, resume, activity=activity, interruption=interruption)
+            progress.total = trainer.steps
+            failure = _follow_sft(trainer, progress, console)
+    except KeyboardInterrupt:
+        return _report_interrupt(Checkpoints(config.out / CHECKPOINTS_FOLDER), again, console)
+    if failure is not None:
+        console.print("[red]Stopped:[/] ", end="")
+        console.print(failure, markup=False)
+        return FAILED
+    if trainer.interrupted:
+        return _report_interrupt(trainer.checkpoints, again, console)
+    folder = config.out / MODEL_FOLDER
+    console.print(f"Model: {folder}", soft_wrap=True, highlight=False, markup=False)
+    return OK
+
+
+def _follow_sft(trainer: SFTTrainer, progress: Progress, console: Console) -> str | None:
+    """Run the steps, show them, and export the model; return the reason if the run failed."""
+    from .learning.memory import OutOfMemory
     from .learning.optimizer import Diverged
     from .sampling.demonstrations import demonstration_quality
-    from .sft import SFTTrainer
 
-    trainer = SFTTrainer(config, resume)
     quality = demonstration_quality(trainer.demonstrations)
     shown = ", ".join(f"{name} {value:.3g}" for name, value in quality.items())
     console.print(f"{len(trainer.demonstrations)} demonstrations: {shown}", highlight=False)
     try:
-        title = f"fine-tuning on {config.env.id}"
-        with Progress(console, title, trainer.steps, view=SFT_VIEW) as progress:
-            for record in trainer.history:
-                progress.show({"update": record["step"], **record})
-            for record in trainer.run():
-                progress.show({"update": record["step"], **record})
-        folder = trainer.export()
-    except KeyboardInterrupt:
-        return _report_interrupt(trainer.checkpoints, f"arboretum sft --resume {config.out}", console)
-    except (Diverged, CheckpointError) as error:
-        console.print("[red]Stopped:[/] ", end="")
-        console.print(str(error), markup=False)
-        return FAILED
+        for record in trainer.history:
+            progress.show({"update": record["step"], **record})
+        for record in trainer.run():
+            progress.show({"update": record["step"], **record})
+        if not trainer.interrupted:
+            trainer.export()
+    except (Diverged, OutOfMemory, CheckpointError) as error:
+        return str(error)
     finally:
         trainer.close()
-    console.print(f"Model: {folder}", soft_wrap=True, highlight=False, markup=False)
-    return OK
+    return None
 
 
 def require_torch() -> None:
@@ -202,10 +414,17 @@ def require_torch() -> None:
     """
     missing = [name for name in ("torch", "transformers", "accelerate") if find_spec(name) is None]
     if missing:
-        raise ConfigurationError(f"training needs {', '.join(missing)}: pip install 'arboretum[lm]'")
+        raise missing_extra("training", "lm", missing[0])
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # Progress bars would corrupt the live table.
+
+
+def _check_device(config: TrainingConfig | SFTConfig) -> None:
+    if config.hardware.device is not None:
+        from ..agents.engines.local.device import check_device
+
+        check_device(config.hardware.device)
 
 
 def _check_trackers(names: Sequence[str]) -> None:
@@ -216,5 +435,6 @@ def _check_trackers(names: Sequence[str]) -> None:
         if name not in LOGGER_TYPE_TO_CLASS:
             raise unknown_name("tracker", name, sorted(LOGGER_TYPE_TO_CLASS))
         if name not in installed:
-            package = "'arboretum[tensorboard]'" if name == "tensorboard" else name.replace("_", "-")
-            raise ConfigurationError(f"tracker {name!r} is not installed: pip install {package}")
+            if name == "tensorboard":
+                raise missing_extra("this tracker", "tensorboard", name)
+            raise ConfigurationError(f"tracker {name!r} is not installed: pip install {name.replace('_', '-')}")

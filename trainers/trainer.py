@@ -18,18 +18,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .algorithms.objectives.penalties import apply_overlong_penalty, resolve_overlong
-from .algorithms.objectives.settings import Overlong
+from .algorithms.objectives.penalties import apply_overlong_penalty
 from .algorithms.schedules import Linear
 from .algorithms.selectors import select_groups
 from .checkpoints.contents import CheckpointContents
-from .checkpoints.store import CheckpointError, Checkpoints
-from .config.resolve import max_episode_tokens
+from .checkpoints.interruption import Interruption
+from .checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE
+from .checkpoints.store import CheckpointError, Checkpoints, verify_checkpoint
+from .checkpoints.taught_dialogue import DialogueCheck
+from .config.resolve import max_episode_tokens, resolve_limits
 from .config.run import TrainingConfig
 from .config.serialize import flatten, to_plain
 from .data.rollouts import Rollouts
-from .learning.distributed import make_accelerator, make_optimizer
+from .learning.distributed import any_process, make_accelerator, make_optimizer
 from .learning.learner import Learner
+from .learning.memory import memory_failures
 from .learning.optimizer import PolicyOptimizer
 from .learning.policy import Policy, Reference, load_trainable_model
 from .monitor import ROLLED_BACK, current_lineage
@@ -37,9 +40,10 @@ from .reporting.metrics import MetricsFile, UpdateRecord, rollout_metrics
 from .reporting.samples import SampleEpisodes
 from .sampling.collector import Collector
 from .sampling.context_check import check_prompts_fit
+from .sampling.failures import EpisodesFailed, Failures
 from .sampling.policy_engine import make_policy_engine
 from .sampling.sampler import RolloutSampler, ValidationResult
-from .state import TrainerState
+from .state import Activity, TrainerState
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -53,10 +57,9 @@ class Components(NamedTuple):
         accelerator: Accelerate's view of the processes.
         tokenizer: Tokenizer of the model.
         optimizer: Policy, critic and their optimizer.
-        learner: Updates the policy from rollouts.
+        learner: Updates the policy from rollouts; its recipe has the limits of the run.
         sampler: Rolls out episodes with the current policy.
         collector: Rolls out and selects the episodes of an update.
-        overlong: Treatment of long episodes, with its limit resolved.
     """
 
     accelerator: Accelerator
@@ -65,7 +68,6 @@ class Components(NamedTuple):
     learner: Learner
     sampler: RolloutSampler
     collector: Collector
-    overlong: Overlong
 
 
 def build_components(config: TrainingConfig, state: TrainerState, checkpoint: Path | None) -> Components:
@@ -78,7 +80,10 @@ def build_components(config: TrainingConfig, state: TrainerState, checkpoint: Pa
 
     Raises:
         ConfigurationError: The model cannot be loaded, or does not fit the run.
+        DataError: The checkpoint is damaged.
     """
+    if checkpoint is not None:
+        verify_checkpoint(checkpoint)
     hardware, recipe = config.hardware, config.recipe
     accelerator = make_accelerator(hardware.device, hardware.precision, config.trackers, str(config.out))
     load = partial(
@@ -96,15 +101,6 @@ def build_components(config: TrainingConfig, state: TrainerState, checkpoint: Pa
         reference = Reference(model if source == config.model else load(config.model)[0])
     policy = Policy(model, critic=recipe.critic is not None)
     optimizer = make_optimizer(accelerator, policy, recipe.optimization, recipe.critic)
-    learner = Learner(
-        recipe,
-        optimizer,
-        reference,
-        microbatch_tokens=hardware.microbatch_tokens,
-        seed=config.seed,
-        # With another engine or in bfloat16, rounding differs between sampling and training.
-        reuse_sampler_logprobs=hardware.engine == "transformers" and hardware.precision == "float32",
-    )
     engine = make_policy_engine(
         hardware,
         optimizer,
@@ -117,8 +113,16 @@ def build_components(config: TrainingConfig, state: TrainerState, checkpoint: Pa
     )
     collector = Collector(config, sampler, state)
     limit = max_episode_tokens(sampler.dialogue, recipe.sampler, collector.env, sampler.engine.context)
-    overlong = resolve_overlong(recipe.overlong, limit)
-    return Components(accelerator, tokenizer, optimizer, learner, sampler, collector, overlong)
+    learner = Learner(
+        resolve_limits(recipe, limit),
+        optimizer,
+        reference,
+        microbatch_tokens=hardware.microbatch_tokens,
+        seed=config.seed,
+        # With another engine or in bfloat16, rounding differs between sampling and training.
+        reuse_sampler_logprobs=hardware.engine == "transformers" and hardware.precision == "float32",
+    )
+    return Components(accelerator, tokenizer, optimizer, learner, sampler, collector)
 
 
 class Trainer:
@@ -127,12 +131,16 @@ class Trainer:
     Args:
         config: Configuration of the run.
         resume: Continue from the last checkpoint in the run's folder, if there is one.
+        activity: Receives the phase in progress, for a display in another thread.
+        interruption: Requests to stop. None makes one that nothing requests.
 
     Attributes:
         config: Configuration of the run.
+        activity: Phase in progress.
         state: Counters of the run.
         history: Metrics of all records so far.
         stopped: Reason why the run ended before its last update; None if it did not.
+        interrupted: True if the run ended early because a stop was requested.
         checkpoints: Checkpoints of the run.
         checkpoint_seconds: Seconds spent on checkpoints since the last update; reported with the next one.
 
@@ -141,13 +149,24 @@ class Trainer:
         DataError: The checkpoint is damaged.
     """
 
-    def __init__(self, config: TrainingConfig, *, resume: bool = False) -> None:
+    def __init__(
+        self,
+        config: TrainingConfig,
+        *,
+        resume: bool = False,
+        activity: Activity | None = None,
+        interruption: Interruption | None = None,
+    ) -> None:
         config.check_values()
         self.config = config
+        self.activity = activity or Activity()
+        self.interruption = interruption or Interruption(self.activity)
+        self.interrupted = False
+        self.activity.begin(f"loading {config.model}")
         self.state = TrainerState()
         self.history: list[dict[str, float]] = []
         self.stopped: str | None = None
-        self.checkpoints = Checkpoints(config.out / "checkpoints")
+        self.checkpoints = Checkpoints(config.out / CHECKPOINTS_FOLDER, config.checkpoint_keep)
         checkpoint = self.checkpoints.last if resume else None
         components = build_components(config, self.state, checkpoint)
         self.accelerator = components.accelerator
@@ -155,11 +174,14 @@ class Trainer:
         self.learner = components.learner
         self.sampler = components.sampler
         self.collector = components.collector
-        self._overlong = components.overlong
+        self.learner.activity = self.sampler.activity = self.activity
+        self._dialogue_check = DialogueCheck(
+            self.optimizer.policy.model, self.sampler.dialogue.name, config.recipe.sampler.reply_tokens
+        )
         self._contents = CheckpointContents(
             components.optimizer, components.learner, components.tokenizer, self.state
         )
-        self._metrics = MetricsFile(config.out / "metrics.jsonl")
+        self._metrics = MetricsFile(config.out / METRICS_FILE)
         self._samples = SampleEpisodes(config.out, components.tokenizer)
         self.checkpoint_seconds = self._validation_seconds = 0.0
         self._update_ended = time.perf_counter()
@@ -167,6 +189,7 @@ class Trainer:
             self.history = self._contents.load(checkpoint)
             self._apply_lr_scale()
         self._open_logs()
+        self.activity.end()
 
     def _open_logs(self) -> None:
         if self.is_main:
@@ -193,21 +216,35 @@ class Trainer:
         Raises:
             Diverged: Gradients were NaN or infinite in three consecutive steps.
             NotEnoughGroups: See `Refill.batch`.
-            AllEpisodesFailed: Every episode of a generation batch ended with an error.
+            EpisodesFailed: Too many episodes of a generation batch or of a validation ended with an error; see
+                `Monitor.failed`. A checkpoint of the last complete update is written before.
+            SamplingFailed: The engine failed.
+            OutOfMemory: Memory ran out during an update.
             CheckpointError: The last checkpoint could not be written.
         """
         total, validation = self.config.recipe.optimization.updates, self.config.validation
         self._update_ended = time.perf_counter()
+        self.activity.place = "before the first update"
         if self.state.update == 0 and not self.history and validation.every:
             yield self._finish(UpdateRecord({"update": 0}), validate=True)
         if self.state.update == 0 and self.config.monitor.action == "rollback":
             # The initial policy is better than a collapsed one.
             self.save_checkpoint(sound=True, probation=0)
+        self.interruption.deferred = True
         while self.state.update < total and self.stopped is None:
-            record = UpdateRecord(self._update())
+            if self._stop_requested():
+                self.save_checkpoint()
+                self.interrupted = True
+                return
+            self.activity.place = f"update {self.state.update + 1} of {total}"
+            record = self._update()
             self.state.update += 1
             self._count_uninformative(record)
             yield self._finish(record, validate=self._is_due(validation.every))
+
+    def _stop_requested(self) -> bool:
+        """Return True if any process was asked to stop; a collective operation."""
+        return any_process(self.accelerator, self.interruption.requested)
 
     def _count_uninformative(self, record: UpdateRecord) -> None:
         """Count consecutive updates that took no step for want of advantages, and stop after too many."""
@@ -238,8 +275,15 @@ class Trainer:
             (m["validation/success"] for m in current_lineage(self.history) if "validation/success" in m),
             default=-1.0,
         )
-        score = self._validate(record) if validate else None
+        try:
+            score = self._validate(record) if validate else None
+        except EpisodesFailed:
+            self.history.append(record.metrics)
+            self._log(record)
+            self._keep_progress()
+            raise
         self.history.append(record.metrics)
+        record.notes += self._dialogue_check.notes(record.metrics)
         rolled_back = self._watch(record)
         if rolled_back:
             score = None  # It belongs to the collapsed policy.
@@ -248,28 +292,34 @@ class Trainer:
         self._save_if_due(record, score, is_best=score is not None and score > best, rolled_back=rolled_back)
         return record
 
-    def _validate(self, record: UpdateRecord) -> float | None:
-        """Validate the policy, and return its success rate; None if every episode failed."""
+    def _validate(self, record: UpdateRecord) -> float:
+        """Validate the policy, and return its success rate.
+
+        Raises:
+            EpisodesFailed: Too many episodes ended with an error.
+        """
         start = time.perf_counter()
         # At the final temperature of a schedule, so that the curve does not rise with the schedule alone.
         temperature = self.config.recipe.sampler.temperature
         final = temperature.end if isinstance(temperature, Linear) else temperature
         result = self.sampler.validate(self.config.env, self.config.validation, final, self.config.seed)
         self._validation_seconds = time.perf_counter() - start
+        record.metrics |= self.sampler.take_reply_counts().metrics("validation/")
         record.metrics |= {
-            "validation/failed": float(result.failed),
+            "validation/failed": float(result.failures.failed),
             "seconds/validate": self._validation_seconds,
         }
         if self.is_main:
             self._samples.add(self.state.update, result.samples)
-        if not result.episodes:
-            record.notes.append(
-                f"update {self.state.update}: all {result.failed} validation episodes ended with an error, so "
-                "there is no score."
-            )
-            return None
+        result.failures.check(self.config.monitor.failed, "validation episodes")
+        _note_failures(record, result.failures, "validation episodes")
         record.metrics |= _validation_metrics(result)
         return result.success.value
+
+    def _keep_progress(self) -> None:
+        """Save a checkpoint of the last complete update before the run fails; all processes fail alike."""
+        if self.state.update:
+            self.save_checkpoint()
 
     def _watch(self, record: UpdateRecord) -> bool:
         """Detect signs of collapse, and stop the run or roll back where they are fatal; True after a rollback."""
@@ -315,26 +365,33 @@ class Trainer:
             return temperature.at(self.state.update, max(total - 1, 1))
         return temperature
 
-    def _update(self) -> dict[str, float]:
-        """Roll out, select, and update the policy; return the metrics."""
+    def _update(self) -> UpdateRecord:
+        """Roll out, select, and update the policy."""
         recipe, temperature = self.config.recipe, self._temperature()
         start = time.perf_counter()
         between = start - self._update_ended
-        collection = self.collector.collect(temperature)
+        try:
+            collection = self.collector.collect(temperature)
+        except EpisodesFailed:
+            self._keep_progress()
+            raise
         sampled = time.perf_counter()
         rollouts = Rollouts.concatenate(collection.batches)
         metrics: dict[str, float] = {"update": self.state.update + 1, "temperature": temperature}
-        metrics |= rollout_metrics(rollouts)
-        metrics |= {"failed": float(collection.failed), "batches": float(len(collection.batches))}
+        metrics |= rollout_metrics(rollouts, collection.failures.failed)
+        metrics["batches"] = float(len(collection.batches))
+        metrics |= self.sampler.take_reply_counts().metrics()
         metrics["groups_kept"] = len(collection.kept) / rollouts.groups
         trained_tokens = 0
         if collection.kept:
             selected = select_groups(collection.batches, collection.kept)
-            selected = apply_overlong_penalty(selected, self._overlong)
+            selected = recipe.rewards.apply(apply_overlong_penalty(selected, self.learner.recipe.overlong))
             trained_tokens = sum(len(row) for row in selected.rows) * recipe.optimization.passes
-            metrics |= self.learner.update(
-                selected, update=self.state.update, temperature=temperature, scale=collection.scale
-            )
+            microbatch_tokens = self.config.hardware.microbatch_tokens or self.optimizer.default_microbatch_tokens
+            with memory_failures(microbatch_tokens):
+                metrics |= self.learner.update(
+                    selected, update=self.state.update, temperature=temperature, scale=collection.scale
+                )
         ended = time.perf_counter()
         metrics |= {
             "seconds/sample": sampled - start,
@@ -348,7 +405,9 @@ class Trainer:
         }
         self.checkpoint_seconds = self._validation_seconds = 0.0
         self._update_ended = ended
-        return {name: value for name, value in metrics.items() if math.isfinite(value)}
+        record = UpdateRecord({name: value for name, value in metrics.items() if math.isfinite(value)})
+        _note_failures(record, collection.failures, "episodes")
+        return record
 
     # ------------------------------------------------------------------ checkpoints and rollback
 
@@ -390,6 +449,7 @@ class Trainer:
             CheckpointError: The checkpoint could not be written.
         """
         start = time.perf_counter()
+        self.activity.begin("saving a checkpoint")
         full = self._contents.full_state()
         try:
             if self.is_main:
@@ -397,6 +457,7 @@ class Trainer:
                 self.checkpoints.save(self.state.update, write, score, sound=sound, probation=probation)
         finally:
             self.accelerator.wait_for_everyone()
+            self.activity.end()
             self.checkpoint_seconds = time.perf_counter() - start
 
     def close(self) -> None:
@@ -404,6 +465,11 @@ class Trainer:
         if self.config.trackers:
             self.accelerator.end_training()
         self.sampler.engine.close()
+
+
+def _note_failures(record: UpdateRecord, failures: Failures, kind: str) -> None:
+    if failures.failed:
+        record.notes.append(f"update {record.metrics['update']:g}: {failures.describe(kind)}")
 
 
 def _validation_metrics(result: ValidationResult) -> dict[str, Any]:

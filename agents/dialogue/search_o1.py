@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ...envs.delimiters import find_between, iterate_between
 from ..episode import Turn
 from .base import Dialogue, Parsed
 
 BEGIN_QUERY, END_QUERY = "<|begin_search_query|>", "<|end_search_query|>"
 BEGIN_RESULT, END_RESULT = "<|begin_search_result|>", "<|end_search_result|>"
 
-QUERY = re.compile(re.escape(BEGIN_QUERY) + r"(.*?)" + re.escape(END_QUERY), re.DOTALL)
 BOX = "\\boxed{"
-_BOXED = re.compile(r"\\boxed\{(.*)\}")
+
+
+def queries(text: str) -> list[str]:
+    """Return the delimited queries of a text in order, stripped."""
+    return [query.content.strip() for query in iterate_between(text, BEGIN_QUERY, END_QUERY)]
+
+
+def boxed(text: str) -> str | None:
+    """Return the content of the last box, stripped, or None if there is none.
+
+    A box extends from the first `\\boxed{` of its line to the last `}` of that line.
+    """
+    for line in reversed(text.split("\n")):
+        first, last = line.find(BOX), line.rfind("}")
+        if 0 <= first <= last - len(BOX):
+            return line[first + len(BOX) : last].strip()
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,14 +54,12 @@ class SearchO1Dialogue(Dialogue):
         return observation
 
     def parse(self, reply: str) -> Parsed:
-        query = QUERY.search(reply)
-        if query is not None and query.group(1).strip():
-            return Parsed(
-                (f"<search>{query.group(1).strip()}</search>",), reply[: query.start()].strip() or None, True
-            )
-        answers = _BOXED.findall(reply)
-        if answers:
-            return Parsed((f"<answer>{answers[-1].strip()}</answer>",), reply.strip(), True)
+        query = find_between(reply, BEGIN_QUERY, END_QUERY)
+        if query is not None and (words := query.content.strip()):
+            return Parsed((f"<search>{words}</search>",), reply[: query.start].strip() or None, True)
+        answer = boxed(reply)
+        if answer is not None:
+            return Parsed((f"<answer>{answer}</answer>",), reply.strip(), True)
         return Parsed((reply,) if reply.strip() else (), reply.strip() or None, False)
 
     def demonstrate(self, thought: str, action: str) -> str:

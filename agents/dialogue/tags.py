@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ...envs.delimiters import find_between, first_element
 from ..episode import Turn
 from .base import Dialogue, Parsed
-
-_ACTION = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL)
-_THINK = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +30,12 @@ class Tags(Dialogue):
         )
 
     def parse(self, reply: str) -> Parsed:
-        match = _ACTION.search(reply)
-        thought = _THINK.search(reply if match is None else reply[: match.start()])
-        text = thought.group(1).strip() if thought else None
-        if match is None:
+        action = first_element(reply, ("search", "answer"))
+        thought = find_between(reply if action is None else reply[: action[1].start], "<think>", "</think>")
+        text = thought.content.strip() if thought else None
+        if action is None:
             return Parsed((reply,) if reply.strip() else (), text, False)
-        return Parsed((reply[: match.end()],), text, True)
+        return Parsed((reply[: action[1].end],), text, True)
 
     def user(self, observation: str, turns: list[Turn]) -> str:
         return observation

@@ -6,12 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ...envs.delimiters import find_between
 from .base import Dialogue, Parsed
 
 SEPARATOR = "||"
 
-_THINK = re.compile(r"<think>(.*?)</think>\s*<answer>(.*?)</answer>", re.DOTALL)
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_BETWEEN = re.compile(r"</think>\s*<answer>")
 _TAGS = re.compile(r"</?(?:think|answer)>")
 
 
@@ -39,11 +39,16 @@ class Think(Dialogue):
         return f"Reason first, then act: <think>your reasoning</think><answer>{answer}</answer>, and nothing else."
 
     def parse(self, reply: str) -> Parsed:
-        match = _THINK.search(reply)
-        if match is None:
+        # Equal to a search for <think>(.*?)</think>\s*<answer>(.*?)</answer>, but in linear time: if the first
+        # <think> begins no match, no later one does.
+        start = reply.find("<think>")
+        between = _BETWEEN.search(reply, start + len("<think>")) if start >= 0 else None
+        end = reply.find("</answer>", between.end()) if between else -1
+        if between is None or end < 0:
             return Parsed((), None, False)
-        thought, answer = (_TAGS.sub("", group).strip() for group in match.groups())
-        return Parsed(split_actions(answer), thought, True)
+        thought = reply[start + len("<think>") : between.start()]
+        answer = reply[between.end() : end]
+        return Parsed(split_actions(_TAGS.sub("", answer)), _TAGS.sub("", thought).strip(), True)
 
     def demonstrate(self, thought: str, action: str) -> str:
         return f"<think>{thought}</think><answer>{action}</answer>"
@@ -65,10 +70,10 @@ class NoThink(Dialogue):
         return f"Act: <answer>{answer}</answer>, and nothing else."
 
     def parse(self, reply: str) -> Parsed:
-        match = _ANSWER.search(reply)
-        if match is None:
+        answer = find_between(reply, "<answer>", "</answer>")
+        if answer is None:
             return Parsed((), None, False)
-        return Parsed(split_actions(_TAGS.sub("", match.group(1))), None, True)
+        return Parsed(split_actions(_TAGS.sub("", answer.content)), None, True)
 
     def demonstrate(self, thought: str, action: str) -> str:
         return f"<answer>{action}</answer>"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Role = Literal["system", "user", "assistant"]
-Finish = Literal["stop", "length", "error"]
+Finish = Literal["stop", "length", "rejected", "error"]
 
 
 class Message(NamedTuple):
@@ -105,14 +105,15 @@ class Completion:
 
     Attributes:
         text: The text, without the prefill and without end-of-turn tokens.
-        finish: "stop" (end of turn or stop text), "length" (limit of `max_tokens` or of the context window), or
-            "error".
+        finish: "stop" (end of turn or stop text), "length" (limit of `max_tokens` or of the context window),
+            "rejected" (the server refuses this conversation for its content or its length), or "error" (the engine
+            failed).
         token_ids: The sampled token ids, end-of-turn token included; None for engines without a tokenizer.
         logprobs: Log-probability of each sampled token at temperature 1, before top-p and top-k. Engines of
             trainers may be configured to report those of the sampling distribution instead.
         usage: Token counts and cost.
-        error: Reason in one sentence if `finish` is "error"; the episode is then aborted, and a resumed run
-            repeats it.
+        error: Reason in one sentence if `finish` is "rejected", which truncates the episode, or "error", which
+            ends the run.
     """
 
     text: str

@@ -91,8 +91,8 @@ class ReplyCache:
         return Completion(text, finish, token_ids, logprobs, usage)
 
     def put(self, key: bytes, completion: Completion) -> None:
-        """Store a reply, unless it is an error."""
-        if completion.finish == "error":
+        """Store a reply, unless it is an error or a rejection."""
+        if completion.finish in ("error", "rejected"):
             return
         prompt, _, generated, _ = astuple(completion.usage)
         row = [completion.text, completion.finish, completion.token_ids, completion.logprobs, [prompt, generated]]

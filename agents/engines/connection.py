@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
 import os
@@ -10,11 +11,16 @@ import random
 import ssl
 import time
 import urllib.request
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
+
+import msgspec
 
 from ...envs.errors import ConfigurationError
+from ...envs.extras import missing_extra
+from ...envs.http_client import public_url
 from ..base import Stop
 from .faults import (
     ContextOverflow,
@@ -22,6 +28,7 @@ from .faults import (
     RequestRejected,
     RetryableError,
     error_text,
+    is_content_refusal,
     is_context_overflow,
     requested_wait,
     unsupported_option,
@@ -33,6 +40,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _CONNECT_SECONDS = 10.0
+MAX_RESPONSE = 64 * 2**20
+"""Largest body of a response in bytes, unpacked."""
+_LONG_SECRET = 16
+"""Number of characters from which a secret is looked for in replies, too: no text contains it by chance."""
 
 
 class Connection:
@@ -42,13 +53,15 @@ class Connection:
     retries and parsing, which delays 64 concurrent requests of 100 ms each.
 
     Args:
-        base_url: URL of the API, up to and including `/v1`. Proxies of the process environment are used.
+        base_url: URL of the API, up to and including `/v1`. Proxies of the process environment are used. A user
+            name with a password takes the place of the header `authorization`; they and a query are never shown.
         model: Name of the model, for error messages.
-        headers: HTTP headers of every request.
+        headers: HTTP headers of every request, whose values are never shown.
         timeout: Maximum duration of one attempt, to the last byte, in seconds.
 
     Attributes:
         answered: True once the server has answered a request.
+        base_url: The URL without what may be secret.
 
     Raises:
         ConfigurationError: The URL is invalid, or the extra `openai` is not installed.
@@ -59,25 +72,45 @@ class Connection:
             import aiohttp  # noqa: F401
             from yarl import URL
         except ImportError as error:
-            raise ConfigurationError(
-                f'this engine needs the extra "openai" ({error.name} is missing): pip install "arboretum[openai]".'
-            ) from None
+            raise missing_extra("this engine", "openai", error) from None
+        self.base_url = public_url(base_url).rstrip("/")
         try:
-            self._base: Any = URL(base_url)
-        except ValueError as error:
-            raise ConfigurationError(f"base_url {base_url!r} is not a valid URL ({error}).") from None
-        if self._base.scheme not in ("http", "https") or not self._base.host:
-            raise ConfigurationError(f"base_url must look like https://host/v1, not {base_url!r}.")
-        self.base_url = base_url.rstrip("/")
+            base: Any = URL(base_url)
+            parts = urlsplit(base_url)
+        except ValueError:
+            raise ConfigurationError(f"base_url {self.base_url!r} is not a valid URL.") from None
+        if base.scheme not in ("http", "https") or not base.host:
+            raise ConfigurationError(f"base_url must look like https://host/v1, not {self.base_url!r}.")
+        self._base = base.with_user(None).with_fragment(None)
+        self._headers = {"accept-encoding": "identity", "content-type": "application/json", **headers}
+        if parts.username is not None:
+            user = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+            self._headers["authorization"] = f"Basic {base64.b64encode(user).decode()}"
+        queries = [value for pair in parts.query.split("&") for value in (pair, pair.partition("=")[2])]
+        values = [value.removeprefix("Bearer ").removeprefix("Basic ") for value in headers.values()]
+        self._secrets = _Secrets(
+            [
+                parts.username,
+                parts.password,
+                *queries,
+                *values,
+                self._headers.get("authorization", "").partition(" ")[2],
+            ]
+        )
         self.answered = False
         self._label = f"{self.base_url} ({model})"
-        self._headers = dict(headers)
         self._timeout = timeout
         self._session: aiohttp.ClientSession | None = None
         self._proxy = _proxy(self.base_url)
+        self._urls: dict[str, Any] = {}
         self._not_before = 0.0
         self._rejected_options: set[str] = set()
         self._rng = random.Random(os.urandom(16))  # jitter of waits only; results do not depend on it
+
+    @property
+    def is_waiting(self) -> bool:
+        """True while the server has requested that no request be sent."""
+        return self._not_before > time.monotonic()
 
     async def close(self) -> None:
         """Close all connections."""
@@ -101,20 +134,36 @@ class Connection:
             await asyncio.sleep(wait + self.jitter(wait))
         while True:
             try:
-                content = await self._exchange(path, self._without_rejected(body))
+                content = await self._exchange("POST", path, self._without_rejected(body))
                 break
             except OptionRejected:
                 pass
+        reply = self._decode(content)
+        if reply.get("error") and not reply.get("choices"):
+            raise RetryableError(f"the response is an error: {self._explain(reply)}")
+        return reply
+
+    async def get(self, path: str) -> dict[str, Any]:
+        """Request a page and return the JSON object of its response.
+
+        Raises:
+            RetryableError, RequestRejected, Stop: There is no such response.
+        """
+        return self._decode(await self._exchange("GET", path, None))
+
+    def _decode(self, content: bytes) -> dict[str, Any]:
         try:
-            reply = json.loads(content)
+            reply = decode_json(self._secrets.hide_in_reply(content))
         except ValueError:
-            text = error_text(content[:200].decode(errors="replace"), 80)
+            text = self._explain(content[:200].decode(errors="replace"), 80)
             raise RetryableError(f"the response is not JSON: {text!r}") from None
         if not isinstance(reply, dict):
-            raise RetryableError(f"the response is not a JSON object: {error_text(reply, 80)!r}")
-        if reply.get("error") and not reply.get("choices"):
-            raise RetryableError(f"the response is an error: {error_text(reply)}")
+            raise RetryableError(f"the response is not a JSON object: {self._explain(reply, 80)!r}")
         return reply
+
+    def _explain(self, body: Any, limit: int = 200) -> str:
+        """Return the message in a response without secrets; see `error_text`."""
+        return error_text(body, limit, self._secrets.hide)
 
     def _without_rejected(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return the body without options that the server has rejected."""
@@ -125,23 +174,30 @@ class Connection:
             accepted["max_completion_tokens"] = body["max_tokens"]
         return accepted
 
-    async def _exchange(self, path: str, body: dict[str, Any]) -> bytes:
+    async def _exchange(self, method: str, path: str, body: dict[str, Any] | None) -> bytes:
         import aiohttp
 
         session = self._session or self._open()
+        url = self._urls.get(path)
+        if url is None:
+            url = self._urls[path] = self._base.joinpath(path, encoded=True).with_query(self._base.query)
+        data = None if body is None else encode_json(body)
         try:
-            url = self._base.joinpath(path, encoded=True)
-            async with session.post(url, json=body, proxy=self._proxy, allow_redirects=False) as response:
-                content: bytes = await response.read()
-                status, headers = response.status, response.headers
+            # The one timer of an attempt; those of aiohttp cost as much as the rest of the request.
+            async with asyncio.timeout(self._timeout):
+                async with session.request(
+                    method, url, data=data, proxy=self._proxy, allow_redirects=False
+                ) as response:
+                    content = await _read(response)
+                    status, headers = response.status, response.headers
         except TimeoutError:
             raise RetryableError(f"no complete response within {self._timeout:g} s") from None
-        except (aiohttp.ClientError, OSError) as error:
-            reason = error_text(str(error)) or type(error).__name__
+        except (aiohttp.ClientError, OSError, zlib.error, ValueError) as error:
+            reason = self._explain(str(error)) or type(error).__name__
             raise RetryableError(f"the connection failed ({reason})", unreachable=True) from None
         if 200 <= status < 300:
             return content
-        raise self._classify(status, headers, content, body)
+        raise self._classify(status, headers, content, body or {})
 
     def _open(self) -> aiohttp.ClientSession:
         import aiohttp
@@ -151,8 +207,10 @@ class Connection:
             context = _ssl_context()
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ssl=context),
-            timeout=aiohttp.ClientTimeout(total=self._timeout, sock_connect=_CONNECT_SECONDS),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
             headers=self._headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,  # `_read` bounds the size.
         )
         return self._session
 
@@ -161,17 +219,19 @@ class Connection:
     ) -> Exception:
         """Return the exception for an HTTP status other than success."""
         try:
-            body = json.loads(content)
+            body = decode_json(content)
         except ValueError:
             body = content.decode(errors="replace")
-        reason = f"status {status}: {error_text(body) or 'no explanation'}"
+        reason = f"status {status}: {self._explain(body) or 'no explanation'}"
         if status in (401, 402) or (status == 429 and "insufficient_quota" in str(body)):
             return Stop(f"{self._label} rejects the account or its key: {reason}")
         if status in (403, 404) and not self.answered:
             hint = "check the model's name" if status == 404 else "check that the key may use this model"
             return Stop(f"{self._label} rejects all requests: {reason}; {hint}.")
         if 300 <= status < 400:
-            return Stop(f"{self._label} has moved; pass base_url={headers.get('location')}.")
+            return Stop(
+                f"{self._label} has moved; pass base_url={public_url(headers.get('location', ''))[:200]!r}."
+            )
         if status in (400, 413) and is_context_overflow(body):
             return ContextOverflow(reason)
         if status in (400, 422):
@@ -186,7 +246,93 @@ class Connection:
             if wait is not None:
                 self._not_before = max(self._not_before, time.monotonic() + wait)
             return RetryableError(reason, wait)
-        return RequestRejected(f"{self._label} rejects this request: {reason}")
+        # A server that has answered accepts the options and the model, so this is about the conversation.
+        by_content = self.answered or is_content_refusal(body)
+        return RequestRejected(f"{self._label} rejects this request: {reason}", by_content)
+
+
+class _Secrets:
+    """Credentials that no message and no reply may repeat.
+
+    Args:
+        values: Credentials; those of less than four characters and the placeholder "none" are not secret.
+    """
+
+    def __init__(self, values: Iterable[str | None]) -> None:
+        forms = {form for value in values if value for form in (value, unquote(value))}
+        self._values = sorted((form for form in forms if len(form) >= 4 and form != "none"), key=len, reverse=True)
+        self._in_replies = [value.encode() for value in self._values if len(value) >= _LONG_SECRET]
+
+    def hide(self, text: str) -> str:
+        """Return a text with *** for every secret."""
+        for value in self._values:
+            text = text.replace(value, "***")
+        return text
+
+    def hide_in_reply(self, content: bytes) -> bytes:
+        """Return a reply with *** for every long secret: a server may repeat the headers of the request."""
+        for value in self._in_replies:
+            if value in content:
+                content = content.replace(value, b"***")
+        return content
+
+
+def encode_json(data: Any) -> bytes:
+    """Return data as JSON; half surrogate pairs, which models produce, are escaped."""
+    try:
+        return msgspec.json.encode(data)
+    except UnicodeEncodeError:
+        return json.dumps(data).encode()
+
+
+def decode_json(content: bytes) -> Any:
+    """Return the data of JSON, in which half surrogate pairs and NaN are accepted.
+
+    Raises:
+        ValueError: It is not JSON, or nested too deeply.
+    """
+    try:
+        try:
+            return msgspec.json.decode(content)
+        except ValueError:
+            return json.loads(content)  # It accepts a little more, at three times the cost.
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _too_large() -> RequestRejected:
+    return RequestRejected(f"the response exceeds {MAX_RESPONSE >> 20} MB")
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    """Return the body of a response.
+
+    Raises:
+        RequestRejected: It exceeds `MAX_RESPONSE` bytes, as sent or unpacked.
+        ValueError, zlib.error: It is compressed in an unknown way, or damaged.
+    """
+    if response.content_length is not None:
+        if response.content_length > MAX_RESPONSE:
+            raise _too_large()
+        content: bytes = await response.read()
+    else:
+        parts, size = [], 0
+        async for part in response.content.iter_any():
+            parts.append(part)
+            size += len(part)
+            if size > MAX_RESPONSE:
+                raise _too_large()
+        content = b"".join(parts)
+    encoding = response.headers.get("content-encoding", "identity")
+    if encoding == "identity" or not content:
+        return content
+    if encoding not in ("gzip", "deflate"):
+        raise ValueError(f"the response has the encoding {encoding[:20]!r}")
+    unpacker = zlib.decompressobj(wbits=47)  # of either format
+    content = unpacker.decompress(content, MAX_RESPONSE)
+    if unpacker.unconsumed_tail:
+        raise _too_large()
+    return content
 
 
 def _proxy(url: str) -> str | None:

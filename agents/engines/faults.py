@@ -5,7 +5,7 @@ from __future__ import annotations
 import email.utils
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 _RESET_CAP = 60.0
@@ -13,6 +13,7 @@ _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:([\d.]+)s)?(?:
 _CONTEXT = re.compile(
     r"context.{0,12}length|maximum context|context window|prompt is too long|too many tokens", re.I
 )
+_CONTENT = re.compile(r"content_?(policy|filter)|moderation|safety", re.I)
 _OPTIONS = ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop")
 _UNSUPPORTED = re.compile(
     r"unsupported|not support|unrecogni[sz]ed|unknown|unexpected|not permitted|deprecated|array_above_max_length",
@@ -36,7 +37,17 @@ class RetryableError(Exception):
 
 
 class RequestRejected(Exception):
-    """This request cannot succeed; others may."""
+    """This request cannot succeed; others may.
+
+    Args:
+        message: Description of the failure.
+        by_content: True if the server refuses the content of the conversation; False if the request failed for
+            another reason.
+    """
+
+    def __init__(self, message: str, by_content: bool = False) -> None:
+        super().__init__(message)
+        self.by_content = by_content
 
 
 class OptionRejected(Exception):
@@ -89,7 +100,7 @@ def requested_wait(headers: Mapping[str, str], now: float) -> float | None:
             return value
         try:
             return max(0.0, email.utils.parsedate_to_datetime(after).timestamp() - now)
-        except (ValueError, OverflowError):
+        except (ValueError, TypeError, IndexError, OverflowError, OSError):
             pass
     resets = [
         parse_duration(headers.get(f"x-ratelimit-reset-{kind}", ""))
@@ -100,13 +111,19 @@ def requested_wait(headers: Mapping[str, str], now: float) -> float | None:
     return min(max(known), _RESET_CAP) if known else None
 
 
-def error_text(body: Any, limit: int = 200) -> str:
-    """Return the message in an error response of any shape, on one line of at most `limit` characters."""
+def error_text(body: Any, limit: int = 200, hide: Callable[[str], str] = str) -> str:
+    """Return the message in an error response of any shape, on one line of at most `limit` characters.
+
+    Args:
+        body: Body of the response.
+        limit: Maximum number of characters.
+        hide: Replaces secrets in the message, before it is cut.
+    """
     text = body
     if isinstance(body, dict):
         inner = body.get("error", body)
         text = inner.get("message") or inner if isinstance(inner, dict) else inner
-    line = " ".join(str(text or "").split())
+    line = " ".join(hide(str(text or "")).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
@@ -115,6 +132,13 @@ def is_context_overflow(body: Any) -> bool:
     inner = body.get("error", body) if isinstance(body, dict) else None
     code = inner.get("code") if isinstance(inner, dict) else None
     return code == "context_length_exceeded" or bool(_CONTEXT.search(error_text(body, 2000)))
+
+
+def is_content_refusal(body: Any) -> bool:
+    """Return True if the body of an error response names a content policy, such as OpenAI's or Azure's."""
+    inner = body.get("error", body) if isinstance(body, dict) else None
+    codes = f"{inner.get('code')} {inner.get('type')}" if isinstance(inner, dict) else ""
+    return bool(_CONTENT.search(codes))
 
 
 def unsupported_option(body: Any, sent: Mapping[str, Any]) -> str | None:

@@ -13,6 +13,8 @@ from .faults import RetryableError
 from .remote import RemoteEngine
 
 OPENAI_URL = "https://api.openai.com/v1"
+MAX_TOKENS = 10**9
+"""Largest credible number of tokens of one request."""
 
 
 class OpenAIEngine(RemoteEngine):
@@ -131,12 +133,19 @@ def missing_closing_tag(text: str, stop: Sequence[str]) -> str:
 
 
 def read_usage(usage: Mapping[str, Any] | None) -> Usage:
-    """Return the token counts of a response; counts that the server does not report are 0."""
+    """Return the token counts of a response.
+
+    Counts that the server does not report, or that cannot be true (negative, above `MAX_TOKENS`, no integers), are
+    0.
+    """
     if not isinstance(usage, Mapping):
         return Usage()
-    details = usage.get("prompt_tokens_details") or {}
-    return Usage(
-        prompt_tokens=int(usage.get("prompt_tokens") or 0),
-        cached_tokens=int(details.get("cached_tokens") or 0),
-        completion_tokens=int(usage.get("completion_tokens") or 0),
-    )
+    details = usage.get("prompt_tokens_details")
+    prompt = _count(usage.get("prompt_tokens"))
+    cached = _count(details.get("cached_tokens")) if isinstance(details, Mapping) else 0
+    return Usage(prompt, min(cached, prompt), _count(usage.get("completion_tokens")))
+
+
+def _count(value: object) -> int:
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS
+    return int(value) if is_count else 0  # type: ignore[call-overload]

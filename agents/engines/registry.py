@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
@@ -30,6 +31,20 @@ def make_engine(name: str, model: str, **options: Any) -> Engine:
     Raises:
         ConfigurationError: The engine or an option is unknown, or the engine cannot be made.
     """
+    given = {key: value for key, value in options.items() if value is not None}
+    return engine_class(name, given)(model, **given)  # type: ignore[call-arg]
+
+
+def engine_class(name: str, options: Iterable[str] = ()) -> type[Engine]:
+    """Return the class of an engine, which accepts the options; no model is loaded.
+
+    Args:
+        name: See `make_engine`.
+        options: Names of further arguments of the class.
+
+    Raises:
+        ConfigurationError: The engine or an option is unknown.
+    """
     if name in ENGINES:
         module, cls = ENGINES[name]
         kind: type[Engine] = getattr(import_module(f".{module}", __package__), cls)
@@ -38,12 +53,11 @@ def make_engine(name: str, model: str, **options: Any) -> Engine:
         if plugin is None:
             raise unknown_name("engine", name, ENGINES)
         kind = plugin
-    given = {key: value for key, value in options.items() if value is not None}
     known = _options(kind)
-    for option in given:
+    for option in options:
         if known is not None and option not in known:
             raise unknown_name(f"option of engine {name}", option, known)
-    return kind(model, **given)  # type: ignore[call-arg]
+    return kind
 
 
 def _options(kind: type[Engine]) -> list[str] | None:

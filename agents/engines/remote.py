@@ -11,6 +11,7 @@ import logging
 import threading
 import weakref
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,12 +19,13 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from ...envs.errors import ConfigurationError
+from ...envs.extras import missing_extra
 from ..base import Stop
 from .base import Completion, Engine, Request, Usage
 from .cache import ReplyCache, reply_key
 from .connection import Connection
 from .cost import Budget, CostLimit, Prices
-from .faults import ContextOverflow, RequestRejected, RetryableError
+from .faults import ContextOverflow, RequestRejected, RetryableError, error_text
 
 log = logging.getLogger(__name__)
 logging.getLogger("stamina").addHandler(logging.NullHandler())  # retries are counted, not printed
@@ -51,13 +53,17 @@ class _PendingRequest:
         self.refused = False
 
 
+_Result = tuple[_PendingRequest, Completion | Stop]
+
+
 class RemoteEngine(Engine):
     """Engine for a model behind an OpenAI-compatible HTTP API.
 
     A request is attempted up to `attempts` times within `deadline` seconds. It is retried after status 408, 409,
     425, 429 and 5xx, timeouts, lost connections and malformed responses, with exponential back-off and jitter or
     after the delay that the server requests. A request without a response finishes with "error". A conversation
-    that exceeds the context window finishes with "length" and an empty text.
+    that exceeds the context window, or whose content a server that has answered others refuses, finishes with
+    "rejected".
 
     Errors that affect all requests (a rejected key, an unknown model, no server, no credit, the cost limit) are
     raised from `collect` as `Stop`.
@@ -113,10 +119,8 @@ class RemoteEngine(Engine):
             )
         try:
             import stamina  # noqa: F401
-        except ImportError:
-            raise ConfigurationError(
-                'this engine needs the extra "openai" (stamina is missing): pip install "arboretum[openai]".'
-            ) from None
+        except ImportError as error:
+            raise missing_extra("this engine", "openai", error) from None
         self.model = model
         self.usage = Usage()
         self.retries = 0
@@ -125,7 +129,7 @@ class RemoteEngine(Engine):
             base_url, model, {"authorization": f"Bearer {api_key}", **(headers or {})}, timeout
         )
         self.base_url = self._connection.base_url
-        self._attempts, self._deadline = attempts, deadline
+        self._attempts, self._timeout, self._deadline = attempts, timeout, deadline
         self._prices = None if prices is None else Prices.of(prices)
         self._budget = Budget(cost_limit)
         self._extra = dict(extra or {})
@@ -133,7 +137,10 @@ class RemoteEngine(Engine):
         self._cache = None if cache is None else ReplyCache(cache)
         self._samples: dict[str, dict[bytes, int]] = {}
         self._pending: dict[str, _PendingRequest] = {}
-        self._done: SimpleQueue[tuple[_PendingRequest, Completion | Stop] | None] = SimpleQueue()
+        self._done: SimpleQueue[list[_Result] | None] = SimpleQueue()
+        self._results: list[_Result] = []
+        self._submitted: deque[_PendingRequest] = deque()
+        self._start_is_due = False
         self._stop: Stop | None = None
         self._loop = asyncio.new_event_loop()
         thread = threading.Thread(target=self._loop.run_forever, name=f"engine {model}", daemon=True)
@@ -171,7 +178,10 @@ class RemoteEngine(Engine):
             raise RuntimeError(f"conversation {request.conversation!r} already has a pending request.")
         pending = _PendingRequest(request)
         self._pending[request.conversation] = pending
-        self._loop.call_soon_threadsafe(self._start, pending)
+        self._submitted.append(pending)
+        if not self._start_is_due:  # Waking the loop costs a system call.
+            self._start_is_due = True
+            self._loop.call_soon_threadsafe(self._start)
 
     def collect(self) -> list[tuple[str, Completion]]:
         """See `Engine.collect`.
@@ -189,14 +199,15 @@ class RemoteEngine(Engine):
                 raise self._stop
             if not self._pending:
                 raise RuntimeError("no request is pending.")
-            item = self._done.get()
+            results = self._done.get()
             while True:
-                if item is None:
+                if results is None:
                     self._done.put(None)  # for the next call
                     raise RuntimeError("the engine is closed.")
-                self._deliver(*item, ready)
+                for result in results:
+                    self._deliver(*result, ready)
                 try:
-                    item = self._done.get_nowait()
+                    results = self._done.get_nowait()
                 except Empty:
                     break
         return ready
@@ -229,9 +240,13 @@ class RemoteEngine(Engine):
 
     # ------------------------------------------------------------------ in the loop's thread
 
-    def _start(self, pending: _PendingRequest) -> None:
-        if not pending.released:
-            pending.task = self._loop.create_task(self._serve(pending))
+    def _start(self) -> None:
+        """Start the submitted requests."""
+        self._start_is_due = False  # before the queue is emptied: what is submitted later calls again
+        while self._submitted:
+            pending = self._submitted.popleft()
+            if not pending.released:
+                pending.task = self._loop.create_task(self._serve(pending))
 
     async def _serve(self, pending: _PendingRequest) -> None:
         """Process a request and put its result into the queue."""
@@ -242,13 +257,20 @@ class RemoteEngine(Engine):
         except Stop as stop:
             result = stop
         except ContextOverflow:
-            result = Completion("", "length")
+            result = Completion("", "rejected", error="the conversation exceeds the model's context window")
         except RequestRejected as rejection:
-            result = Completion("", "error", error=str(rejection))
+            result = Completion("", "rejected" if rejection.by_content else "error", error=str(rejection))
         except Exception as error:
             log.exception("request of conversation %s", request.conversation)
             result = Completion("", "error", error=f"{type(error).__name__}: {error}")
-        self._done.put((pending, result))
+        if not self._results:
+            self._loop.call_soon(self._hand_over)
+        self._results.append((pending, result))
+
+    def _hand_over(self) -> None:
+        """Put the results of this iteration of the loop into the queue, which wakes the other thread once."""
+        results, self._results = self._results, []
+        self._done.put(results)
 
     async def _complete(self, request: Request) -> Completion:
         """Return the completion of a request, from the cache or within the cost limit from the server."""
@@ -266,7 +288,7 @@ class RemoteEngine(Engine):
             await self._budget.reserve(max_cost)
             cost = 0.0
             try:
-                completion = await self._retry(request, body)
+                completion = await self._respond(request, body)
                 if self._prices is not None:
                     usage = completion.usage
                     is_reported = usage.prompt_tokens or usage.completion_tokens
@@ -292,15 +314,38 @@ class RemoteEngine(Engine):
         samples[first] = sample + 1
         return first if sample == 0 else reply_key(url, body, sample)
 
-    async def _retry(self, request: Request, body: dict[str, Any]) -> Completion:
+    async def _respond(self, request: Request, body: dict[str, Any]) -> Completion:
+        """Return the completion of a request, attempted until it succeeds.
+
+        Raises:
+            RequestRejected, ContextOverflow, Stop: It cannot succeed.
+        """
+        end = self._loop.time() + self._deadline
+        failure: RetryableError | None = None
+        # The machinery of retries costs as much as a request, and most need none.
+        if self._deadline > self._timeout and not self._connection.is_waiting:
+            try:
+                return await self._attempt(request, body)
+            except RetryableError as error:
+                failure = error
+        return await self._retry(request, body, end, failure)
+
+    async def _retry(
+        self, request: Request, body: dict[str, Any], end: float, failure: RetryableError | None
+    ) -> Completion:
         """Attempt a request until it succeeds.
+
+        Args:
+            request: The request.
+            body: Body of the request.
+            end: Time of the loop at which the deadline ends.
+            failure: Failure of a first attempt that was made already; None if there was none.
 
         Raises:
             RequestRejected, ContextOverflow, Stop: It cannot succeed.
         """
         import stamina
 
-        end = self._loop.time() + self._deadline
         last: RetryableError | None = None
         tries = 0
 
@@ -316,7 +361,7 @@ class RemoteEngine(Engine):
             return wait if self._loop.time() + wait < end else False
 
         try:
-            async with asyncio.timeout(self._deadline):
+            async with asyncio.timeout_at(end):
                 async for attempt in stamina.retry_context(
                     on=should_retry,
                     attempts=self._attempts,
@@ -329,6 +374,9 @@ class RemoteEngine(Engine):
                         self.retries += tries > 0
                         tries += 1
                         try:
+                            if failure is not None:
+                                first, failure = failure, None
+                                raise first
                             return await self._attempt(request, body)
                         except RetryableError as error:
                             last = error
@@ -350,7 +398,8 @@ class RemoteEngine(Engine):
         try:
             completion = self.read(reply, request)
         except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-            raise RetryableError(f"the response is incomplete ({type(error).__name__}: {error})") from None
+            reason = f"{type(error).__name__}: {error_text(str(error), 80)}"
+            raise RetryableError(f"the response is incomplete ({reason})") from None
         self._connection.answered = True
         return completion
 

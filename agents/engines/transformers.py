@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...envs.errors import ConfigurationError
+from ...envs.extras import missing_extra
 from ..tokens.templates import turn_end_ids
 from .base import Completion, Engine, Finish, Request, Usage
+from .model_check import ADAPTER, check_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -74,20 +76,23 @@ class TransformersEngine(Engine):
         processed_logprobs: bool = False,
         name: str | None = None,
     ) -> None:
+        if isinstance(model, (str, Path)):
+            check_model(model)
+        if adapter is not None:
+            check_model(adapter, ADAPTER)
         try:
             import torch
 
+            from .local import device as devices
             from .local import load
         except ImportError as error:
-            raise ConfigurationError(
-                f"the transformers engine needs torch and transformers ({error}): pip install 'arboretum[lm]'"
-            ) from None
+            raise missing_extra("the transformers engine", "lm", error) from None
         if max_batch < 1:
             raise ConfigurationError(f"max_batch must be at least 1, not {max_batch}")
         self._torch = torch
         self.model: Any
         if isinstance(model, (str, Path)):
-            self.model = load.load_model(model, device or load.best_device(), dtype, adapter)
+            self.model = load.load_model(model, device or devices.best_device(), dtype, adapter)
             tokenizer = model if tokenizer is None else tokenizer
         else:
             if tokenizer is None or device is not None or dtype is not None or adapter is not None:

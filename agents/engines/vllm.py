@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from ...envs.errors import ConfigurationError
+from ...envs.extras import missing_extra
 from ..base import Stop
 from ..tokens.templates import turn_end_ids
 from .base import Completion, Engine, Finish, Request, Usage
+from .model_check import check_model
 from .shipped_models import model_source
 
 
@@ -47,15 +49,15 @@ class VLLMEngine(Engine):
             "max_model_len": context,
             **options,
         }
+        check_model(model)
         with _quiet_in_process(), _isolated_rng():
             try:
                 from vllm import LLM
             except ImportError as error:
-                raise ConfigurationError(
-                    f'the vllm engine needs the extra "vllm" ({error}): pip install "arboretum[vllm]".'
-                ) from None
+                raise missing_extra("the vllm engine", "vllm", error) from None
+            source = str(model_source(model))
             try:
-                self._llm: Any = LLM(str(model_source(model)), **options)
+                self._llm: Any = LLM(source, **options)
             except (OSError, ValueError, RuntimeError, TypeError) as error:
                 text = " ".join(str(error).split())[:400]
                 raise ConfigurationError(f"vLLM cannot run {model!r}: {text}") from error

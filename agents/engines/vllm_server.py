@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import asyncio
 import os
-import urllib.error
-import urllib.request
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from ...envs.errors import ConfigurationError
+from ...envs.extras import missing_extra
 from ..base import Stop
 from ..tokens.templates import turn_end_ids
 from .base import Completion, Finish, Request
+from .connection import Connection
 from .faults import ContextOverflow, RequestRejected, RetryableError, error_text
 from .openai import read_usage
 from .remote import RemoteEngine
@@ -55,7 +57,8 @@ class VLLMServerEngine(RemoteEngine):
         **options: Any,
     ) -> None:
         api_key = api_key or os.environ.get("VLLM_API_KEY") or "none"
-        card = _model_card(base_url.rstrip("/"), model, api_key)
+        headers = {"authorization": f"Bearer {api_key}", **(options.get("headers") or {})}
+        card = _model_card(base_url, model, headers)
         super().__init__(card["id"], base_url=base_url, api_key=api_key, **options)
         self.name = f"vllm:{self.model}"
         self.context = card.get("max_model_len")
@@ -114,43 +117,52 @@ class VLLMServerEngine(RemoteEngine):
         usage = read_usage(reply.get("usage"))
         failed = nan_completion(logprobs, usage)
         if failed is not None:
-            raise RequestRejected(failed.error)
+            raise RequestRejected(str(failed.error))
         finish: Finish = "length" if choice.get("finish_reason") == "length" else "stop"
         return Completion(strip_end_token(text, token_ids, self), finish, token_ids, logprobs, usage)
 
 
-def _model_card(base_url: str, model: str | None, api_key: str) -> dict[str, Any]:
+def _model_card(base_url: str, model: str | None, headers: Mapping[str, str]) -> dict[str, Any]:
     """Return the server's description of a model that it serves; None selects the first."""
+    connection = Connection(base_url, model or "any model", headers, _CONTACT_SECONDS)
+    address = connection.base_url
+
+    async def request() -> dict[str, Any]:
+        try:
+            return await connection.get("models")
+        finally:
+            await connection.close()
+
     try:
-        request = urllib.request.Request(f"{base_url}/models", headers={"authorization": f"Bearer {api_key}"})
-        with urllib.request.urlopen(request, timeout=_CONTACT_SECONDS) as response:
-            cards = json.load(response)["data"]
-            names = [card["id"] for card in cards]
-    except urllib.error.HTTPError as error:
-        with error:
-            reason = f"status {error.code}: {error_text(error.read().decode(errors='replace'))}"
-        raise ConfigurationError(f"{base_url} does not list the models that it serves ({reason}).") from None
-    except (OSError, ValueError) as error:
+        # In a thread of its own, because this one may run an event loop.
+        with ThreadPoolExecutor(1) as thread:
+            cards = thread.submit(asyncio.run, request()).result()["data"]
+        names = [card["id"] for card in cards]
+    except RetryableError as error:
+        if not error.unreachable:
+            raise ConfigurationError(f"{address} does not list the models that it serves ({error}).") from None
         raise ConfigurationError(
-            f"no vLLM server answers at {base_url} ({error}); start one with: vllm serve MODEL"
+            f"no vLLM server answers at {address} ({error}); start one with: vllm serve MODEL"
         ) from None
+    except (RequestRejected, Stop) as error:
+        raise ConfigurationError(f"{address} does not list the models that it serves ({error}).") from None
     except (KeyError, TypeError):
-        raise ConfigurationError(f"the server at {base_url} is not OpenAI-compatible.") from None
+        raise ConfigurationError(f"the server at {address} is not OpenAI-compatible.") from None
     if model is None and names:
         model = names[0]
     for card in cards:
         if card["id"] == model:
             return dict(card)
-    raise ConfigurationError(f"{base_url} serves {', '.join(names) or 'nothing'}, not {model!r}.")
+    raise ConfigurationError(
+        f"{address} serves {error_text(', '.join(map(str, names))) or 'nothing'}, not {model!r}."
+    )
 
 
 def _load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     try:
         from transformers import AutoTokenizer
-    except ImportError:
-        raise ConfigurationError(
-            'this engine needs the extra "lm" (transformers is missing): pip install "arboretum[lm]".'
-        ) from None
+    except ImportError as error:
+        raise missing_extra("the vllm-server engine", "lm", error) from None
     try:
         return AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:

@@ -43,6 +43,20 @@ def shipped_templates() -> list[str]:
     return list(_FAMILIES)
 
 
+def check_template(template: str | Path) -> None:
+    """Check that a template is shipped or a file.
+
+    Raises:
+        ConfigurationError: There is no such template.
+    """
+    path = Path(template)
+    if str(template) in _FAMILIES or path.is_file():
+        return
+    if path.suffix != ".jinja":
+        raise unknown_name("chat template", template, _FAMILIES)
+    raise ConfigurationError(f"chat template file {path} does not exist; pass the path of a .jinja file")
+
+
 def load_template(tokenizer: PreTrainedTokenizerBase, template: str | Path | None) -> Template:
     """Load a chat template for a tokenizer.
 
@@ -71,12 +85,8 @@ def load_template(tokenizer: PreTrainedTokenizerBase, template: str | Path | Non
             )
         text = asset(f"templates/{name}.jinja").read_text("utf-8")
         return Template(f"the chat template {name!r}", text)
-    path = Path(template)
-    if not path.is_file():
-        if path.suffix != ".jinja":
-            raise unknown_name("chat template", template, _FAMILIES)
-        raise ConfigurationError(f"chat template file {path} does not exist; pass the path of a .jinja file")
-    return Template(f"the chat template {path}", path.read_text(encoding="utf-8"))
+    check_template(template)
+    return Template(f"the chat template {template}", Path(template).read_text(encoding="utf-8"))
 
 
 def _name(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 from ..core import Outcome, RewardMode, TextEnv
 from ..data import data_folder
 from ..errors import ConfigurationError
+from ..snapshots import Snapshot
 from .domain import household_text
 from .gamefile import read_dialect
 from .generator import HomeTasks, generate_game
 from .library import Library, open_library
 from .model import Action, Game, State
 from .planner import plan
-from .rules import MODIFYING, admissible_commands, format_command, introduction, is_won, step
+from .rules import MODIFYING, admissible_commands, format_command, introduction, is_state, is_won, step
 
 
 class Moment(NamedTuple):
@@ -125,6 +126,10 @@ class ALFWorld(TextEnv[Moment]):
         return list(self._library.skipped) if self._library else []
 
     @property
+    def generated_data(self) -> str | None:
+        return "generated homes" if self._library is None else None
+
+    @property
     def instructions(self) -> str:
         game = self._game
         dialect = game.dialect if game else read_dialect(household_text("pddl"), household_text("twl"))
@@ -142,7 +147,7 @@ class ALFWorld(TextEnv[Moment]):
     def _open(self, task: str) -> Moment:
         if self._library is None:
             game = generate_game(task)
-        elif task in self._library.tasks:
+        elif task in self._library:
             game = self._library.game(task)
         else:
             raise ConfigurationError(
@@ -162,6 +167,20 @@ class ALFWorld(TextEnv[Moment]):
         solved = is_won(game, state)
         self._state = Moment(state, text)
         return Outcome(text, float(solved), solved, solved, self._last is not None, state != before)
+
+    def _level_content(self) -> object:
+        return self.game.digest
+
+    def _is_possible(self, snapshot: Snapshot) -> bool:
+        moment, game = snapshot.state, self.game
+        if type(moment) is not Moment or type(moment.text) is not str or not is_state(game, moment.state):
+            return False
+        won = snapshot.terminated
+        # A game may begin won; it ends when a command is answered in a won state.
+        return snapshot.success == won and (not snapshot.steps or won == is_won(game, moment.state))
+
+    def _has_task(self, task: str) -> bool:
+        return task in (self.tasks if self._library is None else self._library)
 
     def _details(self) -> Mapping[str, Any]:
         # Cleared after each step: steps after the end of the episode do not reach `_apply`.

@@ -11,7 +11,6 @@ import random
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from ..errors import unknown_name
 from ..seeding import stable_seed
 from ..tasks import ANY, GeneratedTasks
 from .domain import household_text
@@ -22,21 +21,13 @@ from .model import TASK_TYPES, Game
 from .planner import plan
 from .rules import format_command
 
-SPLITS = ("train", "valid_seen", "valid_unseen")
 FLOOR_PLANS = 400
 
 
 class HomeTasks(GeneratedTasks):
-    """Task ids `<split>/0`, `<split>/1`, … of generated games.
+    """Task ids `<split>/0`, `<split>/1`, … of generated games; None as the split stands for games of all three."""
 
-    Args:
-        split: One of `SPLITS`, or None for games of all three.
-    """
-
-    def __init__(self, split: str | None) -> None:
-        if split is not None and split not in SPLITS:
-            raise unknown_name("split", split, SPLITS)
-        self.split = split or ANY
+    SPLITS = ("train", "valid_seen", "valid_unseen")
 
 
 def parse_task(task: str) -> tuple[str, int]:

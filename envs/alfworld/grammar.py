@@ -35,6 +35,9 @@ Atom: TypeAlias = tuple[str, ...]
 MASK = "\x00"
 """Placeholder of the task sentence in a masked grammar."""
 
+MAX_EXPANSIONS = 10_000
+"""Maximum number of references to rules that are compiled in a grammar; ALFWorld's have 24."""
+
 _SENTENCE = re.compile(r'("rhs"\s*:\s*"Your task is to: )((?:[^"\\]|\\.)*)"')
 _ENTRY = re.compile(
     r"""\s*(?: action\s+(?P<action>\w+)\s*\{
@@ -241,6 +244,7 @@ class _TextCompiler:
 
     def __init__(self, rules: Mapping[str, list[dict[str, Any]]]) -> None:
         self._rules = rules
+        self._expansions = 0
         self._separator = self._literal("list_separator", ", ")
         self._last_separator = self._literal("list_last_separator", ", and ")
         self._empty = self._literal("list_empty", "nothing")
@@ -275,6 +279,9 @@ class _TextCompiler:
             return lambda game, state, thing, other: game.task_line
         if name not in self._rules:
             raise Malformed(f"its grammar refers to a rule {name}, which it does not have")
+        self._expansions += 1
+        if self._expansions > MAX_EXPANSIONS:  # Rules that refer to each other twice grow exponentially.
+            raise Malformed(f"its grammar refers to rules more than {MAX_EXPANSIONS} times")
         alternatives: list[tuple[Test | None, Render]] = []
         for alternative in self._rules[name]:
             if not isinstance(alternative, dict) or not isinstance(alternative.get("rhs"), str):

@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 
 from ..data import archive_members, cache_folder
 from ..errors import DataError, unknown_name
+from ..retrieval.progress import progress_bar
 from .gamefile import read_game
 from .model import Game
 from .pack import Pack, PackWriter, open_pack
@@ -28,6 +29,8 @@ _log = logging.getLogger(__name__)
 
 GAME_SUFFIX = ".tw-pddl"
 _ARCHIVE = re.compile(r".*\.(tar(\.(gz|xz|bz2|zst))?|tgz|txz)$")
+_BAR_DELAY = 1.0
+"""Seconds before a progress bar appears while games are compiled."""
 _RELEASE = re.compile(r"json_\d.*")
 _EXCLUDED = ("movable", "Sliced")
 """Words that exclude a task if they occur in its folder name, as in ALFWorld's loader."""
@@ -70,6 +73,10 @@ class Library:
             self.folder,
             f"contains no playable ALFWorld game{reason}; add {GAME_SUFFIX} files or tar archives of them.",
         )
+
+    def __contains__(self, task: object) -> bool:
+        """Return True if there is a game of this task id."""
+        return task in self._source_of
 
     def game(self, task: str) -> Game:
         """Return the game of a task; environments with the same task share one object.
@@ -175,11 +182,13 @@ class _ArchiveSource(_Source):
     def _build_pack(self, split: str | None) -> PackWriter:
         _log.info("compiling and caching the games of %s", self.path)
         writer = PackWriter()
-        for name, content in self._members():
-            found = _split_of(PurePosixPath(name))
-            writer.splits.add(found)
-            if split is None or found == split:
-                _add_game(writer, _task_id(PurePosixPath(name)), f"{self.path}:{name}", content)
+        with progress_bar(delay=_BAR_DELAY, transient=True) as progress:
+            for number, (name, content) in enumerate(self._members()):
+                progress("games", number, None)
+                found = _split_of(PurePosixPath(name))
+                writer.splits.add(found)
+                if split is None or found == split:
+                    _add_game(writer, _task_id(PurePosixPath(name)), f"{self.path}:{name}", content)
         return writer
 
     def _members(self) -> Iterator[tuple[str, bytes]]:
@@ -225,20 +234,22 @@ class _FolderSource(_Source):
         writer = PackWriter()
         writer.splits = splits
         now = time.time_ns()
-        for task, path in self.paths.items():
-            content = path.read_bytes()
-            digest = blake2b(content, digest_size=16).hexdigest()
-            # A file that is written twice within the resolution of file times has an unchanged signature.
-            recent = now - max(files[path].modified, files[path].changed) < 2_000_000_000
-            source = ((0, 0, 0, 0) if recent else files[path], digest)
-            entry = old.entries.get(task) if old else None
-            if old is not None and entry is not None and entry.source[1:] == (digest,):
-                try:
-                    writer.add_record(task, old.record(entry), old.dialect(entry), source)
-                    continue
-                except (OSError, ValueError) as error:
-                    _log.info("ignoring the cached game %s: %s", task, error)
-            _add_game(writer, task, str(path), content, source)
+        with progress_bar(delay=_BAR_DELAY, transient=True) as progress:
+            for number, (task, path) in enumerate(self.paths.items()):
+                progress("games", number, len(self.paths))
+                content = path.read_bytes()
+                digest = blake2b(content, digest_size=16).hexdigest()
+                # A file that is written twice within the resolution of file times has an unchanged signature.
+                recent = now - max(files[path].modified, files[path].changed) < 2_000_000_000
+                source = ((0, 0, 0, 0) if recent else files[path], digest)
+                entry = old.entries.get(task) if old else None
+                if old is not None and entry is not None and entry.source[1:] == (digest,):
+                    try:
+                        writer.add_record(task, old.record(entry), old.dialect(entry), source)
+                        continue
+                    except (OSError, ValueError) as error:
+                        _log.info("ignoring the cached game %s: %s", task, error)
+                _add_game(writer, task, str(path), content, source)
         return writer
 
     def compile(self, task: str) -> Game:

@@ -8,8 +8,9 @@ receptacles (or locations) and objects is also a single integer: bit `r * width 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
+from hashlib import blake2b
 from typing import Literal, NamedTuple, TypeAlias
 
 from .domain import Rules
@@ -220,6 +221,14 @@ class Game:
     def receptacle_numbers(self) -> dict[str, int]:
         """Number of each receptacle, by display name."""
         return {name: number for number, name in enumerate(self.receptacles)}
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of everything that the game consists of; equal games have equal digests in every process."""
+        caches = {"dialect", "location_commands", "parsed_commands", "formatted_commands"}
+        content = [getattr(self, entry.name) for entry in fields(self) if entry.name not in caches]
+        text = repr((self.dialect.domain, self.dialect.grammar, content))
+        return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
     @property
     def task_type(self) -> TaskType:

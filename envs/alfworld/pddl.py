@@ -75,6 +75,9 @@ class Problem:
         return {name for (name,) in self.by_predicate.get(predicate, ())}
 
 
+MAX_DEPTH = 100
+"""Maximum depth of nested parentheses; ALFWorld's domain has 11."""
+
 _COMMENT = re.compile(r";[^\n]*")
 _TOKEN = re.compile(r"[()]|[^\s()]+")
 _SECTION = re.compile(r"\(\s*:([a-z-]+)")
@@ -85,12 +88,14 @@ def read_expressions(text: str) -> list[Expression]:
     """Parse parenthesized expressions into nested lists of words.
 
     Raises:
-        Malformed: The parentheses are unbalanced.
+        Malformed: The parentheses are unbalanced or nested too deeply.
     """
     top: list[Expression] = []
     stack = [top]
     for token in _TOKEN.findall(_COMMENT.sub("", text.lower())):
         if token == "(":
+            if len(stack) > MAX_DEPTH:
+                raise Malformed(f"its PDDL nests parentheses more than {MAX_DEPTH} deep")
             inner: list[Expression] = []
             stack[-1].append(inner)
             stack.append(inner)

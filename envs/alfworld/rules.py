@@ -87,6 +87,21 @@ def is_won(game: Game, state: State) -> bool:
     return False
 
 
+def is_state(game: Game, state: object) -> bool:
+    """Return True if a value is a state of the game's locations, receptacles and objects."""
+    if type(state) is not State or set(map(type, state)) != {int}:
+        return False
+    location, held, inside, near, taken, opened, *flags = state
+    things, receptacles = game.width, len(game.receptacles)
+    return (
+        0 <= location < len(game.locations)
+        and NOTHING <= held < things
+        and inside >> receptacles * things == taken >> receptacles * things == 0
+        and near >> len(game.locations) * things == opened >> receptacles == 0
+        and all(flag >> things == 0 for flag in flags)
+    )
+
+
 # ---------------------------------------------------------------------- commands
 
 

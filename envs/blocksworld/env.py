@@ -10,12 +10,13 @@ from typing import Any, Literal
 
 from ..core import Outcome, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
+from ..snapshots import Snapshot
 from ..tasks import SPLITS, GeneratedTasks
 from .generation import FAMILIES, MAX_BLOCKS, generate
 from .instances import PLANBENCH, Instances, load_instances
 from .level import Level, Position
 from .notation import NOTATIONS
-from .plans import score_plan
+from .plans import Verdict, is_consistent, score_plan
 from .rules import Problem
 
 MODES = ("step", "plan")
@@ -38,7 +39,7 @@ class Blocksworld(TextEnv[Position]):
     Both notations are accepted under either setting; case, white space and articles do not matter. In English the
     blocks a to l are called red, blue, orange, yellow, white, magenta, black, cyan, green, violet, silver and
     gold; later letters and longer names are used unchanged. The refusal of an illegal action names the first
-    precondition that does not hold.
+    precondition that does not hold, and shows the situation again.
 
     With `mode="plan"` an action is a complete plan with one line per action, optionally between the lines [PLAN]
     and [PLAN END]. A plan is applied as a whole. If a line cannot be parsed or executed, no line is applied, and
@@ -219,9 +220,8 @@ class Blocksworld(TextEnv[Position]):
         last = self.max_steps is not None and self._steps + 1 >= self.max_steps
         ends = verdict.success or last
         self._state = Position(verdict.arrangement if ends else start, verdict)
-        changed = self._state.blocks != start
         observation = self._with_report(verdict.report)
-        return Outcome(observation, float(verdict.success), ends, verdict.success, verdict.legal, changed)
+        return Outcome(observation, float(verdict.success), ends, verdict.success, verdict.legal, ends)
 
     def _details(self) -> Mapping[str, Any] | None:
         if self.mode == "step":
@@ -230,6 +230,24 @@ class Blocksworld(TextEnv[Position]):
         if verdict is None:
             return {"lenient_success": False, "failed_line": 0}
         return {"lenient_success": verdict.lenient_success, "failed_line": verdict.failed_line}
+
+    def _level_content(self) -> object:
+        return self._level.problem
+
+    def _is_possible(self, snapshot: Snapshot) -> bool:
+        level, position = self._level, snapshot.state
+        if type(position) is not Position or not level.has(position.blocks):
+            return False
+        blocks, verdict = position
+        if self.mode == "plan":
+            if verdict is None:
+                return not snapshot.steps
+            if not (type(verdict) is Verdict and is_consistent(verdict) and level.has(verdict.arrangement)):
+                return False
+            ends = verdict.success or snapshot.steps == snapshot.max_steps
+            shown = verdict.arrangement if ends else level.start.blocks
+            return snapshot.terminated == ends and snapshot.success == verdict.success and blocks == shown
+        return verdict is None and snapshot.success == snapshot.terminated == level.scene(blocks).solved
 
     def state_key(self) -> Hashable:
         # A failed last plan terminates the episode without reaching the goal, so the flag is part of the key.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..core import Outcome
 from .notation import Unreadable, vocabulary
 from .plans import Verdict
-from .rules import Arrangement, Problem, legal_actions, reached, successor, unmet
+from .rules import Arrangement, Problem, is_arrangement, legal_actions, reached, successor, unmet
 from .solver import optimal_plan
 
 _MAX_SCENES = 1000
@@ -77,14 +77,20 @@ class Level:
             scene = self._scenes[blocks] = Scene(text, solved)
         return scene
 
+    def has(self, blocks: object) -> bool:
+        """Return True if a value is an arrangement of this problem's blocks."""
+        if type(blocks) is not tuple or set(map(type, blocks)) != {int}:
+            return False
+        return blocks in self._scenes or is_arrangement(blocks, len(self.problem.names))
+
     def act(self, scene: Scene, position: Position, text: str) -> tuple[Position, Outcome]:
         """Return the next position and the outcome of an action, given as text in either notation."""
         action = self.vocabulary.read(text)
         if isinstance(action, Unreadable):
-            return position, Outcome(action[0].upper() + action[1:], 0.0, False, False, False, False)
+            return position, _refuse(action[0].upper() + action[1:], scene)
         missing = unmet(action, position.blocks)
         if missing is not None:
-            return position, Outcome(self.vocabulary.refusal(action, missing), 0.0, False, False, False, False)
+            return position, _refuse(self.vocabulary.refusal(action, missing), scene)
         after = Position(successor(action, position.blocks))
         next_scene = self.scene(after.blocks)
         solved = next_scene.solved
@@ -122,3 +128,8 @@ class Level:
             actions.append(rng.choice(self.legal(position.blocks)))
             position, _ = self.act(self.scene(position.blocks), position, actions[-1])
         return actions
+
+
+def _refuse(reason: str, scene: Scene) -> Outcome:
+    """Return the outcome of a refused action, which shows the unchanged situation again."""
+    return Outcome(f"{reason}\n{scene.text}", 0.0, False, False, False, False)

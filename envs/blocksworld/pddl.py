@@ -13,6 +13,10 @@ from .solver import contradiction
 ARGUMENTS = {"clear": 1, "handempty": 0, "holding": 1, "on": 2, "ontable": 1}
 """Predicates of the domain and their numbers of arguments."""
 
+MAX_OBJECTS = 256
+"""Maximum number of blocks of a problem; wordings are precomputed for every pair of blocks."""
+
+_MAX_DEPTH = 32
 _SECTIONS = (":domain", ":requirements", ":objects", ":init", ":goal")
 _TOKEN = re.compile(r";[^\n]*|[()]|[^\s();]+")
 _NAME = re.compile(r"[a-z][a-z0-9_-]*", re.ASCII)
@@ -78,6 +82,8 @@ class _Parser:
             if root is not None:
                 raise self._error(line, f"expected the end of the file, found {token[:40]!r}.")
             if token == "(":
+                if len(stack) == _MAX_DEPTH:
+                    raise self._error(line, f"parentheses are nested more than {_MAX_DEPTH} deep.")
                 stack.append(_List([], line))
             elif not stack:
                 raise self._error(line, f"expected an opening parenthesis, found {token[:40]!r}.")
@@ -125,8 +131,9 @@ class _Parser:
                 raise self._error(item.line, f"block {item.text} is declared twice.")
             else:
                 self.numbers[item.text] = len(self.numbers)
-        if not self.numbers:
-            raise self._error(section.line, "expected at least one block in :objects.")
+        if not 1 <= len(self.numbers) <= MAX_OBJECTS:
+            found = len(self.numbers)
+            raise self._error(section.line, f"expected 1 to {MAX_OBJECTS} blocks in :objects, found {found}.")
         return tuple(self.numbers)
 
     def _atom(self, item: _Word | _List) -> Fact:

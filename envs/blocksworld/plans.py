@@ -34,6 +34,15 @@ class Verdict(NamedTuple):
     failed_line: int
 
 
+def is_consistent(verdict: Verdict) -> bool:
+    """Return True if the fields of a verdict, except its arrangement, have the right kinds and agree."""
+    report, _, legal, success, lenient_success, failed_line = verdict
+    kinds = [str, bool, bool, bool, int]
+    if list(map(type, (report, legal, success, lenient_success, failed_line))) != kinds:
+        return False
+    return failed_line >= 0 and (legal or not success) and not (legal and failed_line)
+
+
 def score_plan(reply: str, start: Arrangement, goal: Goal, vocabulary: Vocabulary, max_length: int) -> Verdict:
     """Score a reply with one action per line, optionally between the lines [PLAN] and [PLAN END].
 

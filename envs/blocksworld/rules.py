@@ -71,6 +71,27 @@ class Problem(NamedTuple):
     goal: Goal
 
 
+def is_arrangement(supports: tuple[int, ...], count: int) -> bool:
+    """Return True if the numbers describe a situation of `count` blocks.
+
+    A block supports one other at most and none while it is held, one block at most is held, and every other block
+    stands on the table or on a tower that does.
+    """
+    if len(supports) != count or not all(HAND <= support < count for support in supports):
+        return False
+    carried = [support for support in supports if support != TABLE]
+    if len(set(carried)) != len(carried) or any(support >= 0 and supports[support] == HAND for support in carried):
+        return False
+    for block in range(count):
+        height = 0
+        while block >= 0:
+            block = supports[block]
+            height += 1
+            if height > count:
+                return False
+    return True
+
+
 def held(state: Arrangement) -> int:
     """Return the block in the hand, or `NOTHING`."""
     return state.index(HAND) if HAND in state else NOTHING

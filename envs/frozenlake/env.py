@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from ..core import Outcome, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
+from ..optimum import Optimum
+from ..snapshots import Snapshot
 from ..tasks import GeneratedTasks
 from .lake import ACTIONS, ANYWHERE, CORNERS, Lake, Map, generated_lake, validate_map
 from .values import Policy
@@ -114,6 +116,17 @@ class FrozenLake(TextEnv[int]):
     The dynamics are those of Gymnasium's `FrozenLake-v1` (Towers et al., arXiv:2407.17032); settings and symbols
     are those of RAGEN (Wang et al., 2025, arXiv:2504.20073).
     """
+
+    palette: ClassVar[Mapping[str, str]] = {
+        "P": "bold cyan",
+        "_": "dim",
+        "O": "bold red",
+        "G": "yellow",
+        "X": "bold red",
+        "√": "bold green",
+    }
+
+    _constant_actions = ACTIONS
 
     def __init__(
         self,
@@ -237,6 +250,18 @@ class FrozenLake(TextEnv[int]):
         self._outcome_table[cell] = stay, arrive
         return stay, arrive
 
+    def _level_content(self) -> object:
+        return self._lake.desc
+
+    def _is_possible(self, snapshot: Snapshot) -> bool:
+        cell, lake = snapshot.state, self._lake
+        return (
+            type(cell) is int
+            and 0 <= cell < len(lake.terminal)
+            and snapshot.terminated == lake.terminal[cell]
+            and snapshot.success == (cell == lake.goal)
+        )
+
     def state_key(self) -> Hashable:
         lake = self._lake
         # The board alone does not show the start, so it does not distinguish states in the "grid" format.
@@ -269,6 +294,20 @@ class FrozenLake(TextEnv[int]):
             cell = self._moves[cell][action]
             remaining = None if remaining is None else remaining - 1
         return plan
+
+    def optimum(self) -> Optimum:
+        """Return the maximum probability of reaching the goal, and the expected number of steps to the end.
+
+        Both are exact for the remaining steps, and without a limit up to the convergence of value iteration (1e-12
+        in the probability). The steps are those of the fastest policy that attains the probability, and include
+        episodes that end in a hole or at the limit.
+        """
+        if self._ended:
+            return self._final_optimum()
+        policy = _policy(self._lake, self.success_rate)
+        remaining = None if self.max_steps is None else self.max_steps - self._steps
+        value = policy.value(self._state, remaining)
+        return Optimum(value, policy.time(self._state, remaining) if value else None)
 
 
 _DIRECTIONS = {name: number for number, name in enumerate(ACTIONS)}

@@ -53,6 +53,14 @@ class Policy:
         """
         return float(self._values[self._horizon(steps)][cell])
 
+    def time(self, cell: int, steps: int | None) -> float:
+        """Return the expected number of steps until the episode ends under the optimal policy.
+
+        It is the shortest among the policies that attain `value`, and includes episodes that end in a hole or at
+        the limit.
+        """
+        return float(self._times[self._horizon(steps)][cell])
+
     def action(self, cell: int, steps: int | None) -> int:
         """Return the action that attains `value`, as an index into `ACTIONS`."""
         return int(self._actions[self._horizon(steps)][cell])

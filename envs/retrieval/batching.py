@@ -10,29 +10,48 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import NamedTuple
 
 from .interface import Hit, Retriever
+
+MAX_BATCH_HITS = 10_000
+"""Maximum number of hits of a batch, its queries times the largest number of hits that one of them asks for."""
 
 
 class QueueFull(RuntimeError):
     """Rejected request: the queue is full or closed."""
 
 
-class _Request(NamedTuple):
-    """Queries of one caller and the future of their hits."""
+class _Request:
+    """Queries of one caller, of which the first ones may be answered already.
 
-    queries: Sequence[str]
-    k: int
-    reply: Future[list[list[Hit]]]
+    Attributes:
+        queries: The queries.
+        k: Number of hits of each.
+        hits: Hits of the first queries.
+        reply: Future of all hits.
+    """
+
+    def __init__(self, queries: Sequence[str], k: int) -> None:
+        self.queries = queries
+        self.k = k
+        self.hits: list[list[Hit]] = []
+        self.reply: Future[list[list[Hit]]] = Future()
+
+    @property
+    def left(self) -> int:
+        """Number of queries without an answer."""
+        return len(self.queries) - len(self.hits)
 
 
 class Batcher:
     """Searches of many threads, batched into calls of one retriever.
 
+    A request of more queries than fit a batch is answered in parts, between which the requests of others have
+    their turn.
+
     Args:
         retriever: Retriever to search with.
-        max_batch: Maximum number of queries per call of the retriever; a larger request is a call of its own.
+        max_batch: Maximum number of queries per call of the retriever.
         max_waiting: Maximum number of waiting requests; further ones raise `QueueFull`.
 
     Attributes:
@@ -63,7 +82,7 @@ class Batcher:
         Raises:
             QueueFull: Too many requests are waiting, or the batcher is closed.
         """
-        request = _Request(queries, k, Future())
+        request = _Request(queries, k)
         with self._wake:
             if self._closed or len(self._waiting) >= self._max_waiting:
                 raise QueueFull
@@ -72,7 +91,7 @@ class Batcher:
         return request.reply.result()
 
     def close(self) -> None:
-        """Reject the waiting requests and stop the worker."""
+        """Reject the waiting requests and stop the worker after its current batch."""
         with self._wake:
             self._closed = True
             rejected = list(self._waiting)
@@ -92,27 +111,46 @@ class Batcher:
                 batch = self._take_batch()
             self._process(batch)
 
-    def _take_batch(self) -> list[_Request]:
-        batch = [self._waiting.popleft()]
-        queries = len(batch[0].queries)
-        while self._waiting and queries + len(self._waiting[0].queries) <= self._max_batch:
-            batch.append(self._waiting.popleft())
-            queries += len(batch[-1].queries)
+    def _take_batch(self) -> list[tuple[_Request, int]]:
+        """Return the requests of the next batch, each with the number of its queries in it."""
+        batch: list[tuple[_Request, int]] = []
+        taken = k = 0
+        while self._waiting:
+            k = max(k, self._waiting[0].k)
+            room = max(1, min(self._max_batch, MAX_BATCH_HITS // max(k, 1))) - taken
+            if room <= 0:
+                break
+            request = self._waiting.popleft()
+            count = min(room, request.left)
+            batch.append((request, count))
+            taken += count
         return batch
 
-    def _process(self, batch: Sequence[_Request]) -> None:
-        queries = [query for request in batch for query in request.queries]
-        k = max(request.k for request in batch)
+    def _process(self, batch: Sequence[tuple[_Request, int]]) -> None:
+        queries = [
+            query
+            for request, count in batch
+            for query in request.queries[len(request.hits) : len(request.hits) + count]
+        ]
+        k = max(request.k for request, _ in batch)
         self.batches += 1
         try:
             hits = self._retriever.search(queries, k)
         except Exception as error:  # The callers handle it; the worker continues.
-            for request in batch:
+            for request, _ in batch:
                 request.reply.set_exception(error)
             return
-        start = 0
-        for request in batch:
-            stop = start + len(request.queries)
-            request.reply.set_result([ranking[: request.k] for ranking in hits[start:stop]])
-            start = stop
         self.served += len(queries)
+        start = 0
+        for request, count in batch:
+            request.hits += [ranking[: request.k] for ranking in hits[start : start + count]]
+            start += count
+            if not request.left:
+                request.reply.set_result(request.hits)
+                continue
+            with self._wake:
+                closed = self._closed
+                if not closed:
+                    self._waiting.append(request)
+            if closed:
+                request.reply.set_exception(QueueFull())

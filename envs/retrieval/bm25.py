@@ -7,7 +7,6 @@ remaining posting lists. This is the MaxScore strategy (Turtle and Flood, 1995);
 
 from __future__ import annotations
 
-import re
 import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -62,7 +61,7 @@ class BM25(Retriever):
     def of(cls, documents: Iterable[Document], *, k1: float = K1, b: float = B) -> BM25:
         """Index documents in memory."""
         kept = list(documents)
-        index = BM25Index.build(((d.id, split_long_runs(d.contents)) for d in kept), k1=k1, b=b)
+        index = BM25Index.build(((d.id, d.contents) for d in kept), k1=k1, b=b)
         return cls(index, kept, corpus_hash(kept))
 
     @classmethod
@@ -81,7 +80,7 @@ class BM25(Retriever):
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         hits = []
         for query in queries:
-            numbers, scores = self._search.top(analyze(split_long_runs(query)), k)
+            numbers, scores = self._search.top(analyze(query), k)
             ranked = zip(numbers.tolist(), scores.tolist(), strict=True)
             hits.append([Hit(self.documents[n], score) for n, score in ranked])
         return hits
@@ -91,22 +90,10 @@ class BM25(Retriever):
             self.documents.close()
 
 
-_RUN_LENGTH = 4 * 255
-_RUN = re.compile(rf"\S{{{_RUN_LENGTH}}}(?=\S)")
-
 _FREQUENT = 64
 """Terms in at least 1 / 64 of the documents get a dense row over all documents on their first lookup."""
 _ROWS_SIZE = 128 * 2**20
 """Maximum size of all dense rows in bytes; a corpus too large for a single row has none."""
-
-
-def split_long_runs(text: str) -> str:
-    """Return a text with a space after every 1,020 characters without white space.
-
-    The tokenizer cuts words at 255 characters and matches the rest of the run again after each cut, which would
-    take minutes for a megabyte of one letter. The spaces are at places where it would cut such a run anyway.
-    """
-    return _RUN.sub(r"\g<0> ", text) if len(text) > _RUN_LENGTH else text
 
 
 def term_peaks(index: BM25Index) -> NDArray[np.float32]:

@@ -20,13 +20,14 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
+from ..checksums import write_checksums
 from ..errors import ConfigurationError, unknown_name
-from ..files import PART, replace_folder, write_atomic
+from ..files import PART, move_file, move_folder, replace_folder, write_atomic
 from . import bm25, dense
 from .documents import DOCUMENTS_FILE, OFFSETS_FILE, CorpusHash, StoredDocuments, read_corpus
 from .encoder import Encoder, EncoderSpec, encoder_spec
 from .lucene_bm25 import BM25Index
-from .manifest import Manifest, sizes
+from .manifest import Manifest
 from .progress import Progress
 
 RETRIEVERS: Mapping[str, tuple[str, ...]] = {
@@ -130,12 +131,10 @@ def build_index(
             copied["documents"],
             parameters,
             spec.as_dict() if spec else None,
-            sizes(work),
         )
         manifest.write(work)
-        if out.exists():
-            shutil.rmtree(out)
-        os.replace(work, out)
+        write_checksums(work)
+        move_folder(work, out)
     return manifest
 
 
@@ -209,7 +208,7 @@ def _build_bm25(documents: StoredDocuments, work: Path, k1: float, b: float, rep
         return
     total = len(documents)
     index = BM25Index.build(
-        ((d.id, bm25.split_long_runs(d.contents)) for d in documents),
+        ((d.id, d.contents) for d in documents),
         k1=k1,
         b=b,
         folder=work / bm25.INDEX_FOLDER,
@@ -264,6 +263,6 @@ def _build_dense(
             vectors = np.memmap(path, np.float32, "r", shape=(total, encoder.dimension))
             part = work / f"{dense.FAISS_FILE}{PART}"
             dense.build_faiss_index(kind, vectors, part, report)
-            os.replace(part, work / dense.FAISS_FILE)
+            move_file(part, work / dense.FAISS_FILE)
         path.unlink(missing_ok=True)
     return found

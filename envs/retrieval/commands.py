@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tyro.conf import Positional
+
 from ..checks import check_port
 
 
@@ -40,6 +42,26 @@ class BuildIndex:
 
 
 @dataclass(frozen=True)
+class VerifyIndex:
+    """Read every file of an index and compare it with its SHA-256.
+
+    Attributes:
+        index: Folder of the index.
+    """
+
+    index: Positional[Path]
+
+    def run(self) -> str:
+        """Verify the index, showing progress, and return a sentence."""
+        from .manifest import Manifest
+        from .progress import progress_bar
+
+        with progress_bar(delay=1.0) as progress:
+            manifest = Manifest.read(self.index.expanduser(), fresh=True, progress=progress)
+        return f"{self.index}: all files of {manifest.documents:,} documents ({manifest.retriever}) are intact"
+
+
+@dataclass(frozen=True)
 class Recall:
     """Measure the recall of supporting titles on HotpotQA's questions.
 
@@ -70,7 +92,8 @@ class ServeRetrieval:
         index: Folder of an index made by `arboretum index build`, or a corpus file.
         host: Address to listen on; the default accepts connections from this machine only.
         port: TCP port; 0 chooses a free one.
-        max_batch: Queries to search at the same time.
+        max_batch: Queries to search at the same time; larger requests are split. A dense index with FAISS Flat
+            reads all its vectors once for each batch, so that more are faster.
         max_waiting: Requests that may wait; further ones are answered with status 503.
     """
 

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigurationError, DataError, unknown_name
+from ..extras import optional_module
 from .documents import StoredDocuments
 from .encoder import Encoder, EncoderSpec, Vectors
-from .extras import optional_module
 from .interface import Hit, Retriever
 from .progress import Progress
 

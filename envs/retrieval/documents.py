@@ -14,6 +14,7 @@ import weakref
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +23,23 @@ import numpy as np
 from ..errors import DataError
 from .interface import Document
 
+MAX_LINE = 64 * 2**20
+"""Longest line of a file in bytes; a compressed line may unpack to any length."""
+
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the non-empty lines of a plain or gzipped file with their numbers, starting at 1.
 
     Raises:
-        DataError: The file is missing, or is a truncated or damaged archive.
+        DataError: The file is missing, or is a truncated or damaged archive, or a line exceeds `MAX_LINE` bytes.
     """
     number = 0
     try:
         opened: Any = gzip.open if path.suffix == ".gz" else open
         with opened(path, "rb") as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(iter(partial(file.readline, MAX_LINE + 1), b""), 1):
+                if len(line) > MAX_LINE:
+                    raise DataError(path, f"has more than {MAX_LINE >> 20} MB; split the document.", number)
                 if line.strip():
                     yield number, line
     except FileNotFoundError:

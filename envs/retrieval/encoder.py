@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigurationError, unknown_name
-from .extras import optional_module
+from ..extras import optional_module
 
 if TYPE_CHECKING:
     import torch

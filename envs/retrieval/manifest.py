@@ -1,18 +1,22 @@
-"""Manifest of an index folder: its corpus, parameters and files, checked whenever the index is opened."""
+"""Manifest of an index folder: its corpus and parameters. `SHA256SUMS` covers it and all other files."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..checksums import verify_checksums
 from ..errors import DataError
+from .progress import Progress
 
 MANIFEST_FILE = "manifest.json"
-FORMAT = 1
+FORMAT = 2
 """Version of index folders; other versions are rejected."""
+
+_FIX = "build the index again, or restore this file from a copy."
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,6 @@ class Manifest:
         documents: Number of documents.
         parameters: Parameters of the index, such as k1, b or the FAISS index type.
         encoder: Fields of the `EncoderSpec`, or None for an index without encoder.
-        files: Size in bytes of every file of the index by its path within the folder.
         format: Version of the folder.
     """
 
@@ -34,7 +37,6 @@ class Manifest:
     documents: int
     parameters: Mapping[str, Any]
     encoder: Mapping[str, Any] | None = None
-    files: Mapping[str, int] = field(default_factory=dict)
     format: int = FORMAT
 
     def write(self, folder: Path) -> None:
@@ -42,12 +44,16 @@ class Manifest:
         (folder / MANIFEST_FILE).write_text(json.dumps(asdict(self), indent=1) + "\n")
 
     @classmethod
-    def read(cls, folder: Path) -> Manifest:
-        """Read the manifest of an index folder and check the folder's files against it.
+    def read(cls, folder: Path, *, fresh: bool = False, progress: Progress | None = None) -> Manifest:
+        """Read the manifest of an index folder and verify the folder's files; see `checksums.verify_checksums`.
+
+        Args:
+            folder: Folder of the index.
+            fresh: Read files again that were found intact before.
+            progress: Called from time to time with the number of megabytes read.
 
         Raises:
-            DataError: The manifest is missing, damaged or of another format, or a file is missing or has another
-                size.
+            DataError: The manifest is missing or of another format, or a file is missing or damaged.
         """
         path = folder / MANIFEST_FILE
         try:
@@ -62,19 +68,11 @@ class Manifest:
         except (ValueError, TypeError, AttributeError) as error:
             if isinstance(error, DataError):
                 raise
-            raise DataError(path, f"is damaged ({error}); build the index again.") from None
-        for name, size in manifest.files.items():
-            file = folder / name
-            if not file.is_file():
-                raise DataError(file, "is missing from the index; build the index again.")
-            if file.stat().st_size != size:
-                raise DataError(
-                    file, f"has {file.stat().st_size} bytes, but {size} in the manifest; build the index again."
-                )
+            raise DataError(path, f"is damaged ({error}); {_FIX}") from None
+
+        def report(done: int, total: int) -> None:
+            if progress is not None:
+                progress("verify", done >> 20, total >> 20)
+
+        verify_checksums(folder, _FIX, fresh=fresh, progress=report)
         return manifest
-
-
-def sizes(folder: Path) -> dict[str, int]:
-    """Return the size in bytes of every file below a folder by relative path."""
-    found = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {str(path.relative_to(folder)): path.stat().st_size for path in found}

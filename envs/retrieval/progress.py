@@ -46,8 +46,10 @@ def progress_bar(*, delay: float = 0.0, transient: bool = False) -> Iterator[Pro
 
 
 def _make_bars(transient: bool) -> Bars:
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description:>8}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=transient)
+    from ..terminal import Terminal
+
+    name = TextColumn("{task.description:>8}", markup=False)
+    columns = (name, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=Terminal(stderr=True), transient=transient)

@@ -3,27 +3,31 @@
 A request is `{"queries": [str, …], "topk": int or null, "return_scores": bool}`. The reply is
 `{"result": [[…], …]}` with one list per query. With scores, each item is
 `{"document": {"id", "contents", "title", "text"}, "score"}`; without, it is the document alone. If the queue is
-full, the status is 503 with `Retry-After`. A malformed request gets status 400 with `{"error": …}`.
+full, the status is 503 with `Retry-After`. A malformed request gets status 400 with `{"error": …}`, one for more
+than `MAX_HITS` hits status 413, and one that is not `application/json` status 415. Queries are cut to `MAX_QUERY`
+characters. `envs.web_server` has the limits on connections and bodies.
 """
 
 from __future__ import annotations
 
 import logging
-import socket
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..checks import check_port
 from ..errors import ConfigurationError
+from ..extras import optional_module
 from .batching import Batcher, QueueFull
-from .extras import optional_module
-from .interface import Hit, RetrievalError, Retriever
+from .interface import MAX_QUERY, Hit, RetrievalError, Retriever
 
 DEFAULT_PORT = 8000
 DEFAULT_TOPK = 3
 """Defaults of Search-R1."""
+
+MAX_HITS = 20_000
+"""Largest number of hits of one request, queries times topk, whose reply takes about 100 MB of memory."""
 
 _SPARE_THREADS = 4
 """Threads beyond the queue's length, which serve health reports and rejections while the queue is full."""
@@ -38,7 +42,7 @@ class RetrievalServer:
         retriever: Retriever to serve.
         host: Address to bind.
         port: TCP port; 0 takes a free one.
-        max_batch: Maximum number of queries per call of the retriever.
+        max_batch: Maximum number of queries per call of the retriever; larger requests are split.
         max_waiting: Maximum number of waiting requests, each of which occupies a thread.
         max_topk: Maximum number of hits per query; requests for more are rejected.
 
@@ -47,7 +51,7 @@ class RetrievalServer:
         port: Bound port.
 
     Raises:
-        ConfigurationError: The address is taken, or Flask or waitress is missing.
+        ConfigurationError: The port is not one, the address is taken, or Flask or waitress is missing.
     """
 
     def __init__(
@@ -60,37 +64,27 @@ class RetrievalServer:
         max_waiting: int = 64,
         max_topk: int = 1000,
     ) -> None:
-        waitress = optional_module("waitress.server", "web", "the retrieval server")
+        check_port("port", port)
+        optional_module("waitress", "web", "the retrieval server")
         optional_module("flask", "web", "the retrieval server")
-        try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            listener = socket.create_server((host, port), family=family)
-        except OSError as error:
-            raise ConfigurationError(
-                f"cannot listen on {host}:{port} ({error.strerror or error}); choose another port."
-            ) from None
+        from ..web_server import WebServer
+
         self._batcher = Batcher(retriever, max_batch, max_waiting)
         app = make_app(retriever, self._batcher, max_topk)
-        # Waitress logs a warning for every queued request; this queue has its own bound.
-        logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-        self._server = waitress.create_server(
-            app,
-            sockets=[listener],
-            threads=max_waiting + _SPARE_THREADS,
-            connection_limit=max_waiting * 8 + 128,
-            ident="arboretum",
-        )
-        self.host = host
-        self.port = int(listener.getsockname()[1])
-        self._thread: threading.Thread | None = None
+        try:
+            self._server = WebServer(app, "The index", host, port, threads=max_waiting + _SPARE_THREADS)
+        except ConfigurationError:
+            self._batcher.close()
+            raise
+        self.host, self.port = self._server.host, self._server.port
 
     @property
     def url(self) -> str:
         """Address for `HTTPRetriever`."""
-        return f"http://{self.host}:{self.port}"
+        return self._server.url
 
     def run(self) -> None:
-        """Serve in this thread until interrupted."""
+        """Serve in this thread until Ctrl-C or SIGTERM; see `WebServer.run`."""
         try:
             self._server.run()
         finally:
@@ -98,23 +92,13 @@ class RetrievalServer:
 
     def start(self) -> RetrievalServer:
         """Serve in a separate thread until `stop`."""
-        self._thread = threading.Thread(target=self._loop, name="retrieval-server", daemon=True)
-        self._thread.start()
+        self._server.start()
         return self
-
-    def _loop(self) -> None:
-        self._server.asyncore.loop(timeout=0.2, map=self._server._map)
 
     def stop(self) -> None:
         """Stop a server that `start` started: reject waiting requests with 503 and close all connections."""
         self._batcher.close()
-        self._server.task_dispatcher.shutdown()
-        # The loop's thread owns the sockets, so it must close them.
-        self._server.trigger.pull_trigger(self._server.close)
-        for channel in list(self._server.active_channels.values()):
-            self._server.trigger.pull_trigger(channel.handle_close)
-        if self._thread is not None:
-            self._thread.join(timeout=10.0)
+        self._server.stop()
 
     def __enter__(self) -> RetrievalServer:
         return self.start()
@@ -138,14 +122,21 @@ def make_app(retriever: Retriever, batcher: Batcher, max_topk: int) -> Any:
     started = time.monotonic()
 
     def retrieve() -> Any:
+        if request.mimetype != "application/json":
+            # A page of another site can send any other type without asking the server.
+            return jsonify(error="the request needs the header Content-Type: application/json."), 415
         try:
-            queries, topk, with_scores = _parse_request(request.get_json(force=True, silent=True), max_topk)
+            queries, topk, with_scores = _parse_request(request.get_json(silent=True), max_topk)
         except RecursionError:
             return jsonify(error="the body is nested too deeply."), 400
         except ConfigurationError as error:
             return jsonify(error=str(error)), 400
         if not queries:
             return jsonify(result=[])
+        if len(queries) * topk > MAX_HITS:
+            text = f"{len(queries)} queries times topk {topk} exceed {MAX_HITS} hits; send fewer queries at once."
+            return jsonify(error=text), 413
+        queries = [query[:MAX_QUERY] for query in queries]
         try:
             rankings = batcher.search(queries, topk)
         except QueueFull:
@@ -219,13 +210,13 @@ def serve(
     max_waiting: int = 64,
     ready: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve an index until interrupted.
+    """Serve an index until Ctrl-C or SIGTERM.
 
     Args:
         host: Address to bind; the default, loopback, is reachable from this machine only.
         port: TCP port; 0 takes a free one.
         index: Index folder, corpus file, or open retriever, which is closed at the end.
-        max_batch: Maximum number of queries per call of the retriever.
+        max_batch: Maximum number of queries per call of the retriever; larger requests are split.
         max_waiting: Maximum number of waiting requests.
         ready: Called with the address once the server accepts requests.
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import DataError, unknown_name
+from ..extras import optional_module
 from ..retrieval.documents import parse_row, read_lines
-from ..retrieval.extras import optional_module
 from ..retrieval.interface import Document
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".parquet")
@@ -19,7 +19,6 @@ CORPUS_FILES = ("corpus.jsonl", "corpus.jsonl.gz")
 _NAMED_SPLITS = {"dev60": "dev60_with_context", "dev": "dev7405"}
 """File stems of the splits whose files in the HotpotQA sample have longer names."""
 _SPLIT_NAMES = frozenset({"train", "dev", "valid", "test"})
-_PROMPT_QUESTION = re.compile(r"Question:\s*(.+?)\s*(?:<\|im_end\|>.*)?$", re.DOTALL)
 
 
 class Question(NamedTuple):
@@ -104,7 +103,7 @@ def _parse_question(row: Mapping[str, Any], path: Path, number: int) -> Question
 def _parse_fields(row: Mapping[str, Any], path: Path, number: int) -> Question:
     text = row.get("question")
     if not isinstance(text, str):
-        text = _question_from_prompt(row.get("prompt"))
+        text = question_from_prompt(row.get("prompt"))
     if text is None:
         raise DataError(path, "has no 'question'.", number)
     metadata = row.get("metadata") or {}
@@ -150,12 +149,17 @@ def _answers(row: Mapping[str, Any], path: Path, number: int) -> tuple[str, ...]
     return tuple(found)
 
 
-def _question_from_prompt(prompt: Any) -> str | None:
-    """Return the question in a prepared chat prompt, or None if there is none."""
-    if isinstance(prompt, list) and prompt and isinstance(prompt[-1], Mapping):
-        match = _PROMPT_QUESTION.search(str(prompt[-1].get("content", "")))
-        return match[1] if match else None
-    return None
+def question_from_prompt(prompt: Any) -> str | None:
+    """Return the question in a prepared chat prompt, or None if there is none.
+
+    The question follows the first "Question:" and extends to `<|im_end|>` or to the end.
+    """
+    if not (isinstance(prompt, list) and prompt and isinstance(prompt[-1], Mapping)):
+        return None
+    _, _, rest = str(prompt[-1].get("content", "")).partition("Question:")
+    text = rest.lstrip()
+    end = text.find("<|im_end|>", 1)  # A question has at least one character.
+    return (text if end < 0 else text[:end]).rstrip() if rest else None
 
 
 def _supporting_titles(row: Mapping[str, Any]) -> list[str]:

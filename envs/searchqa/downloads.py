@@ -1,8 +1,9 @@
 """Registry of public question sets and corpora, with resumable downloads and checksums.
 
-Files are downloaded only if a user calls `data_get`; no environment downloads anything. Publishers may change
-their files, so the reference checksum of a file is computed when it is first downloaded. It is stored beside the
-files, and `data_verify` compares against it.
+Files are downloaded only if a user calls `data_get`; no environment downloads anything. They come over https, and
+a redirect may not leave it. A file is kept only if its SHA-256 is the one in `DATA_SETS`, or else, for files of
+the Hugging Face hub, the one that the hub states. The checksum is stored beside the files; `data_verify` compares
+with the one in `DATA_SETS`, or else with the stored one.
 """
 
 from __future__ import annotations
@@ -11,20 +12,25 @@ import hashlib
 import http.client
 import json
 import os
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from ..errors import ConfigurationError, DataError, unknown_name
-from ..files import write_atomic
+from ..files import move_file, write_atomic
+from ..http_client import public_url
 
 CHECKSUMS_FILE = "checksums.json"
 _FLASHRAG = "https://huggingface.co/datasets/RUC-NLPIR/FlashRAG_datasets/resolve/main"
 _WIKI = "https://huggingface.co/datasets/PeterJinGo"
-_HOTPOT = "http://curtis.ml.cmu.edu/datasets/hotpot"
+_HOTPOT = "https://curtis.ml.cmu.edu/datasets/hotpot"
+_HOTPOT_TRAIN = "hotpot_train_v1.1.json"
+_HOTPOT_DEV = "hotpot_dev_distractor_v1.json"
 _CHUNK = 1 << 20
 
 Progress = Callable[[str, int, int | None], None]
@@ -41,6 +47,7 @@ class DataSet(NamedTuple):
         size: Approximate size as text.
         rows: Number of questions by split, or number of passages of a corpus.
         source: Paper that published the data set.
+        sha256: SHA-256 of files by name; files that their publishers may change have none.
     """
 
     name: str
@@ -49,6 +56,7 @@ class DataSet(NamedTuple):
     size: str
     rows: Mapping[str, int]
     source: str
+    sha256: Mapping[str, str] = {}
 
 
 def _flashrag(name: str, license: str, size: str, source: str, **rows: int) -> DataSet:
@@ -73,13 +81,18 @@ DATA_SETS: Mapping[str, DataSet] = {
         DataSet(
             "hotpotqa-original",
             {
-                "hotpot_train_v1.1.json": f"{_HOTPOT}/hotpot_train_v1.1.json",
-                "hotpot_dev_distractor_v1.json": f"{_HOTPOT}/hotpot_dev_distractor_v1.json",
+                _HOTPOT_TRAIN: f"{_HOTPOT}/{_HOTPOT_TRAIN}",
+                _HOTPOT_DEV: f"{_HOTPOT}/{_HOTPOT_DEV}",
             },
             "CC BY-SA 4.0",
             "about 600 MB",
             {"train": 90447, "dev": 7405},
             "Yang et al., 2018",
+            # The checksums that ParlAI pins, too.
+            {
+                _HOTPOT_TRAIN: "26650cf50234ef5fb2e664ed70bbecdfd87815e6bffc257e068efea5cf7cd316",
+                _HOTPOT_DEV: "4e9ecb5c8d3b719f624d66b60f8d56bf227f03914f5f0753d6fa1b359d7104ea",
+            },
         ),
         DataSet(
             "wiki-18",
@@ -148,7 +161,7 @@ def data_get(
         target = folder / file
         if not target.is_file():
             try:
-                _download(url, target, progress, timeout)
+                _download(url, target, progress, timeout, data_set.sha256.get(file))
             except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
                 reason = getattr(error, "reason", None) or error
                 with suppress(OSError):  # The folder is not empty if any bytes have arrived.
@@ -168,7 +181,7 @@ def data_verify(
     """Return the state of each file: "ok", "missing", "changed", or "unknown" if no checksum is stored."""
     data_set = _find_data_set(name, catalog)
     folder = _data_root(root) / data_set.name
-    checksums = _read_checksums(folder)
+    checksums = {**_read_checksums(folder), **data_set.sha256}
     found = {}
     for file in data_set.files:
         if not (folder / file).is_file():
@@ -193,23 +206,65 @@ def _data_root(root: str | Path | None) -> Path:
     return Path(chosen).expanduser()
 
 
-def _download(url: str, target: Path, progress: Progress | None, timeout: float) -> None:
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Redirects that do not leave https.
+
+    Attributes:
+        sha256: Checksum that the Hugging Face hub states of the file to which it redirects; None without one.
+    """
+
+    sha256: str | None = None
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        try:
+            _check_transport(newurl)
+        except OSError:
+            fp.close()
+            raise
+        linked = headers.get("X-Linked-Etag", "").strip('"')
+        if re.fullmatch(r"[0-9a-f]{64}", linked):
+            self.sha256 = linked
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _check_transport(url: str) -> None:
+    """Raise unless the address is https, or is this machine."""
+    parts = urlsplit(url)
+    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost")):
+        raise OSError(f"the address {public_url(url)} is not https")
+
+
+def _download(url: str, target: Path, progress: Progress | None, timeout: float, expected: str | None) -> None:
+    _check_transport(url)
+    redirects = _Redirects()
+    opener = urllib.request.build_opener(redirects)
     part = target.with_name(f"{target.name}.part")
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
-        response = urllib.request.urlopen(request, timeout=timeout)
+        _receive(opener.open(request, timeout=timeout), part, have, target.name, progress)
     except urllib.error.HTTPError as error:
         with error:
+            # The range is empty: the partial file is complete, unless the file on the server became shorter.
             if error.code != 416 or not have:
                 raise
-            # The range is empty: the partial file is complete, unless the file on the server became shorter.
-            total = error.headers.get("Content-Range", "").rpartition("/")[2]
-            if total != str(have):
+            if error.headers.get("Content-Range", "").rpartition("/")[2] != str(have):
                 part.unlink()
                 raise
-        os.replace(part, target)
-        return
+    expected = expected or redirects.sha256
+    found = _checksum(part)
+    if expected is not None and found != expected:
+        part.unlink()
+        raise DataError(
+            target,
+            f"is not the known file: the download from {url} has the SHA-256 {found}, not {expected}, and was"
+            " deleted. Try again; if that does not help, the publisher has changed the file.",
+        )
+    move_file(part, target)
+
+
+def _receive(response: Any, part: Path, have: int, name: str, progress: Progress | None) -> None:
+    """Append a response to a partial file of `have` bytes, or replace the file if the response is whole."""
     with response:
         resumed = response.status == 206
         have = have if resumed else 0
@@ -220,10 +275,9 @@ def _download(url: str, target: Path, progress: Progress | None, timeout: float)
                 file.write(chunk)
                 have += len(chunk)
                 if progress is not None:
-                    progress(target.name, have, total_bytes)
+                    progress(name, have, total_bytes)
     if total_bytes is not None and have != total_bytes:
         raise OSError(f"the connection closed after {have} of {total_bytes} bytes; call again to resume")
-    os.replace(part, target)
 
 
 def _checksum(path: Path) -> str:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args
 
 from ..core import Outcome, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
+from ..optimum import Optimum
 from ..retrieval.interface import Document, Retriever
+from ..snapshots import Snapshot
 from . import react, scoring, tags
 from .datasets import Question
 from .scoring import normalize
@@ -46,6 +49,10 @@ class Inquiry(NamedTuple):
     format: FormatState = FormatState.START
     evidence: bool = False
     answer: str | None = None
+
+
+_FIELD_TYPES = [[str, tuple, tuple, str, int, FormatState, bool, answer] for answer in (NoneType, str)]
+"""Types of an `Inquiry`'s fields, before and after the answer."""
 
 
 class SearchQA(TextEnv[Inquiry]):
@@ -183,10 +190,15 @@ class SearchQA(TextEnv[Inquiry]):
         self.retrieval_bonus = retrieval_bonus
         self.tasks = list(source.questions)
         self._questions = source.questions
+        self._is_generated = source.is_generated
         self._question = Question("", "", ())
         self._shown: tuple[str, ...] | None = None
 
     # ------------------------------------------------------------------ TextEnv interface
+
+    @property
+    def generated_data(self) -> str | None:
+        return "generated encyclopedia" if self._is_generated else None
 
     @property
     def instructions(self) -> str:
@@ -197,19 +209,11 @@ class SearchQA(TextEnv[Inquiry]):
         """Question of the current task."""
         return self._question
 
-    def _named_task(self, options: Mapping[str, Any]) -> str | None:
-        task = options.get("task")
-        if isinstance(task, str) and len(options) == 1:
-            if task in self._questions:
-                return task
-            raise unknown_name("task", task, self.tasks[:1000])
-        return super()._named_task(options)
+    def _has_task(self, task: str) -> bool:
+        return task in self._questions
 
     def _open(self, task: str) -> Inquiry:
-        question = self._questions.get(task)
-        if question is None:
-            raise ConfigurationError(f"the task {task!r} is not in the chosen split and hops; see `tasks`.")
-        self._question = question
+        self._question = self._questions[task]
         self._shown = None
         text = self._question.question
         if not text.endswith("?"):
@@ -223,6 +227,23 @@ class SearchQA(TextEnv[Inquiry]):
         self._shown = None
         last = self.max_steps is not None and self._steps + 1 >= self.max_steps
         return self._apply_tags(action, last) if self.protocol == "tags" else self._apply_react(action, last)
+
+    def _level_content(self) -> object:
+        question = self._question
+        return question.question, question.golden_answers, question.evidence
+
+    def _is_possible(self, snapshot: Snapshot) -> bool:
+        state = snapshot.state
+        if type(state) is not Inquiry or list(map(type, state)) not in _FIELD_TYPES:
+            return False
+        answered = state.answer is not None
+        return (
+            set(map(type, state.page)) <= {str}
+            and all(type(pair) is tuple and list(map(type, pair)) == [str, str] for pair in state.known)
+            and 0 <= state.looked_up <= len(state.page)
+            and snapshot.terminated == answered
+            and snapshot.success == (answered and self._is_right(state.answer))
+        )
 
     def state_key(self) -> Hashable:
         state = self._state
@@ -258,6 +279,17 @@ class SearchQA(TextEnv[Inquiry]):
         return [self._format_action("search", title) for title in wanted] + [
             self._format_action("answer", self._question.golden_answers[0])
         ]
+
+    def optimum(self) -> Optimum | None:
+        """Return the value 1 with the number of steps of the expert, or None if the data set publishes no answer.
+
+        The value is exact: the answer is accepted at any time. The steps are not the fewest, which is one for an
+        agent that guesses the answer, but those of reading every supporting article that has not been shown, as
+        far as the step limit allows, and answering.
+        """
+        if self._ended:
+            return self._final_optimum()
+        return super().optimum() if self._question.golden_answers else None
 
     def _details(self) -> Mapping[str, Any]:
         details: dict[str, Any] = {"question": self._question.question}
@@ -345,38 +377,40 @@ class SearchQA(TextEnv[Inquiry]):
     # ------------------------------------------------------------------ scores
 
     def _is_correct(self) -> bool:
-        answer = self._state.answer
-        return answer is not None and scoring.exact_match(answer, self._question.golden_answers)
+        return self._is_right(self._state.answer)
+
+    def _is_right(self, answer: str | None) -> bool:
+        return answer is not None and scoring.grade(answer, self._question.golden_answers).em
 
     def _score(self) -> float:
         """Return the reward of the answer given."""
         state, golds = self._state, self._question.golden_answers
-        answer = state.answer or ""
+        grade = scoring.grade(state.answer or "", golds)
         well_formed = state.format is FormatState.ANSWERED
         match self.reward:
             case "em":
                 return float(self._is_correct())
             case "f1":
-                return scoring.f1(answer, golds)
+                return grade.f1
             case "sub_em":
-                return float(scoring.sub_exact_match(answer, golds))
+                return float(grade.sub_em)
             case "lenient":
-                return float(self._is_correct() or scoring.f1(answer, golds) >= scoring.LENIENT_F1)
+                return float(grade.em or grade.f1 >= scoring.LENIENT_F1)
             case "shaped":
                 return scoring.shaped_em(
-                    self._is_correct(), True, well_formed, state.evidence, retrieval=self.retrieval_bonus
+                    grade.em, True, well_formed, state.evidence, retrieval=self.retrieval_bonus
                 )
             case "shaped_f1":
-                return scoring.shaped_f1(scoring.f1(answer, golds), True, well_formed)
+                return scoring.shaped_f1(grade.f1, True, well_formed)
 
     def _scores(self) -> dict[str, Any]:
         answer, golds = self._state.answer, self._question.golden_answers
-        given = answer is not None
+        grade = scoring.Grade(False, 0.0, False) if answer is None else scoring.grade(answer, golds)
         scores: dict[str, Any] = {
-            "answer": answer if answer is not None else "",
-            "em": float(self._is_correct()),
-            "f1": scoring.f1(answer or "", golds) if given else 0.0,
-            "sub_em": float(given and scoring.sub_exact_match(answer or "", golds)),
+            "answer": answer or "",
+            "em": float(grade.em),
+            "f1": grade.f1,
+            "sub_em": float(grade.sub_em),
         }
         if self._question.evidence:
             seen = {title for _, title in self._state.known}

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from ..retrieval.interface import Document
 
 _ACTION = re.compile(r"(search|lookup|finish)\[(.*)\]", re.IGNORECASE | re.DOTALL)
-_NUMBERED = re.compile(r"(?:.*\n)?\s*Action(?: \d+)?:\s*(.*)\s*", re.DOTALL)
+_HEADER = re.compile(r"^[^\S\n]*Action(?: \d+)?:", re.MULTILINE)
 _SENTENCE_END = re.compile(
     r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\bMr\.)(?<!\bDr\.)(?<!\bSt\.)(?<!\bJr\.)(?<!\bMrs\.)\s+(?=[^a-z\s])"
 )
@@ -43,8 +43,8 @@ def parse_action(action: str) -> ParsedAction | None:
     text = action.strip()
     match = _ACTION.fullmatch(text)
     if match is None:
-        numbered = _NUMBERED.fullmatch(text)
-        match = _ACTION.fullmatch(numbered[1].strip()) if numbered else None
+        end = max((header.end() for header in _HEADER.finditer(text)), default=None)  # of the last header
+        match = _ACTION.fullmatch(text[end:].strip()) if end is not None else None
     if match is None:
         return None
     kind = match[1].lower()

@@ -11,8 +11,11 @@ import re
 import string
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
-from .tags import INFORMATION, FormatState, advance
+from ..delimiters import iterate_between
+from .tags import FormatState, advance
 
 _DELETE_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -53,7 +56,24 @@ def f1(prediction: str, golds: Iterable[str]) -> float:
     F1 is the harmonic mean of the precision and recall of the bags of words. If either side is "yes", "no" or
     "noanswer", the score is 1 for equality and 0 otherwise.
     """
-    return max((_f1(normalize(prediction), normalize(gold)) for gold in golds), default=0.0)
+    text = normalize(prediction)
+    return max((_f1(text, normalize(gold)) for gold in golds), default=0.0)
+
+
+class Grade(NamedTuple):
+    """Scores of an answer: see `exact_match`, `f1` and `sub_exact_match`."""
+
+    em: bool
+    f1: float
+    sub_em: bool
+
+
+@lru_cache(maxsize=16)
+def grade(prediction: str, golds: tuple[str, ...]) -> Grade:
+    """Return all scores of an answer, normalizing each text once."""
+    text, wanted = normalize(prediction), [normalize(gold) for gold in golds]
+    best = max((_f1(text, gold) for gold in wanted), default=0.0)
+    return Grade(text in wanted, best, any(gold in text for gold in wanted))
 
 
 def _f1(prediction: str, gold: str) -> float:
@@ -131,9 +151,11 @@ def score_transcript(
 
     The response must not contain the prompt. Text in information blocks is never treated as an answer.
     """
-    agent_text = INFORMATION.sub("", response)
-    answers = re.findall(r"<answer>(.*?)</answer>", agent_text, re.DOTALL)
-    blocks = [normalize(block) for block in INFORMATION.findall(response)]
+    retrieved = list(iterate_between(response, "<information>", "</information>"))
+    starts, ends = [0, *(block.end for block in retrieved)], [*(block.start for block in retrieved), len(response)]
+    agent_text = "".join(response[start:end] for start, end in zip(starts, ends, strict=True))
+    answers = [answer.content for answer in iterate_between(agent_text, "<answer>", "</answer>")]
+    blocks = [normalize(block.content) for block in retrieved]
     return shaped_em(
         correct=bool(answers) and exact_match(answers[-1].strip(), golds),
         answered=bool(answers),

@@ -31,11 +31,13 @@ class Source(NamedTuple):
         name: Name of the data set, or the encyclopedia's name with its seed.
         questions: Questions by task id, in task order.
         retriever: Retriever that was requested, or else one over the data set's own corpus.
+        is_generated: True for the questions of the generated encyclopedia.
     """
 
     name: str
     questions: dict[str, Question]
     retriever: Retriever
+    is_generated: bool
 
 
 def open_source(
@@ -94,7 +96,7 @@ def open_source(
         found_retriever = _encyclopedia_index(seed)
     else:
         found_retriever = _dataset_index(folder, question_paths)
-    return Source(name, questions, found_retriever)
+    return Source(name, questions, found_retriever, is_generated=folder is None)
 
 
 def number_of_hops(question: Question) -> int | None:

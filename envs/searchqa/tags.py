@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Literal, NamedTuple
 
+from ..delimiters import first_element
 from ..retrieval.interface import Document
 
-INFORMATION = re.compile(r"<information>(.*?)</information>", re.DOTALL)
-_PAIR = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL)
 _TAG = re.compile(r"</?(?:think|search|information|answer)>")
 _FOREIGN_TAG = re.compile(r"<(?=/?\s*(?:think|search|information|answer)\s*>)", re.IGNORECASE)
 
@@ -52,10 +51,11 @@ def truncate_turn(turn: str) -> str:
 
 def parse_action(turn: str) -> ParsedAction | None:
     """Return the first complete search or answer of the truncated turn, or None if there is none."""
-    match = _PAIR.search(truncate_turn(turn))
-    if match is None:
+    found = first_element(truncate_turn(turn), ("search", "answer"))
+    if found is None:
         return None
-    return ParsedAction("search" if match[1] == "search" else "answer", match[2].strip())
+    tag, element = found
+    return ParsedAction("search" if tag == "search" else "answer", element.content.strip())
 
 
 def escape_tags(text: str) -> str:

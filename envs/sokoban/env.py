@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 from ..core import Outcome, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
+from ..snapshots import Snapshot
 from ..tasks import GeneratedTasks
 from .generator import EXACT_BOXES, Spec, generate
 from .render import OBSERVATION_FORMATS, ObservationFormat, Renderer, board_size, explain, renderer
@@ -70,6 +71,8 @@ class BoardEnv(TextEnv[State]):
         symbol: style for words in VOCABULARIES.values() for symbol, style in zip(words, _STYLES, strict=True)
     }
 
+    _constant_actions = ACTIONS
+
     _MAX_PLANS = 20_000
     """Maximum number of positions whose plans are cached."""
 
@@ -99,6 +102,9 @@ class BoardEnv(TextEnv[State]):
         self._moves: dict[str, Move] = {}
         self._render: Renderer | None = None
         self._size: tuple[int, int] | None = None
+        self._start = self._room = ""
+        self._boxes = 0
+        self._emptied = _empty(self.vocabulary)
         self._plans: dict[str, tuple[list[str], int] | None] = {}
 
     @abstractmethod
@@ -113,6 +119,9 @@ class BoardEnv(TextEnv[State]):
         self._moves = moves(self._size[1] + 1, self.vocabulary)
         self._render = renderer(board, self.vocabulary, self.observation_format)
         self._plans = {}
+        self._start = board
+        self._room = board.translate(self._emptied)
+        self._boxes = board.count(self.vocabulary.box) + board.count(self.vocabulary.box_on_target)
         return start_state(board, self.vocabulary)
 
     def _observe(self) -> str:
@@ -150,6 +159,26 @@ class BoardEnv(TextEnv[State]):
             return _new(Outcome, (text, reward, False, False, True, True))
         return _new(Outcome, (text, reward + SOLVED_REWARD, True, True, True, True))
 
+    # ------------------------------------------------------------------ snapshots
+
+    def _level_content(self) -> object:
+        return self._start
+
+    def _is_possible(self, snapshot: Snapshot) -> bool:
+        if type(snapshot.state) is not State or list(map(type, snapshot.state)) != [str, int, int]:
+            return False
+        board, player, missing = snapshot.state
+        words = self.vocabulary
+        return (
+            board.translate(self._emptied) == self._room
+            and 0 <= player < len(board)
+            and board[player] in (words.player, words.player_on_target)
+            and board.count(words.player) + board.count(words.player_on_target) == 1
+            and missing == board.count(words.box)
+            and missing + board.count(words.box_on_target) == self._boxes
+            and snapshot.terminated == snapshot.success == (missing == 0)
+        )
+
     # ------------------------------------------------------------------ for agents
 
     @property
@@ -166,9 +195,9 @@ class BoardEnv(TextEnv[State]):
         """Return a plan with the fewest moves, or None after the end and in unsolvable positions.
 
         On boards with many boxes the search may exceed its budget. The plan then has the fewest pushes instead of
-        the fewest moves; it is None if that search exceeds its budget as well. No generated level and none of 3000
-        Boxoban levels exceeded either budget. A plan is cached for every position along it, so that following it
-        step by step does not search again.
+        the fewest moves; it is None if that search exceeds its budget as well. `optimum` is then not exact. No
+        generated level and none of 3000 Boxoban levels exceeded either budget. A plan is cached for every position
+        along it, so that following it step by step does not search again.
         """
         if self._ended:
             return None
@@ -326,6 +355,12 @@ def default_spec(size: int, boxes: int) -> Spec:
     if boxes <= EXACT_BOXES:
         return Spec(size, boxes, shortest=4, longest=10)
     return Spec(size, boxes, shortest=2 * boxes, longest=8 * boxes)
+
+
+def _empty(vocabulary: Vocabulary) -> dict[int, str]:
+    """Return the table for `str.translate` that removes player and boxes from a board."""
+    _, floor, target, box_on_target, box, player, player_on_target = vocabulary
+    return str.maketrans({box: floor, player: floor, box_on_target: target, player_on_target: target})
 
 
 def _resolve_vocabulary(vocabulary: str | Vocabulary) -> Vocabulary:

@@ -9,11 +9,14 @@ from typing import Any, NamedTuple, overload
 
 from ..core import Outcome, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
+from ..optimum import Optimum
+from ..snapshots import Snapshot
 from .expert import plan
 from .goals import Goal
 from .original import OBSERVATION_MODES, observe, with_history
 from .session import Session
-from .shop import Shop, open_shop, parse_action
+from .shop import UNUSED_RNG, Shop, open_shop, parse_action
+from .sources import is_builtin
 
 SPLITS = {"test": (0, 500), "dev": (500, 1500), "valid": (500, 1500), "train": (1500, None)}
 """Half-open ranges of goal indices of the published splits; "valid" is an alias of "dev"."""
@@ -21,8 +24,8 @@ SPLITS = {"test": (0, 500), "dev": (500, 1500), "valid": (500, 1500), "train": (
 MAX_STEPS = 15
 """Step limit of the WebShop experiments of ReAct and GiGPO, and of RAGEN on the full set."""
 
-_UNUSED_RNG = random.Random(0)
-"""Generator for actions that draw nothing."""
+MAX_ACTION = 4096
+"""Maximum number of characters of an action; the longest instruction of the 1,000-product set has 275."""
 
 
 class Visit(NamedTuple):
@@ -81,7 +84,8 @@ class WebShop(TextEnv[Visit]):
     * `click[name]`: click a button (`back to search`, `< prev`, `next >`, `description`, `features`, `reviews`,
       `buy now`), a product's number or an option's value on the current page. Case does not matter.
 
-    Any other action leaves the state unchanged and returns the current page again.
+    Any other action, and one of more than 4,096 characters, leaves the state unchanged and returns the current
+    page again.
 
     ## Rewards
     The purchase earns a reward between 0 and 1, which measures how well the product's type, its attributes, the
@@ -164,7 +168,7 @@ class WebShop(TextEnv[Visit]):
         page_size = shop.catalog.longest_page + 8192
         super().__init__(
             config={
-                "catalogue": shop.catalog.folder.name,
+                "catalog": shop.catalog.digest,
                 "human_goals": bool(human_goals),
                 "show_attrs": bool(show_attrs),
                 "load_seed": load_seed,
@@ -179,13 +183,18 @@ class WebShop(TextEnv[Visit]):
             admissible=admissible,
             render_mode=render_mode,
             max_observation=(page_size * 8 if observation_mode == "html" else page_size) * (1 + num_prev_obs)
-            + 4096 * num_prev_actions,
+            + MAX_ACTION * num_prev_actions,
+            max_action=MAX_ACTION,
         )
         self.shop: Shop = shop
         self.observation_mode = observation_mode
         self._history = (num_prev_obs, num_prev_actions)
         self.tasks = GoalTasks(split, len(shop.goals))
         self._page_cache: tuple[Session, str, tuple[str, ...]] | None = None
+
+    @property
+    def generated_data(self) -> str | None:
+        return "generated shop" if is_builtin(self.shop.catalog) else None
 
     @property
     def instructions(self) -> str:
@@ -220,6 +229,8 @@ class WebShop(TextEnv[Visit]):
 
     def _apply(self, action: str) -> Outcome:
         session, before, _ = self._state
+        if len(action) > MAX_ACTION:
+            return Outcome(self._observe(), 0.0, False, False, False, False)
         try:
             after, valid, purchase = self.shop.act(session, action, self._action_rng(session, action))
         except (IndexError, TypeError, ValueError) as error:  # The original raises here.
@@ -242,7 +253,27 @@ class WebShop(TextEnv[Visit]):
         words = session.keywords or ("",)
         if words[0] == "<r>" or (argument or "").startswith("<r>"):
             return random.Random(int(self._random() * 2**53))
-        return _UNUSED_RNG
+        return UNUSED_RNG
+
+    def _level_content(self) -> object:
+        return self.goal
+
+    def _is_possible(self, snapshot: Snapshot) -> bool:
+        visit = snapshot.state
+        if type(visit) is not Visit or not self.shop.has(visit.session, self.task):
+            return False
+        session, before, parts = visit
+        bought = session.kind == "done"
+        return (
+            type(before) is tuple
+            and len(before) <= max(self._history)
+            and all(type(pair) is tuple and list(map(type, pair)) == [str, str] for pair in before)
+            and type(parts) is tuple
+            and all(type(part) is tuple and len(part) == 2 and type(part[0]) is str for part in parts)
+            and (bought or not parts)
+            and snapshot.terminated == bought
+            and snapshot.success == (session.reward == 1.0)
+        )
 
     def _details(self) -> Mapping[str, Any]:
         bar = self._state.session.kind == "start"
@@ -285,3 +316,22 @@ class WebShop(TextEnv[Visit]):
         if self._ended:
             return None
         return plan(self.shop, self._state.session)
+
+    def optimum(self) -> Optimum:
+        """Return the score of the expert's purchase, and its number of steps.
+
+        The score is a lower bound, and the steps are an upper bound: no plan is known that is proven best. If the
+        step limit is too near for all wanted options, the expert buys with those that there is time to choose.
+        """
+        if self._ended:
+            score = self._state.session.reward
+            return Optimum(score, 0 if score else None)
+        session, actions = self._state.session, plan(self.shop, self._state.session)
+        if actions is None:
+            return Optimum(0.0, None)
+        steps = int(min(len(actions), self._steps_left()))
+        score = 0.0
+        for action in [*actions[: steps - 1], actions[-1]]:
+            session, _, purchase = self.shop.act(session, action, UNUSED_RNG)
+            score = purchase.reward if purchase else 0.0
+        return Optimum(score, steps if score else None)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 
 from .pages import PRODUCTS_PER_PAGE
 from .session import Session
-from .shop import Shop, parse_action
-
-_UNUSED_RNG = random.Random(0)
-"""Generator for actions that draw nothing; plans never search for `<r>`."""
+from .shop import UNUSED_RNG, Shop, parse_action
 
 
 def plan(shop: Shop, session: Session) -> list[str] | None:
@@ -52,7 +48,7 @@ def _searches(shop: Shop, session: Session, target: int) -> Iterator[tuple[int, 
     for query in (goal.words, goal.name, f"{goal.query} {goal.name}", f"<q> {goal.query}", f"<c> {goal.category}"):
         action = f"search[{' '.join(query.replace('[', ' ').replace(']', ' ').split())}]"
         _, words = parse_action(action)
-        found = list(shop.find(tuple((words or "").split(" ")), _UNUSED_RNG))
+        found = list(shop.find(tuple((words or "").split(" ")), UNUSED_RNG))
         if target in found:
             yield found.index(target) // PRODUCTS_PER_PAGE, action
 
@@ -61,7 +57,7 @@ def _complete_path(shop: Shop, session: Session, path: list[str], target: int) -
     """Return a path extended by the clicks on options and the purchase, or None if it misses the target."""
     actions = []
     for action in path:
-        session, valid, _ = shop.act(session, action, _UNUSED_RNG)
+        session, valid, _ = shop.act(session, action, UNUSED_RNG)
         if not valid:
             return None
         actions.append(action)
@@ -71,9 +67,9 @@ def _complete_path(shop: Shop, session: Session, path: list[str], target: int) -
     for value in options.values() if isinstance(options, dict) else options:
         if value in dict(session.options).values():
             continue
-        after, valid, _ = shop.act(session, f"click[{value}]", _UNUSED_RNG)
+        after, valid, _ = shop.act(session, f"click[{value}]", UNUSED_RNG)
         if valid and after.kind == "item":
             session = after
             actions.append(f"click[{value}]")
-    _, _, purchase = shop.act(session, "click[buy now]", _UNUSED_RNG)
+    _, _, purchase = shop.act(session, "click[buy now]", UNUSED_RNG)
     return [*actions, "click[buy now]"] if purchase else None

@@ -6,6 +6,10 @@ import re
 from difflib import SequenceMatcher
 from functools import lru_cache
 
+MAX_COMPARED = 2000
+"""Maximum number of characters of phrases that are compared by their matching characters, which takes quadratic
+time; longer ones are alike only if their words are equal."""
+
 _REMOVE_UPPER_LATIN_1 = dict.fromkeys(range(128, 256))
 
 
@@ -19,6 +23,8 @@ def _ratio_above(first: str, second: str, threshold: int) -> bool:
     if first == second:
         return True
     if not first or not second:
+        return False
+    if max(len(first), len(second)) > MAX_COMPARED:
         return False
     matcher = SequenceMatcher(None, first, second)
     # Two cheap upper bounds before the quadratic comparison.

@@ -16,6 +16,9 @@ from ..errors import DataError
 CHUNK = 1 << 20
 """Minimum number of characters to read at once."""
 
+MAX_VALUE = 64 << 20
+"""Maximum number of characters of one element; a compressed one may unpack to any length."""
+
 _SPACE = " \t\r\n"
 
 
@@ -55,6 +58,8 @@ class _Text:
         """Drop the parsed part of the window and read on; return False at the end of the file."""
         if self._ended:
             return False
+        if len(self.window) - self.at > MAX_VALUE:
+            raise self.error(f"a value of at most {MAX_VALUE >> 20} million characters")
         try:
             chunk = self._file.read(max(CHUNK, len(self.window) - self.at))
         except (EOFError, OSError, zlib.error, UnicodeDecodeError) as error:

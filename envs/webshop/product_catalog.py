@@ -12,23 +12,27 @@ import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checksums import verify_checksums, write_checksums
 from ..errors import ConfigurationError, DataError
 from ..files import replace_folder
 from ..retrieval.lucene_bm25 import BM25Index
 from ..retrieval.lucene_bm25.index import PackedStrings
 from .product import Product
 
-FORMAT = 3
+FORMAT = 4
 """Version of the cached form; catalogs of another version are built again."""
 
 CATALOG_FILE = "catalogue.json"
 """File of a catalog's folder with its format, column names and categories; written last."""
+
+_FIX = "delete the folder, which is then built again."
 
 
 class ProductCatalog:
@@ -47,20 +51,22 @@ class ProductCatalog:
         attribute_ids: Ids of the attributes of all synthetic instructions, concatenated.
         attribute_ends: End of each product of `synthetic` in `attribute_ids`.
         asins: Amazon number of every product.
+        digest: Digest of the products' records, in their order.
         longest_page: Upper bound on the characters of a page of this shop, its instruction excluded.
 
     Raises:
-        DataError: The folder is not a complete catalog.
+        DataError: The folder is not a complete catalog, or a file of it is damaged.
     """
 
     def __init__(self, folder: Path) -> None:
+        verify_checksums(folder, _FIX)
         try:
             meta: dict[str, Any] = json.loads((folder / CATALOG_FILE).read_text())
             columns = {
                 name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in meta["columns"]
             }
         except (OSError, ValueError, KeyError) as error:
-            raise DataError(folder, f"not a complete catalog ({error}); delete the folder.") from error
+            raise DataError(folder, f"not a complete catalog ({error}); {_FIX}") from error
         self.folder = folder
         self.low: NDArray[np.float64] = columns["low"]
         self.high: NDArray[np.float64] = columns["high"]
@@ -69,6 +75,7 @@ class ProductCatalog:
         self.human: NDArray[np.int32] = columns["human"]
         self.human_place: NDArray[np.int32] = columns["human_place"]
         self.longest_page: int = meta["longest_page"]
+        self.digest: str = meta["digest"]
         self.attribute_ids: NDArray[np.int32] = columns["attribute_ids"]
         self.attribute_ends: NDArray[np.int64] = columns["attribute_ends"]
         self.asins = PackedStrings(columns["asins"], columns["asin_ends"])
@@ -152,6 +159,7 @@ class ProductCatalog:
             if not len(index):
                 raise ConfigurationError("a shop needs at least one product, but the product file has none.")
             columns.save(part)
+            write_checksums(part)
         return cls(folder)
 
 
@@ -167,6 +175,7 @@ class _Columns:
         self.attribute_ids, self.attribute_ends = array("i"), array("q")
         self.asins: list[str] = []
         self._longest = self._longest_title = 0
+        self._digest = blake2b(digest_size=12)
         self._categories: dict[str, int] = {}
         self._queries: dict[str, int] = {}
         self._attributes: dict[str, int] = {}
@@ -177,6 +186,7 @@ class _Columns:
             number = len(self.asins)
             record = product.dump()
             write(record)
+            self._digest.update(record)
             self.record_ends.append(len(record) + (self.record_ends[-1] if number else 0))
             self.asins.append(product.asin)
             self.low.append(product.prices[0])
@@ -244,6 +254,7 @@ class _Columns:
             "format": FORMAT,
             "columns": list(columns),
             "categories": list(self._categories),
+            "digest": self._digest.hexdigest(),
             "longest_page": max(self._longest, 10 * (self._longest_title + 120)),
         }
         (folder / CATALOG_FILE).write_text(json.dumps(meta))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..retrieval.extras import optional_module
+from ..extras import optional_module
 from ..retrieval.lucene_bm25 import analyze
 from .product_catalog import ProductCatalog
 

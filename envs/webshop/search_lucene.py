@@ -13,11 +13,8 @@ class Pyserini:
 
     def __init__(self, catalog: ProductCatalog) -> None:
         folder = catalog.folder / "lucene"
-        if folder.exists():
-            self._index = LuceneIndex(folder)
-        else:
-            products = (catalog.product(number) for number in range(len(catalog)))
-            self._index = LuceneIndex.build(((p.asin, p.document) for p in products), folder)
+        products = (catalog.product(number) for number in range(len(catalog)))
+        self._index = LuceneIndex.open_or_build(((p.asin, p.document) for p in products), folder)
         self._catalog = catalog
 
     def __call__(self, query: str, k: int) -> Sequence[int]:

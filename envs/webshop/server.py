@@ -6,22 +6,16 @@ script is the shop's own, and the server is reachable from this machine only unl
 
 from __future__ import annotations
 
-import ipaddress
-import logging
 import random
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ..checks import check_port
-from ..errors import ConfigurationError
-from ..retrieval.extras import optional_module
+from ..extras import optional_module
 from .html import TEMPLATES, page_html, render, score_html
 from .shop import Shop, Turn, open_shop
 from .visits import Stop, Visits
-
-_log = logging.getLogger(__name__)
 
 COOKIE = "webshop_customer"
 QUERY_LENGTH = 500
@@ -191,7 +185,7 @@ def serve(
     threads: int = 8,
     ready: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve the shop until interrupted.
+    """Serve the shop until Ctrl-C or SIGTERM; see `envs.web_server`.
 
     Args:
         host: Address to bind; the default, loopback, is reachable from this machine only.
@@ -209,7 +203,9 @@ def serve(
     Raises:
         ConfigurationError: An option cannot work, the port is taken, or a package is missing.
     """
-    waitress = optional_module("waitress", "web", _PURPOSE)
+    optional_module("waitress", "web", _PURPOSE)
+    from ..web_server import WebServer
+
     check_port("port", port)
     shop = open_shop(
         data,
@@ -220,30 +216,7 @@ def serve(
         tagger=tagger,
         search=search,
     )
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family, backlog=1024)
-    except OSError as error:
-        raise ConfigurationError(
-            f"cannot listen on {host}, port {port} ({error.strerror or error}); choose another one."
-        ) from error
-    # The queue logs a warning for every request that waits for a thread.
-    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-    server = waitress.create_server(create_app(shop), sockets=[listener], threads=threads, ident=None)
-    if not _is_loopback(host):
-        _log.warning("The shop on %s is reachable from other machines.", host)
+    server = WebServer(create_app(shop), "The shop", host, port, threads=threads)
     if ready:
-        shown = f"[{host}]" if ":" in host else host
-        ready(f"http://{shown}:{listener.getsockname()[1]}/")
-    try:
-        server.run()
-    finally:
-        server.close()
-        listener.close()
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+        ready(f"{server.url}/")
+    server.run()

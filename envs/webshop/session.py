@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Literal, NamedTuple
+from types import NoneType
+from typing import Literal, NamedTuple, get_args
 
 PageKind = Literal["start", "results", "item", "sub", "done"]
 
@@ -73,3 +74,25 @@ class Session(NamedTuple):
         if self.kind == "item":
             return f"{BASE_URL}/item_page/{self.id}/{asin}/{words}/{self.page}/{json.dumps(options)}"
         return f"{BASE_URL}/item_sub_page/{self.id}/{asin}/{words}/{self.page}/{self.sub}/{options}"
+
+
+_KINDS = frozenset(get_args(PageKind))
+_FIELD_TYPES = frozenset(
+    (str, int, str, *where, tuple, str, tuple, int, frozenset, tuple, float)
+    for where in ((NoneType, NoneType, NoneType), (tuple, int, NoneType), (tuple, int, int))
+)
+"""Types of a session's fields on the start page, on a results page, and on the pages of a product."""
+
+
+def has_field_types(session: Session) -> bool:
+    """Return True if every field of a session, and every element of its sequences, has the declared type."""
+    if tuple(map(type, session)) not in _FIELD_TYPES or session.kind not in _KINDS:
+        return False
+    numbers = {*map(type, session.results), *map(type, session.visited)}
+    words = {*map(type, session.keywords or ())}
+    for name, value in session.options:
+        words |= {type(name), type(value)}
+    for name, count in session.actions:
+        words.add(type(name))
+        numbers.add(type(count))
+    return words <= {str} and numbers <= {int} and session.keywords != ()

@@ -7,7 +7,6 @@ environment `env.WebShop` and the web site `server` are built on it.
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -22,7 +21,7 @@ from .product import Product
 from .product_catalog import ProductCatalog
 from .reward import Purchase, score_purchase
 from .search import make_engine
-from .session import Session
+from .session import Session, has_field_types
 from .sources import builtin_catalog, find_sources, open_catalog
 from .tagger import make_tagger
 
@@ -32,7 +31,9 @@ MAX_RESULTS = 50
 BAR_DELAY = 2.0
 """Seconds before a progress bar appears; most catalogs open sooner."""
 
-_ACTION = re.compile(r"(.+)\[(.+)\]")
+UNUSED_RNG = random.Random(0)
+"""Generator for actions that draw nothing; only searches for `<r>` draw."""
+
 _SUB_PAGE = {name.lower(): name for name in SUB_PAGES}
 _PAGE_NAMES = ("search_results", "item_page", "item_sub_page", "done")
 
@@ -57,8 +58,11 @@ def parse_action(action: str) -> tuple[str, str | None]:
     Returns:
         The name and the argument in lower case; or the whole text and None if the text has another form.
     """
-    match = _ACTION.match(action)
-    return (match[1], match[2].lower()) if match else (action, None)
+    # Equal to a match of (.+)\[(.+)\], but in linear time; no part of it contains a line break.
+    line = action.partition("\n")[0]
+    closing = line.rfind("]")
+    opening = line.rfind("[", 1, closing - 1) if closing >= 3 else -1
+    return (action, None) if opening < 0 else (line[:opening], line[opening + 1 : closing].lower())
 
 
 class Shop:
@@ -122,6 +126,24 @@ class Shop:
         """Return the product that is open in a session."""
         assert session.product is not None
         return self.catalog.product(session.product)
+
+    def has(self, session: object, task: str) -> bool:
+        """Return True if a value is a session of the goal with index `task` in this shop."""
+        if type(session) is not Session or not has_field_types(session) or session[:2] != (task, int(task)):
+            return False
+        kind, product = session.kind, session.product
+        numbers = (*session.results, *session.visited, *(() if product is None else (product,)))
+        if numbers and (min(numbers) < 0 or max(numbers) >= len(self.catalog)):
+            return False
+        offered = self.product(session).options if session.options and product is not None else {}
+        return (
+            (product is not None) == (kind in ("item", "sub", "done"))
+            and (session.keywords is None) == (session.page is None) == (kind == "start")
+            and (kind == "results" or not session.results)
+            and (session.sub in SUB_PAGES if kind == "sub" else not session.sub)
+            and (0.0 <= session.reward <= 1.0 if kind == "done" else session.reward == 0.0)
+            and all(value in offered.get(name, ()) for name, value in session.options)
+        )
 
     # ------------------------------------------------------------------ actions
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
@@ -16,9 +18,12 @@ from ..retrieval.progress import Progress
 from .generator import BUILTIN_PRODUCTS, GENERATOR_VERSION, generate_products
 from .json_stream import read_array, read_object
 from .product import Product, parse_product
-from .product_catalog import CATALOG_FILE, FORMAT, ProductCatalog
+from .product_catalog import FORMAT, ProductCatalog
+
+_log = logging.getLogger(__name__)
 
 _STAGE = "Reading products"
+_GENERATED = f"v{FORMAT}-generated{GENERATOR_VERSION}-"
 
 
 class Sources(NamedTuple):
@@ -126,6 +131,18 @@ def _catalogs_folder() -> Path:
     return cache_folder() / "webshop"
 
 
+def _open_cached(folder: Path) -> ProductCatalog | None:
+    """Open a catalog of the cache; return None if there is none, or after a damaged one has been deleted."""
+    if not folder.exists():
+        return None
+    try:
+        return ProductCatalog(folder)
+    except DataError as error:
+        _log.warning("The catalog is built again: %s", error)
+        shutil.rmtree(folder)
+        return None
+
+
 def open_catalog(
     sources: Sources, num_products: int | None = None, progress: Progress | None = None
 ) -> ProductCatalog:
@@ -140,8 +157,9 @@ def open_catalog(
         DataError: A file is missing, truncated or malformed.
     """
     folder = _catalogs_folder() / f"v{FORMAT}-{sources.key}-{num_products or 'all'}"
-    if (folder / CATALOG_FILE).exists():
-        return ProductCatalog(folder)
+    catalog = _open_cached(folder)
+    if catalog is not None:
+        return catalog
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="reading-", dir=folder.parent) as scratch:
         fraction = 0.0
@@ -163,12 +181,18 @@ def open_catalog(
 def builtin_catalog(num_products: int | None = None, progress: Progress | None = None) -> ProductCatalog:
     """Open the generated catalog, after building it on first use."""
     count = num_products or BUILTIN_PRODUCTS
-    folder = _catalogs_folder() / f"v{FORMAT}-generated{GENERATOR_VERSION}-{count}"
-    if (folder / CATALOG_FILE).exists():
-        return ProductCatalog(folder)
+    folder = _catalogs_folder() / f"{_GENERATED}{count}"
+    catalog = _open_cached(folder)
+    if catalog is not None:
+        return catalog
 
     def on_indexed(done: int) -> None:
         if progress:
             progress(_STAGE, done, count)
 
     return ProductCatalog.build(generate_products(count), folder, on_indexed)
+
+
+def is_builtin(catalog: ProductCatalog) -> bool:
+    """Return True for the generated catalog."""
+    return catalog.folder.name.startswith(_GENERATED)

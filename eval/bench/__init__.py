@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 
 from ...envs.errors import unknown_name
+from ...envs.extras import missing_extra
 from .row import Row
 
 BENCHES: dict[str, tuple[str, ...]] = {
@@ -18,9 +20,20 @@ BENCHES: dict[str, tuple[str, ...]] = {
         "envs": "startup sokoban frozenlake blocksworld alfworld webshop",
         "retrieval": "retrieval",
         "rollout": "rollout harness openai",
+        "parsers": "parsers",
     }.items()
 }
 """Modules of each benchmark of `arboretum bench`, by the name of the benchmark."""
+
+REQUIRED: dict[str, tuple[str, tuple[str, ...]]] = {
+    "rollout": ("lm", ("torch", "transformers")),
+    "harness": ("lm", ("torch", "transformers")),
+    "openai": ("openai", ("aiohttp", "stamina")),
+    "update": ("lm", ("torch", "transformers", "accelerate")),
+    "phases": ("lm", ("torch", "transformers", "accelerate")),
+    "utilization": ("lm", ("torch", "transformers", "accelerate")),
+}
+"""Extra and packages without which a module measures nothing, by the name of the module without its package."""
 
 
 def measurements(
@@ -34,12 +47,17 @@ def measurements(
         further: Benchmarks of other packages, in the form of `BENCHES`.
 
     Raises:
-        ConfigurationError: The name is unknown.
+        ConfigurationError: The name is unknown, or an extra that the benchmark requires is not installed.
     """
     benches = {**BENCHES, **(further or {})}
     parts = {module.rpartition(".")[2]: (module,) for modules in benches.values() for module in modules}
     known = {**parts, **benches}
     if what not in known:
         raise unknown_name("benchmark", what, dict.fromkeys([*benches, *parts]))
+    for module in known[what]:
+        extra, packages = REQUIRED.get(module.rpartition(".")[2], ("", ()))
+        for package in packages:
+            if find_spec(package) is None:
+                raise missing_extra(f"arboretum bench {what}", extra, package)
     for module in known[what]:
         yield from import_module(module).measure(peers=peers)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import logging
 import os
 import random
 import tempfile
@@ -24,7 +23,7 @@ from ...envs.alfworld.gamefile import read_game
 from ...envs.alfworld.generator import generate_file
 from ...envs.alfworld.library import Library
 from ...envs.data import archive_members, data_folder
-from .row import Row, cpu_seconds, paired, ratio
+from .row import Row, cpu_seconds, not_measured, paired, ratio
 
 _STEP, _LOAD, _MEMORY = 43e-3, 0.50, 7.3
 """Baseline where the original is not installed: median CPU seconds of its steps and of loading a game, and MiB per
@@ -54,7 +53,10 @@ def measure(peers: bool = False, games: int = 6, rounds: int = 3) -> Iterator[Ro
         env, games_name = _make_env(Path(folder))
         assert env._library is not None
         work = _workloads(env, env._library, games)
-        original = _Original.start(work, Path(folder)) if peers else None
+        missing = not_measured("the original ALFWorld", "peers", "textworld", "alfworld") if peers else None
+        if missing:
+            yield missing
+        original = _Original.start(work, Path(folder)) if peers and not missing else None
         yield from _steps(env, work, original, rounds)
         yield from _opening(env, work, original, rounds)
         yield _memory(env, original)
@@ -233,16 +235,12 @@ class _Original:
         self._alive: list[Any] = []
 
     @classmethod
-    def start(cls, work: list[_Workload], folder: Path) -> _Original | None:
-        """Open the original on the games; return None if its packages are not installed."""
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                import textworld
-                from alfworld.agents.environment.alfred_tw_env import AlfredDemangler, AlfredInfos
-        except ImportError as error:
-            logging.getLogger(__name__).info("the original is not measured: %s", error)
-            return None
+    def start(cls, work: list[_Workload], folder: Path) -> _Original:
+        """Open the original on the games."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import textworld
+            from alfworld.agents.environment.alfred_tw_env import AlfredDemangler, AlfredInfos
 
         def open_game(path: Path) -> Any:
             infos = textworld.EnvInfos(won=True, admissible_commands=True, extras=["gamefile"])

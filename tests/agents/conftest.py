@@ -22,7 +22,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     `lm` is not installed.
     """
     for module in ("torch", "transformers", "tokenizers"):
-        pytest.importorskip(module, reason=f"needs {module}: pip install 'arboretum[lm]'")
+        pytest.importorskip(module, reason=f"needs {module}: pip install 'arboretum-rl[lm]'")
     from arboretum.eval.bench.tiny import make_tiny_model
 
     return make_tiny_model(tmp_path_factory.mktemp("tiny") / "model")

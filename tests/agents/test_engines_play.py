@@ -16,7 +16,7 @@ from arboretum.agents.registry import LANGUAGE_AGENTS, make_agent
 from arboretum.envs.registry import make_env
 
 pytestmark = pytest.mark.heavy
-torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
 
 ENVS = {
     "TextSokoban-v0": {"max_steps": 4},
@@ -83,7 +83,9 @@ def test_episode_that_fills_the_context_is_truncated(tiny_model: Path) -> None:
     agent = make_agent("think", engine=engine, sampling={"max_tokens": 40, "temperature": 1.0}, dialogue=unlimited)
     (episode,) = play(agent, [make_env("TextSokoban-v0", max_steps=None)], [Job(None, 0)])
     assert episode.truncated and episode.error is None
-    assert "fills the context of 400" in episode.details["ended"]
+    assert "fills the context of 400" in episode.details["ended"] and episode.turns[-1].cut
+    full = [turn for turn in episode.turns if sum(turn.loss_mask or ()) == 40]
+    assert full and all(turn.cut for turn in full if (turn.token_ids or [0])[-1] not in engine.end_ids)
     assert sum(len(turn.token_ids or ()) for turn in episode.turns) <= 400
 
 

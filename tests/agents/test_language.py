@@ -128,7 +128,7 @@ def test_malformed_reply_costs_a_turn_and_a_penalty_and_is_reported() -> None:
         ["gibberish", "<think>x</think><answer>Fly || Up</answer>", *["<think>x</think><answer>Up</answer>"] * 9]
     )
     engine = Scripted(lambda request: next(replies), batch=1)
-    (episode,) = episodes(engine, "think", "TextSokoban-v0")
+    (episode,) = episodes(engine, "think", "TextSokoban-v0", kwargs={"max_steps": 10})
     first, second, third = episode.turns[:3]
     assert [(move.action, move.valid) for move in first.moves] == [("", False)]
     assert first.penalty == -0.1 and not first.well_formed
@@ -164,17 +164,26 @@ def test_react_prompt_has_three_examples_of_other_tasks() -> None:
     assert "An example" in engine.requests[-1].messages[0].content
 
 
-def test_engine_error_aborts_only_its_episode() -> None:
+def test_rejected_conversation_truncates_only_its_episode() -> None:
     def answer(request: Request) -> str | Completion:
         if "Teacher" in last(request):
-            return Completion("", "error", error="the server said 500 five times")
+            return Completion("", "rejected", error="the prompt is too long")
         return "Explorer"
 
     engine = Scripted(answer)
     played = episodes(engine, "direct", "TextBandit-v0", jobs=40, kwargs={"max_steps": 1})
-    broken = [e for e in played if e.error]
-    assert len(played) == 40 and 0 < len(broken) < 40
-    assert {e.error for e in broken} == {"the engine failed: the server said 500 five times"}
+    assert len(played) == 40 and all(episode.error is None for episode in played)
+    ended = [episode for episode in played if episode.details.get("ended") == "the prompt is too long"]
+    assert 0 < len(ended) < 40
+    assert all(episode.truncated and not episode.success and episode.steps == 0 for episode in ended)
+
+
+def test_engine_error_ends_the_run() -> None:
+    def answer(request: Request) -> str | Completion:
+        return Completion("", "error", error="the server said 500 five times")
+
+    with pytest.raises(Stop, match="scripted failed: the server said 500 five times"):
+        episodes(Scripted(answer), "direct", "TextBandit-v0", jobs=4)
 
 
 def test_stop_raised_by_an_engine_ends_the_run() -> None:
@@ -267,6 +276,15 @@ def test_search_o1_condenses_documents_separately_and_rejects_repeated_queries()
     assert users[1] == "<|begin_search_result|>\nIt is forty-two.\n<|end_search_result|>"
     assert "already" in users[2]
     assert not any("Doc 1" in text for text in users)  # only the condensed findings enter the conversation
+
+
+def test_search_o1_reply_that_ends_in_a_delimiter_without_a_query_is_no_error() -> None:
+    """The reply has a `<search>` element, which the environment executes, and a lone closing delimiter."""
+    replies = iter(["<search>born</search> <|end_search_query|>", "\\boxed{unknown}"])
+    engine = Scripted(lambda request: next(replies))
+    (episode,) = episodes(engine, "search_o1", "TextSearchQA-v0", kwargs={"dataset": "encyclopedia"})
+    assert episode.error is None
+    assert [turn.moves[0].action[:8] for turn in episode.turns] == ["<search>", "<answer>"]
 
 
 def test_search_o1_answers_at_its_search_limit() -> None:

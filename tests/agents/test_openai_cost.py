@@ -113,6 +113,34 @@ def test_cost_is_reported_in_usage(endpoint: Endpoint, make: Make) -> None:
     assert engine.usage == completion.usage
 
 
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"prompt_tokens": -5, "completion_tokens": -7},
+        {"prompt_tokens": 1e30, "completion_tokens": 10**30},
+        {"prompt_tokens": "12", "completion_tokens": [1], "prompt_tokens_details": 3},
+        {"prompt_tokens": True, "completion_tokens": None, "prompt_tokens_details": {"cached_tokens": -1}},
+        [1, 2],
+    ],
+)
+def test_impossible_token_counts_are_taken_as_not_reported(endpoint: Endpoint, make: Make, usage: Any) -> None:
+    body = default_completion({"messages": []}, "x")
+    body["usage"] = usage
+    endpoint.script.append(ScriptedResponse(body=body))
+    engine = make(prices={"input": 0, "output": 1e6}, cost_limit=1000)
+    assert answer(engine, ask(max_tokens=7)).usage == Usage(0, 0, 0, 7.0)  # charged its maximum cost
+
+
+def test_more_cached_tokens_than_prompt_tokens_never_make_the_cost_negative(
+    endpoint: Endpoint, make: Make
+) -> None:
+    body = default_completion({"messages": []}, "x")
+    body["usage"] = {"prompt_tokens": 5, "completion_tokens": 0, "prompt_tokens_details": {"cached_tokens": 10**6}}
+    endpoint.script.append(ScriptedResponse(body=body))
+    engine = make(prices={"input": 10, "cached": 0, "output": 1})
+    assert answer(engine).usage == Usage(5, 5, 0, 0.0)
+
+
 def test_cost_limit_holds_and_requests_in_progress_are_returned(endpoint: Endpoint, make: Make) -> None:
     endpoint.delay = 0.01
     body = default_completion({"messages": []}, "x")

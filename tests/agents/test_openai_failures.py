@@ -117,10 +117,25 @@ def test_rejected_request_is_not_retried(endpoint: Endpoint, make: Make) -> None
     assert len(endpoint.requests) == 2
 
 
-def test_context_overflow_gives_an_empty_reply_of_finish_length(endpoint: Endpoint, make: Make) -> None:
+def test_context_overflow_rejects_the_conversation(endpoint: Endpoint, make: Make) -> None:
     message = "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens."
     endpoint.script.append(ScriptedResponse(status=400, body={"error": {"message": message, "code": 400}}))
-    assert answer(make()) == Completion("", "length")
+    completion = answer(make())
+    assert completion == Completion("", "rejected", error="the conversation exceeds the model's context window")
+
+
+def test_refused_content_is_told_from_a_request_that_no_conversation_could_send(
+    endpoint: Endpoint, make: Make
+) -> None:
+    refusal = ScriptedResponse(status=400, body={"error": {"message": "no", "code": "content_filter"}})
+    bad = ScriptedResponse(status=400, body={"error": {"message": "logit_bias must be a map"}})
+    endpoint.script.extend([refusal, bad])
+    engine = make()
+    assert answer(engine).finish == "rejected"
+    assert answer(engine).finish == "error"  # the server has answered nothing yet
+    assert answer(engine).finish == "stop"
+    endpoint.script.append(bad)
+    assert answer(engine).finish == "rejected"
 
 
 def test_unsupported_options_are_omitted(endpoint: Endpoint, make: Make) -> None:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from arboretum.agents.engines.base import Sampling
 
-torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
-transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'arboretum[lm]'")
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
+transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'arboretum-rl[lm]'")
 
 from arboretum.agents.engines.local.sampling import BatchSampling, draw_uniforms, sample_tokens
 from arboretum.agents.engines.local.stop import StopTextMatcher

@@ -14,8 +14,8 @@ from arboretum.agents.engines.base import Message
 from arboretum.agents.tokens import ChatTokens, Conversation
 from arboretum.envs.errors import ConfigurationError
 
-tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers: pip install 'arboretum[lm]'")
-transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'arboretum[lm]'")
+tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers: pip install 'arboretum-rl[lm]'")
+transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'arboretum-rl[lm]'")
 
 # Per family: special tokens, end-of-turn token, and added tokens that are not special.
 QWEN = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]

@@ -303,8 +303,12 @@ def test_nan_weights_give_error_completions(engine: VLLMEngine, reference: Any) 
 
 
 def test_invalid_model_and_request_are_rejected(engine: VLLMEngine, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="vLLM cannot run"):
+    with pytest.raises(ConfigurationError, match="nothing: there is no such folder"):
         VLLMEngine(str(tmp_path / "nothing"))
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("{}")
+    with pytest.raises(ConfigurationError, match="vLLM cannot run"):
+        VLLMEngine(str(tmp_path / "broken"))
     with pytest.raises(ConfigurationError, match="no prompt_ids"):
         engine.submit(Request("a", (Message("user", "x"),), None, Sampling(), 0))
     with pytest.raises(ConfigurationError, match="rejects the request: temperature"):

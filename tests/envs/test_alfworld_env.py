@@ -235,7 +235,8 @@ def test_task_ids_of_other_splits_and_malformed_ids_are_rejected() -> None:
     every, unseen = HomeTasks(None), HomeTasks("valid_unseen")
     assert every[:2] == ["any/0", "any/1"]
     assert unseen[7] == "valid_unseen/7"
-    assert "any/3" in every
+    assert all(f"{split}/0" in every for split in ("any", "train", "valid_seen", "valid_unseen"))
+    assert "valid/0" not in every and "test/0" not in every
     assert "valid_seen/3" not in unseen
     for name in ("train/01", "train/-1", "train/x", "test/1", "train", "train/99999999999", "train/٣", 3, None):
         assert name not in HomeTasks("train")

@@ -152,6 +152,8 @@ def test_repaired_domain_allows_examining_objects_in_receptacles(real: dict[str,
 def broken(content: dict[str, Any]) -> dict[str, tuple[Any, str]]:
     """Return malformed variants of a file, each with an expected part of the error message."""
     problem, domain, grammar = content["pddl_problem"], content["pddl_domain"], content["grammar"]
+    doubling = "".join(f'"r{n}": [{{"rhs": "#r{n + 1}##r{n + 1}#"}}], ' for n in range(60))
+    doubling += '"r60": [{"rhs": "."}], "put_aside": [{"rhs": "#r0#"}], "unused": ['
 
     def changed(**fields: Any) -> dict[str, Any]:
         return {**content, **fields}
@@ -181,6 +183,8 @@ def broken(content: dict[str, Any]) -> dict[str, tuple[Any, str]]:
         ),
         "no domain": (changed(pddl_domain="hello"), "pddl_domain"),
         "grammar": (changed(grammar=grammar + "nonsense"), "grammar cannot be parsed"),
+        "doubling rules": (changed(grammar=grammar.replace('"put_aside": [', doubling)), "more than 10000 times"),
+        "nesting": (changed(pddl_domain="(" * 200 + domain), "nests parentheses more than 100 deep"),
         "rule": (changed(grammar=grammar.replace("#put_aside#", "#elsewhere#")), "elsewhere"),
         "question": (changed(grammar=grammar.replace("| holds(a:agent", "| hates(a:agent")), "hates"),
         "template": (changed(grammar=grammar.replace('"open {r}"', '"open {l}"')), "open {l}"),

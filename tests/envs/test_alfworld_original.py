@@ -16,7 +16,7 @@ import pytest
 
 from arboretum.envs.alfworld import rules
 from arboretum.envs.alfworld.gamefile import compile_game
-from arboretum.envs.alfworld.generator import SPLITS, generate_file
+from arboretum.envs.alfworld.generator import HomeTasks, generate_file
 from arboretum.envs.data import archive_members
 
 pytestmark = pytest.mark.heavy
@@ -117,7 +117,7 @@ def _train() -> list[dict[str, Any]]:
 @pytest.mark.parametrize("index", range(int(os.environ.get("ARBORETUM_PEER_GAMES", "12")) // 2))
 def test_generated_games_match_the_original_and_are_won(index: int, own_texts: bool, tmp_path: Path) -> None:
     """Covers the packaged domain and grammar, and those of a real file in their place."""
-    content = dict(generate_file(f"{SPLITS[index % 3]}/{index}"))
+    content = dict(generate_file(f"{HomeTasks.SPLITS[index % 3]}/{index}"))
     if not own_texts:
         if not DATA:
             pytest.skip("ARBORETUM_DATA is not set")

@@ -63,11 +63,15 @@ def test_refusal_names_the_unmet_precondition_and_keeps_the_state():
         observation, reward, _, _, info = env.step(action)
         assert words in observation and reward == 0 and not info["valid"] and not info["changed"]
         assert env.state_key() == before
-    env.step("pick up the red block")
+    shown, *_ = env.step("pick up the red block")
     observation, *_ = env.step("pick up the blue block")
-    assert observation == "You cannot pick up the blue block: the hand is not empty."
+    refusal, *scene = observation.split("\n")
+    assert refusal == "You cannot pick up the blue block: the hand is not empty."
+    assert scene == shown.split("\n")
     observation, *_ = env.step("stack the red block on top of the red block")
-    assert observation == "You cannot stack the red block on top of the red block: the red block is not clear."
+    refusal, *scene = observation.split("\n")
+    assert refusal == "You cannot stack the red block on top of the red block: the red block is not clear."
+    assert scene == shown.split("\n")
 
 
 def test_default_step_limit_is_twice_the_longest_plan():
@@ -118,7 +122,7 @@ def test_strict_and_lenient_verdicts_differ_on_lines_that_cannot_be_parsed(reply
     parts = {"*": plan, "*0": plan[:1], "*rest": plan[1:]}
     lines = [line for part in reply for line in parts.get(part, [part])]
     observation, reward, terminated, _, info = env.step("\n".join(lines))
-    assert terminated and reward == 0.0 and not info["success"] and not info["valid"] and not info["changed"]
+    assert terminated and reward == 0.0 and not info["success"] and not info["valid"] and info["changed"]
     assert info["failed_line"] == (len(lines) if failed_line == -1 else failed_line)
     assert info["lenient_success"] is lenient
     assert observation.startswith("The plan fails") and observation.endswith(before)

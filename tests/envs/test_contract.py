@@ -7,11 +7,13 @@ writes one to standard output (see `main`). The tests use it to compare episodes
 from __future__ import annotations
 
 import base64
+import copy
 import importlib.util
 import json
 import os
 import pickle
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,11 +27,19 @@ from gymnasium.utils.env_checker import check_env
 
 import arboretum  # noqa: F401
 from arboretum.envs import ConfigurationError, TextEnv
+from arboretum.envs.bandit import Bandit
+from arboretum.envs.frozenlake import FrozenLake
 from arboretum.envs.registry import ENVS
 
 IDS = [w.id for w in ENVS if importlib.util.find_spec(f"arboretum.envs.{w.module}") is not None]
 STOCHASTIC = {"TextFrozenLake-v0"}
 """Environments in which the optimal policy may fail."""
+RANDOM_EVENTS = {
+    "TextBandit-v0": {1.0: 0.25, 0.0: 0.75},
+    "TextBanditRev-v0": {1.0: 0.25, 0.0: 0.75},
+    "TextFrozenLake-v0": {"Left": 0.8, "Up": 0.1, "Down": 0.1},
+}
+"""Environments whose steps are random, with the published distribution of the events that the tests draw."""
 SEEDS = (0, 7, 123_456_789)
 STEPS = 12
 INVALID = (
@@ -104,6 +114,12 @@ def test_gymnasium_env_checker_passes(id: str) -> None:
     check_env(make(id))
 
 
+def test_id_with_module_needs_no_import(id: str) -> None:
+    code = f"import gymnasium; print(gymnasium.make('arboretum:{id}').spec.id)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == id
+
+
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
 def test_vector_env_matches_single_envs(id: str, vectorization: str) -> None:
     singles = [make(id), make(id)]
@@ -135,13 +151,61 @@ def test_observations_and_actions_are_in_their_spaces(id: str) -> None:
             assert len(record) == 3 or record[0] in env.action_space
 
 
-def test_render_returns_the_observation_in_ansi_mode_only(id: str) -> None:
+def test_ansi_rendering_is_the_observation_with_colored_boards(id: str) -> None:
     env = make(id, render_mode="ansi")
     with pytest.raises(ResetNeeded):
         env.render()
     observation, _ = env.reset(seed=1)
-    assert env.render() == observation
+    rendered = env.render()
+    assert rendered is not None and re.sub(r"\x1b\[[\d;]*m", "", rendered) == observation
+    assert ("\x1b[" in rendered) is bool(env.palette)
     assert make(id).render() is None
+
+
+def test_human_rendering_prints_actions_and_observations(id: str, capsys: pytest.CaptureFixture[str]) -> None:
+    env = make(id, render_mode="human")
+    observation, _ = env.reset(seed=1)
+    assert env.render() is None
+    after = env.step("no environment\x1b[2J has this action")[0]
+    lines = f"{observation.rstrip()}\n\n> no environment␛[2J has this action\n{after.rstrip()}\n\n"
+    assert capsys.readouterr().out == lines  # no terminal, and therefore no color
+    copy.deepcopy(env)
+    assert capsys.readouterr().out == ""
+
+
+def test_standard_loop_with_sampled_actions_plays_and_is_seedable(id: str) -> None:
+    episodes = []
+    for _ in range(2):
+        env = gym.make(id)
+        env.reset(seed=4)
+        env.action_space.seed(11)
+        records, admissible = [], True
+        for _ in range(40):
+            action = env.action_space.sample()
+            assert action in env.action_space
+            observation, _, terminated, truncated, info = env.step(action)
+            admissible &= info["valid"] or env.unwrapped.admissible_actions() is None
+            records.append([action, observation])
+            if terminated or truncated:
+                env.reset()
+        assert admissible
+        episodes.append(records)
+    assert episodes[0] == episodes[1]
+    assert len({action for action, _ in episodes[0]}) > 1
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_vector_env_accepts_its_own_samples(id: str, vectorization: str) -> None:
+    envs = gym.make_vec(id, num_envs=2, vectorization_mode=vectorization)
+    try:
+        envs.reset(seed=3)
+        envs.action_space.seed(5)
+        for _ in range(3):
+            infos = envs.step(envs.action_space.sample())[-1]
+            if make(id)._constant_actions:
+                assert all(infos["valid"])
+    finally:
+        envs.close()
 
 
 def test_use_before_reset_raises_reset_needed(id: str) -> None:
@@ -222,7 +286,7 @@ def unpack(text: str) -> Any:
 def test_another_process_plays_the_same_episodes_and_continues_a_snapshot(id: str, salt: str) -> None:
     env = mid_episode_env(id)
     snapshot = env.snapshot()
-    reply = in_another_process({"id": id, "seeds": SEEDS, "snapshot": pack(snapshot)}, salt)
+    reply = in_another_process({"id": id, "seeds": SEEDS, "snapshot": pack(snapshot), "branches": SEEDS}, salt)
     episodes = [list(random_episode(make(id), seed)) for seed in SEEDS]
     assert reply["episodes"] == json_round_trip([without_state_keys(records) for records in episodes])
     assert unpack(reply["snapshot"]) == snapshot
@@ -231,6 +295,11 @@ def test_another_process_plays_the_same_episodes_and_continues_a_snapshot(id: st
     )
     keys = [record[-1] for records in episodes for record in records]
     assert unpack(reply["keys"]) == [*keys, env.state_key()]
+    branches = []
+    for seed in SEEDS:
+        env.restore(snapshot, seed=seed)
+        branches.append(without_state_keys(list(random_steps(env, random.Random(0), STEPS))))
+    assert reply["branches"] == json_round_trip(branches)
 
 
 def test_global_random_generators_are_not_used(id: str) -> None:
@@ -263,6 +332,61 @@ def test_restored_episode_continues_identically(id: str) -> None:
     assert list(random_steps(elsewhere, random.Random(5), STEPS)) == first
 
 
+def random_event(env: TextEnv[Any], snapshot: Any, seed: int | None) -> Any:
+    """Return the random event of the next step after a snapshot that `before_random_event` returned."""
+    env.restore(snapshot, seed=seed)
+    if isinstance(env, Bandit):
+        return env.step(env._risky_arm)[1]
+    assert isinstance(env, FrozenLake)
+    before = env.snapshot().state
+    env.step("Left")
+    return {-1: "Left", 3: "Down", -3: "Up"}[env.snapshot().state - before]
+
+
+def before_random_event(id: str) -> tuple[TextEnv[Any], Any]:
+    """Return an environment, and a snapshot from which every random event leads to another result."""
+    if id != "TextFrozenLake-v0":
+        env = make(id)
+        env.reset(seed=0, options={"task": 3})
+        return env, env.snapshot()
+    env = make(id, map=["FSF", "FFF", "GFF"], success_rate=0.8)
+    env.reset(seed=0)
+    while env.snapshot().state != 4:  # the middle
+        env.reset()
+        env.step("Down")
+    return env, env.snapshot()
+
+
+def test_restore_with_a_seed_draws_the_published_random_events(id: str) -> None:
+    if id not in RANDOM_EVENTS:
+        pytest.skip("the steps of this environment are deterministic")
+    env, snapshot = before_random_event(id)
+    draws = 2000
+    events = [random_event(env, snapshot, seed) for seed in range(draws)]
+    for event, probability in RANDOM_EVENTS[id].items():
+        deviation = (probability * (1 - probability) / draws) ** 0.5
+        assert abs(events.count(event) / draws - probability) < 5 * deviation
+    assert [random_event(env, snapshot, seed) for seed in range(200)] == events[:200]
+    assert len({random_event(env, snapshot, None) for _ in range(200)}) == 1
+    # Equal seeds at another snapshot give other events: agreement is that of independent draws.
+    agreement = sum(p * p for p in RANDOM_EVENTS[id].values())
+    elsewhere = snapshot._replace(rng_state=snapshot.rng_state ^ 1)
+    same = sum(random_event(env, elsewhere, seed) == event for seed, event in enumerate(events))
+    assert abs(same / draws - agreement) < 5 * (agreement * (1 - agreement) / draws) ** 0.5
+
+
+def test_restore_with_a_seed_changes_nothing_in_a_deterministic_environment(id: str) -> None:
+    if id in RANDOM_EVENTS:
+        pytest.skip("the steps of this environment are random")
+    env = mid_episode_env(id)
+    snapshot = env.snapshot()
+    expected = list(random_steps(env, random.Random(5), STEPS))
+    for seed in (0, 1, np.int64(2**40)):
+        env.restore(snapshot, seed=seed)
+        assert env.snapshot()._replace(rng_state=snapshot.rng_state) == snapshot
+        assert list(random_steps(env, random.Random(5), STEPS)) == expected
+
+
 def test_snapshot_of_another_environment_is_rejected(id: str) -> None:
     other = make("TextBandit-v0", low_reward=0.1)
     other.reset(seed=0)
@@ -283,6 +407,43 @@ def test_step_limit_is_part_of_a_snapshot(id: str) -> None:
     endless = make(id, max_steps=None)
     endless.reset(seed=0)
     assert not any(endless.step("no environment has this action")[3] for _ in range(300))
+
+
+# ---------------------------------------------------------------------- copies
+
+
+def test_copy_of_a_running_env_continues_identically(id: str) -> None:
+    env = mid_episode_env(id)
+    env.reset(options={"task": env.task})
+    list(random_steps(env, random.Random(1), 1))
+    env.action_space.seed(3)
+    copies = [copy.deepcopy(env), pickle.loads(pickle.dumps(env)), copy.deepcopy(pickle.loads(pickle.dumps(env)))]
+    expected = continue_with_samples(env)
+    for twin in copies:
+        assert type(twin) is type(env) and twin.spec == env.spec
+        assert continue_with_samples(twin) == expected
+    fresh = make(id)
+    twin = pickle.loads(pickle.dumps(fresh))
+    with pytest.raises(ResetNeeded):
+        twin.step("anything")
+    assert twin.reset(seed=1)[0] == fresh.reset(seed=1)[0]
+    assert len(pickle.dumps(env)) < 20_000
+
+
+def continue_with_samples(env: TextEnv[Any]) -> list[Any]:
+    """Play the episode to its end, and the beginning of the next one, which an unseeded reset draws."""
+    records: list[Any] = [env.steps, env.max_steps, env.state_key()]
+    for _ in range(8):
+        records += [action := env.action_space.sample(), env.step(action), env.state_key()]
+    records += [env.reset(), env.action_space.sample(), env.snapshot()]
+    return records
+
+
+def test_pickled_env_continues_identically_in_another_process(id: str) -> None:
+    env = mid_episode_env(id)
+    env.action_space.seed(3)
+    reply = in_another_process({"id": id, "env": pack(env)}, "77")
+    assert unpack(reply["continued"]) == continue_with_samples(env)
 
 
 # ---------------------------------------------------------------------- actions
@@ -319,6 +480,27 @@ def test_invalid_action_returns_a_refusal_and_keeps_the_state(id: str, action: s
     assert len(observation) <= env.observation_space.max_length
     assert info["valid"] is False and info["changed"] is False and not info["success"] and not terminated
     assert env.state_key() == key
+
+
+def test_changed_tells_whether_the_state_key_changes(id: str) -> None:
+    settings: list[dict[str, Any]] = [{}, {"max_steps": 3}]
+    if id == "TextBlocksworld-v0":
+        settings += [{"mode": "plan"}, {"mode": "plan", "max_steps": 3}]
+    rng = random.Random(1)
+    for kwargs in settings:
+        env = make(id, **kwargs)
+        for seed in range(6):
+            env.reset(seed=seed)
+            ended = False
+            for _ in range(20):
+                key = env.state_key()
+                plan = env.expert_actions() or [""]
+                action = rng.choice([env.random_action(rng), plan[0], "\n".join(plan[:1]), "no such action"])
+                *_, terminated, truncated, info = env.step(action)
+                assert info["changed"] is (env.state_key() != key), (kwargs, action)
+                if ended:
+                    break
+                ended = terminated or truncated  # one more step, which changes nothing
 
 
 def test_step_after_the_end_changes_nothing(id: str) -> None:
@@ -445,6 +627,9 @@ def test_bad_configuration_raises_one_sentence_with_a_fix(id: str) -> None:
 def main() -> None:
     """Play the episodes that standard input requests, and write their records to standard output."""
     request = json.load(sys.stdin)
+    if "env" in request:
+        json.dump({"continued": pack(continue_with_samples(unpack(request["env"])))}, sys.stdout)
+        return
     env = make(request["id"])
     episodes = [list(random_episode(env, seed)) for seed in request["seeds"]]
     other = make(request["id"])
@@ -452,11 +637,17 @@ def main() -> None:
     again = pack(other.snapshot())
     continued = list(random_steps(other, random.Random(0), STEPS))
     keys = [record[-1] for records in episodes for record in records]
+    final_key = other.state_key()
+    branches = []
+    for seed in request["branches"]:
+        other.restore(unpack(request["snapshot"]), seed=seed)
+        branches.append(without_state_keys(list(random_steps(other, random.Random(0), STEPS))))
     reply = {
         "episodes": [without_state_keys(records) for records in episodes],
         "snapshot": again,
         "continued": without_state_keys(continued),
-        "keys": pack([*keys, other.state_key()]),
+        "keys": pack([*keys, final_key]),
+        "branches": branches,
     }
     json.dump(reply, sys.stdout, default=str)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import lzma
@@ -10,13 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from arboretum.envs import data
 from arboretum.envs.alfworld.library import _add_game
 from arboretum.envs.data import archive_members
 from arboretum.envs.errors import DataError
 from arboretum.envs.registry import make_env
+from arboretum.envs.retrieval import documents
 from arboretum.envs.retrieval.documents import read_corpus
 from arboretum.envs.searchqa import downloads as catalog
 from arboretum.envs.searchqa.datasets import read_questions
+from arboretum.envs.webshop import json_stream
 from arboretum.envs.webshop.json_stream import read_array
 
 
@@ -41,6 +45,39 @@ def test_damaged_member_header_is_not_taken_for_the_end(tmp_path: Path) -> None:
     (tmp_path / "b.tar.xz").write_bytes(lzma.compress(bytes(content)))
     with pytest.raises(DataError, match=r"b\.tar\.xz: .*fetch it again"):
         list(archive_members(tmp_path / "b.tar.xz"))
+
+
+def test_archive_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "bomb.tar.xz"
+    with lzma.open(path, "w", preset=0) as packed:
+        header = tarfile.TarInfo("zeros.json")
+        header.size = 300 * 2**20
+        packed.write(header.tobuf())
+        for _ in range(300):
+            packed.write(bytes(2**20))
+    assert path.stat().st_size < 2**20
+    with pytest.raises(DataError, match=r"bomb\.tar\.xz: unpacks to too much at 'zeros\.json' \(300 MB"):
+        list(archive_members(path))
+    monkeypatch.setattr(data, "MAX_UNPACKED", 50_000)
+    with pytest.raises(DataError, match=r"unpacks to too much at 'member\d+'"):
+        list(archive_members(write_archive(tmp_path / "many.tar.xz")))
+    with lzma.open(tmp_path / "tail.tar.xz", "w", preset=0) as packed:
+        packed.write(bytes(10**7))
+    with pytest.raises(DataError, match=r"tail\.tar\.xz: (unpacks to more than|cannot be read)"):
+        list(archive_members(tmp_path / "tail.tar.xz"))
+
+
+def test_compressed_line_or_value_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "MAX_LINE", 10_000)
+    (tmp_path / "corpus.jsonl.gz").write_bytes(
+        gzip.compress(b'{"id": "0", "contents": "a"}\n{"id": "' + bytes(10**7))
+    )
+    with pytest.raises(DataError, match=r"corpus\.jsonl\.gz, line 2: has more than"):
+        list(read_corpus(tmp_path / "corpus.jsonl.gz"))
+    monkeypatch.setattr(json_stream, "MAX_VALUE", 5 * 2**20)
+    (tmp_path / "items.json.gz").write_bytes(gzip.compress(b'["' + b"a" * 4 * 10**7))
+    with pytest.raises(DataError, match=r"items\.json\.gz: at character 1: expected a value of at most 5 million"):
+        list(read_array(tmp_path / "items.json.gz"))
 
 
 @pytest.mark.parametrize("share", [0.1, 0.4, 0.7, 0.95])

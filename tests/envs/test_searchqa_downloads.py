@@ -20,11 +20,18 @@ class Files:
         self.limit: int | None = None
         self.ranges: list[str | None] = []
         self.resumable = True
+        self.redirect: dict[str, str] | None = None
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self):
                 if self.path == "/absent":
                     self.send_error(404)
+                    return
+                if outer.redirect is not None and self.path != "/moved":
+                    self.send_response(302)
+                    for name, value in outer.redirect.items():
+                        self.send_header(name, value)
+                    self.end_headers()
                     return
                 requested = self.headers.get("Range")
                 outer.ranges.append(requested)
@@ -104,6 +111,49 @@ def test_unreachable_server_is_reported_with_manual_instructions(files, tmp_path
     files.close()
     with pytest.raises(DataError, match=rf"Fetch {files.url}/dev.jsonl .*place it as .*small/dev.jsonl"):
         data_get("small", tmp_path, catalog=catalog(files.url))
+
+
+def test_file_with_another_checksum_than_the_pinned_one_is_deleted(files, tmp_path):
+    digest = hashlib.sha256(CONTENT).hexdigest()
+    known = catalog(files.url)
+    wrong = {"small": known["small"]._replace(sha256={"dev.jsonl": "0" * 64})}
+    with pytest.raises(DataError, match=rf"not the known file.*{digest}, not 000.*was deleted"):
+        data_get("small", tmp_path, catalog=wrong)
+    assert not any((tmp_path / "small").glob("dev*"))
+    right = {"small": known["small"]._replace(sha256={"dev.jsonl": digest})}
+    path = data_get("small", tmp_path, catalog=right) / "dev.jsonl"
+    assert data_verify("small", tmp_path, catalog=right) == {"dev.jsonl": "ok"}
+    assert data_verify("small", tmp_path, catalog=wrong) == {"dev.jsonl": "changed"}
+    (path.parent / "checksums.json").unlink()
+    path.write_bytes(CONTENT[1:])
+    assert data_verify("small", tmp_path, catalog=right) == {"dev.jsonl": "changed"}
+
+
+def test_checksum_of_the_hub_is_compared(files, tmp_path):
+    digest = hashlib.sha256(CONTENT).hexdigest()
+    files.redirect = {"Location": f"{files.url}/moved", "X-Linked-Etag": f'"{"0" * 64}"'}
+    with pytest.raises(DataError, match="not the known file"):
+        data_get("small", tmp_path, catalog=catalog(files.url))
+    files.redirect["X-Linked-Etag"] = f'"{digest}"'
+    assert (data_get("small", tmp_path, catalog=catalog(files.url)) / "dev.jsonl").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    "target", ["http://files.example/dev.jsonl", "file:///etc/passwd", "ftp://files.example/x"]
+)
+def test_addresses_and_redirects_other_than_https_are_refused(files, tmp_path, target):
+    with pytest.raises(DataError, match="is not https"):
+        data_get("small", tmp_path, catalog=catalog(target.rpartition("/")[0]))
+    files.redirect = {"Location": target}
+    with pytest.raises(DataError, match=r"is not https|not allowed"):
+        data_get("small", tmp_path, catalog=catalog(files.url))
+    assert not (tmp_path / "small" / "dev.jsonl").exists()
+
+
+def test_all_known_addresses_are_https_and_checksums_belong_to_files():
+    for data_set in DATA_SETS.values():
+        assert all(url.startswith("https://") for url in data_set.files.values())
+        assert set(data_set.sha256) <= set(data_set.files)
 
 
 def test_unknown_names_and_missing_folders_are_rejected_and_states_are_listed(files, tmp_path, monkeypatch):

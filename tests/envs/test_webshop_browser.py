@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from arboretum.envs.webshop.shop import Shop, open_shop
+from support.pages import low_contrasts
 
 pytestmark = pytest.mark.heavy
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -77,10 +78,25 @@ def browser(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
         driver.quit()
 
 
+LETTERS = """
+const linear = c => c <= .03928 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4;
+const luminance = color => color.match(/[\\d.]+/g).slice(0, 3).map(c => linear(c / 255))
+  .reduce((sum, c, i) => sum + c * [.2126, .7152, .0722][i], 0);
+return [...document.querySelectorAll(".picture")].flatMap(e => {
+  const {backgroundImage, backgroundColor} = getComputedStyle(e);
+  const ink = luminance(getComputedStyle(e, "::before").color);
+  return (backgroundImage.match(/rgba?\\([^)]*\\)/g) || [backgroundColor]).map(luminance)
+    .map(paper => (Math.max(ink, paper) + .05) / (Math.min(ink, paper) + .05));
+});
+"""  # The contrasts of the letters that stand for missing pictures.
+
+
 def check_page(browser: Any, name: str) -> None:
-    """Check that nothing overflows the window horizontally, and save a screenshot if a folder for them is set."""
+    """Check that nothing overflows the window and texts are legible; save a screenshot if a folder is set."""
     width, content = browser.execute_script("return [window.innerWidth, document.documentElement.scrollWidth]")
     assert content <= width, f"{name}: {content} pixels wide in a window of {width}"
+    assert low_contrasts(browser) == {}
+    assert all(contrast >= 4.5 for contrast in browser.execute_script(LETTERS)), name
     if folder := os.environ.get("ARBORETUM_SCREENSHOTS"):
         Path(folder).mkdir(parents=True, exist_ok=True)
         browser.save_screenshot(str(Path(folder) / f"{name}-{width}.png"))
@@ -149,4 +165,5 @@ def test_purchase_of_a_wrong_product_scores_less_than_1(browser: Any, shop: Shop
     press(browser, other.asin)
     press(browser, "Buy Now")
     assert 0 <= reward(browser) < 1
+    assert len(browser.find_element(By.CSS_SELECTOR, "#reward pre").text) <= 6  # at most four decimals
     check_page(browser, "6-wrong")

@@ -116,7 +116,7 @@ def test_invalid_configuration_is_rejected(options: dict[str, Any], message: str
     "action",
     ["", "search", "search[]", "Search[lamp]", "click[]", "click[nothing]", "click[search]", "click[buy now]",
      "[x]", "search[a[b]c]", "click[Search\n]", "think[hm]", "search[<a> x]", "search[<c>]", "\ud800",
-     "click" * 2000],
+     "click" * 2000, f"search[{'lamp ' * 1000}]"],
 )  # fmt: skip
 def test_invalid_action_on_the_start_page_changes_nothing(env: WebShop, action: str) -> None:
     first, _ = env.reset(seed=3)

@@ -56,6 +56,17 @@ def test_purchase_of_a_wrong_product_scores_less_than_1(shop: Shop, client: Any)
     assert 0 <= score < 1
 
 
+def test_score_is_shown_with_four_decimals(shop: Shop, client: Any) -> None:
+    scores = []
+    for goal in range(12):  # bought without the options that the goal asks for
+        page = client.get(f"/?goal={goal}", follow_redirects=True)
+        page = client.post(page.request.path, data={"search_query": shop.goal(goal).words}, follow_redirects=True)
+        page = client.get(f"{page.request.path}/item/{shop.goal(goal).asin}", follow_redirects=True)
+        page = client.post(page.request.path, data={"action": "Buy Now"}, follow_redirects=True)
+        scores += re.findall(r'id="reward" class="\w+"><pre>([\d.]+)<', page.text)
+    assert len(scores) == 12 and max(map(len, scores)) == 6  # such as 0.6667
+
+
 def test_page_address_shows_the_same_page_after_later_actions(shop: Shop, client: Any) -> None:
     """The back button, a reload and a second tab rely on it."""
     client.get("/?goal=3", follow_redirects=True)
@@ -169,7 +180,7 @@ def test_taken_or_invalid_port_is_rejected() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(ConfigurationError, match="choose another one"):
+        with pytest.raises(ConfigurationError, match="choose another port"):
             serve(port=taken.getsockname()[1])
     with pytest.raises(ConfigurationError, match="port must be between"):
         serve(port=70000)

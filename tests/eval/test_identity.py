@@ -21,7 +21,7 @@ SUITE = "name: small\nentries:\n  - {name: Bandit, env: TextBandit-v0, split: te
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two models with different weights in folders of the same name, as training writes them."""
-    pytest.importorskip("transformers", reason="needs transformers: pip install 'arboretum[lm]'")
+    pytest.importorskip("transformers", reason="needs transformers: pip install 'arboretum-rl[lm]'")
     from arboretum.eval.bench.tiny import make_tiny_model
 
     root = tmp_path_factory.mktemp("runs")

@@ -21,7 +21,7 @@ from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.envs.registry import make_env
 from arboretum.eval.agents import NamedAgent
 from arboretum.eval.evaluate import evaluate, report
-from arboretum.eval.store import EpisodeKey, Store, encode_episode, latest_results, read_episode
+from arboretum.eval.store import EpisodeKey, Store, encode_episode, read_episode, read_results
 from arboretum.eval.suite import load_suite, parse_suite, suite_names
 
 SUITE = """
@@ -105,7 +105,7 @@ def test_incomplete_last_line_is_moved_and_its_episode_played_again(suite: str, 
     with Console(record=True, width=200, file=open(os.devnull, "w")).file as sink:
         console = Console(record=True, width=200, file=sink)
         assert evaluate(suite, AGENTS, out=tmp_path / "r", console=console) == 0
-    assert "line 21 of episodes.jsonl was incomplete" in console.export_text()
+    assert "episodes.jsonl, line 21: is incomplete; it was moved" in " ".join(console.export_text().split())
     assert records(tmp_path / "r") == records(tmp_path / "whole")
     assert (tmp_path / "r" / "episodes.damaged.jsonl").read_bytes() == lines[20][:50] + b"\n"
 
@@ -194,6 +194,44 @@ def test_resuming_with_other_task_digests_is_rejected(suite: str, tmp_path: Path
         run(suite, tmp_path / "r")
 
 
+@pytest.mark.parametrize("content", [None, "", "{", "[]", '{"suite": {}}'])
+def test_lost_or_damaged_run_json_is_restored_and_no_episode_is_played_again(
+    content: str | None, suite: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "r"
+    run(suite, folder)
+    settings, episodes = (folder / "run.json").read_bytes(), (folder / "episodes.jsonl").read_bytes()
+    if content is None:
+        (folder / "run.json").unlink()
+    else:
+        (folder / "run.json").write_text(content)
+    assert report([folder]).episodes == report([folder]).expected  # A report needs no restored file.
+    run(suite, folder)
+    assert (folder / "run.json").read_bytes() == settings
+    assert (folder / "episodes.jsonl").read_bytes() == episodes
+
+
+def test_settings_of_a_run_that_are_lost_with_their_copy_are_named(suite: str, tmp_path: Path) -> None:
+    run(suite, tmp_path / "r")
+    for name in ("run.json", ".run.json"):
+        (tmp_path / "r" / name).unlink()
+    with pytest.raises(
+        ConfigurationError, match=r"neither run\.json nor its copy \.run\.json.*restore one of them"
+    ):
+        run(suite, tmp_path / "r")
+
+
+def test_credentials_of_an_address_in_a_suite_are_not_stored(tmp_path: Path) -> None:
+    path = tmp_path / "search.yaml"
+    retriever = "http://user:pa5sword@127.0.0.1:8000/api?key=5ignature"
+    path.write_text(
+        f"name: search\nentries:\n- {{name: A, env: TextSearchQA-v0, kwargs: {{retriever: '{retriever}'}}}}\n"
+    )
+    suite = load_suite(str(path))
+    assert suite.entries[0].kwargs["retriever"] == retriever
+    assert suite.to_dict()["entries"][0]["kwargs"] == {"retriever": "http://127.0.0.1:8000/api"}
+
+
 def test_second_writer_of_a_run_is_rejected_until_the_first_closes(tmp_path: Path) -> None:
     manifest = {"suite": {}, "agents": []}
     store = Store(tmp_path / "r", manifest)
@@ -226,13 +264,13 @@ def test_report_rejects_folder_without_valid_run(tmp_path: Path) -> None:
 
 def test_latest_result_of_an_episode_wins(suite: str, tmp_path: Path) -> None:
     run(suite, tmp_path / "r")
-    first = latest_results(tmp_path / "r")
+    first = read_results(tmp_path / "r").latest
     key = next(key for key, result in first.items() if result.success)
     episode = read_episode(tmp_path / "r", first[key])
     episode.success = False
     with (tmp_path / "r" / "episodes.jsonl").open("ab") as out:
-        out.write(encode_episode(key, episode))
-    again = latest_results(tmp_path / "r")
+        out.write(encode_episode(key, episode).line)
+    again = read_results(tmp_path / "r").latest
     assert again.keys() == first.keys()
     assert first[key].success and not again[key].success
 
@@ -243,8 +281,8 @@ def test_episode_with_earlier_trials_survives_storage(tmp_path: Path) -> None:
     turns = [Turn(hard, hard, moves=[Move(hard, 0.0, True, True)])]
     first = Episode("W", key.task, 1, key.agent, details={"trial": 1}, turns=turns)
     last = Episode("W", key.task, 1, key.agent, success=True, details={"x": hard}, trials=[first], turns=turns * 2)
-    (tmp_path / "episodes.jsonl").write_bytes(encode_episode(key, last) * 2)
-    (result,) = latest_results(tmp_path).values()
+    (tmp_path / "episodes.jsonl").write_bytes(encode_episode(key, last).line * 2)
+    (result,) = read_results(tmp_path).latest.values()
     assert result.success and result.turns == 2 and result.offset > 0
     assert read_episode(tmp_path, result) == last
 

@@ -39,6 +39,7 @@ def chain_rollouts(
         "tree": np.arange(len(rewards)),
         "success": np.zeros(len(rewards), dtype=bool),
         "truncated": np.zeros(len(rewards), dtype=bool),
+        "cut_off": np.zeros(len(rewards), dtype=bool),
         "episode_leaf": np.where(lengths, ends - 1, -1),
         "turn_parent": np.where(first, -1, np.arange(count) - 1),
         "turn_restart": np.zeros(count, dtype=bool),

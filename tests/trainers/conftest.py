@@ -34,7 +34,7 @@ def warm_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     installed.
     """
     for module in ("torch", "transformers", "tokenizers", "accelerate"):
-        pytest.importorskip(module, reason=f"needs {module}: pip install 'arboretum[lm]'")
+        pytest.importorskip(module, reason=f"needs {module}: pip install 'arboretum-rl[lm]'")
     import torch
 
     from arboretum.eval.bench.tiny import make_tiny_model

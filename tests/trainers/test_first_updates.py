@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 for module in ("torch", "transformers", "accelerate"):
-    pytest.importorskip(module, reason=f"needs {module}: pip install 'arboretum[lm]'")
+    pytest.importorskip(module, reason=f"needs {module}: pip install 'arboretum-rl[lm]'")
 
 from arboretum.trainers.study.definition import Trial, load_study
 

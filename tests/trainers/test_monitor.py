@@ -78,6 +78,20 @@ def test_falling_entropy_alone_is_no_echo_trap() -> None:
     assert [alarm.sign for alarm in alarms] == ["entropy"]
 
 
+def test_falling_entropy_of_a_policy_that_improves_raises_no_alarm() -> None:
+    p = lambda t: 0.3 + 0.4 * min(t / 40, 1.0)  # noqa: E731
+    curves = {"return": p, "std": lambda t: math.sqrt(p(t) * (1 - p(t))), "entropy": lambda t: 1.5 * 0.96**t}
+    assert all_alarms(Monitor(), steady(60, **curves)) == []
+    # The gain before the entropy fell does not explain it.
+    late = {**curves, "entropy": lambda t: (1.4 + 0.1 * min(t / 40, 1.0)) * 0.96 ** max(t - 40, 0)}
+    assert [alarm.sign for alarm in all_alarms(Monitor(), steady(100, **late))] == ["entropy"]
+    # Updates that took no step have no entropy, and are left out for the returns, too.
+    records = steady(60, **curves)
+    for record in records[::7]:
+        del record["entropy"]
+    assert all_alarms(Monitor(), records) == []
+
+
 def test_jump_of_entropy_raises_an_alarm() -> None:
     alarms = all_alarms(Monitor(window=5), steady(40, entropy=lambda t: 1.0 if t < 20 else 4.0))
     assert [alarm.sign for alarm in alarms] == ["entropy-jump"]

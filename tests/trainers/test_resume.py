@@ -13,7 +13,7 @@ import pytest
 from arboretum.cli import main
 from arboretum.trainers.algorithms.recipes import RECIPES, get_recipe
 from arboretum.trainers.checkpoints.run_folder import claim_run_folder, read_config
-from arboretum.trainers.config.cli_options import SFTOptions, TrainOptions
+from arboretum.trainers.config.cli_options import SFTOptions, TrainOptions, given_options
 from arboretum.trainers.config.run import SFTConfig, TrainingConfig
 from arboretum.trainers.config.settings import (
     DialogueConfig,
@@ -28,7 +28,7 @@ from arboretum.trainers.monitor import Monitor
 from arboretum.trainers.train import resolve_sft_config, resolve_training_config
 
 for module in ("torch", "accelerate"):
-    pytest.importorskip(module, reason="needs torch and accelerate: pip install 'arboretum[lm]'")
+    pytest.importorskip(module, reason="needs torch and accelerate: pip install 'arboretum-rl[lm]'")
 
 MODEL = "/nowhere/model"  # Loading it would fail.
 ENV = EnvConfig("TextFrozenLake-v0", {"size": 5}, "test", 30)
@@ -41,7 +41,7 @@ def training(out: Path) -> TrainingConfig:
     recipe = RECIPES["grpo"].with_settings({"sampler.rollouts": 4, "optimization.updates": 6})
     validation = ValidationConfig(3, 8, temperature=0.0)
     return TrainingConfig(
-        recipe, ENV, MODEL, out, 7, DIALOGUE, HARDWARE, validation, Monitor(4), 2, ("tensorboard",)
+        recipe, ENV, MODEL, out, 7, DIALOGUE, HARDWARE, validation, Monitor(4), 2, ("tensorboard",), 3
     )
 
 
@@ -130,6 +130,11 @@ def test_settings_that_a_run_in_progress_may_change_override_the_stored_ones(tmp
         ("--validation.tasks 9", "another validation (tasks was 8 and is 9)"),
         ("--lora --lora.rank 8", "another hardware (lora.rank was 4 and is 8)"),
         ("--lora.rank 8", "another hardware (lora.rank was 4 and is 8)"),
+        # values that are the defaults of a new run
+        ("--seed 0", "another seed (it was 7 and is 0)"),
+        ("--validation.every=10", "another validation (every was 3 and is 10)"),
+        ("--lora.rank 64", "another hardware (lora.rank was 4 and is 64)"),
+        ("--no-lora", "another hardware (lora was {"),
     ],
 )
 def test_setting_that_cannot_change_is_refused_by_name(
@@ -141,6 +146,18 @@ def test_setting_that_cannot_change_is_refused_by_name(
     error = error_of(f"train --resume {tmp_path} {options}", capsys)
     assert f"{tmp_path}: was started with {message}" in error and "start a new run in another --out" in error
     assert (tmp_path / "run.json").read_bytes() == before
+
+
+def test_default_that_is_named_overrides_a_stored_setting(tmp_path: Path) -> None:
+    config = dataclasses.replace(training(tmp_path), hardware=HardwareConfig("cpu", precision="bfloat16"))
+    start(config)
+    options = TrainOptions(resume=tmp_path)
+    names = given_options(["--precision", "float32", "--checkpoint-every=10", "--checkpoint_keep", "1"])
+    assert names == {"precision", "checkpoint_every", "checkpoint_keep"}
+    resumed = resolve_training_config(None, options, names)
+    assert resumed.hardware == HardwareConfig("cpu")
+    assert (resumed.checkpoint_every, resumed.checkpoint_keep) == (10, 1)
+    assert resolve_training_config(None, options) == config
 
 
 def test_another_recipe_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,6 +180,8 @@ def test_adapters_are_not_added_to_a_run_that_trains_all_weights(
         ("--seed 8", "another seed (it was 7 and is 8)"),
         ("--lr 0.5", "another sft (lr was 0.1 and is 0.5)"),
         ("--expert.keep all", "another expert (keep was 'solved' and is 'all')"),
+        ("--lr 1e-5", "another sft (lr was 0.1 and is 1e-05)"),
+        ("--expert.noise 0.0", "another expert (noise was 0.2 and is 0.0)"),
     ],
 )
 def test_setting_of_fine_tuning_that_cannot_change_is_refused_by_name(

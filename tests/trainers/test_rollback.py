@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
-pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum[lm]'")
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
+pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum-rl[lm]'")
 
 from arboretum.trainers.checkpoints.run_folder import claim_run_folder
 from arboretum.trainers.config.run import TrainingConfig

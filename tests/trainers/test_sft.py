@@ -12,8 +12,8 @@ from arboretum.agents.episode import Episode
 from arboretum.envs.errors import ConfigurationError
 from arboretum.eval.suite import Entry
 
-torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
-pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum[lm]'")
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
+pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum-rl[lm]'")
 
 from arboretum.agents.engines.local.load import load_tokenizer
 from arboretum.trainers.config.run import SFTConfig

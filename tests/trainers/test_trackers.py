@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 for module in ("torch", "accelerate"):
-    pytest.importorskip(module, reason="needs torch and accelerate: pip install 'arboretum[lm]'")
+    pytest.importorskip(module, reason="needs torch and accelerate: pip install 'arboretum-rl[lm]'")
 
 from arboretum.envs.errors import ConfigurationError
 from arboretum.trainers.config.run import TrainingConfig
@@ -25,7 +25,7 @@ def quiet() -> Console:
 
 
 def test_tensorboard_receives_every_metric_of_every_update(run_of: Callable[..., TrainingConfig]) -> None:
-    pytest.importorskip("tensorboard", reason="needs tensorboard: pip install 'arboretum[tensorboard]'")
+    pytest.importorskip("tensorboard", reason="needs tensorboard: pip install 'arboretum-rl[tensorboard]'")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     config = run_of("grpo", {"optimization.updates": 3}, trackers=("tensorboard",))

@@ -10,7 +10,7 @@ import pytest
 from arboretum.cli import main
 
 for module in ("torch", "accelerate"):
-    pytest.importorskip(module, reason="needs torch and accelerate: pip install 'arboretum[lm]'")
+    pytest.importorskip(module, reason="needs torch and accelerate: pip install 'arboretum-rl[lm]'")
 
 pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("one_thread")]
 

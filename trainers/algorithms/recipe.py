@@ -11,6 +11,7 @@ from ...envs.errors import ConfigurationError
 from .credit.base import Credit
 from .objectives.settings import Objective, Overlong
 from .overrides import apply_overrides
+from .rewards import Rewards
 from .samplers import Chains, Sampler
 from .selectors import All, Selector, Uncertainty
 
@@ -21,7 +22,7 @@ class Critic:
 
     Attributes:
         lr: Learning rate.
-        clip: Clip range of the value loss (see `value.value_losses`); None turns clipping off.
+        clip: Range around the old value outside which the value loss has no gradient; None turns clipping off.
         coef: Coefficient of the value loss.
         warmup: First updates in which only the critic is trained.
     """
@@ -92,6 +93,7 @@ class Recipe:
         objective: Loss.
         sampler: Episodes to roll out.
         selector: Groups to train on.
+        rewards: Rewards of training, made of the environment's.
         critic: Value model; None for credits without one.
         overlong: Treatment of episodes that are too long.
         optimization: Optimizer of the policy.
@@ -103,6 +105,7 @@ class Recipe:
     objective: Objective = field(default_factory=Objective)
     sampler: Sampler = field(default_factory=Chains)
     selector: Selector = field(default_factory=All)
+    rewards: Rewards = field(default_factory=Rewards)
     critic: Critic | None = None
     overlong: Overlong = field(default_factory=Overlong)
     optimization: Optimization = field(default_factory=Optimization)
@@ -120,6 +123,11 @@ class Recipe:
                 f"{self.name}: selector {self.selector.name!r} compares episodes of one prompt, but "
                 f"sampler.rollouts is {n}; set it to 2 or more, or choose a recipe that trains on all groups, "
                 "such as grpo."
+            )
+        if self.rewards.needs_groups and n < 2:
+            raise ConfigurationError(
+                f"{self.name}: rewards.normalize compares episodes of one prompt, but sampler.rollouts is {n}; "
+                'set it to 2 or more, or set rewards.over = "batch".'
             )
         if self.credit.needs_critic and self.critic is None:
             raise ConfigurationError(f"{credit} needs a critic; set critic.lr, or choose another credit.")

@@ -31,6 +31,7 @@ from .credit.gae import Gae
 from .credit.group import Group
 from .objectives.settings import Kl, Objective, Overlong
 from .recipe import Critic, Optimization, Recipe
+from .rewards import Rewards
 from .samplers import Chains
 from .schedules import Linear
 from .selectors import Dynamic, Uncertainty
@@ -108,7 +109,7 @@ RECIPES: Mapping[str, Recipe] = _table(
             clip_low=0.2,  # Dr. GRPO
             clip_high=0.2,  # Dr. GRPO
             aggregation="dr-grpo",  # Dr. GRPO sec. 3.2; code: masked sum over a constant, mean over episodes
-            norm_length=2000,  # code: the longest reply, 3000 in one turn; here 5 turns of 400 (RAGEN)
+            norm_length=None,  # code: the longest reply, 3000 in one turn; here the limit of the run's episodes
         ),
         sampler=Chains(
             prompts=128,  # Dr. GRPO code: rollout_batch_size
@@ -170,7 +171,7 @@ RECIPES: Mapping[str, Recipe] = _table(
             temperature=1.0,  # DAPO code
         ),
         selector=Dynamic(
-            metric="return",  # DAPO eq. 11: correctness
+            metric="success",  # DAPO eq. 11: correctness
             max_batches=10,  # DAPO code
             on_exhausted="partial",  # DAPO code: raises, which would end a run in a hard task early
         ),
@@ -218,6 +219,7 @@ RECIPES: Mapping[str, Recipe] = _table(
             anchor="state",  # equals "observation" where observations determine the state
             invalid_penalty=0.1,  # GiGPO, code
         ),
+        rewards=Rewards(scale=10.0),  # GiGPO, code: 10 for success (here 1), which penalty and KL are chosen for
         objective=Objective(
             clip_low=0.2,  # GiGPO code
             clip_high=0.2,  # GiGPO code

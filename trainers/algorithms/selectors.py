@@ -138,7 +138,13 @@ class Uncertainty(Selector):
     """Selector of the groups whose returns differ most.
 
     Attributes:
-        rule, amount, include_zero, smallest, eps: See `most_uncertain`.
+        rule: Rule on the standard deviations of returns: "fraction" or "count" of groups with the largest ones;
+            "top-p" for the fewest groups that hold a fraction of their sum, "top-p-softmax" the same with their
+            softmax; "min-p" for groups above a fraction of the largest one.
+        amount: Fraction, or number of groups for "count".
+        include_zero: Allow groups whose returns are all equal.
+        smallest: Prefer the smallest deviations instead of the largest.
+        eps: Tolerance of "top-p".
         penalties: Include penalties in the returns, as in the released code; a single malformed reply then gives a
             group a positive score.
         rescale: Factor on the advantages (RAGEN-2): "linear" is the fraction of groups selected, "sqrt" its square
@@ -204,14 +210,15 @@ class Dynamic(Selector):
     """Selector that drops groups without differences and requests batches until enough groups are found.
 
     Attributes:
-        metric: Metric that must differ within a group: "return" (of the environment, without penalties) or
-            "success".
+        metric: Metric that must differ within a group: "success" (DAPO's correctness), or "return" (of the
+            environment, without penalties), which in an environment with dense rewards also differs between
+            episodes that all failed.
         max_batches: Maximum number of generation batches per update; 0 for no limit.
         on_exhausted: Action when `max_batches` did not suffice: "raise" `NotEnoughGroups`, train on the "partial"
             batch, or "skip" the update. An empty partial batch is skipped.
     """
 
-    metric: Literal["return", "success"] = "return"
+    metric: Literal["return", "success"] = "success"
     max_batches: int = 10
     on_exhausted: Literal["raise", "partial", "skip"] = "partial"
 

@@ -10,12 +10,11 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ...envs.errors import ConfigurationError
-from ...eval.bench.row import Row
+from ...eval.bench.row import Row, not_measured
 from .workload import Workload, relative_distance
 
 _MB = 2**20
@@ -41,7 +40,10 @@ def measure(peers: bool = False, workload: Workload | None = None) -> Iterator[R
         settings: dict[str, Any] = asdict(workload)
         default = _run_system("update_ours", folder, {**settings, "same_budget": False})
         yield Row("update step", _rate(default), "tokens/s", details=f"memory {default['memory'] / _MB:,.0f} MB")
-        if not peers or find_spec("trl") is None:
+        if not peers:
+            return
+        if missing := not_measured("TRL", "peers", "trl"):
+            yield missing
             return
         ours = _run_system("update_ours", folder, settings)
         theirs = _run_system("update_trl", folder, settings)

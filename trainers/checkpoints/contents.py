@@ -21,6 +21,8 @@ from ..learning.optimizer import PolicyOptimizer
 from ..learning.policy import load_trainable_model, peft_wrapper
 from ..learning.sharding import full_state_dict, load_full_state_dict
 from ..state import TrainerState
+from .run_folder import METRICS_FILE
+from .store import verify_checkpoint
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -76,7 +78,7 @@ class CheckpointContents:
         }
         torch.save(state, folder / "trainer.pt")
         lines = [json.dumps(record) + "\n" for record in history]
-        (folder / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
+        (folder / METRICS_FILE).write_text("".join(lines), encoding="utf-8")
 
     def load(self, folder: Path) -> list[dict[str, float]]:
         """Continue from a checkpoint, whose weights were loaded with the model (adapters are loaded here).
@@ -89,7 +91,7 @@ class CheckpointContents:
         """
         state = _read(folder)
         try:
-            lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+            lines = (folder / METRICS_FILE).read_text(encoding="utf-8").splitlines()
             history = [dict(json.loads(line)) for line in lines]
         except (OSError, ValueError, TypeError) as error:
             raise DataError(folder, f"is not a checkpoint that can be resumed ({error}).") from None
@@ -135,6 +137,7 @@ def trained_weights(optimizer: PolicyOptimizer, *, always_filter: bool = False) 
 
 
 def _read(folder: Path) -> dict[str, Any]:
+    verify_checkpoint(folder)
     try:
         state: dict[str, Any] = torch.load(folder / "trainer.pt", map_location="cpu", weights_only=True)
         if missing := KEYS - set(state):

@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from ...envs.checksums import write_checksums
 from ...envs.errors import ConfigurationError
 from ...envs.files import replace_folder
-from .run_folder import MODEL_FOLDER, SETTINGS_FILE, read_run_settings
-from .store import Checkpoints
+from ..config.resolve import resolve_dialogue
+from ..config.run import TrainingConfig
+from .run_folder import CHECKPOINTS_FOLDER, MODEL_FOLDER, SETTINGS_FILE, read_config, read_run_settings
+from .store import Checkpoints, verify_checkpoint
+from .taught_dialogue import record_dialogue
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,6 +40,7 @@ def export_model(
     with replace_folder(folder) as part:
         model.save_pretrained(part, state_dict=dict(merged_weights(model) if weights is None else weights))
         tokenizer.save_pretrained(part)
+        write_checksums(part)
 
 
 def export_checkpoint(run: Path, which: Literal["best", "last"] = "best", out: Path | None = None) -> Path:
@@ -51,22 +56,28 @@ def export_checkpoint(run: Path, which: Literal["best", "last"] = "best", out: P
 
     Raises:
         ConfigurationError: The run has no checkpoint; or adapters, and no settings that name their base model.
+        DataError: The checkpoint is damaged.
     """
-    checkpoints = Checkpoints(run / "checkpoints")
+    checkpoints = Checkpoints(run / CHECKPOINTS_FOLDER)
     source = (checkpoints.best or checkpoints.sound if which == "best" else None) or checkpoints.last
     if source is None:
         raise ConfigurationError(f"{run}: holds no checkpoint, so there is no model to export.")
+    verify_checkpoint(source)
     folder = out or run / MODEL_FOLDER
     if (source / "model").is_dir():
         with replace_folder(folder) as part:
             shutil.copytree(source / "model", part, dirs_exist_ok=True)
+            write_checksums(part)
         return folder
     from ...agents.engines.local.load import load_model, load_tokenizer
 
-    settings = read_run_settings(run)
-    if settings is None:
+    if read_run_settings(run) is None:
         raise ConfigurationError(f"{run}: holds no {SETTINGS_FILE}, which names the base model of the adapters.")
+    config = read_config(run, TrainingConfig)
     with replace_folder(folder) as part:
-        load_model(settings["model"], "cpu", "float32", source / "adapter").save_pretrained(part)
+        model = load_model(config.model, "cpu", "float32", source / "adapter")
+        record_dialogue(model, resolve_dialogue(config.dialogue, config.recipe.sampler).name)
+        model.save_pretrained(part)
         load_tokenizer(source / "adapter").save_pretrained(part)
+        write_checksums(part)
     return folder

@@ -16,8 +16,10 @@ from .store import Checkpoints
 ConfigT = TypeVar("ConfigT", TrainingConfig, SFTConfig)
 
 SETTINGS_FILE = "run.json"
+METRICS_FILE = "metrics.jsonl"
+CHECKPOINTS_FOLDER = "checkpoints"
 MODEL_FOLDER = "model"
-"""Name of the trained model within the folder of its run."""
+"""Names within the folder of a run: of its settings, the metrics of its updates, its checkpoints and the model."""
 
 _FIXED = {
     TrainingConfig: ("recipe", "env", "model", "seed", "dialogue", "validation", "hardware"),
@@ -26,8 +28,8 @@ _FIXED = {
 """Settings that must not change when a run is resumed; see `_fixed_part` for the exceptions below them."""
 
 
-def claim_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> None:
-    """Write the settings of a run into its folder, unless the folder holds another run.
+def check_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> None:
+    """Raise if the folder of a run holds another run.
 
     Args:
         config: Configuration of the run.
@@ -39,27 +41,41 @@ def claim_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> Non
     """
     folder, settings = config.out, to_plain(config)
     stored = read_run_settings(folder)
-    has_checkpoints = Checkpoints(folder / "checkpoints").last is not None
-    if has_checkpoints or (folder / MODEL_FOLDER).exists():
-        if stored is None and not has_checkpoints:
-            raise ConfigurationError(f"{folder}: holds a model that belongs to no run; choose another --out.")
-        if stored is not None and ("recipe" in stored) != ("recipe" in settings):
-            raise ConfigurationError(f"{folder}: holds another kind of run; choose another --out.")
-        if not resume:
-            raise ConfigurationError(
-                f"{folder}: holds a run; continue it with --resume {folder}, or choose another --out."
-            )
+    has_checkpoints = Checkpoints(folder / CHECKPOINTS_FOLDER).last is not None
+    has_results = has_checkpoints or (folder / MODEL_FOLDER).exists()
+    if has_results and stored is None and not has_checkpoints:
+        raise ConfigurationError(f"{folder}: holds a model that belongs to no run; choose another --out.")
+    if (has_results or resume) and stored is not None and ("recipe" in stored) != ("recipe" in settings):
+        raise ConfigurationError(f"{folder}: holds another kind of run; choose another --out.")
+    if has_results and not resume:
+        raise ConfigurationError(
+            f"{folder}: holds a run; continue it with --resume {folder}, or choose another --out."
+        )
+    # Without stored settings those of the caller are taken; see `read_run_settings`.
+    if resume and stored is not None:
         for name in _FIXED[type(config)]:
-            # Without stored settings those of the caller are taken; see `read_run_settings`.
-            before = _fixed_part(name, (stored or settings).get(name))
-            now = _fixed_part(name, settings[name])
-            difference = first_difference(before, now)
+            difference = first_difference(_fixed_part(name, stored.get(name)), _fixed_part(name, settings[name]))
             if difference is not None:
                 raise ConfigurationError(
                     f"{folder}: was started with another {name} ({difference}); resume it with "
                     "the same one, or start a new run in another --out."
                 )
-    if stored == settings:
+
+
+def claim_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> None:
+    """Write the settings of a run into its folder, unless the folder holds another run; see `check_run_folder`.
+
+    Args:
+        config: Configuration of the run.
+        resume: Continue the run in the folder.
+
+    Raises:
+        ConfigurationError: See `check_run_folder`, or the folder cannot be written to.
+        DataError: The settings in the folder cannot be read.
+    """
+    check_run_folder(config, resume=resume)
+    folder, settings = config.out, to_plain(config)
+    if read_run_settings(folder) == settings:
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
 """Checkpoints of a run, each written as a whole or not at all.
 
     checkpoints/
-        update-000040/      one folder per checkpoint
+        update-000040/      one folder per checkpoint, with `SHA256SUMS`
         update-000050/
-        index.json          the last checkpoint, the best one, and the one to roll back to
+        index.json          the last checkpoints, the best one, and the one to roll back to
 
 A checkpoint is written to a folder of another name, flushed to the disk and renamed; then the index is replaced;
 then checkpoints that the index no longer names are deleted. A process killed between two of these steps leaves an
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from ...envs.checksums import verify_checksums, write_checksums
 from ...envs.errors import DataError
 from ...envs.files import replace_folder, write_atomic
 
@@ -32,6 +33,7 @@ class Index:
 
     Attributes:
         last: Newest checkpoint; None before the first.
+        older: Checkpoints before the last that are kept beside it, oldest first.
         best: Checkpoint with the highest score; None if none has a score.
         score: Score of `best`.
         good: Checkpoint to roll back to if the policy collapses; None if none has passed its probation.
@@ -41,6 +43,7 @@ class Index:
     """
 
     last: int | None = None
+    older: tuple[int, ...] = ()
     best: int | None = None
     score: float | None = None
     good: int | None = None
@@ -51,11 +54,17 @@ class Index:
     @property
     def named(self) -> set[int]:
         """Checkpoints to keep."""
-        return {n for n in (self.last, self.best, self.good, self.candidate) if n is not None}
+        return {n for n in (self.last, *self.older, self.best, self.good, self.candidate) if n is not None}
 
     def __post_init__(self) -> None:
+        if not all(isinstance(update, int) for update in self.older):
+            raise TypeError(f"older is {self.older!r}")
         for name, value in vars(self).items():
-            if value is not None and not isinstance(value, (int, float) if name.endswith("score") else int):
+            if (
+                name != "older"
+                and value is not None
+                and not isinstance(value, (int, float) if name.endswith("score") else int)
+            ):
                 raise TypeError(f"{name} is {value!r}")
 
     def with_verdict(self, update: int, score: float | None, sound: bool, probation: int) -> Index:
@@ -76,31 +85,35 @@ class Index:
 
 
 class Checkpoints:
-    """Checkpoints of a run: the last, the best, and the one to roll back to are kept.
+    """Checkpoints of a run: the last ones, the best, and the one to roll back to are kept.
 
     Args:
         folder: Folder of the checkpoints; created with the first one.
+        keep: Number of the last checkpoints to keep, at least 1.
 
     Raises:
         DataError: The index cannot be read.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, keep: int = 1) -> None:
         self.folder = folder
+        self.keep = keep
         self.index = Index()
         path = folder / "index.json"
         if path.exists():
             try:
-                self.index = Index(**json.loads(path.read_text(encoding="utf-8")))
-            except (ValueError, TypeError) as error:
+                stored = json.loads(path.read_text(encoding="utf-8"))
+                self.index = Index(**{**stored, "older": tuple(stored.get("older", ()))})
+            except (ValueError, TypeError, AttributeError) as error:
                 raise DataError(
                     path,
                     f"is not an index of checkpoints ({error}); restore it, or delete it: then the newest "
                     "checkpoint in the folder is the last one.",
                 ) from None
         else:
-            numbers = [path.name.removeprefix("update-") for path in folder.glob("update-*")]
-            self.index = Index(last=max((int(number) for number in numbers if number.isdigit()), default=None))
+            names = [path.name.removeprefix("update-") for path in folder.glob("update-*")]
+            updates = sorted(int(name) for name in names if name.isdigit())[-keep:]
+            self.index = Index(last=updates[-1], older=tuple(updates[:-1])) if updates else Index()
         for update in self.index.named:
             if not self.path(update).is_dir():
                 raise DataError(path, f"names {self.path(update).name}, which does not exist.")
@@ -157,7 +170,9 @@ class Checkpoints:
             self._delete_unnamed()
             with replace_folder(final) as part:
                 write(part)
-            index = replace(self.index, last=update)
+                write_checksums(part)
+            before = (*self.index.older, *([] if self.index.last is None else [self.index.last]))
+            index = replace(self.index, last=update, older=before[len(before) - self.keep + 1 :])
             if score is not None and (index.score is None or score > index.score):
                 index = replace(index, best=update, score=score)
             if sound is not None:
@@ -180,3 +195,16 @@ class Checkpoints:
         for path in self.folder.glob("update-*"):
             if path.name not in named:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def verify_checkpoint(folder: Path) -> None:
+    """Verify the files of a checkpoint; see `envs.checksums`.
+
+    Raises:
+        DataError: A file is missing or damaged.
+    """
+    verify_checksums(
+        folder,
+        f"restore it from a copy; or delete {folder} and index.json beside it: then the run is resumed from the "
+        "newest other checkpoint.",
+    )

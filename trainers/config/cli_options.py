@@ -5,7 +5,8 @@ The help of an option is the docstring of the setting that it sets, so no settin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -29,6 +30,21 @@ if TYPE_CHECKING:
     from .run import SFTConfig, TrainingConfig
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class LoraOptions:
+    """Low-rank adapters. An option that is not given keeps the value of a resumed run.
+
+    Attributes:
+        rank: Rank r of the LoRA matrices. None means 64.
+        alpha: Scale of the adapters; their output is multiplied by alpha / rank. None means 64.
+        targets: Layers to adapt, as peft names them. None means "all-linear": every linear layer except the head.
+    """
+
+    rank: int | None = None
+    alpha: float | None = None
+    targets: str | None = None
 
 
 @dataclass(frozen=True)
@@ -77,14 +93,17 @@ class Options:
     checkpoint_every: int = 10
     hardware: Annotated[AvoidSubcommands[HardwareConfig], arg(name="")] = field(default_factory=HardwareConfig)
     use_lora: Annotated[bool, arg(name="lora")] = False
-    lora: LoraConfig = field(default_factory=LoraConfig)
+    lora: LoraOptions = field(default_factory=LoraOptions)
 
-    def _shared_settings(self, algorithm: str, stored: TrainingConfig | SFTConfig | None) -> dict[str, Any]:
+    def _shared_settings(
+        self, algorithm: str, stored: TrainingConfig | SFTConfig | None, given: AbstractSet[str]
+    ) -> dict[str, Any]:
         """Return the settings that both kinds of configuration have.
 
         Args:
             algorithm: First part of the default folder's name.
             stored: Configuration of the run to resume; None for a new run.
+            given: See `merge`.
 
         Raises:
             ConfigurationError: A required option is missing, an option is not of the form key=value, or adapters
@@ -108,28 +127,30 @@ class Options:
             "out": self.resume or self.out or Path("runs") / f"{algorithm}-{env}-{self.seed}",
             "seed": self.seed,
             "dialogue": DialogueConfig(self.dialogue, dialogue_settings, self.template),
-            "hardware": self._hardware(stored),
+            "hardware": self._hardware(stored, given),
             "checkpoint_every": self.checkpoint_every,
         }
         if stored is not None:
             defaults = type(self)()
-            settings["env"] = merge(stored.env, settings["env"], EnvConfig(stored.env.id, split=defaults.split))
+            default_env = EnvConfig(stored.env.id, split=defaults.split)
+            settings["env"] = merge(stored.env, settings["env"], default_env, given)
             settings["dialogue"] = merge(stored.dialogue, settings["dialogue"], DialogueConfig())
             for name in ("seed", "checkpoint_every"):
-                settings[name] = merge(getattr(stored, name), settings[name], getattr(defaults, name))
+                settings[name] = merge(getattr(stored, name), settings[name], getattr(defaults, name), given, name)
         return settings
 
-    def _hardware(self, stored: TrainingConfig | SFTConfig | None) -> HardwareConfig:
-        has_lora = self.use_lora or (stored is not None and stored.hardware.lora is not None)
-        if self.lora != LoraConfig() and not has_lora:
+    def _hardware(self, stored: TrainingConfig | SFTConfig | None, given: AbstractSet[str]) -> HardwareConfig:
+        chosen = {name: value for name, value in vars(self.lora).items() if value is not None}
+        before = None if stored is None else stored.hardware.lora
+        has_lora = self.use_lora if stored is None or "lora" in given else before is not None
+        if chosen and not has_lora:
             raise ConfigurationError(
                 "options such as --lora.rank have no effect without --lora; add it, or remove them."
             )
-        hardware = replace(self.hardware, lora=self.lora if has_lora else None)
-        if stored is None:
-            return hardware
-        default = HardwareConfig(lora=None if stored.hardware.lora is None else LoraConfig())
-        return merge(stored.hardware, hardware, default)
+        hardware = self.hardware
+        if stored is not None:
+            hardware = merge(stored.hardware, hardware, HardwareConfig(), given)
+        return replace(hardware, lora=replace(before or LoraConfig(), **chosen) if has_lora else None)
 
 
 @dataclass(frozen=True)
@@ -139,6 +160,7 @@ class TrainOptions(Options):
     Attributes:
         set: Setting of the recipe, as path=value, such as objective.clip_high=0.28, sampler.rollouts=8 or
             selector.name=uncertainty. Repeat the option for more.
+        checkpoint_keep: Number of the last checkpoints to keep; the best one is always kept beside them.
         tracker: Tracker of Accelerate that receives the metrics as well, such as tensorboard or wandb. Repeat the
             option for more.
         validation: Validation on held-out tasks during training.
@@ -146,16 +168,20 @@ class TrainOptions(Options):
     """
 
     set: UseAppendAction[tuple[str, ...]] = ()
+    checkpoint_keep: int = 1
     tracker: UseAppendAction[tuple[str, ...]] = ()
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     monitor: Monitor = field(default_factory=Monitor)
 
-    def config(self, recipe: str | None, stored: TrainingConfig | None = None) -> TrainingConfig:
+    def config(
+        self, recipe: str | None, stored: TrainingConfig | None = None, given: AbstractSet[str] = frozenset()
+    ) -> TrainingConfig:
         """Return the configuration of the run.
 
         Args:
             recipe: Name of the recipe; None with --resume.
             stored: Configuration of the run to resume; None for a new run.
+            given: See `merge`.
 
         Raises:
             ConfigurationError: An unknown recipe or setting, a required option is missing, or a value cannot work.
@@ -173,15 +199,18 @@ class TrainOptions(Options):
             named = stored.recipe
         assert named is not None
         validation, monitor, trackers = self.validation, self.monitor, self.tracker
+        keep = self.checkpoint_keep
         if stored is not None:
-            validation = merge(stored.validation, validation, ValidationConfig())
-            monitor = merge(stored.monitor, monitor, Monitor())
+            validation = merge(stored.validation, validation, ValidationConfig(), given, "validation")
+            monitor = merge(stored.monitor, monitor, Monitor(), given, "monitor")
             trackers = trackers or stored.trackers
+            keep = merge(stored.checkpoint_keep, keep, type(self)().checkpoint_keep, given, "checkpoint_keep")
         return TrainingConfig(
             named.with_settings(parse_options(self.set, "--set")),
-            **self._shared_settings(named.name, stored),
+            **self._shared_settings(named.name, stored, given),
             validation=validation,
             monitor=monitor,
+            checkpoint_keep=keep,
             trackers=trackers,
         )
 
@@ -199,11 +228,12 @@ class SFTOptions(Options):
     sft: Annotated[SFTSettings, arg(name="")] = field(default_factory=SFTSettings)
     expert: ExpertConfig = field(default_factory=ExpertConfig)
 
-    def config(self, stored: SFTConfig | None = None) -> SFTConfig:
+    def config(self, stored: SFTConfig | None = None, given: AbstractSet[str] = frozenset()) -> SFTConfig:
         """Return the configuration of the run.
 
         Args:
             stored: Configuration of the run to resume; None for a new run.
+            given: See `merge`.
 
         Raises:
             ConfigurationError: A required option is missing, or an option is not of the form key=value.
@@ -212,18 +242,39 @@ class SFTOptions(Options):
 
         sft, expert = self.sft, self.expert
         if stored is not None:
-            sft, expert = merge(stored.sft, sft, SFTSettings()), merge(stored.expert, expert, ExpertConfig())
-        return SFTConfig(**self._shared_settings("sft", stored), sft=sft, expert=expert)
+            sft = merge(stored.sft, sft, SFTSettings(), given)
+            expert = merge(stored.expert, expert, ExpertConfig(), given, "expert")
+        return SFTConfig(**self._shared_settings("sft", stored, given), sft=sft, expert=expert)
 
 
-def merge(stored: T, given: T, default: T) -> T:
-    """Return `stored` with the settings that were given, which are those that differ from their default."""
+def merge(stored: T, given: T, default: T, names: AbstractSet[str] = frozenset(), path: str = "") -> T:
+    """Return `stored` with the settings that were given.
+
+    Args:
+        stored: Settings of a run.
+        given: Settings, most of which have their defaults.
+        default: Defaults. A setting that differs from its default was given.
+        names: Further settings that were given, by path; see `given_options`.
+        path: Path of the settings.
+    """
     if is_dataclass(stored) and type(stored) is type(given) is type(default):
         values = {
-            part.name: merge(getattr(stored, part.name), getattr(given, part.name), getattr(default, part.name))
+            part.name: merge(
+                getattr(stored, part.name),
+                getattr(given, part.name),
+                getattr(default, part.name),
+                names,
+                f"{path}.{part.name}" if path else part.name,
+            )
             for part in fields(stored)
         }
         return replace(stored, **values)  # type: ignore[type-var]
     if isinstance(stored, Mapping) and isinstance(given, Mapping):
         return {**stored, **given}  # type: ignore[return-value]
-    return stored if given == default else given
+    return stored if given == default and path not in names else given
+
+
+def given_options(arguments: Sequence[str]) -> set[str]:
+    """Return the paths of the options on a command line, such as "validation.tasks"; flags lose their "no-"."""
+    names = (argument[2:].partition("=")[0] for argument in arguments if argument.startswith("--"))
+    return {name.removeprefix("no-").replace("-", "_") for name in names}

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ...agents.dialogue import Dialogue, make_dialogue
 from ...envs.core import TextEnv
-from ...eval.suite import Entry
+from ...envs.errors import ConfigurationError
+from ...eval.suite import Entry, distinct_tasks
+from ..algorithms.objectives.penalties import resolve_overlong
+from ..algorithms.recipe import Recipe
 from ..algorithms.samplers import Sampler
 from .settings import DialogueConfig, EnvConfig
 
 RAGEN_BUDGETS = {"max_turns": 5, "max_actions": 10}
 """Budgets of RAGEN's training (arXiv:2504.20073, app. C.2), for its two dialogues."""
+
+VALIDATION_TASKS = 256
+"""Held-out tasks of a validation by default: it selects the exported model, so noise would select as well."""
 
 
 def resolve_dialogue(config: DialogueConfig, sampler: Sampler) -> Dialogue:
@@ -33,9 +40,40 @@ def resolve_dialogue(config: DialogueConfig, sampler: Sampler) -> Dialogue:
     return make_dialogue(name, {**defaults, **from_recipe, **config.settings})
 
 
+def resolve_limits(recipe: Recipe, limit: int | None) -> Recipe:
+    """Return the recipe with the run's limit where it leaves the lengths of penalty and aggregation open.
+
+    Args:
+        recipe: Recipe of the run.
+        limit: See `max_episode_tokens`.
+    """
+    objective = recipe.objective
+    if objective.needs_norm_length and objective.norm_length is None:
+        objective = replace(objective, norm_length=limit)
+    return replace(recipe, objective=objective, overlong=resolve_overlong(recipe.overlong, limit))
+
+
 def make_entry(env: EnvConfig, split: str | None, tasks: int | None = None, repeats: int = 1) -> Entry:
     """Return the suite entry of an environment, as evaluation uses it."""
     return Entry(env.id, env.id, env.kwargs, split, tasks, repeats=repeats)
+
+
+def held_out_tasks(entry: Entry, env: TextEnv[Any]) -> list[str]:
+    """Return the names of the tasks of a validation; see `ValidationConfig.tasks`.
+
+    Args:
+        entry: Entry of the held-out split, with the number of tasks or None.
+        env: Its environment.
+
+    Raises:
+        ConfigurationError: The split has too few tasks.
+    """
+    if entry.tasks is not None:
+        return entry.task_names(env)
+    names = distinct_tasks(env, VALIDATION_TASKS)
+    if not names:
+        raise ConfigurationError(f"{entry.env} has no tasks in split {entry.split!r} to validate on.")
+    return names
 
 
 def max_episode_tokens(dialogue: Dialogue, sampler: Sampler, env: TextEnv[Any], context: int | None) -> int | None:

@@ -10,11 +10,12 @@ from typing import Any
 from ...envs.checks import at_least
 from ...envs.core import TextEnv
 from ...envs.errors import ConfigurationError
+from ...envs.extras import missing_extra
 from ...envs.tasks import GeneratedTasks
 from ..algorithms.recipe import Recipe
 from ..algorithms.samplers import Chains
 from ..monitor import Monitor
-from .resolve import make_entry, max_episode_tokens, resolve_dialogue
+from .resolve import held_out_tasks, make_entry, max_episode_tokens, resolve_dialogue, resolve_limits
 from .settings import DialogueConfig, EnvConfig, ExpertConfig, HardwareConfig, SFTSettings, ValidationConfig
 
 
@@ -34,6 +35,7 @@ class TrainingConfig:
         monitor: Detection of collapse, and the response to it.
         checkpoint_every: Updates between two checkpoints; the last update always has one.
         trackers: Trackers of Accelerate, such as "tensorboard" or "wandb", that receive the metrics as well.
+        checkpoint_keep: Number of the last checkpoints that are kept, beside the best one.
     """
 
     recipe: Recipe
@@ -47,6 +49,7 @@ class TrainingConfig:
     monitor: Monitor = field(default_factory=Monitor)
     checkpoint_every: int = 10
     trackers: tuple[str, ...] = ()
+    checkpoint_keep: int = 1
 
     def check(self) -> None:
         """Raise if the run cannot work, as far as can be determined without the model.
@@ -61,21 +64,23 @@ class TrainingConfig:
             raise ConfigurationError(f"{self.env.id} has no tasks in split {self.env.split!r}.")
         self._check_validation(env)
         if self.hardware.engine == "vllm" and find_spec("vllm") is None:
-            raise ConfigurationError(
-                'engine = vllm needs the extra "vllm": pip install "arboretum[vllm]"; or use transformers.'
-            )
+            raise missing_extra("engine = vllm", "vllm", "vllm")
         dialogue = resolve_dialogue(self.dialogue, self.recipe.sampler)
-        overlong, limit = self.recipe.overlong, max_episode_tokens(dialogue, self.recipe.sampler, env, None)
-        if overlong.coef and overlong.max_tokens is None and limit is None:
+        recipe = resolve_limits(self.recipe, max_episode_tokens(dialogue, self.recipe.sampler, env, None))
+        lacks_length = recipe.objective.needs_norm_length and recipe.objective.norm_length is None
+        if lacks_length or (recipe.overlong.coef and recipe.overlong.max_tokens is None):
+            user, setting = "the overlong penalty", "overlong.max_tokens"
+            if lacks_length:
+                user, setting = f"objective.aggregation {recipe.objective.aggregation!r}", "objective.norm_length"
             raise ConfigurationError(
-                f"{self.recipe.name}: the overlong penalty needs a limit on an episode's tokens, but neither "
-                f"{self.env.id} nor the dialogue has one; set overlong.max_tokens, sampler.max_turns or "
-                "overlong.coef = 0."
+                f"{recipe.name}: {user} needs a limit on an episode's tokens, but neither {self.env.id} nor the "
+                f"dialogue has one; set {setting} or sampler.max_turns."
             )
 
     def check_values(self) -> None:
         """Raise `ConfigurationError` for a value out of range; part of `check` that needs no environment."""
         at_least("checkpoint_every", self.checkpoint_every, 1)
+        at_least("checkpoint_keep", self.checkpoint_keep, 1)
         for settings in (self.env, self.hardware, self.validation, self.monitor):
             settings.check()
 
@@ -83,7 +88,7 @@ class TrainingConfig:
         if not self.validation.every:
             return
         held_out = make_entry(self.env, self.validation.split, self.validation.tasks)
-        held_out.task_names(held_out.make())
+        held_out_tasks(held_out, held_out.make())
         # Training on an endless split visits tasks of its own, unless it is limited to the first few.
         is_endless = isinstance(env.tasks, GeneratedTasks) and self.env.tasks is None
         if self.env.split is None or (self.validation.split in (None, self.env.split) and not is_endless):

@@ -74,8 +74,8 @@ class HardwareConfig:
     """Device, precision, memory and sampling engine.
 
     Attributes:
-        device: Device to train on: "cpu", or None for the best available one (under Accelerate's launcher: the
-            process's own).
+        device: Device to train on: "cuda" or "cpu". None uses the best available one (under Accelerate's launcher
+            the process's own).
         precision: Compute dtype of sampling and training; weights and optimizer state stay in float32.
         gradient_checkpointing: Recompute activations in the backward pass instead of storing them, to save memory.
         lora: Adapters to train instead of all weights; None trains all weights.
@@ -100,7 +100,7 @@ class HardwareConfig:
         """Raise `ConfigurationError` for a value out of range."""
         one_of("engine", self.engine, ("transformers", "vllm"))
         fraction("vllm_memory", self.vllm_memory)
-        one_of("device", self.device, (None, "cpu"))
+        one_of("device", self.device, (None, "cuda", "cpu"))
         one_of("precision", self.precision, ("float32", "bfloat16"))
         at_least("microbatch_tokens", self.microbatch_tokens, 1)
         at_least("in_flight", self.in_flight, 1)
@@ -115,7 +115,8 @@ class ValidationConfig:
     Attributes:
         every: Updates between two validations; 0 turns validation off. The first validation precedes the first
             update, the last one follows the last update.
-        tasks: Number of held-out tasks: the first distinct ones of the split.
+        tasks: Number of held-out tasks: the first distinct ones of the split. None uses 256 (a 95 % interval of at
+            most ± 6 points), or all tasks of a split that has fewer.
         split: Task split of the held-out tasks.
         temperature: Sampling temperature of validation. None uses the training temperature (the final value of a
             schedule); 0 is greedy.
@@ -123,7 +124,7 @@ class ValidationConfig:
     """
 
     every: int = 10
-    tasks: int = 64
+    tasks: int | None = None
     split: str | None = "valid"
     temperature: float | None = None
     repeats: int = 1

@@ -81,6 +81,7 @@ def from_episodes(
         tree=factorize(zip(groups, labels, strict=True)),
         success=np.array([episode.success for episode in episodes], dtype=bool),
         truncated=np.array([episode.truncated for episode in episodes], dtype=bool),
+        cut_off=np.array([episode.truncated and _is_cut(episode) for episode in episodes], dtype=bool),
         episode_leaf=np.array([path[-1] if path else -1 for path in nodes], dtype=np.int64),
         turn_parent=np.array(parents, dtype=np.int64),
         turn_restart=np.array([bool(turn.restart and turn.token_ids) for turn in turns], dtype=bool),
@@ -128,6 +129,10 @@ def _shared_turns(nodes: list[list[int]], index: int, episode: Episode, branch: 
             f"episode {branch.episode}; the other one must come before it, and both must have a further turn."
         )
     return known[: branch.turns]
+
+
+def _is_cut(episode: Episode) -> bool:
+    return bool(episode.turns and episode.turns[-1].cut)
 
 
 def _is_valid(turn: Turn) -> bool:

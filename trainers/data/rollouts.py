@@ -70,6 +70,7 @@ class Rollouts:
             tree; a chain is a tree of its own.
         success: True for episodes that ended in success, [E].
         truncated: True for episodes that a limit of steps, turns or context ended, [E].
+        cut_off: True for truncated episodes whose last reply reached a limit of tokens, [E]; see `Turn.cut`.
         episode_leaf: Last turn of each episode, which no other episode passes, [E]; -1 without a turn.
         turn_parent: Turn before each turn, [S]; -1 at a start. Parents precede their children.
         turn_restart: True for turns whose conversation begins anew, since the history was cut, [S].
@@ -93,6 +94,7 @@ class Rollouts:
     tree: IntArray
     success: BoolArray
     truncated: BoolArray
+    cut_off: BoolArray
     episode_leaf: IntArray
     turn_parent: IntArray
     turn_restart: BoolArray
@@ -240,6 +242,13 @@ class Rollouts:
         rewards = self.turn_scores if penalties else self.turn_reward
         return sum_by_group(rewards[self.paths.turn], self.paths.episode, self.episodes)
 
+    def place_at_leaves(self, values: FloatArray) -> FloatArray:
+        """Return values [E] at the last turns of their episodes and 0 at all other turns, [S]."""
+        placed = np.zeros(self.turns)
+        has_turns = self.episode_leaf >= 0
+        placed[self.episode_leaf[has_turns]] = values[has_turns]
+        return placed
+
     @property
     def path_ends(self) -> IntArray:
         """Copy that receives the reward of each path entry, [P]: the last sampled token of its turn.
@@ -268,10 +277,7 @@ class Rollouts:
 
     def add_episode_penalties(self, penalties: FloatArray) -> Rollouts:
         """Return a copy with penalties [E], at most 0, added to the last turn of each episode."""
-        total = self.turn_penalty.copy()
-        has_turns = self.episode_leaf >= 0
-        total[self.episode_leaf[has_turns]] += penalties[has_turns]
-        return replace(self, turn_penalty=total)
+        return replace(self, turn_penalty=self.turn_penalty + self.place_at_leaves(penalties))
 
     def add_token_penalties(self, penalties: FloatArray) -> Rollouts:
         """Return a copy with penalties [N] added to the sampled tokens."""
@@ -285,7 +291,15 @@ class Rollouts:
         actions = turns[self.action_turn]
         # An index of -1 reads the last entry, which stands for "none".
         new_turn = np.r_[np.cumsum(turns) - 1, -1]
-        masks = {"episode": kept, "group": kept, "tree": kept, "success": kept, "truncated": kept, "turn": turns}
+        masks = {
+            "episode": kept,
+            "group": kept,
+            "tree": kept,
+            "success": kept,
+            "truncated": kept,
+            "cut": kept,
+            "turn": turns,
+        }
         selected: dict[str, Any] = {
             field.name: _mask(getattr(self, field.name), masks.get(field.name.partition("_")[0], actions))
             for field in fields(self)

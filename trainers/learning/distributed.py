@@ -6,7 +6,7 @@ The launcher that started the process decides which of them it is.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -18,6 +18,17 @@ from .zero_optimizer import ZeroPolicyOptimizer
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+
+T = TypeVar("T")
+
+
+def any_process(accelerator: Accelerator, flag: bool) -> bool:
+    """Return True if the flag is True in any process; a collective operation."""
+    if accelerator.num_processes == 1:
+        return flag
+    from accelerate.utils import gather_object
+
+    return any(gather_object([flag]))
 
 
 def make_accelerator(
@@ -124,6 +135,16 @@ def _prepare_zero(accelerator: Accelerator, precision: str) -> None:
     config["gradient_clipping"] = 0.0
     if precision == "bfloat16":
         config["torch_autocast"] = {"enabled": True, "dtype": "bfloat16"}
+
+
+def gather_lists(accelerator: Accelerator, own: list[T]) -> list[T]:
+    """Return the items of all processes, in order of rank; a collective operation of all processes."""
+    if accelerator.num_processes == 1:
+        return own
+    from accelerate.utils import gather_object
+
+    gathered: list[T] = gather_object(own)
+    return gathered
 
 
 def make_optimizer(

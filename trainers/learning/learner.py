@@ -24,7 +24,9 @@ from ..algorithms.schedules import adapt_kl_coef
 from ..data.microbatches import MicroBatch, optimizer_batches
 from ..data.rollouts import Rollouts
 from ..data.segments import BoolArray, FloatArray
+from ..state import Activity
 from .accumulation import accumulate_gradients, rank_microbatches
+from .distributed import gather_lists
 from .optimizer import PolicyOptimizer, Step
 from .policy import Reference, forward_inputs
 
@@ -58,6 +60,7 @@ class Learner:
 
     Attributes:
         kl_coef: Current coefficient β of the KL term.
+        activity: Phase in progress, in which micro-batches are counted.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class Learner:
         self.optimizer = optimizer
         self.reference = reference
         self.kl_coef = recipe.objective.kl.coef
+        self.activity = Activity()
         self.reuse_sampler_logprobs = reuse_sampler_logprobs
         self._microbatch_tokens = microbatch_tokens or optimizer.default_microbatch_tokens
         self._seed = seed
@@ -101,8 +105,10 @@ class Learner:
         """
         device = self.optimizer.accelerator.device
         scored = torch.zeros(2, rollouts.actions, dtype=torch.float64)
+        microbatches = list(rank_microbatches(self.optimizer, rollouts, self._microbatch_tokens))
+        self.activity.begin("scoring", len(microbatches), "micro-batches")
         with self._scorer(reference) as model:
-            for micro, counts in rank_microbatches(self.optimizer, rollouts, self._microbatch_tokens):
+            for micro, counts in self.activity.count(microbatches):
                 with self.optimizer.autocast():
                     logp, _, values = model(
                         **forward_inputs(micro, device),
@@ -115,6 +121,7 @@ class Learner:
                     scored[0, tokens] = logp.double().cpu()[micro.copy_source]
                 if counts and use_critic:
                     scored[1, tokens] = values.double().cpu()[micro.copy_source]
+        self.activity.end()
         if self.optimizer.world_size > 1:
             scored = self.optimizer.accelerator.reduce(scored.to(device), "sum").cpu()
         return scored[0].numpy(), scored[1].numpy()
@@ -141,8 +148,9 @@ class Learner:
             scale: Factor on the advantages.
 
         Returns:
-            Means over the tokens of all steps (see `loss.reduce_metrics`), gradient norms, skipped steps, learning
-            rate and KL coefficient.
+            Means over the tokens of all steps (see `loss.reduce_metrics`), `policy_loss` (the surrogate's part of
+            the loss, mean over the steps), `explained_variance` of the critic, gradient norms, skipped steps,
+            learning rate and KL coefficient.
 
         Raises:
             Diverged: See `PolicyOptimizer.step`.
@@ -160,14 +168,19 @@ class Learner:
             ).numpy()
             report["kl"] = float(kl.mean())
             rollouts = rollouts.add_token_penalties(-self.kl_coef * kl)
-        credit = recipe.credit.assign(rollouts, values)
+        in_loss = tokens_in_loss(rollouts, recipe.overlong)
+        credit = recipe.credit.assign(rollouts, values, None if in_loss.all() else in_loss)
         has_signal = any((credit.advantages[plan.tokens] != 0).any() for plan in plans)
         if recipe.critic is None and not has_signal:
             # Regularization alone would be the gradient, and AdamW makes full-size steps of it.
             return report | self._step_metrics([]) | {"advantage_abs": 0.0, "lr": lr, "kl_coef": self.kl_coef}
         arrays = self._loss_inputs(rollouts, credit, scale, old_logprobs, ref_logprobs, values)
         parts, steps = self._take_steps(rollouts, arrays, plans, temperature)
-        report |= reduce_metrics(self._gather_metrics(parts))
+        report |= reduce_metrics(gather_lists(self.optimizer.accelerator, parts))
+        report["policy_loss"] = report.get("policy_loss", 0.0) / max(len(steps), 1)
+        if values is not None and credit.value_targets is not None:
+            in_loss = np.any([plan.tokens for plan in plans], axis=0)
+            report |= _explained_variance(values[rollouts.copies.action][in_loss], credit.value_targets[in_loss])
         report |= self._step_metrics(steps)
         report["advantage_abs"] = float(np.abs(credit.advantages).mean()) if rollouts.actions else 0.0
         report["lr"], report["kl_coef"] = lr, self.kl_coef
@@ -247,6 +260,8 @@ class Learner:
         zero_gradient = self._zero_gradient_tokens(rollouts, arrays)
         parts: list[Sums] = []
         steps: list[Step] = []
+        self.activity.begin("updating", unit="micro-batches")
+        done = 0
         for number, (episodes, keep) in enumerate(plans):
             weights = token_weights(
                 objective.aggregation,
@@ -263,16 +278,25 @@ class Learner:
             metrics_only = keep & zero_gradient
             if (metrics_only == keep).all():
                 metrics_only = np.zeros_like(keep)  # An optimizer step needs gradients, even if all are zero.
-            for tokens, backward in ((metrics_only, False), (keep & ~metrics_only, True)):
+            step_batches = [
+                (list(rank_microbatches(self.optimizer, rollouts, self._microbatch_tokens, tokens)), backward)
+                for tokens, backward in ((metrics_only, False), (keep & ~metrics_only, True))
+            ]
+            # The total is exact in the last step; before, the remaining steps count like this one.
+            count = sum(len(microbatches) for microbatches, _ in step_batches)
+            self.activity.advance(0, total=done + count * (len(plans) - number))
+            done += count
+            for microbatches, backward in step_batches:
                 parts += accumulate_gradients(
                     self.optimizer,
-                    list(rank_microbatches(self.optimizer, rollouts, self._microbatch_tokens, tokens)),
+                    microbatches,
                     temperature,
                     partial(self._loss, step_arrays),
                     entropy_grad=self.recipe.needs_entropy,
                     backward=backward,
                 )
             steps.append(self.optimizer.step())
+        self.activity.end()
         return parts, steps
 
     def _zero_gradient_tokens(self, rollouts: Rollouts, arrays: dict[str, FloatArray]) -> BoolArray:
@@ -292,6 +316,7 @@ class Learner:
         self, arrays: dict[str, FloatArray], micro: MicroBatch, scores: Sequence[Tensor]
     ) -> tuple[Tensor, Sums]:
         """Return the loss of a micro-batch and its metrics."""
+        self.activity.advance()
         device = scores[0].device
         source = torch.as_tensor(micro.copy_source, device=device)
         logp, entropy, values = (score[source] if len(score) else score for score in scores)
@@ -319,15 +344,6 @@ class Learner:
             sums["value"] = float(values.detach().sum())
         return loss, sums
 
-    def _gather_metrics(self, parts: list[Sums]) -> list[Sums]:
-        """Return the metrics of all processes."""
-        if self.optimizer.world_size == 1:
-            return parts
-        from accelerate.utils import gather_object
-
-        gathered: list[Sums] = gather_object(parts)
-        return gathered
-
     def _step_metrics(self, steps: Sequence[Step]) -> dict[str, float]:
         taken = [step for step in steps if not step.skipped]
         report = {
@@ -352,3 +368,12 @@ class Learner:
         """Load a `state_dict`."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.kl_coef = state["kl_coef"]
+
+
+def _explained_variance(values: FloatArray, targets: FloatArray) -> dict[str, float]:
+    """Return `explained_variance`, 1 - Var(targets - values) / Var(targets), of values [n] from before the update.
+
+    1 is a perfect critic, 0 one that is no better than a constant. Without variance of the targets there is none.
+    """
+    variance = float(np.var(targets)) if len(targets) else 0.0
+    return {} if variance == 0 else {"explained_variance": 1.0 - float(np.var(targets - values)) / variance}

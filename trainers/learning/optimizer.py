@@ -75,6 +75,8 @@ class PolicyOptimizer:
         skipped: Skipped steps in the whole run.
         lr_scale: Factor on all learning rates, on top of their schedule.
         version: Version of the weights; changes whenever they do.
+        critic_only: True in updates of the critic's warm-up, whose gradients of the policy are discarded: they
+            change neither its weights nor its moments.
     """
 
     accelerator: Accelerator
@@ -85,6 +87,7 @@ class PolicyOptimizer:
     skipped: int = 0
     lr_scale: float = 1.0
     version: int = 0
+    critic_only: bool = False
 
     def __post_init__(self) -> None:
         parameters = [[p for p in self.policy.model.parameters() if p.requires_grad]]
@@ -133,9 +136,9 @@ class PolicyOptimizer:
     def set_lr(self, update: int) -> float:
         """Set the learning rates for an update, and return the policy's."""
         factor = lr_factor(self.optimization, update) * self.lr_scale
-        critic_only = self.critic is not None and update < self.critic.warmup
+        self.critic_only = self.critic is not None and update < self.critic.warmup
         for number, group in enumerate(self.param_groups):
-            group["lr"] = group["base_lr"] * (0.0 if critic_only and number == 0 else factor)
+            group["lr"] = group["base_lr"] * (0.0 if self.critic_only and number == 0 else factor)
         return float(self.param_groups[0]["lr"])
 
     @contextmanager
@@ -182,6 +185,9 @@ class PolicyOptimizer:
     def _step_and_zero(self, finite: bool) -> None:
         """Step if the gradients are finite, and zero them in any case."""
         if finite:
+            if self.critic_only:
+                for parameter in self.param_groups[0]["params"]:
+                    parameter.grad = None  # AdamW skips it.
             self._prepared.step()
         self._prepared.zero_grad()
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ...agents.engines.local.load import load_model, load_tokenizer
 from ...envs.errors import ConfigurationError
+from ...envs.extras import missing_extra
 from ..algorithms.objectives.logprobs import score_hidden, score_tokens
 from ..config.settings import LoraConfig
 from ..data.microbatches import MicroBatch
@@ -178,8 +179,8 @@ def load_trainable_model(
 def _add_adapters(model: PreTrainedModel, lora: LoraConfig) -> PreTrainedModel:
     try:
         import peft
-    except ImportError:
-        raise ConfigurationError("LoRA needs peft: pip install 'arboretum[lm]'") from None
+    except ImportError as error:
+        raise missing_extra("LoRA", "lm", error) from None
     settings = peft.LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,

@@ -56,6 +56,8 @@ class ZeroPolicyOptimizer(PolicyOptimizer):
         self.model.step()
         if self._zero.overflow == finite:  # DeepSpeed skips steps by itself, by the same rule.
             raise RuntimeError("DeepSpeed and the trainer disagree on whether the gradients are finite.")
+        if self.critic_only:  # The learning rate was 0; the moments and the count of steps must not remain.
+            self._zero.optimizer.state.pop(self._zero.single_partition_of_fp32_groups[0], None)
 
     # ------------------------------------------------------------------ checkpoints
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .terminal_plot import round_step
@@ -13,6 +13,8 @@ WIDTH, HEIGHT = 360, 190
 """Size of a chart in SVG units."""
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 24
 """Margins between the chart's edges and its plot area."""
+COLORS = 7
+"""Colors of curves in the style sheet; further curves repeat them."""
 
 
 def _percent(value: float) -> str:
@@ -89,8 +91,20 @@ CHARTS = (
         {"grad_norm": "mean", "grad_norm_max": "maximum", "critic_grad_norm": "critic"},
     ),
     Chart("Learning rate", "Learning rate of the policy.", {"lr": "learning rate"}),
+    Chart("Policy loss", "Surrogate's part of the loss, mean over the optimizer steps.", {"policy_loss": "loss"}),
     Chart("Value loss", "Loss of the critic.", {"value_loss": "loss"}),
+    Chart(
+        "Explained variance",
+        "Fraction of the variance of the critic's targets that its values explain; 1 is a perfect critic.",
+        {"explained_variance": "critic"},
+        y_max=1.0,
+    ),
     Chart("Reply length", "Sampled tokens per turn.", {"reply_tokens": "tokens"}),
+    Chart(
+        "Failed replies",
+        "Replies that are not in the form of the dialogue, and replies that the limit of their length ended.",
+        {"invalid_replies": "invalid", "truncated_replies": "truncated"},
+    ),
     Chart("Turns", "Turns per episode.", {"turns": "turns"}),
     Chart(
         "Valid turns",
@@ -98,6 +112,11 @@ CHARTS = (
         {"valid_turns": "valid"},
         _percent,
         y_max=1.0,
+    ),
+    Chart(
+        "Failed episodes",
+        "Episodes that ended with an error of the environment; they count as unsolved.",
+        {"failed": "training", "validation/failed": "held out"},
     ),
     Chart(
         "Sampler-trainer mismatch",
@@ -133,6 +152,36 @@ def draw_charts(history: Sequence[Mapping[str, float]], marks: Sequence[tuple[in
     return [chart for chart in charts if chart is not None]
 
 
+def draw_overlays(
+    names: Sequence[str], histories: Sequence[Sequence[Mapping[str, float]]]
+) -> list[dict[str, Any]]:
+    """Return a chart for each metric with values, as variables of the page's template, with a curve for each run.
+
+    Args:
+        names: Names of the runs.
+        histories: Metrics of all records of each run.
+    """
+    charts = []
+    for chart in CHARTS:
+        for metric, label in chart.metrics.items():
+            overlay = replace(
+                chart,
+                title=chart.title if len(chart.metrics) == 1 else f"{chart.title}: {label}",
+                metrics={f"{metric} {place}": name for place, name in enumerate(names)},
+                # Bands over each other could not be told apart; their description follows a semicolon.
+                about=chart.about if chart.band is None else f"{chart.about.partition(';')[0]}.",
+                band=None,
+            )
+            records = [
+                {"update": record["update"], f"{metric} {place}": record[metric]}
+                for place, history in enumerate(histories)
+                for record in history
+                if metric in record
+            ]
+            charts.append(_draw_chart(overlay, records, ()) if records else None)
+    return [chart for chart in charts if chart is not None]
+
+
 def _draw_chart(
     chart: Chart, history: Sequence[Mapping[str, float]], marks: Sequence[tuple[int, str]]
 ) -> dict[str, Any] | None:
@@ -145,6 +194,7 @@ def _draw_chart(
     all_zero = all(value == 0 for points in curves.values() for _, value in points)
     if not curves or (all_zero and len(chart.metrics) > 1):
         return None
+    places = {metric: place for place, metric in enumerate(chart.metrics)}
     low, high, band_metric = chart.band or ("", "", "")
     band = [(r["update"], r[low], r[high]) for r in history if low in r and high in r]
     values = [value for points in curves.values() for _, value in points] + [upper for _, _, upper in band]
@@ -160,8 +210,8 @@ def _draw_chart(
     x_step = max(1, round(round_step(x_max, 6)))
     format_value = chart.format_value
     lines = []
-    for series, (metric, points) in enumerate(curves.items(), 1):
-        label = chart.metrics[metric]
+    for metric, points in curves.items():
+        label, series = chart.metrics[metric], 1 + places[metric] % COLORS
         lines.append(
             {
                 "name": label,
@@ -182,7 +232,7 @@ def _draw_chart(
         "about": chart.about,
         "lines": lines,
         "band": " ".join(f"{x(update)},{y(value)}" for update, value in outline),
-        "band_series": next((n for n, metric in enumerate(curves, 1) if metric == band_metric), 0),
+        "band_series": 1 + places.get(band_metric, -1),
         "y_ticks": [{"y": y(tick), "label": format_value(tick)} for tick in y_ticks],
         "x_ticks": [{"x": x(tick), "label": f"{tick}"} for tick in range(0, int(x_max) + 1, x_step)],
         "marks": [{"x": x(update), "title": description} for update, description in marks],

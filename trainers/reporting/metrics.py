@@ -50,19 +50,25 @@ class MetricsFile:
             file.write(json.dumps(record) + "\n")
 
 
-def rollout_metrics(rollouts: Rollouts) -> dict[str, float]:
+def rollout_metrics(rollouts: Rollouts, failed: int = 0) -> dict[str, float]:
     """Return statistics of the episodes of an update, before selection.
 
-    `success`, `return` (undiscounted, without penalties), `group_return_std` (mean over groups), `silent_groups`
-    (fraction of groups whose returns are all equal), `valid_turns` (fraction of turns in the required format with
-    only legal actions), `truncated` (fraction of episodes), `turns` per episode, `reply_tokens` per turn,
-    `penalty` per episode, `episodes`, and `sampled_tokens`.
+    Of all episodes: `failed` (number of those that ended with an error) and `success` (fraction; failed ones are
+    unsolved). Of the others: `return` (undiscounted, without penalties), `group_return_std` (mean over groups),
+    `silent_groups` (fraction of groups whose returns are all equal), `valid_turns` (fraction of turns in the
+    required format with only legal actions), `truncated` (fraction of episodes), `turns` per episode,
+    `reply_tokens` per turn, `penalty` per episode, `episodes`, and `sampled_tokens`.
+
+    Args:
+        rollouts: Complete episodes.
+        failed: Number of further episodes, which ended with an error.
     """
     returns = rollouts.returns(penalties=False)
     statistics = group_statistics(returns, rollouts.group, rollouts.groups)
     episodes = max(rollouts.episodes, 1)
     return {
-        "success": float(rollouts.success.mean()),
+        "failed": float(failed),
+        "success": float(rollouts.success.mean()) * (rollouts.episodes / (rollouts.episodes + failed)),
         "return": float(returns.mean()),
         "group_return_std": float(statistics.std.mean()),
         "silent_groups": float(np.mean(statistics.std == 0)),

@@ -6,6 +6,7 @@ It shares its style sheet and its episode viewer with the report of an evaluatio
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,16 @@ from jinja2 import PackageLoader
 
 from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import read_jsonl, write_atomic
-from ...eval.report import make_templates, pack_cell
+from ...eval.report import make_templates, pack, pack_cell
 from ...eval.statistics import Interval
-from ..checkpoints.run_folder import SETTINGS_FILE
+from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE, SETTINGS_FILE
 from ..checkpoints.store import Checkpoints
 from ..config.serialize import flatten, to_plain
 from ..monitor import ROLLED_BACK, Monitor
 from .charts import HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw_charts
 from .samples import read_samples
+
+FAILED_METRICS = {"failed": "training", "validation/failed": "validation"}
 
 _History = list[dict[str, float]]
 
@@ -51,7 +54,7 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
     if not is_training_run(folder):
         raise ConfigurationError(f"{folder}: holds no training run.")
     settings = json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
-    history = _read_history(folder / "metrics.jsonl")
+    history = read_history(folder / METRICS_FILE)
     try:
         recipe, env = settings["recipe"], settings["env"]["id"]
         heading = {"recipe": recipe["name"], "about": recipe["about"], "env": env}
@@ -62,7 +65,7 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
         raise DataError(
             folder / SETTINGS_FILE, f"was written by another version of Arboretum ({error})."
         ) from None
-    best = Checkpoints(folder / "checkpoints").index.best
+    best = Checkpoints(folder / CHECKPOINTS_FOLDER).index.best
     page = make_templates(PackageLoader(__package__, "templates")).get_template("training.html")
     target = path or folder / "report.html"
     text = page.render(
@@ -74,15 +77,24 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
         frame={"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT, "top": TOP},
         alarms=[description for _, description in marks],
         skipped=int(max((record.get("steps_skipped_total", 0) for record in history), default=0)),
+        failed={
+            kind: int(sum(record.get(name, 0) for record in history)) for name, kind in FAILED_METRICS.items()
+        },
         changed=_changed_settings(settings["recipe"]),
-        settings=_format_settings(settings),
+        settings=format_settings(settings),
         cells=_pack_samples(folder),
+        texts=pack({}),
     )
     write_atomic(target, text)
     return target
 
 
-def _read_history(path: Path) -> _History:
+def read_history(path: Path) -> _History:
+    """Return the metrics of a run from its file, oldest first; empty if there is no file.
+
+    Raises:
+        DataError: A line does not hold the metrics of an update.
+    """
     history = read_jsonl(path)
     for number, record in enumerate(history, 1):
         if not isinstance(record, dict) or "update" not in record:
@@ -128,7 +140,7 @@ def _summarize_validations(history: Sequence[Mapping[str, float]], best: int | N
     ]
 
 
-def _format_settings(settings: Any) -> dict[str, str]:
+def format_settings(settings: Any) -> dict[str, str]:
     """Return settings by path, with strings unquoted and all other values as JSON."""
     return {
         name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -142,10 +154,10 @@ def _changed_settings(recipe: dict[str, Any]) -> list[dict[str, str]]:
 
     if recipe["name"] not in RECIPES:
         return []
-    published = _format_settings(json.loads(json.dumps(to_plain(RECIPES[recipe["name"]]))))
+    published = format_settings(json.loads(json.dumps(to_plain(RECIPES[recipe["name"]]))))
     return [
         {"name": name, "value": value, "published": published.get(name, "–")}
-        for name, value in _format_settings(recipe).items()
+        for name, value in format_settings(recipe).items()
         if published.get(name) != value
     ]
 
@@ -154,8 +166,21 @@ def _pack_samples(folder: Path) -> list[dict[str, Any]]:
     """Return the sample episodes as cells of the episode viewer, one cell per validation."""
     episodes: dict[int, list[dict[str, Any]]] = {}
     for sample in read_samples(folder):
-        episodes.setdefault(int(sample["update"]), []).append({"repeat": 0, **sample})
+        episodes.setdefault(int(sample["update"]), []).append(sample)
     return [
-        pack_cell(f"after update {update}" if update else "before training", "policy", samples, len(samples))
+        pack_cell(
+            f"after update {update}" if update else "before training",
+            "policy",
+            [_index_row(sample) for sample in samples],
+            samples,
+            sys.maxsize,
+        )
         for update, samples in sorted(episodes.items())
     ]
+
+
+def _index_row(sample: Mapping[str, Any]) -> list[Any]:
+    moves = [move for turn in sample["turns"] for move in turn["moves"]]
+    outcome = "solved" if sample["success"] else "unsolved"
+    total_reward = sum(move["reward"] for move in moves)
+    return [outcome, sample["task"], 0, total_reward, len(moves), len(sample["turns"])]

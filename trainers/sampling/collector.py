@@ -10,8 +10,9 @@ from ..config.run import TrainingConfig
 from ..data.episodes import from_episodes
 from ..data.rollouts import Rollouts
 from ..state import TrainerState
+from .failures import Failures
 from .rollout_plan import plan_chains
-from .sampler import AllEpisodesFailed, RolloutSampler
+from .sampler import RolloutSampler
 from .tasks import draw_tasks
 
 
@@ -20,13 +21,13 @@ class Collection(NamedTuple):
 
     Attributes:
         batches: Generation batches, in order.
-        failed: Episodes that ended with an error and are left out.
+        failures: Episodes that ended with an error and are left out.
         kept: Groups to train on, each (generation batch, group).
         scale: Factor on the advantages.
     """
 
     batches: list[Rollouts]
-    failed: int
+    failures: Failures
     kept: Sequence[tuple[int, int]]
     scale: float
 
@@ -51,35 +52,35 @@ class Collector:
         """Roll out the episodes of one update.
 
         Raises:
-            AllEpisodesFailed: Every episode of a generation batch ended with an error.
+            EpisodesFailed: Too many episodes of a generation batch ended with an error.
             NotEnoughGroups: See `Refill.batch`.
         """
         recipe = self._config.recipe
         refill = recipe.selector.refill(recipe.sampler.prompts)
         batches: list[Rollouts] = []
-        failed, scale = 0, 1.0
+        failures, scale = Failures(), 1.0
         while refill.wants_more:
-            rollouts, errors = self.roll_out(temperature)
+            rollouts, failed = self.roll_out(temperature)
             groups, scale = recipe.selector.select(rollouts)
             refill = refill.add([(len(batches), group) for group in groups])
             batches.append(rollouts)
-            failed += errors
-        return Collection(batches, failed, refill.batch(), scale)
+            failures = failures.add(failed)
+        return Collection(batches, failures, refill.batch(), scale)
 
-    def roll_out(self, temperature: float) -> tuple[Rollouts, int]:
-        """Return one generation batch, and the number of its episodes that failed.
+    def roll_out(self, temperature: float) -> tuple[Rollouts, Failures]:
+        """Return one generation batch, and its episodes that ended with an error, which are left out.
 
         Raises:
-            AllEpisodesFailed: All of them did.
+            EpisodesFailed: They are more than the share that `Monitor.failed` allows.
         """
         config, recipe = self._config, self._config.recipe
         tasks = draw_tasks(self.env.tasks, self.state.task, recipe.sampler.prompts, config.seed, config.env.tasks)
         plan = plan_chains(tasks, recipe.sampler.rollouts, batch=self.state.batch, seed=config.seed)
         keep_states = recipe.credit.needs_states
         episodes = self.sampler.roll_out(self.entry, plan.jobs, temperature, keep_states=keep_states)
+        failures = Failures.among(episodes)
+        failures.check(config.monitor.failed, "episodes")
         complete, keys = plan.arrange(episodes)
-        if not complete:
-            raise AllEpisodesFailed(episodes)
         self.state.task += len(tasks)
         self.state.batch += 1
-        return from_episodes(complete, keys), len(episodes) - len(complete)
+        return from_episodes(complete, keys), failures

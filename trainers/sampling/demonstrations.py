@@ -16,6 +16,7 @@ from ...agents.play import play
 from ...envs.errors import ConfigurationError
 from ...eval.suite import Entry
 from ..config.settings import ExpertConfig
+from ..state import Activity
 from .rollout_plan import plan_chains
 from .tasks import draw_tasks
 
@@ -108,6 +109,7 @@ def collect_demonstrations(
     tasks: int | None = None,
     seed: int = 0,
     in_flight: int = 64,
+    activity: Activity | None = None,
 ) -> list[Episode]:
     """Roll out the expert until there are `count` episodes to train on.
 
@@ -121,6 +123,7 @@ def collect_demonstrations(
         tasks: Use the first so many tasks of the split only.
         seed: Seed of tasks and episodes.
         in_flight: Episodes to roll out at the same time.
+        activity: Phase in progress, in which finished episodes are counted.
 
     Raises:
         ConfigurationError: The expert solves too few tasks within the dialogue's budgets.
@@ -132,7 +135,7 @@ def collect_demonstrations(
     while len(demonstrations) < count:
         names = draw_tasks(envs[0].tasks, attempts, count, seed, tasks)
         plan = plan_chains(names, 1, batch=attempts, seed=seed)
-        episodes, _ = plan.arrange(play(agent, envs, plan.jobs))
+        episodes, _ = plan.arrange((activity or Activity()).count(play(agent, envs, plan.jobs)))
         attempts += count
         demonstrations += [episode for episode in episodes if episode.success or expert.keep == "all"]
         if attempts >= MAX_ATTEMPTS * count and len(demonstrations) < count:

@@ -10,14 +10,17 @@ import numpy as np
 
 from ...agents.engines.base import Sampling
 from ...agents.episode import Episode
-from ...agents.language import LanguageAgent
 from ...agents.play import Job, play
 from ...envs.core import TextEnv
 from ...eval.statistics import Interval, rate
 from ...eval.suite import Entry, Suite
 from ..algorithms.samplers import Sampler
-from ..config.resolve import make_entry, resolve_dialogue
+from ..config.resolve import held_out_tasks, make_entry, resolve_dialogue
 from ..config.settings import DialogueConfig, EnvConfig, ValidationConfig
+from ..learning.distributed import gather_lists
+from ..state import Activity
+from .failures import Failures, engine_failures
+from .policy_agent import PolicyAgent, ReplyCounts
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -33,17 +36,15 @@ class ValidationResult:
     """Result of one validation.
 
     Attributes:
-        success: Rate of solved tasks, with its 95 % interval.
-        mean_return: Mean undiscounted return.
-        episodes: Episodes without an error.
-        failed: Episodes that ended with an error.
+        success: Rate of solved tasks, with its 95 % interval. An episode that ended with an error is unsolved.
+        mean_return: Mean undiscounted return; of an episode that ended with an error, up to it.
+        failures: Episodes that ended with an error.
         samples: Some of the episodes, of the same tasks in every validation.
     """
 
     success: Interval
     mean_return: float
-    episodes: int
-    failed: int
+    failures: Failures
     samples: tuple[Episode, ...] = ()
 
 
@@ -56,6 +57,10 @@ class RolloutSampler:
         sampler: Sampler of the recipe.
         in_flight: Episodes to roll out at the same time, in each process.
         accelerator: Accelerate's view of the processes.
+
+    Attributes:
+        dialogue: Dialogue between environment and model.
+        engine: Engine that samples replies.
     """
 
     def __init__(
@@ -70,7 +75,7 @@ class RolloutSampler:
         self.dialogue = resolve_dialogue(dialogue, sampler)
         self.engine = engine.engine
         self._policy_engine = engine
-        self._agent = LanguageAgent(
+        self._agent = PolicyAgent(
             "policy",
             self.engine,
             self.dialogue,
@@ -81,6 +86,24 @@ class RolloutSampler:
         self._accelerator = accelerator
         self._envs: dict[str, list[TextEnv[Any]]] = {}
 
+    @property
+    def activity(self) -> Activity:
+        """Phase in progress, in which finished episodes and turns are counted."""
+        return self._agent.activity
+
+    @activity.setter
+    def activity(self, activity: Activity) -> None:
+        self._agent.activity = activity
+
+    def take_reply_counts(self) -> ReplyCounts:
+        """Return the number of replies of all processes since the last call; a collective operation."""
+        counts = [self._agent.take_counts()]
+        if self._accelerator.num_processes > 1:
+            from accelerate.utils import gather_object
+
+            counts = gather_object(counts)
+        return ReplyCounts.add_up(counts)
+
     def roll_out(
         self,
         entry: Entry,
@@ -89,6 +112,7 @@ class RolloutSampler:
         *,
         keep_states: bool = False,
         top_p: float | None = None,
+        phase: str = "rolling out",
     ) -> list[Episode]:
         """Roll out jobs with the current weights.
 
@@ -100,16 +124,20 @@ class RolloutSampler:
             temperature: Sampling temperature; 0 is greedy.
             keep_states: Store the state key before every turn.
             top_p: Probability mass of nucleus sampling; None uses the recipe's.
+            phase: Description for displays.
+
+        Raises:
+            SamplingFailed: The engine failed.
         """
-        self._policy_engine.refresh()
         world_size, rank = self._accelerator.num_processes, self._accelerator.process_index
         # Contiguous blocks, since adjacent jobs often share a prompt, which an engine can cache.
         own = jobs[len(jobs) * rank // world_size : len(jobs) * (rank + 1) // world_size]
-        episodes = self._roll_out_here(entry, own, temperature, keep_states=keep_states, top_p=top_p)
-        if world_size > 1:
-            from accelerate.utils import gather_object
-
-            episodes = gather_object(episodes)
+        self.activity.begin(phase, len(own), "episodes")
+        with engine_failures(self._in_flight):
+            self._policy_engine.refresh()
+            episodes = self._roll_out_here(entry, own, temperature, keep_states=keep_states, top_p=top_p)
+        episodes = gather_lists(self._accelerator, episodes)
+        self.activity.end()
         places = {job.seed: place for place, job in enumerate(jobs)}
         return sorted(episodes, key=lambda episode: places[episode.seed])
 
@@ -125,9 +153,8 @@ class RolloutSampler:
             envs.append(entry.make())
         try:
             with self._policy_engine.precision():
-                return list(
-                    play(agent, envs[: len(jobs)], jobs, max_turns=entry.max_turns, keep_states=keep_states)
-                )
+                episodes = play(agent, envs[: len(jobs)], jobs, max_turns=entry.max_turns, keep_states=keep_states)
+                return list(self.activity.count(episodes))
         finally:
             agent.sampling = default
 
@@ -140,7 +167,7 @@ class RolloutSampler:
             ConfigurationError: The split has too few tasks.
         """
         entry = make_entry(env, validation.split, validation.tasks, validation.repeats)
-        names = entry.task_names(self._first_env(entry))
+        names = held_out_tasks(entry, self._first_env(entry))
         suite = Suite("validation", "", (entry,), seed)
         jobs = [
             Job(name, suite.episode_seed(entry, name, repeat))
@@ -150,15 +177,15 @@ class RolloutSampler:
         sample_seeds = [job.seed for job in jobs[:: validation.repeats][:SAMPLE_EPISODES]]
         if validation.temperature is not None:
             temperature = validation.temperature
-        episodes = self.roll_out(entry, jobs, temperature, top_p=1.0)
-        complete = [episode for episode in episodes if episode.error is None]
-        outcomes = {name: [e.success for e in complete if e.task == name] for name in names}
-        samples = [episode for episode in complete if episode.seed in sample_seeds]
+        episodes = self.roll_out(entry, jobs, temperature, top_p=1.0, phase="validating")
+        outcomes: dict[str, list[bool]] = {name: [] for name in names}
+        for job, episode in zip(jobs, episodes, strict=True):
+            outcomes[str(job.task)].append(episode.success and episode.error is None)
+        samples = [episode for episode in episodes if episode.error is None and episode.seed in sample_seeds]
         return ValidationResult(
-            rate([tuple(successes) for successes in outcomes.values() if successes]),
-            float(np.mean([episode.total_reward for episode in complete])) if complete else float("nan"),
-            len(complete),
-            len(episodes) - len(complete),
+            rate([tuple(successes) for successes in outcomes.values()]),
+            float(np.mean([episode.total_reward for episode in episodes])),
+            Failures.among(episodes),
             tuple(sorted(samples, key=lambda episode: sample_seeds.index(episode.seed))),
         )
 
@@ -167,11 +194,3 @@ class RolloutSampler:
         if not envs:
             envs.append(entry.make())
         return envs[0]
-
-
-class AllEpisodesFailed(RuntimeError):
-    """Every episode of a generation batch ended with an error."""
-
-    def __init__(self, episodes: Sequence[Episode]) -> None:
-        reasons = sorted({episode.error or "" for episode in episodes})
-        super().__init__(f"every episode ended with an error: {'; '.join(reasons[:3])}")

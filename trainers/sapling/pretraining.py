@@ -252,6 +252,8 @@ class SaplingTrainer:
     def export(self) -> Path:
         """Write the model as a plain Hugging Face folder in bfloat16, and return the folder."""
         from ..checkpoints.export import export_model
+        from ..checkpoints.taught_dialogue import record_dialogue
 
+        record_dialogue(self.model, self.sampler.dialogue.name)
         export_model(self.model.to(torch.bfloat16), self.tokenizer, self.config.out)
         return self.config.out

@@ -157,7 +157,7 @@ class _EnvItem:
 
 
 @dataclass(frozen=True)
-class _StudyFile:
+class StudyFile:
     """Shape of a study's file; the keys are those of `Study`."""
 
     name: str
@@ -199,7 +199,7 @@ def parse_study(text: str, source: str) -> Study:
         DataError: The text does not describe a study.
     """
     data = parse_mapping(text, source, "name, model, envs and recipes")
-    file = convert_mapping(data, _StudyFile, {}, source)
+    file = convert_mapping(data, StudyFile, {}, source)
     for key in ("envs", "recipes"):
         if not getattr(file, key):
             raise DataError(source, f"`{key}` is empty.")
@@ -207,7 +207,7 @@ def parse_study(text: str, source: str) -> Study:
         convert_mapping(item, _EnvItem, {}, f"{source}, environment {number}")
         for number, item in enumerate(file.envs, 1)
     ]
-    settings = {key.name: getattr(file, key.name) for key in fields(_StudyFile)}
+    settings = {key.name: getattr(file, key.name) for key in fields(StudyFile)}
     settings["envs"] = {item.name: EnvConfig(item.id, item.kwargs) for item in items}
     settings["recipes"] = {name: dict(own or {}) for name, own in file.recipes.items()}
     try:

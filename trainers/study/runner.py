@@ -25,8 +25,11 @@ from rich.text import Text
 from ...envs.checks import at_least
 from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import read_jsonl, write_atomic
+from ..checkpoints.interruption import Interruption
+from ..checkpoints.run_folder import METRICS_FILE
 from ..config.serialize import to_plain
 from ..reporting.terminal_plot import Series, plot, running_mean
+from ..state import Activity
 from ..train import FAILED, INTERRUPTED, OK, require_torch
 from .definition import Study
 from .table import make_rows, render_table, to_markdown
@@ -71,7 +74,8 @@ def run_study(study: Study, out: Path, *, workers: int = 2, console: Console) ->
     status = OK
     if work:
         try:
-            failures = _run_in_workers(study, out, work, workers, console)
+            with Interruption(Activity()).handle_signals():
+                failures = _run_in_workers(study, out, work, workers, console)
         except KeyboardInterrupt:
             console.print("[yellow]Interrupted:[/] finished trials are kept; run the same command to continue.")
             status = INTERRUPTED
@@ -255,11 +259,11 @@ class _StudyProgress:
         trials = list(self._study.trials())
         shown = [trial for trial in trials if trial.name in running]
         if not shown:
-            started = [trial for trial in trials if (self._out / trial.folder / "metrics.jsonl").exists()]
+            started = [trial for trial in trials if (self._out / trial.folder / METRICS_FILE).exists()]
             shown = started[-len(self._study.envs) :]
         series, updates = [], 1
         for trial, style in zip(shown, _STYLES, strict=False):
-            history = read_jsonl(self._out / trial.folder / "metrics.jsonl", damaged="skip")
+            history = read_jsonl(self._out / trial.folder / METRICS_FILE, damaged="skip")
             updates = max(updates, self._study.recipe(trial.recipe).optimization.updates)
             training = [(m["update"], m["success"]) for m in history if "success" in m]
             held_out = [(m["update"], m["validation/success"]) for m in history if "validation/success" in m]

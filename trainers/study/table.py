@@ -45,8 +45,8 @@ class Row:
 
     @property
     def is_improvement(self) -> bool:
-        """True if the sampled policy is significantly better than the warm start (two-sided test, 5 %)."""
-        return self.gain is not None and self.gain.p_value < 0.05 and self.gain.difference.value > 0
+        """True if the sampled policy is significantly better than the warm start."""
+        return self.gain is not None and _is_significant(self.gain) and self.gain.difference.value > 0
 
     def to_dict(self) -> dict[str, object]:
         """Return the row as plain data, without fields that are None."""
@@ -130,12 +130,17 @@ def _gain(runs: Sequence[Outcomes], before: Outcomes, decoding: str) -> Paired:
     )
 
 
+def _is_significant(gain: Paired) -> bool:
+    """Return True if a gain is significant at 5 % in a two-sided test."""
+    return gain.p_value < 0.05
+
+
 # ---------------------------------------------------------------------- formats
 
 
 def format_cells(row: Row) -> tuple[str, ...]:
     """Return the cells of a row below `HEADINGS`: rates in percent with 95 % intervals, gains in points."""
-    span = "" if row.lowest is None or row.highest is None else f"{row.lowest:.0%}–{row.highest:.0%}"
+    span = "" if row.lowest is None or row.highest is None else f"{100 * row.lowest:.0f} to {row.highest:.0%}"
     return (
         row.policy,
         str(row.runs or ""),
@@ -154,7 +159,7 @@ def _format_rate(interval: Interval) -> str:
 def _format_gain(gain: Paired | None) -> str:
     if gain is None:
         return ""
-    star = "*" if gain.p_value < 0.05 else ""
+    star = "*" if _is_significant(gain) else ""
     return f"{100 * gain.difference.value:+.0f}{star}"
 
 

@@ -15,7 +15,7 @@ from ...agents.reference import ExpertAgent, RandomAgent
 from ...envs.errors import DataError
 from ...envs.files import write_atomic
 from ...eval.suite import Entry, Suite
-from ..checkpoints.run_folder import claim_run_folder
+from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, claim_run_folder
 from ..config.resolve import resolve_dialogue
 from ..config.settings import EnvConfig
 from ..train import require_torch
@@ -36,7 +36,7 @@ def run_trial(study: Study, trial: Trial, out: Path) -> None:
     Runs in a process of its own with one torch thread, the fastest setting for small models.
 
     Raises:
-        Diverged, NotEnoughGroups, CheckpointError: See `Trainer.run`.
+        Diverged, NotEnoughGroups, SamplingFailed, OutOfMemory, CheckpointError: See `Trainer.run`.
     """
     _prepare()
     from ..reporting.report import write_report
@@ -53,7 +53,7 @@ def run_trial(study: Study, trial: Trial, out: Path) -> None:
         trainer.close()
     write_report(config.out)
     write_atomic(config.out / RESULT, json.dumps({"updates": trainer.state.update, "outcomes": outcomes}))
-    shutil.rmtree(config.out / "checkpoints", ignore_errors=True)
+    shutil.rmtree(config.out / CHECKPOINTS_FOLDER, ignore_errors=True)
 
 
 def evaluate_warm_start(study: Study, env: str, out: Path) -> None:
@@ -143,5 +143,5 @@ def _jobs_by_repeat(study: Study, entry: Entry) -> list[list[Job]]:
 def _success_by_task(episodes: Iterable[Episode]) -> dict[str, list[bool]]:
     outcomes: dict[str, list[bool]] = {}
     for episode in episodes:
-        outcomes.setdefault(episode.task, []).append(bool(episode.success))
+        outcomes.setdefault(episode.task, []).append(episode.success and episode.error is None)
     return dict(sorted(outcomes.items()))

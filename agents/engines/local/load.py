@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import random
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.utils import logging
 
 from ....envs.errors import ConfigurationError
+from ....envs.extras import missing_extra
 from ..base import Request, Sampling
 from ..shipped_models import model_source
+from .device import check_device
 from .generation import Generation
 from .kv_cache import KVCache
 from .uncached import UncachedDecoder
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-
-
-def best_device() -> str:
-    """Return the best available device: "cuda", else "mps", else "cpu"."""
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def load_model(name: str | Path, device: str, dtype: str | None, adapter: str | Path | None) -> PreTrainedModel:
@@ -41,18 +40,36 @@ def load_model(name: str | Path, device: str, dtype: str | None, adapter: str | 
 
     Raises:
         ConfigurationError: The model cannot be loaded, or a setting is invalid.
+        DataError: A file of an exported model is damaged.
     """
     precision: Any = ("float32" if device == "cpu" else "auto") if dtype is None else dtype
     if precision != "auto" and not isinstance(getattr(torch, str(precision), None), torch.dtype):
         raise ConfigurationError(f"unknown dtype {dtype!r}; common ones: float32, bfloat16, float16")
-    _check_device(device)
+    check_device(device)
+    source = model_source(name)
     try:
-        model = AutoModelForCausalLM.from_pretrained(model_source(name), dtype=precision)
+        with _without_progress_bar() if Path(source).is_dir() else nullcontext():
+            model = AutoModelForCausalLM.from_pretrained(source, dtype=precision)
     except Exception as error:  # of any type: files, formats, the network, remote code
         raise ConfigurationError(f"cannot load the model {str(name)!r}: {_first_line(error)}") from None
     if adapter is not None:
         model = _merge_adapter(model, adapter)
-    return model.to(device).eval()
+    model = model.to(device)
+    if model.device.type == "cpu":
+        _align_weights(model)
+    return model.eval()
+
+
+@contextmanager
+def _without_progress_bar() -> Iterator[None]:
+    """Hide the bar of loading a local model; that of a download remains."""
+    was_shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_shown:
+            logging.enable_progress_bar()
 
 
 def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
@@ -64,8 +81,9 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
     Raises:
         ConfigurationError: The tokenizer cannot be loaded.
     """
+    source = model_source(name)
     try:
-        return AutoTokenizer.from_pretrained(model_source(name))
+        return AutoTokenizer.from_pretrained(source)
     except Exception as error:
         raise ConfigurationError(f"cannot load the tokenizer of {str(name)!r}: {_first_line(error)}") from None
 
@@ -79,8 +97,9 @@ def load_context(name: str | Path) -> int | None:
     Raises:
         ConfigurationError: The configuration cannot be loaded.
     """
+    source = model_source(name)
     try:
-        config = AutoConfig.from_pretrained(model_source(name))
+        config = AutoConfig.from_pretrained(source)
     except Exception as error:
         raise ConfigurationError(f"cannot load the model {str(name)!r}: {_first_line(error)}") from None
     return context_of(config)
@@ -151,27 +170,26 @@ def _reproduces_logits(model: PreTrainedModel, cache: KVCache) -> bool:
     return True
 
 
-def _check_device(name: str) -> None:
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigurationError(f"unknown device {name!r}; known: cuda, cuda:1, mps, cpu") from None
-    availability = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
-    if not availability.get(device.type, lambda: True)():
-        raise ConfigurationError(
-            f"device {name!r} is not available with this machine and torch; omit device to use the best one"
-        )
+def _align_weights(model: PreTrainedModel) -> None:
+    """Copy all tensors of a model to memory that torch allocated.
+
+    Weights that are mapped from a file have its alignment, and matrix-vector products may round differently at
+    another one. A resumed run, whose weights come from a checkpoint, must round as the run before it.
+    """
+    for tensor in chain(model.parameters(), model.buffers()):
+        tensor.data = tensor.data.clone()
 
 
 def _merge_adapter(model: PreTrainedModel, adapter: str | Path) -> PreTrainedModel:
     try:
         from peft import PeftModel
-    except ImportError:
-        raise ConfigurationError("LoRA adapters need peft: pip install 'arboretum[lm]'") from None
+    except ImportError as error:
+        raise missing_extra("an adapter", "lm", error) from None
+    source = str(model_source(adapter))
     try:
         with warnings.catch_warnings():  # deprecations between peft and transformers, which no user can fix
             warnings.simplefilter("ignore", FutureWarning)
-            return PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
+            return PeftModel.from_pretrained(model, source).merge_and_unload()
     except Exception as error:
         raise ConfigurationError(f"cannot load the adapter {str(adapter)!r}: {_first_line(error)}") from None
 

@@ -20,6 +20,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from bisect import bisect_right
+from collections.abc import Iterator
 from functools import lru_cache
 
 from .porter import porter_stem
@@ -84,7 +86,14 @@ class _ClassTable(dict[int, int]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._rows = [(name, _parse_ranges(ranges)) for name, ranges in _CLASSES]
+        rows = [(name, span) for name, ranges in _CLASSES for span in _parse_ranges(ranges)]
+        borders = {border for _, (first, last) in rows for border in (first, last + 1)}
+        self._borders = sorted(borders)
+        """First code points of the intervals within which the table's rows give one class."""
+        self._names = [
+            next((name for name, (first, last) in rows if first <= border <= last), "") for border in self._borders
+        ]
+        """Class of each interval; empty if it is in no row."""
 
     def __missing__(self, point: int) -> int:
         found = self[point] = ord(self._classify(point))
@@ -94,9 +103,9 @@ class _ClassTable(dict[int, int]):
         category = unicodedata.category(chr(point))
         if category[0] == "M" and not 0xFE0E <= point <= 0xFE0F and point != 0x20E3:
             return "x"
-        for name, spans in self._rows:
-            if any(first <= point <= last for first, last in spans):
-                return name
+        interval = bisect_right(self._borders, point) - 1
+        if interval >= 0 and self._names[interval]:
+            return self._names[interval]
         if category[0] == "L" or category == "Nl":
             return "a"
         return {"Nd": "0", "Cf": "x"}.get(category, " ")
@@ -105,7 +114,8 @@ class _ClassTable(dict[int, int]):
 _table = _ClassTable()
 
 # Extending and formatting characters belong to the character before them (rule WB4).
-_X = "[xzvwctT]*"
+_EXTENDING = frozenset("xzvwctT")
+_X = f"[{''.join(sorted(_EXTENDING))}]*"
 _X_EMOJI = "[xzctT]*"  # Excludes the presentation selectors.
 _KATAKANA = rf"k{_X}(?:(?:_{_X})*k{_X})*"
 _WORD = (
@@ -114,16 +124,22 @@ _WORD = (
     rf"|[ah]{_X}(?:(?:(?:_{_X})*|[:.']{_X})[ah]{_X})*)+"
 )
 _PICTURE = rf"(?:(?:e{_X_EMOJI})?m|e)"
+# Consuming them at once keeps the search linear. The joiners after the last underscore may begin a token.
+_NO_TOKEN = "_(?:[xzvwctT]*_)*+|z++"
 _TOKENS = re.compile(
-    rf"(?:_{_X})*(?:{_KATAKANA}|{_WORD})(?:(?:_{_X})+(?:{_KATAKANA}|{_WORD}))*(?:_{_X})*"
-    rf"|z*{_PICTURE}(?:{_X_EMOJI}v?z{_PICTURE})*{_X_EMOJI}v?"
+    rf"((?:_{_X})*+(?:{_KATAKANA}|{_WORD})(?:(?:_{_X})+(?:{_KATAKANA}|{_WORD}))*(?:_{_X})*"
+    rf"|z*+{_PICTURE}(?:{_X_EMOJI}v?z{_PICTURE})*{_X_EMOJI}v?"
     rf"|#{_X_EMOJI}v?c{_X_EMOJI}"
     rf"|r{_X}r{_X}"
     rf"|(?:s{_X})+"
-    rf"|i{_X}"
+    rf"|i{_X})"
+    rf"|{_NO_TOKEN}"
 )
+"""Tokens (group 1), or underscores and joiners that begin no token."""
+_STARTS = re.compile(rf"((?:_{_X})*+[kh0a]|z*+[em]|#{_X_EMOJI}v?c|r{_X}r|s|i)|{_NO_TOKEN}")
+"""Beginnings of the matches of `_TOKENS`, which are the same positions."""
 _ASCII_TOKENS = re.compile(
-    r"_*(?:[0-9]+(?:(?:_*|[,;.'])[0-9]+)*|[A-Za-z]+(?:(?:_*|[:.'])[A-Za-z]+)*)+"
+    r"(?<!_)_*+(?:[0-9]+(?:(?:_*|[,;.'])[0-9]+)*|[A-Za-z]+(?:(?:_*|[:.'])[A-Za-z]+)*)+"
     r"(?:_+(?:[0-9]+(?:(?:_*|[,;.'])[0-9]+)*|[A-Za-z]+(?:(?:_*|[:.'])[A-Za-z]+)*)+)*_*"
 )
 
@@ -135,16 +151,39 @@ def tokenize(text: str) -> list[str]:
         if len(text) <= MAX_TOKEN or max(map(len, tokens), default=0) <= MAX_TOKEN:
             return tokens
     classes = text.translate(_table)
-    found = []
-    start = 0
-    search = _TOKENS.search
-    while match := search(classes, start):
-        begin, start = match.span()
-        if start - begin > MAX_TOKEN:
-            cut = _TOKENS.match(classes, begin, begin + MAX_TOKEN)
-            start = cut.end() if cut else begin + MAX_TOKEN
-        found.append(text[begin:start])
+    found: list[str] = []
+    for match in _TOKENS.finditer(classes):
+        begin, end = match.span(1)
+        if end - begin > MAX_TOKEN:
+            return found + [text[begin:end] for begin, end in _cut_tokens(classes, begin)]
+        if end >= 0:
+            found.append(text[begin:end])
     return found
+
+
+def _cut_tokens(classes: str, start: int) -> Iterator[tuple[int, int]]:
+    """Yield the spans of the tokens from `start` on, with long ones cut.
+
+    A token is matched within `MAX_TOKEN` characters from its beginning, so that a long one is not matched again as
+    a whole after every cut.
+    """
+    while match := _STARTS.search(classes, start):
+        start = match.end()
+        begin, letter = match.span(1)
+        if begin >= 0 and letter - begin <= MAX_TOKEN:
+            token = _TOKENS.match(classes, begin, begin + MAX_TOKEN)
+            assert token is not None
+            start = token.end()
+            yield begin, start
+        elif begin >= 0:
+            # The underscores or joiners before the first letter are too long themselves; their parts are tokens.
+            only_joiners = classes[begin] == "z"
+            while letter - begin > MAX_TOKEN:
+                yield begin, begin + MAX_TOKEN
+                begin += MAX_TOKEN
+                while not only_joiners and classes[begin : begin + 1] in _EXTENDING:
+                    begin += 1
+            start = begin
 
 
 @lru_cache(maxsize=1 << 17)

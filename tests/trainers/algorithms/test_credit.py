@@ -94,6 +94,22 @@ def test_whitened_values_have_mean_0_and_deviation_1(values: Any) -> None:
     np.testing.assert_array_equal(whiten(values[:1]), values[:1])
 
 
+def test_gae_whitens_over_the_tokens_that_are_trained_on() -> None:
+    """The second episode is excluded from the loss; its large advantages must not shrink those of the first."""
+    batch = chain_rollouts([[1.0, 2.0], [90.0, -90.0]], list("aa"))
+    in_loss = batch.copies.episode == 0
+    ours = Gae().assign(batch, np.arange(8.0), in_loss).advantages
+    alone = Gae().assign(chain_rollouts([[1.0, 2.0]], ["a"]), np.arange(4.0))
+    np.testing.assert_allclose(ours[in_loss], alone.advantages)
+    assert ours[in_loss].std(ddof=1) == pytest.approx(1.0) and np.abs(ours[~in_loss]).max() > 10
+    everything = np.ones(8, dtype=bool)
+    np.testing.assert_array_equal(
+        Gae().assign(batch, np.arange(8.0), everything).advantages, Gae().assign(batch, np.arange(8.0)).advantages
+    )
+    nothing = np.zeros(4, dtype=bool)
+    np.testing.assert_array_equal(whiten(np.arange(4.0), pool=nothing), np.arange(4.0))
+
+
 def test_gae_credit_spans_all_turns_of_an_episode() -> None:
     batch = chain_rollouts([[1.0, 0.0, 2.0], [0.5]], ["a", "b"])
     values = np.arange(8) / 8

@@ -221,6 +221,18 @@ def test_entropy_bonus_reduces_the_loss() -> None:
     assert reduce_metrics([measured])["entropy"] == 1.5
 
 
+def test_policy_loss_is_the_surrogate_alone_summed_over_micro_batches() -> None:
+    """Advantages 1 and -2 with weights 0.5 and 0.25 give -1·0.5 + 2·0.25 = 0; the third token has no weight."""
+    objective = Objective(entropy_coef=10.0)
+    parts = []
+    for advantages, weights in (([1.0, -2.0, 5.0], [0.5, 0.25, 0.0]), ([3.0], [0.5])):
+        logp, rows = double([-1.0] * len(weights)), torch.arange(len(weights))
+        tokens = Tokens(logp, double(advantages), double(weights), rows, entropy=double([1.5] * len(weights)))
+        parts.append(policy_loss(objective, tokens)[1])
+    assert [part["policy_loss"] for part in parts] == pytest.approx([0.0, -1.5])
+    assert reduce_metrics(parts)["policy_loss"] == pytest.approx(-1.5)
+
+
 def test_metrics_are_means_over_the_tokens_in_the_loss_of_all_micro_batches() -> None:
     def part(ratios: list[float], advantages: list[float], weights: list[float]) -> dict[str, float]:
         logp = double(ratios).log()
@@ -306,7 +318,7 @@ def test_linear_schedule_is_constant_beyond_its_ends() -> None:
         (lambda: Objective(clip_low=1.5), "clip_low"),
         (lambda: Objective(dual_clip=1.0), "dual_clip"),
         (lambda: Objective(ratio_cap=1.1), "ratio_cap"),
-        (lambda: Objective(aggregation="dr-grpo"), "norm_length"),
+        (lambda: Objective(aggregation="dr-grpo", norm_length=0), "norm_length"),
         (lambda: Objective(aggregation="mean"), "token-mean"),  # type: ignore[arg-type]
         (lambda: Kl(coef=-1.0), "kl.coef"),
         (

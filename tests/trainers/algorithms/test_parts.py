@@ -67,7 +67,7 @@ class Constant(Credit):
 
     name: ClassVar[str] = "constant"
 
-    def assign(self, rollouts, values=None):
+    def assign(self, rollouts, values=None, in_loss=None):
         return Advantages(np.full(rollouts.actions, self.value))
 
 

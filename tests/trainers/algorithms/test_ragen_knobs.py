@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import tyro
 
-torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
-pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum[lm]'")
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
+pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum-rl[lm]'")
 
 from arboretum.agents.episode import Episode
 from arboretum.trainers.config.cli_options import TrainOptions

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from arboretum.agents.episode import Episode, Move, Turn
 from arboretum.envs.errors import ConfigurationError
+from arboretum.trainers.algorithms.recipes import RECIPES
 from arboretum.trainers.algorithms.selectors import (
     All,
     Dynamic,
@@ -102,8 +103,8 @@ def test_rescale_reduces_advantages_with_the_fraction_selected() -> None:
 
 def test_dynamic_sampling_drops_groups_of_equal_return_or_success() -> None:
     batch = make_rollouts([[0.1, 0.1, 0.1], [0.2, 0.3, 0.3], [0.0, 1.0, 0.0]])
-    assert Dynamic().select(batch).groups == (1, 2)
-    assert Dynamic(metric="success").select(batch).groups == (2,)
+    assert Dynamic(metric="return").select(batch).groups == (1, 2)
+    assert Dynamic().select(batch).groups == RECIPES["dapo"].selector.select(batch).groups == (2,)
     assert informative_groups([[1.0], []]) == ()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("transformers", reason="needs transformers: pip install 'arboretum[lm]'")
+pytest.importorskip("transformers", reason="needs transformers: pip install 'arboretum-rl[lm]'")
 
 from arboretum.envs.errors import ConfigurationError
 from arboretum.eval.bench import BENCHES, measurements
@@ -149,7 +149,7 @@ def test_missing_module_of_a_benchmark_is_an_error() -> None:
 
 @pytest.mark.heavy
 def test_trl_computes_the_same_gradient_with_more_time_and_memory() -> None:
-    pytest.importorskip("trl", reason="needs trl: pip install 'arboretum[peers]'")
+    pytest.importorskip("trl", reason="needs trl: pip install 'arboretum-rl[peers]'")
     rows = {row.what: row for row in measure(peers=True, workload=Workload(prompts=4, updates=3))}
     assert rows["update step, gradient distance to TRL"].value < 0.01
     for what in ("update step, speed relative to TRL", "update step, memory relative to TRL"):

@@ -13,13 +13,15 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
-pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum[lm]'")
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
+pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum-rl[lm]'")
 
 from arboretum.envs.errors import ConfigurationError
 from arboretum.trainers.checkpoints.export import export_checkpoint
 from arboretum.trainers.checkpoints.run_folder import claim_run_folder
-from arboretum.trainers.config.settings import HardwareConfig, LoraConfig
+from arboretum.trainers.config.run import TrainingConfig
+from arboretum.trainers.config.settings import EnvConfig, HardwareConfig, LoraConfig, ValidationConfig
+from arboretum.trainers.learning.policy import load_trainable_model
 from arboretum.trainers.trainer import Trainer
 from support.training import Make, equal, finish, weights, without_times
 
@@ -48,10 +50,8 @@ def test_resumed_run_continues_to_the_same_numbers(name: str, run_of: Make, tmp_
     assert without_times(written) == without_times(uninterrupted.history)
 
 
-def test_killed_run_resumes_to_the_same_numbers(run_of: Make, tmp_path: Path) -> None:
-    changes: dict[str, object] = {"optimization.updates": 5}
-    uninterrupted = finish(Trainer(run_of("grpo", changes, out=tmp_path / "uninterrupted")))
-    config = run_of("grpo", changes, out=tmp_path / "killed", checkpoint_every=1)
+def kill_after_two_updates(config: TrainingConfig) -> None:
+    """Run a training in a process of its own, and kill it as soon as its second update is logged."""
     code = (
         "import sys, pickle, torch; torch.set_num_threads(1)\n"
         "from arboretum.trainers.trainer import Trainer\n"
@@ -70,11 +70,50 @@ def test_killed_run_resumes_to_the_same_numbers(run_of: Make, tmp_path: Path) ->
         time.sleep(0.005)
     child.send_signal(signal.SIGKILL)  # An update was just logged, so its checkpoint is being written.
     child.wait()
+
+
+def assert_resumes_exactly(config: TrainingConfig, uninterrupted: Trainer) -> None:
     resumed = Trainer(config, resume=True)
-    assert 0 < resumed.state.update < 5
+    assert 0 < resumed.state.update < config.recipe.optimization.updates
     finish(resumed)
     assert without_times(resumed.history) == without_times(uninterrupted.history)
     assert equal(weights(resumed), weights(uninterrupted))
+
+
+def test_killed_run_resumes_to_the_same_numbers(run_of: Make, tmp_path: Path) -> None:
+    changes: dict[str, object] = {"optimization.updates": 5}
+    uninterrupted = finish(Trainer(run_of("grpo", changes, out=tmp_path / "uninterrupted")))
+    config = run_of("grpo", changes, out=tmp_path / "killed", checkpoint_every=1)
+    kill_after_two_updates(config)
+    assert_resumes_exactly(config, uninterrupted)
+
+
+@pytest.mark.parametrize("name", ["ppo", "grpo"])
+def test_killed_run_of_the_shipped_model_resumes_to_the_same_numbers(
+    name: str, run_of: Make, tmp_path: Path
+) -> None:
+    """The shipped model is stored in half precision, a checkpoint in full: weights are read differently."""
+    changes: dict[str, object] = {
+        "sampler.prompts": 8,
+        "sampler.rollouts": 8,
+        "sampler.reply_tokens": 24,
+        "optimization.updates": 5,
+        "optimization.episodes_per_step": 32,
+    }
+    env = EnvConfig("TextFrozenLake-v0", {"observation_format": "grid"})
+    options = {"model": "sapling", "env": env, "validation": ValidationConfig(every=2, tasks=32)}
+    uninterrupted = finish(Trainer(run_of(name, changes, out=tmp_path / "uninterrupted", **options)))
+    config = run_of(name, changes, out=tmp_path / "killed", checkpoint_every=1, **options)
+    kill_after_two_updates(config)
+    assert_resumes_exactly(config, uninterrupted)
+
+
+def test_weights_from_a_file_lie_at_the_alignment_of_new_tensors(warm_model: Path) -> None:
+    """Matrix-vector products round differently at other alignments."""
+    model, _ = load_trainable_model(warm_model, "cpu")
+    alignment = torch.zeros(8).data_ptr() % 64
+    assert {weight.data_ptr() % 64 for weight in model.parameters()} == {alignment}
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
 
 
 def test_lora_run_trains_adapters_only_resumes_and_exports_a_plain_model(run_of: Make, tmp_path: Path) -> None:

@@ -65,6 +65,21 @@ def test_started_run_is_only_resumed_and_only_with_its_settings(
     claim_run_folder(kind(tmp_path), resume=True)
 
 
+@pytest.mark.parametrize("kind", [training, fine_tuning])
+def test_run_without_a_checkpoint_is_resumed_only_with_its_settings_but_may_start_anew(
+    kind: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    start(kind(tmp_path))
+    other = dataclasses.replace(kind(tmp_path), seed=7)
+    with pytest.raises(ConfigurationError, match=r"started with another seed \(it was 0 and is 7\)"):
+        claim_run_folder(other, resume=True)
+    with pytest.raises(ConfigurationError, match="another kind of run"):
+        claim_run_folder((fine_tuning if kind is training else training)(tmp_path), resume=True)
+    assert read_config(tmp_path, type(other)) == kind(tmp_path)
+    claim_run_folder(other, resume=False)  # Nothing has been saved that could be lost.
+    assert read_config(tmp_path, type(other)) == other
+
+
 def test_another_learning_rate_of_fine_tuning_is_refused_with_both_values(tmp_path: Path) -> None:
     config = fine_tuning(tmp_path)
     claim_run_folder(config, resume=False)

@@ -49,6 +49,27 @@ def test_last_and_best_checkpoints_are_kept(tmp_path: Path) -> None:
     assert reopened.last is not None and is_complete(reopened.last)
 
 
+def test_several_last_checkpoints_are_kept_beside_the_best(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    for update, score in ((1, 0.9), (2, 0.2), (3, None), (4, 0.5), (5, 0.1)):
+        checkpoints.save(update, writer(update), score)
+    assert names(tmp_path) == ["index.json", *(f"update-00000{update}" for update in (1, 3, 4, 5))]
+    reopened = Checkpoints(tmp_path, keep=2)  # a resumed run may keep fewer
+    assert reopened.index == checkpoints.index and reopened.index.older == (3, 4)
+    reopened.save(6, writer(6))
+    assert names(tmp_path) == ["index.json", *(f"update-00000{update}" for update in (1, 5, 6))]
+    (tmp_path / "index.json").unlink()
+    assert Checkpoints(tmp_path, keep=2).index == Index(last=6, older=(5,))
+
+
+def test_index_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    Checkpoints(tmp_path).save(1, writer(1))
+    (tmp_path / "index.json").write_text('{"last": 1, "best": null, "score": null}')
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    checkpoints.save(2, writer(2))
+    assert checkpoints.index.older == (1,) and is_complete(checkpoints.path(1))
+
+
 def test_checkpoint_of_the_same_update_is_not_written_twice(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(3, writer(3))
@@ -62,7 +83,7 @@ ENDLESS_SAVER = """
 import sys, random, hashlib
 from pathlib import Path
 from arboretum.trainers.checkpoints.store import Checkpoints
-checkpoints = Checkpoints(Path(sys.argv[1]))
+checkpoints = Checkpoints(Path(sys.argv[1]), int(sys.argv[2]))
 update = (checkpoints.index.last or 0)
 while True:
     update += 1
@@ -79,12 +100,13 @@ while True:
 """
 
 
-def test_kill_at_a_random_moment_leaves_complete_checkpoints(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keep", [1, 3])
+def test_kill_at_a_random_moment_leaves_complete_checkpoints(keep: int, tmp_path: Path) -> None:
     rng = random.Random(7)
     saved = 0
     for _ in range(8):
         child = subprocess.Popen(
-            [sys.executable, "-c", ENDLESS_SAVER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", ENDLESS_SAVER, str(tmp_path), str(keep)], stdout=subprocess.PIPE, text=True
         )
         assert child.stdout is not None
         saved = int(child.stdout.readline())  # At least one more each time.
@@ -99,6 +121,8 @@ def test_kill_at_a_random_moment_leaves_complete_checkpoints(tmp_path: Path) -> 
         assert checkpoints.index.last in (saved, saved + 1)
         assert checkpoints.last is not None and is_complete(checkpoints.last)
         assert checkpoints.best is not None and is_complete(checkpoints.best)
+        assert len(checkpoints.index.older) == min(keep, checkpoints.index.last or 0) - 1
+        assert all(is_complete(checkpoints.path(update)) for update in checkpoints.index.named)
 
 
 def test_full_disk_leaves_the_last_checkpoint_loadable(tmp_path: Path) -> None:
@@ -152,7 +176,10 @@ def test_damaged_index_is_reported(tmp_path: Path) -> None:
         Checkpoints(tmp_path)
 
 
-@pytest.mark.parametrize("index", ['{"last": "1"}', '{"last": 1.5}', '{"score": "high"}', "[1]", "3"])
+@pytest.mark.parametrize(
+    "index",
+    ['{"last": "1"}', '{"older": 3}', '{"older": ["x"]}', '{"last": 1.5}', '{"score": "high"}', "[1]", "3"],
+)
 def test_index_of_the_wrong_shape_is_reported(tmp_path: Path, index: str) -> None:
     Checkpoints(tmp_path).save(1, writer(1))
     (tmp_path / "index.json").write_text(index)

@@ -41,7 +41,7 @@ def error_of(command: str, out: Path, capsys: pytest.CaptureFixture[str]) -> str
         (f"grpo {LAKE} --split training", "unknown split"),
         (f"grpo {LAKE} --env-arg colour=red", "unknown option"),
         ("grpo --env TextBandit-v0", "unknown split"),
-        ("grpo --env TextBandit-v0 --validation.split test", "asks for 64 tasks"),
+        ("grpo --env TextBandit-v0 --validation.split test --validation.tasks 64", "asks for 64 tasks"),
         (
             "grpo --env TextBandit-v0 --validation.split train --validation.tasks 4",
             "validation would use training tasks",
@@ -55,6 +55,7 @@ def error_of(command: str, out: Path, capsys: pytest.CaptureFixture[str]) -> str
         (f"grpo {LAKE} --lora --lora.rank 0", "lora.rank must be at least 1"),
         (f"grpo {LAKE} --microbatch-tokens 0", "microbatch_tokens must be at least 1"),
         (f"grpo {LAKE} --checkpoint-every 0", "checkpoint_every must be at least 1"),
+        (f"grpo {LAKE} --checkpoint-keep 0", "checkpoint_keep must be at least 1"),
     ],
 )
 def test_training_run_that_cannot_work_is_rejected_before_anything_is_loaded(
@@ -107,7 +108,7 @@ def test_value_out_of_range_is_rejected_with_the_name_of_its_setting(settings: A
 def test_trainers_check_values_before_loading_anything(
     settings: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
+    pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
     from arboretum.trainers.sft import SFTTrainer
     from arboretum.trainers.trainer import Trainer
 

@@ -41,7 +41,7 @@ def test_every_setting_of_a_training_run_has_an_option() -> None:
         " --lora --lora.rank 4 --lora.alpha 8 --lora.targets q_proj"
         " --validation.every 3 --validation.tasks 4 --validation.split valid --validation.temperature 0"
         " --validation.repeats 2 --monitor.window 4 --monitor.variance 0.4 --monitor.gradient 9"
-        " --checkpoint-every 2 --tracker tensorboard --tracker wandb"
+        " --checkpoint-every 2 --checkpoint-keep 4 --tracker tensorboard --tracker wandb"
         " --set sampler.rollouts=4 --set objective.clip_high=3e-1",
     ).config("grpo")
     assert config == TrainingConfig(
@@ -56,6 +56,7 @@ def test_every_setting_of_a_training_run_has_an_option() -> None:
         Monitor(4, 0.4, gradient=9.0),
         2,
         ("tensorboard", "wandb"),
+        4,
     )
 
 
@@ -86,6 +87,7 @@ def test_part_of_a_recipe_is_replaced_by_its_name() -> None:
         ("sft --model sapling", "pass --env, such as TextSokoban-v0"),
         ("sft --env TextSokoban-v0", "pass --model, such as sapling"),
         ("train grpo --env TextSokoban-v0 --model sapling --lora.rank 4", "no effect without --lora"),
+        ("train grpo --env TextSokoban-v0 --model sapling --lora.rank 64", "no effect without --lora"),
         ("sft --env TextSokoban-v0 --model sapling --lora.alpha 4", "no effect without --lora"),
         ("train --resume there --out elsewhere", "no run to resume"),
         ("train grpo --env X --model Y --resume there --out elsewhere", "pass only --resume"),

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
+import pytest
+
+from arboretum.envs.errors import ConfigurationError
 from arboretum.trainers.algorithms.recipes import RECIPES
-from arboretum.trainers.config.resolve import resolve_dialogue
-from arboretum.trainers.config.settings import DialogueConfig
+from arboretum.trainers.config.resolve import (
+    held_out_tasks,
+    make_entry,
+    max_episode_tokens,
+    resolve_dialogue,
+    resolve_limits,
+)
+from arboretum.trainers.config.run import TrainingConfig
+from arboretum.trainers.config.settings import DialogueConfig, EnvConfig
 
 
 def test_dialogue_follows_the_sampler_of_the_recipe() -> None:
@@ -32,3 +43,55 @@ def test_ragens_dialogues_have_ragens_budgets_in_training() -> None:
     without = resolve_dialogue(DialogueConfig("think", {"max_turns": None, "max_actions": None}), sampler)
     assert without.max_turns is None and without.max_actions is None
     assert resolve_dialogue(DialogueConfig("react"), sampler).max_turns is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "context", "length"),
+    [
+        ({}, None, 5 * 400),  # RAGEN's limits, which the recipe has
+        ({"sampler.reply_tokens": 3000, "sampler.max_turns": 1}, None, 3000),  # as published
+        ({"sampler.reply_tokens": 24}, None, 5 * 24),
+        ({"sampler.reply_tokens": 24, "sampler.max_turns": 3}, None, 3 * 24),
+        ({"sampler.max_turns": None}, None, 5 * 400),  # the dialogue's own limit
+        ({}, 1024, 1024),
+        ({"objective.norm_length": 777}, 1024, 777),
+    ],
+)
+def test_norm_length_of_dr_grpo_follows_the_limits_of_reply_and_turns(
+    settings: dict[str, object], context: int | None, length: int
+) -> None:
+    recipe = RECIPES["dr_grpo"].with_settings(settings)
+    env = make_entry(EnvConfig("TextFrozenLake-v0"), "train").make()
+    limit = max_episode_tokens(resolve_dialogue(DialogueConfig(), recipe.sampler), recipe.sampler, env, context)
+    assert resolve_limits(recipe, limit).objective.norm_length == length
+    assert resolve_limits(RECIPES["grpo"], limit).objective.norm_length is None
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"), [("dr_grpo", "objective.norm_length"), ("dapo", "overlong.max_tokens")]
+)
+def test_recipe_that_needs_a_limit_is_refused_where_a_run_has_none(
+    name: str, setting: str, tmp_path: Path
+) -> None:
+    dialogue = DialogueConfig("think", {"max_turns": None})
+    env = EnvConfig("TextFrozenLake-v0", {"max_steps": None})
+    recipe = RECIPES[name].with_settings({"sampler.max_turns": None})
+    config = TrainingConfig(recipe, env, "sapling", tmp_path, dialogue=dialogue)
+    with pytest.raises(ConfigurationError, match=f"needs a limit on an episode's tokens.*set {setting}"):
+        config.check()
+
+
+@pytest.mark.parametrize(
+    ("env", "split", "tasks", "count"),
+    [
+        ("TextFrozenLake-v0", "valid", None, 256),
+        ("TextFrozenLake-v0", "valid", 300, 300),
+        ("TextBandit-v0", "test", None, 16),
+    ],
+)
+def test_validation_has_256_tasks_or_all_of_a_smaller_split(
+    env: str, split: str, tasks: int | None, count: int
+) -> None:
+    entry = make_entry(EnvConfig(env), split, tasks)
+    names = held_out_tasks(entry, entry.make())
+    assert len(set(names)) == count

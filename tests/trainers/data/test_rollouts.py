@@ -14,6 +14,8 @@ from arboretum.agents.play import play
 from arboretum.agents.reference import RandomAgent
 from arboretum.envs.errors import ConfigurationError
 from arboretum.trainers.algorithms.credit.group import Group
+from arboretum.trainers.algorithms.objectives.penalties import tokens_in_loss
+from arboretum.trainers.algorithms.objectives.settings import Overlong
 from arboretum.trainers.data.episodes import from_episodes
 from arboretum.trainers.data.rollouts import Rollouts
 from arboretum.trainers.sampling.rollout_plan import RolloutPlan, plan_chains
@@ -75,6 +77,26 @@ def test_growing_conversation_is_one_row_and_cut_conversation_is_several() -> No
     owners = set(zip(rollouts.copies.row.tolist(), rollouts.copies.episode.tolist(), strict=True))
     assert owners == {(0, 0), (1, 1), (2, 1), (3, 1)}
     assert rollouts.episode_lengths.tolist() == [5, 5]
+
+
+def test_overlong_filtering_tells_a_limit_of_tokens_from_one_of_steps() -> None:
+    """DAPO leaves out replies that were cut off; an episode that used up its steps still has a result."""
+    reply, cut = turn(1, 2, 0.0), turn(1, 2, 0.0, cut=True)
+    no_room = Turn("observation", "", cut=True)
+    episodes = [
+        episode([reply, reply], truncated=True),  # by the environment's steps or the dialogue's turns
+        episode([reply, cut], truncated=True),  # in the reply
+        episode([reply, no_room], truncated=True),  # in the context window
+        episode([cut, reply], truncated=True),  # by the steps, after a reply that was cut off
+        episode([reply, cut], success=True, terminated=True),
+    ]
+    rollouts = from_episodes(episodes, list("aaabb"))
+    assert rollouts.cut_off.tolist() == [False, True, True, False, False]
+    in_loss = tokens_in_loss(rollouts, Overlong(drop_truncated=True))
+    assert sorted(set(rollouts.copies.episode[in_loss].tolist())) == [0, 3, 4]
+    assert tokens_in_loss(rollouts, Overlong()).all()
+    joined = Rollouts.concatenate([rollouts.select([1]), rollouts])
+    assert joined.cut_off.tolist() == [False, False, False, True, True, False, False]
 
 
 def test_reward_is_placed_on_the_last_sampled_token_of_its_turn() -> None:

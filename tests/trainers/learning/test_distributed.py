@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
-pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum[lm]'")
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
+pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum-rl[lm]'")
 
 from arboretum.assets import asset
 from arboretum.trainers.checkpoints.export import export_checkpoint
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.heavy
 EXTENSIONS = tempfile.TemporaryDirectory(prefix="extensions-")
 Make = Callable[..., TrainingConfig]
 with_deepspeed = pytest.mark.skipif(
-    find_spec("deepspeed") is None, reason="needs DeepSpeed: pip install 'arboretum[deepspeed]'"
+    find_spec("deepspeed") is None, reason="needs DeepSpeed: pip install 'arboretum-rl[deepspeed]'"
 )
 ZERO = pytest.param("zero2", marks=[with_deepspeed, pytest.mark.timeout(600)])
 # The low norm makes clipping take effect; the small micro-batches make gradients accumulate.
@@ -168,7 +168,8 @@ def test_two_processes_under_the_launcher_of_torch_reach_the_weights_of_one(run_
 def test_two_processes_with_a_critic_resume_as_two_or_as_one(
     accelerate_config: str, run_of: Make, tmp_path: Path
 ) -> None:
-    one = run_of("ppo", CHANGES, out=tmp_path / "one", **OPTIONS)
+    changes = {**CHANGES, "critic.warmup": 1}
+    one = run_of("ppo", changes, out=tmp_path / "one", **OPTIONS)
     expected = full_state_dict(train_with_one(one).optimizer.policy)
     uninterrupted = dataclasses.replace(one, out=tmp_path / "uninterrupted")
     final = train_with_two(accelerate_config, uninterrupted)["states"][-1]
@@ -176,7 +177,7 @@ def test_two_processes_with_a_critic_resume_as_two_or_as_one(
     assert_metrics_close(uninterrupted, one)
 
     train_with_two(
-        accelerate_config, run_of("ppo", {**CHANGES, "optimization.updates": 2}, out=tmp_path / "two", **OPTIONS)
+        accelerate_config, run_of("ppo", {**changes, "optimization.updates": 2}, out=tmp_path / "two", **OPTIONS)
     )
     shutil.copytree(tmp_path / "two", tmp_path / "copy")
     resumed_by_two = dataclasses.replace(one, out=tmp_path / "two")

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
-pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum[lm]'")
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
+pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum-rl[lm]'")
 
 from arboretum.trainers.algorithms.recipe import Optimization
 from arboretum.trainers.config.settings import ValidationConfig
@@ -64,3 +64,26 @@ def test_only_the_critic_is_trained_during_its_warm_up(run_of: Make) -> None:
     assert all(policy) and all(critic)
     assert equal(policy[0], policy[1]) and not equal(policy[1], policy[2])
     assert not equal(critic[0], critic[1]) and not equal(critic[1], critic[2])
+
+
+@pytest.mark.heavy
+@pytest.mark.usefixtures("one_thread")
+def test_warm_up_of_the_critic_leaves_the_moments_of_the_policy_empty(run_of: Make) -> None:
+    """An update takes two steps. The policy's first one must be that of a new optimizer."""
+    changes: dict[str, object] = {"critic.warmup": 2, "optimization.updates": 3}
+    config = run_of("ppo", changes, validation=ValidationConfig(every=0), checkpoint_every=1)
+    trainer = Trainer(config)
+    counts = []
+    for record in trainer.run():
+        assert record.metrics["grad_norm"] > 0 and record.metrics["critic_grad_norm"] > 0
+        counts.append(steps_of(trainer))
+    assert counts == [{"critic": {2}}, {"critic": {4}}, {"critic": {6}, "model": {2}}]
+    assert trainer.history[1]["lr"] == 0 < trainer.history[2]["lr"]
+
+
+def steps_of(trainer: Trainer) -> dict[str, set[int]]:
+    """Return the steps that AdamW has counted, by part of the policy."""
+    steps: dict[str, set[int]] = {}
+    for name, state in trainer.optimizer.state_dict()["optimizer"].items():
+        steps.setdefault(name.partition(".")[0], set()).add(int(state["step"]))
+    return steps

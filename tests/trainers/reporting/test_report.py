@@ -23,6 +23,7 @@ from arboretum.trainers.config.settings import DialogueConfig, EnvConfig, Hardwa
 from arboretum.trainers.monitor import Monitor
 from arboretum.trainers.reporting.report import write_report
 from arboretum.trainers.reporting.samples import read_samples
+from support.pages import low_contrasts, set_width
 
 HOSTILE = '<script>document.title="owned"</script><img src=x onerror="document.title=\'owned\'">'
 
@@ -87,8 +88,8 @@ def test_page_shows_charts_alarms_validations_and_changed_settings(tmp_path: Pat
     assert page.count("<polyline") >= 5 and "<polygon" in page
     points = re.findall(r'<polyline points="([^"]+)"', page)
     assert len(points[0].split()) == 40 and len(points[1].split()) == 2  # training, held out
-    assert re.search(r"objective\.clip_high</td><td>0\.28</td><td>0\.2</td>", page)
-    assert "+25.0" in page and "25.0" in page and "30.0–70.0" in page
+    assert re.search(r"objective\.clip_high</th><td>0\.28</td><td>0\.2</td>", page)
+    assert "+25.0" in page and "25.0" in page and "30.0 to 70.0" in page
     assert not re.search(r"\b(nan|inf|None|built-in)\b", re.sub(r"<style>.*?</style>", "", page, flags=re.S))
 
 
@@ -211,8 +212,8 @@ def test_page_fits_a_phone_and_shows_prompts_and_sampled_text(run: Path, browser
     def text(id: str) -> str:
         return str(browser.find_element(By.ID, id).text)
 
-    wait.until(lambda _: "Board" in text("observation"))
-    assert HOSTILE in text("observation") and browser.title == "grpo on TextFrozenLake-v0 · Arboretum report"
+    wait.until(lambda _: "Board" in text("turns"))
+    assert HOSTILE in text("turns") and browser.title == "grpo on TextFrozenLake-v0 · Arboretum report"
     width = browser.execute_script("return document.documentElement.scrollWidth")
     assert width <= browser.execute_script("return window.innerWidth")
     table = browser.find_element(By.ID, "validations")
@@ -222,25 +223,33 @@ def test_page_fits_a_phone_and_shows_prompts_and_sampled_text(run: Path, browser
     names = [option.text for option in entries.options]
     assert names == ["before training", *(f"after update {n}" for n in (1, 2, 3))]
     assert not browser.find_element(By.ID, "agent").is_displayed()  # there is only one agent
-    task = Select(browser.find_element(By.ID, "task"))
-    task.select_by_index(2)
-    first = task.first_selected_option.text[2:]
-    entries.select_by_visible_text("after update 3")
-    wait.until(lambda _: Select(browser.find_element(By.ID, "task")).first_selected_option.text[2:] == first)
-    browser.find_element(By.CSS_SELECTOR, "#tokens summary").click()
-    turn = [sample for sample in read_samples(run) if sample["update"] == 3][2]["turns"][0]
-    assert "<|im_start|>system" in turn["prompt"] and turn["sampled"]
-    for id, expected in (("read", turn["prompt"]), ("wrote", turn["sampled"])):
-        assert browser.find_element(By.ID, id).get_property("textContent") == expected
 
-    for scheme in ("light", "dark"):
-        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-        ink, paper = browser.execute_script(
-            "const s = getComputedStyle(document.body); return [s.color, s.backgroundColor]"
-        )
-        light = [sum(map(int, re.findall(r"\d+", color)[:3])) for color in (ink, paper)]
-        assert (light[0] < light[1]) == (scheme == "light") and abs(light[0] - light[1]) > 400
+    def tasks() -> list[Any]:
+        return list(browser.find_elements(By.CSS_SELECTOR, "#list button"))
+
+    tasks()[2].click()
+    first = text("title")
+    entries.select_by_visible_text("after update 3")
+    wait.until(lambda _: browser.find_elements(By.CSS_SELECTOR, "#list tr[aria-selected]"))
+    assert text("title") == first  # the same task in the other validation
+    turn = [sample for sample in read_samples(run) if sample["update"] == 3][2]["turns"][0]
+    shown = browser.find_element(By.CSS_SELECTOR, "#turns .assistant pre").get_property("textContent")
+    assert shown == turn["reply"]  # the conversation, as in the report of an evaluation
+    summaries = browser.find_elements(By.CSS_SELECTOR, "#turns summary")
+    next(one for one in summaries if "token for token" in one.text).click()
+    assert "<|im_start|>system" in turn["prompt"] and turn["sampled"]
+    for name, expected in (("read", turn["prompt"]), ("wrote", turn["sampled"])):
+        element = wait.until(lambda _, name=name: browser.find_element(By.CSS_SELECTOR, f"#turns .{name}"))
+        assert element.get_property("textContent") == expected
+
+    for width in (1280, 390):
+        for scheme in ("light", "dark"):
+            set_width(browser, width, scheme)
+            assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+            assert low_contrasts(browser) == {}
+    for table in browser.find_elements(By.TAG_NAME, "table"):
+        assert table.find_elements(By.TAG_NAME, "caption")
+        assert not table.find_elements(By.CSS_SELECTOR, "th:not([scope])")
     charts = browser.find_elements(By.CSS_SELECTOR, ".charts svg")
     assert len(charts) >= 12 and all(chart.rect["height"] > 100 for chart in charts)
     assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]

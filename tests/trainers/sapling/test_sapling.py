@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum[lm]'")
-pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum[lm]'")
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
+pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum-rl[lm]'")
 
 from arboretum.agents.dialogue import make_dialogue
 from arboretum.agents.engines.local.load import load_model, load_tokenizer

@@ -146,7 +146,16 @@ class Anchor(Credit):
     """GiGPO's advantage of each turn, on all its sampled tokens; the defaults are those of the released code.
 
     Attributes:
-        gamma, omega, scale, eps, singleton, episode_statistics, similarity: See `anchor_advantages`.
+        gamma: Discount γ per turn in the step return; the episode's return is undiscounted.
+        omega: Weight ω of the step advantage beside the episode advantage.
+        scale: Divisor of the differences from the mean: "group" for the group's standard deviation + ε, "none" for
+            1.
+        eps: ε added to the standard deviation.
+        singleton: Episode advantage in a group of one: "zero", or "return" for the return itself.
+        episode_statistics: Entries of the mean over episodes: "episode" counts each episode once, "turn" once per
+            turn, so that longer episodes weigh more (as in the released code).
+        similarity: Ratio of matching text, from 0 to 1, from which two observations count as the same state. None
+            requires equal states.
         anchor: Identity of a state: "state" for the environment's state key, "observation" for the observation
             text.
         invalid_penalty: Penalty (≥ 0) for turns without a valid action, applied as in the released code (see
@@ -184,7 +193,9 @@ class Anchor(Credit):
             if self.anchor == "state":
                 raise ConfigurationError('credit.similarity compares texts; set credit.anchor = "observation".')
 
-    def assign(self, rollouts: Rollouts, values: FloatArray | None = None) -> Advantages:
+    def assign(
+        self, rollouts: Rollouts, values: FloatArray | None = None, in_loss: BoolArray | None = None
+    ) -> Advantages:
         anchors = rollouts.turn_state if self.needs_states else rollouts.turn_observation
         if any(anchor is None for anchor in anchors):
             raise ConfigurationError("the turns have no state keys; roll out with keep_states=True.")

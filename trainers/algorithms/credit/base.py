@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from ...data.rollouts import Rollouts
-from ...data.segments import FloatArray
+from ...data.segments import BoolArray, FloatArray
 
 
 class Advantages(NamedTuple):
@@ -44,10 +44,14 @@ class Credit(ABC):
         return False
 
     @abstractmethod
-    def assign(self, rollouts: Rollouts, values: FloatArray | None = None) -> Advantages:
+    def assign(
+        self, rollouts: Rollouts, values: FloatArray | None = None, in_loss: BoolArray | None = None
+    ) -> Advantages:
         """Return the advantage of every copy of a sampled token: of every episode's own tokens.
 
         Args:
             rollouts: Episodes of the update, with their penalties.
             values: Critic's value before each sampled token, [N]; None without a critic.
+            in_loss: Mask of the tokens that are trained on, [N]; None for all. Statistics over tokens must not
+                include the others.
         """

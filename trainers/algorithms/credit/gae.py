@@ -17,7 +17,7 @@ import numpy as np
 from ....envs.checks import fraction
 from ....envs.errors import ConfigurationError
 from ...data.rollouts import Rollouts
-from ...data.segments import FloatArray, IntArray, discounted_sums, next_in_segment, sum_by_group
+from ...data.segments import BoolArray, FloatArray, IntArray, discounted_sums, next_in_segment, sum_by_group
 from .base import Advantages, Credit
 
 
@@ -90,17 +90,20 @@ def bi_level_gae(
     return gae(rewards, values, turns, gamma=gamma, lam=lam)
 
 
-def whiten(values: FloatArray, *, shift: bool = True) -> FloatArray:
+def whiten(values: FloatArray, *, shift: bool = True, pool: BoolArray | None = None) -> FloatArray:
     """Return (x - mean) / sqrt(var + 1e-8), with the sample variance (n - 1).
 
     Args:
-        values: x of all sampled tokens of a batch, shape [N]. Fewer than two values are returned unchanged.
+        values: x of all sampled tokens of a batch, shape [N].
         shift: False keeps the mean and changes only the scale.
+        pool: Mask of the values that mean and variance are computed from, shape [N]; None uses all. With fewer
+            than two of them, the values are returned unchanged.
     """
-    if len(values) < 2:
+    pooled = values if pool is None else values[pool]
+    if len(pooled) < 2:
         return values.copy()
-    mean = values.mean()
-    white: FloatArray = (values - mean) / np.sqrt(values.var(ddof=1) + 1e-8)
+    mean = pooled.mean()
+    white: FloatArray = (values - mean) / np.sqrt(pooled.var(ddof=1) + 1e-8)
     return white if shift else white + mean
 
 
@@ -109,9 +112,11 @@ class Gae(Credit):
     """Critic-based advantage of each token, by GAE.
 
     Attributes:
-        gamma, lam: γ and λ per token.
-        turn_gamma: γ per turn of the bi-level estimate; None uses the ordinary estimate.
-        whiten: Normalize the advantages over the batch; value targets are not affected.
+        gamma: Discount γ per token.
+        lam: Decay λ per token of the weight of later temporal differences; 1 uses the full return.
+        turn_gamma: Discount γ per turn of the bi-level estimate; None uses the ordinary estimate.
+        whiten: Normalize the advantages over the tokens of the batch that are trained on; value targets are not
+            affected.
     """
 
     gamma: float = 1.0
@@ -128,7 +133,9 @@ class Gae(Credit):
         if self.turn_gamma is not None:
             fraction("credit.turn_gamma", self.turn_gamma)
 
-    def assign(self, rollouts: Rollouts, values: FloatArray | None = None) -> Advantages:
+    def assign(
+        self, rollouts: Rollouts, values: FloatArray | None = None, in_loss: BoolArray | None = None
+    ) -> Advantages:
         if values is None:
             raise ConfigurationError(
                 "credit 'gae' needs the values of a critic; set critic.lr, or choose another credit."
@@ -149,7 +156,7 @@ class Gae(Credit):
                 gamma=self.gamma,
                 lam=self.lam,
             )
-        advantages = whiten(estimates.advantages) if self.whiten else estimates.advantages
+        advantages = whiten(estimates.advantages, pool=in_loss) if self.whiten else estimates.advantages
         return Advantages(advantages, estimates.returns)
 
 

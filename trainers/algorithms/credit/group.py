@@ -73,7 +73,11 @@ class Group(Credit):
     """One advantage per episode, on all its sampled tokens.
 
     Attributes:
-        scale, eps, singleton, leave_one_out: See `group_advantages`.
+        scale: Divisor of the difference from the group's mean: "group" for the group's standard deviation + ε,
+            "batch" for that of the whole batch + ε, "none" for 1.
+        eps: ε added to the standard deviation.
+        singleton: Advantage in a group of one: "zero", or "return" for the return itself.
+        leave_one_out: Subtract the mean of the other episodes instead of the mean of all (RLOO).
     """
 
     scale: Scale = "group"
@@ -89,7 +93,9 @@ class Group(Credit):
         one_of("credit.singleton", self.singleton, ("zero", "return"))
         at_least("credit.eps", self.eps, 0.0)
 
-    def assign(self, rollouts: Rollouts, values: FloatArray | None = None) -> Advantages:
+    def assign(
+        self, rollouts: Rollouts, values: FloatArray | None = None, in_loss: BoolArray | None = None
+    ) -> Advantages:
         advantages = group_advantages(
             rollouts.returns(penalties=True),
             rollouts.group,

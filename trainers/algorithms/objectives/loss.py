@@ -60,6 +60,7 @@ def policy_loss(objective: Objective, tokens: Tokens, kl_coef: float | None = No
         measured["mismatch_abs"] = (tokens.sampler_logp - old_logp).abs()
         measured["mismatch_ratio"] = torch.exp(log_ratios(old_logp, tokens.sampler_logp))
         measured["mismatch_weight"] = correction
+    surrogate_loss = (losses * tokens.weights).sum()
     coef = objective.kl.coef if kl_coef is None else kl_coef
     if objective.kl.coef and objective.kl.placement == "loss":
         assert tokens.ref_logp is not None, "a KL term in the loss needs Tokens.ref_logp"
@@ -83,14 +84,16 @@ def policy_loss(objective: Objective, tokens: Tokens, kl_coef: float | None = No
     with torch.no_grad():
         change = log_ratios(logp, old_logp)
         measured["approx_kl"] = torch.exp(change) - 1.0 - change
-    return (losses * tokens.weights).sum(), _sum_metrics(measured, tokens.weights != 0)
+    sums = _sum_metrics(measured, tokens.weights != 0, surrogate_loss)
+    return (losses * tokens.weights).sum(), sums
 
 
-def _sum_metrics(measured: dict[str, Tensor], in_loss: Tensor) -> Sums:
+def _sum_metrics(measured: dict[str, Tensor], in_loss: Tensor, surrogate_loss: Tensor) -> Sums:
     """Return sums and maxima over the tokens in the loss, with a single transfer from the device."""
     kept = {name: value.detach()[in_loss].double() for name, value in measured.items()}
     numbers = {name: value.sum() for name, value in kept.items()}
     numbers["tokens"] = in_loss.sum().double()
+    numbers["policy_loss"] = surrogate_loss.detach().double()
     for name in ("ratio", "mismatch_abs", "mismatch_ratio"):
         if name in kept and kept[name].numel():
             numbers[f"{name}_max"] = kept[name].max()
@@ -108,7 +111,8 @@ def reduce_metrics(parts: Iterable[Sums]) -> dict[str, float]:
     Returns:
         `clip_upper`, `clip_lower`, `clip_dual` (fractions of tokens whose gradient is clipped), `ratio`,
         `ratio_max`, `approx_kl` (old policy to new, k3), `kl` (to the reference), `entropy`, `term/<name>`
-        of every further term, and `tokens`. If the sampler's log-probabilities are known, also `mismatch_kl`
+        of every further term, `tokens`, and `policy_loss`: the surrogate's part of the loss, summed over the
+        optimizer steps. If the sampler's log-probabilities are known, also `mismatch_kl`
         (sampler to trainer before the update, k3), `mismatch_abs` (mean absolute difference of
         log-probabilities), `mismatch_abs_max`, `mismatch_ratio` (trainer over sampler; 1 if they agree),
         `mismatch_ratio_max` and `mismatch_weight` (factor on the surrogate).
@@ -123,6 +127,8 @@ def reduce_metrics(parts: Iterable[Sums]) -> dict[str, float]:
             else:
                 totals[name] = totals.get(name, 0.0) + value
     return {
-        name: value if name == "tokens" or name.endswith("_max") else value / max(tokens[name], 1.0)
+        name: value
+        if name in ("tokens", "policy_loss") or name.endswith("_max")
+        else value / max(tokens[name], 1.0)
         for name, value in totals.items()
     }

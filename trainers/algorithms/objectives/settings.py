@@ -33,7 +33,8 @@ class Kl:
 
     Attributes:
         coef: Coefficient β; 0 turns the penalty off, and no reference policy is loaded.
-        estimator: Estimator of the divergence at a sampled token; see `kl.kl_estimate`.
+        estimator: Estimator of the divergence at a sampled token, from the log ratio d of policy to reference:
+            "k1" is d, "abs" |d|, "k2" d²/2, and "k3" exp(-d) - 1 + d.
         placement: "reward" adds -β·KL of the sampling policy to each token's reward; "loss" adds +β·KL to each
             token's loss.
         straight_through: In the loss, combine the estimator's value with the gradient of k2, the only estimator
@@ -94,12 +95,16 @@ class Objective:
     """Loss of the policy; the default is PPO's, averaged over tokens.
 
     Attributes:
-        ratio: Span of an importance ratio; see `ratio.importance_ratios`.
+        ratio: Span of an importance ratio: the "token" itself (PPO), the geometric mean over its "sequence" (GSPO)
+            or its "turn", or that value with the gradient of the token alone ("sequence-token").
         clip_low, clip_high: Clip range of the ratio, [1 - clip_low, 1 + clip_high].
         dual_clip: Bound c of the loss, c·|A|, at negative advantages (3 in verl); None turns it off.
         ratio_cap: Maximum of the unclipped ratio (TRL's delta); None turns it off.
-        aggregation: Aggregation of token losses to one number; see `aggregate.token_weights`.
-        norm_length: Divisor of the aggregations "seq-mean-token-sum-norm" and "dr-grpo", in tokens.
+        aggregation: Aggregation of token losses to one number: the mean over tokens ("token-mean"); the mean over
+            sequences of their token mean or sum; the sum over tokens / norm_length, or / (sequences · norm_length)
+            ("dr-grpo"); or the mean over prompts of their token mean ("prompt-mean").
+        norm_length: Divisor of the aggregations "seq-mean-token-sum-norm" and "dr-grpo", in tokens; None uses the
+            limit of the run: the tokens of a reply times the turns, or the context window if that is smaller.
         entropy_coef: Coefficient of the entropy bonus.
         kl: KL penalty to a reference policy.
         mismatch: Correction for sampler probabilities that differ from the trainer's.
@@ -131,12 +136,12 @@ class Objective:
                 f"objective.ratio_cap must be at least 1 + clip_high = {1 + self.clip_high:g}, but is "
                 f"{self.ratio_cap}."
             )
-        needs_length = self.aggregation in ("seq-mean-token-sum-norm", "dr-grpo")
-        if needs_length and (self.norm_length is None or self.norm_length < 1):
-            raise ConfigurationError(
-                f"objective.aggregation {self.aggregation!r} divides by a constant number of tokens; set "
-                "objective.norm_length."
-            )
+        at_least("objective.norm_length", self.norm_length, 1)
+
+    @property
+    def needs_norm_length(self) -> bool:
+        """True if the loss is divided by `norm_length`."""
+        return self.aggregation in ("seq-mean-token-sum-norm", "dr-grpo")
 
 
 @dataclass(frozen=True)
@@ -150,7 +155,8 @@ class Overlong:
             20480 tokens in the paper.
         coef: Coefficient of the penalty; 0 turns it off.
         floor: Bound the penalty by -1 · coef beyond Lmax; False lets it fall further, as in verl.
-        drop_truncated: Exclude truncated episodes from the loss (overlong filtering).
+        drop_truncated: Exclude episodes from the loss that a limit of tokens ended, in the reply or in the context
+            window (overlong filtering); those that a limit of steps or turns ended remain.
     """
 
     max_tokens: int | None = None

@@ -1,0 +1,63 @@
+"""Interruption of an environment that exceeds the time limit of its episode."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_LEAST = 1e-3
+"""Shortest delay of a timer in seconds; zero would disarm it."""
+
+
+class Expired(BaseException):
+    """The time limit has expired. No `except Exception` of an environment catches it."""
+
+
+@contextmanager
+def expires_after(deadline: float) -> Iterator[None]:
+    """Context that raises `Expired` once `time.perf_counter()` has passed the deadline.
+
+    A timer signal interrupts Python code, sleeps and waits for sockets and locks. It cannot interrupt compiled
+    code before that returns, and it needs a POSIX system and the main thread; elsewhere `Expired` is raised only
+    at the end. A timer that was armed before is armed again at the end with the time that it has left.
+
+    Args:
+        deadline: Time of `time.perf_counter()`; infinity for no limit.
+    """
+    if deadline == math.inf:
+        yield
+    elif hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread():
+        with _timer(deadline):
+            yield
+    else:
+        yield
+        if time.perf_counter() >= deadline:
+            raise Expired
+
+
+@contextmanager
+def _timer(deadline: float) -> Iterator[None]:
+    start = time.perf_counter()
+    is_armed = True
+
+    def expire(number: int, frame: FrameType | None) -> None:
+        if is_armed:
+            raise Expired
+
+    handler = signal.signal(signal.SIGALRM, expire)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, max(deadline - start, _LEAST))
+    try:
+        try:
+            yield
+        finally:
+            is_armed = False  # A signal from here on must not keep the earlier timer from being restored.
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        if left:
+            signal.setitimer(signal.ITIMER_REAL, max(left - (time.perf_counter() - start), _LEAST), interval)

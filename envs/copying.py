@@ -1,0 +1,55 @@
+"""Copies and pickles of environments, built from the constructor's arguments and a snapshot.
+
+The data of an environment, such as compiled games, a memory-mapped catalog or a search index, are neither copied
+nor pickled: equal arguments open the same data, and the snapshot's digests detect other ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any, Self, TypeVar
+
+EnvT = TypeVar("EnvT")
+
+
+class RebuiltCopies:
+    """Base of environments with `snapshot` and `restore` that can be copied and pickled."""
+
+    _arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    """Arguments of the constructor."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        env = super().__new__(cls)
+        env._arguments = args, kwargs
+        return env
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+        return _build, (type(self), *self._arguments), _running_state(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        twin = _build(type(self), *self._arguments)  # shared, because neither settings nor data change
+        twin.__setstate__(deepcopy(_running_state(self), memo))
+        return twin
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        env: Any = self
+        for name, value in state["attributes"].items():
+            setattr(env, name, value)
+        env.action_space._np_random, env.observation_space._np_random = state["spaces"]
+        if state["episode"] is not None:
+            env.restore(state["episode"])
+
+
+def _build(env_class: type[EnvT], args: tuple[Any, ...], kwargs: dict[str, Any]) -> EnvT:
+    return env_class(*args, **kwargs)
+
+
+def _running_state(env: Any) -> dict[str, Any]:
+    """Return everything that an environment built from the same arguments lacks."""
+    names = ("max_steps", "spec", "_np_random", "_np_random_seed")
+    return {
+        "attributes": {name: getattr(env, name) for name in names},
+        "spaces": [space._np_random for space in (env.action_space, env.observation_space)],
+        "episode": None if env._task is None else env.snapshot(),
+    }

@@ -1,0 +1,54 @@
+"""The command `arboretum data`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+from rich.table import Table
+
+from ..errors import ConfigurationError
+from ..retrieval.progress import progress_bar
+from .downloads import data_get, data_list, data_verify
+
+
+def run_data_command(
+    verb: Literal["list", "get", "verify"], name: str | None, root: Path | None, console: Console
+) -> int:
+    """List, download or verify public data sets.
+
+    Args:
+        verb: See `arboretum data`.
+        name: Name of the data set, for "get" and "verify".
+        root: Data folder. None uses ARBORETUM_DATA.
+        console: Console for the results.
+
+    Returns:
+        Exit status: 1 if a file is missing or differs from its checksum.
+
+    Raises:
+        ConfigurationError: The name is missing.
+        DataError: See `data_get` and `data_verify`.
+    """
+    if verb == "list":
+        listed = data_list(root)
+        table = Table(box=None, pad_edge=False, show_header=False)
+        table.add_column(no_wrap=True, min_width=max(len(known.name) for known, _ in listed))  # never shortened
+        for _ in range(3):
+            table.add_column(overflow="fold")
+        for known, state in listed:
+            table.add_row(known.name, state, known.size, known.license)
+        console.print(table)
+        return 0
+    if name is None:
+        raise ConfigurationError(f"name the data set to {verb}; `arboretum data list` shows all of them.")
+    if verb == "get":
+        with progress_bar() as progress:
+            folder = data_get(name, root, progress=progress)
+        console.print(f"{name} is in {folder}", markup=False, soft_wrap=True)
+        return 0
+    states = data_verify(name, root)
+    for file, state in states.items():
+        console.print(f"{file}: {state}", markup=False)
+    return 0 if all(state in ("ok", "unknown") for state in states.values()) else 1

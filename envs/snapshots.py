@@ -1,0 +1,135 @@
+"""Snapshot of an episode, and the checks that a snapshot passes before an environment continues from it."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .errors import ConfigurationError
+from .seeding import stable_seed
+
+_SOURCE = "restore a value that snapshot() returned"
+_MAX_RNG_STATE = (1 << 64) - 1
+
+
+class Snapshot(NamedTuple):
+    """Complete state of an episode: a small, immutable, picklable value. See `TextEnv.snapshot` and `restore`.
+
+    Attributes:
+        task: Name of the open task.
+        identity: Class, configuration and reward mode of the environment.
+        level: Digest of the open level, which tells two levels of the same name apart.
+        state: State of the environment.
+        steps: Number of steps taken.
+        max_steps: Step limit, or None.
+        rng_state: 64-bit state of the episode's random generator.
+        terminated: True if the episode ended by the environment's own rules.
+        truncated: True if the step limit ended the episode.
+        success: True if the task is solved.
+    """
+
+    task: str
+    identity: str
+    level: str
+    state: Any
+    steps: int
+    max_steps: int | None
+    rng_state: int
+    terminated: bool
+    truncated: bool
+    success: bool
+
+
+def check_fields(snapshot: object, identity: str) -> None:
+    """Check a snapshot's owner, and the kind and range of every field but the state.
+
+    Args:
+        snapshot: Value to check.
+        identity: Identity of the environment that is to continue from it.
+
+    Raises:
+        ConfigurationError: The snapshot belongs to another environment or configuration, or a field is wrong.
+    """
+    if type(snapshot) is not Snapshot:
+        raise ConfigurationError(f"a snapshot is expected, not a {type(snapshot).__name__}; {_SOURCE}.")
+    task, owner, level, _, steps, max_steps, rng_state, terminated, truncated, success = snapshot
+    if type(owner) is not str:
+        raise _wrong_field("identity", owner)
+    if owner != identity:
+        raise ConfigurationError(
+            f"the snapshot belongs to {owner[:500]}, not to {identity}; restore it in an environment with"
+            " the same configuration."
+        )
+    if type(task) is not str:
+        raise _wrong_field("task", task)
+    if type(level) is not str:
+        raise _wrong_field("level", level)
+    if type(steps) is not int or steps < 0:
+        raise _wrong_field("steps", steps)
+    if max_steps is None:
+        limited = False
+    elif type(max_steps) is int and max_steps >= 1 and steps <= max_steps:
+        limited = steps == max_steps
+    else:
+        raise _wrong_field("max_steps", max_steps)
+    if type(rng_state) is not int or not 0 <= rng_state <= _MAX_RNG_STATE:
+        raise _wrong_field("rng_state", rng_state)
+    if type(terminated) is not bool or (terminated and not steps):
+        raise _wrong_field("terminated", terminated)
+    if type(truncated) is not bool or truncated != (limited and not terminated):
+        raise _wrong_field("truncated", truncated)
+    if type(success) is not bool:
+        raise _wrong_field("success", success)
+
+
+def _wrong_field(name: str, value: object) -> ConfigurationError:
+    simple = value is None or type(value) in (bool, int, float, str)
+    shown = f"{value!r:.80}" if simple else f"a {type(value).__name__}"
+    return ConfigurationError(f"the snapshot's {name} cannot be {shown} in this episode; {_SOURCE}.")
+
+
+def other_tasks(task: str) -> ConfigurationError:
+    """Return the error for a snapshot whose task the environment does not have."""
+    return ConfigurationError(
+        f"the snapshot's task {task[:80]!r} is not in this environment's `tasks`; restore it in an environment"
+        " with the same data and split."
+    )
+
+
+def other_level(task: str) -> ConfigurationError:
+    """Return the error for a snapshot of another level with the same name."""
+    return ConfigurationError(
+        f"the snapshot belongs to another level named {task[:80]!r} than this environment's data contain; restore"
+        " it in an environment with the same data."
+    )
+
+
+def foreign_state(task: str) -> ConfigurationError:
+    """Return the error for a snapshot whose state or flags are impossible in its level."""
+    return ConfigurationError(f"the snapshot's state is not one of the level {task[:80]!r}; {_SOURCE}.")
+
+
+def level_digest(content: object) -> str:
+    """Return the digest of a level.
+
+    Args:
+        content: What the level consists of, as a value whose `repr` is the same in every process.
+    """
+    return blake2b(repr(content).encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+
+
+def branch_rng(rng_state: int, seed: int) -> int:
+    """Return the state of the random generator of a branch.
+
+    Args:
+        rng_state: State at the snapshot. Equal seeds at different snapshots therefore give independent branches.
+        seed: Seed of the branch.
+
+    Raises:
+        ConfigurationError: The seed is not a non-negative integer.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise ConfigurationError(f"the seed of a branch must be a non-negative integer or None, not {seed!r:.80}.")
+    return stable_seed("branch", rng_state, int(seed))

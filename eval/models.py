@@ -1,0 +1,137 @@
+"""The model of a run's language agents: checked at once, loaded on first use."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..agents.engines.base import Engine
+from ..agents.engines.model_check import check_model, nearest_folder
+from ..agents.engines.registry import ENGINES, engine_class, make_engine
+from ..agents.engines.shipped_models import SAPLING
+from ..envs.errors import ConfigurationError
+from ..envs.plugins import plugin_class
+from .identity import identify_model
+
+_LOCAL_ENGINES = ("transformers", "vllm")
+_PLUGIN_PATH = re.compile(r"[\w.]+:[\w.]+")
+
+
+class Model:
+    """Model that language agents share.
+
+    Args:
+        engine: Name of the engine.
+        name: Folder of the model, or its name.
+        base_url: Address of an OpenAI-compatible server; None for the engine's default.
+        options: Further arguments of the engine.
+
+    Raises:
+        ConfigurationError: The engine or an option is unknown, or a folder does not exist.
+    """
+
+    def __init__(
+        self, engine: str, name: str, base_url: str | None = None, options: Mapping[str, Any] | None = None
+    ) -> None:
+        self.engine_name, self.name, self.base_url = engine, name, base_url
+        self.options = dict(options or {})
+        engine_class(engine, [*self.options, *(["base_url"] if base_url is not None else [])])
+        if engine in _LOCAL_ENGINES:
+            if _is_path(name) or Path(name).is_dir():
+                check_model(name)
+            if self.options.get("device") is not None:
+                _check_device(str(self.options["device"]))
+        self._engine: Engine | None = None
+
+    @cached_property
+    def identity(self) -> Mapping[str, Any]:
+        """Everything that decides the model's replies, as plain data; hashes the weights of a local model."""
+        return identify_model(self.engine_name, self.name, self.base_url, self.options)
+
+    def load(self) -> Engine:
+        """Return the engine, which the first call makes.
+
+        Raises:
+            ConfigurationError: The engine cannot be made.
+        """
+        if self._engine is None:
+            self._engine = make_engine(self.engine_name, self.name, base_url=self.base_url, **self.options)
+        return self._engine
+
+    def close(self) -> None:
+        """Close the engine, if it was made."""
+        if self._engine is not None:
+            self._engine.close()
+
+
+class GivenModel(Model):
+    """Model behind an engine that the caller has made, and closes.
+
+    Args:
+        engine: The engine.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.name = engine.name.partition(":")[2] or engine.name
+
+    @cached_property
+    def identity(self) -> Mapping[str, Any]:
+        assert self._engine is not None
+        return {"engine": type(self._engine).__name__, "model": self.name}
+
+    def close(self) -> None:
+        """Leave the engine open."""
+
+
+def resolve_model(model: str, engine: str | None = None) -> tuple[str, str]:
+    """Return the engine and the model that `--model` means.
+
+    Args:
+        model: Folder of a model, `PROVIDER/NAME` with the name of an engine as provider, or "sapling". With
+            `engine`, whatever that engine takes as its model.
+        engine: Name of the engine; None derives it from `model`.
+
+    Raises:
+        ConfigurationError: The text is none of these.
+    """
+    if engine is not None:
+        return engine, model
+    provider, _, name = model.partition("/")
+    if name and (provider in ENGINES or _is_plugin(provider)):
+        return provider, name
+    if model == SAPLING or Path(model).expanduser().is_dir():
+        return "transformers", model
+    near = difflib.get_close_matches(provider, ENGINES, n=1, cutoff=0.6) if name else []
+    if near:
+        hint = f"did you mean {near[0]}/{name}?"
+    elif "://" in model:
+        hint = "an address belongs to --base-url."
+    elif _is_path(model):
+        hint = f"there is no such folder{nearest_folder(Path(model).expanduser())}"
+    else:
+        hint = f"write {', '.join(f'{known}/{model}' for known in ENGINES)}, or the path of a folder."
+    raise ConfigurationError(f"--model {model!r} names neither a folder nor a provider; {hint}")
+
+
+def _is_plugin(provider: str) -> bool:
+    if ":" in provider and not _PLUGIN_PATH.fullmatch(provider):
+        return False
+    return plugin_class(Engine, provider) is not None  # type: ignore[type-abstract]
+
+
+def _is_path(name: str) -> bool:
+    """Return True for the path of a folder, which a name on the Hugging Face hub (`owner/name`) cannot be."""
+    return name.startswith((".", "/", "~")) or name.count("/") > 1
+
+
+def _check_device(name: str) -> None:
+    try:
+        from ..agents.engines.local.device import check_device
+    except ImportError:
+        return  # The engine says which extra is missing.
+    check_device(name)

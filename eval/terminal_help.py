@@ -1,0 +1,54 @@
+"""Help of a command, folded to the width of a terminal; tyro folds its boxes, but not what stands above them."""
+
+from __future__ import annotations
+
+import io
+import re
+import textwrap
+from typing import TextIO
+
+_BOX = "╭│╰+|"
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class HelpBuffer(io.StringIO):
+    """Buffer for the standard output of a help command.
+
+    Args:
+        target: Stream that the text is written to in the end; it decides on color and the characters of boxes.
+    """
+
+    def __init__(self, target: TextIO) -> None:
+        super().__init__()
+        self._target = target
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """Encoding of the target."""
+        return self._target.encoding
+
+    def isatty(self) -> bool:
+        """Return True if the target is a terminal."""
+        return self._target.isatty()
+
+    def folded(self, width: int) -> str:
+        """Return the text with the lines outside boxes folded to a width in columns."""
+        return "".join(f"{_fold(line, width)}\n" for line in self.getvalue().splitlines())
+
+
+def _fold(line: str, width: int) -> str:
+    plain = _ANSI.sub("", line)
+    if len(plain) <= width or plain[:1] in _BOX:
+        return line
+    if not plain.startswith("usage:"):
+        return textwrap.fill(plain, width)  # descriptions have no color
+    # An option with its value in brackets stays on one line, a list of verbs does not.
+    parts = re.findall(r"\[(?:[^\[\]]|\[[^\[\]]*(?:\[[^\[\]]*\])?[^\[\]]*\])*\]|[^\s,]+,?|,", plain)
+    lines = [parts[0]]
+    for part, before in zip(parts[1:], parts, strict=False):
+        gap = "" if before.endswith(",") else " "
+        if len(lines[-1]) + len(gap) + len(part) <= width:
+            lines[-1] += gap + part
+        else:
+            lines.append(" " * 7 + part)
+    return "\n".join(lines)

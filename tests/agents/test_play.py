@@ -1,0 +1,215 @@
+"""The rollout loop: failures of the environment end an episode, those of the agent the run; time limits."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from arboretum.agents.base import Agent, Reply, Seat, Stop
+from arboretum.agents.deadline import Expired, expires_after
+from arboretum.agents.episode import Episode
+from arboretum.agents.play import Job, play
+from arboretum.agents.reference import ExpertAgent, RandomAgent
+from arboretum.envs.bandit import Bandit
+from arboretum.envs.registry import make_env
+
+JOBS = [Job("Teacher/Trader" if seed % 3 == 0 else None, seed) for seed in range(12)]
+
+
+def run(agent: Agent, envs: int = 1, **options: Any) -> list[Episode]:
+    return list(play(agent, [make_env("TextBandit-v0") for _ in range(envs)], JOBS, **options))
+
+
+class Failing(RandomAgent):
+    """Random agent, one method of which raises in the fourth episode."""
+
+    def __init__(self, method: str, error: Exception) -> None:
+        self.episodes = 0
+        original = getattr(self, method)
+
+        def fail(*arguments: Any) -> Any:
+            if self.episodes == 4:
+                raise error
+            return original(*arguments)
+
+        begin = self.begin
+        if method == "begin":
+            begin = fail
+
+        def count(seat: Seat) -> None:
+            self.episodes += 1
+            begin(seat)
+
+        setattr(self, method, fail)
+        self.begin = count  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("method", ["begin", "act", "settle", "again", "end"])
+def test_failure_of_the_agent_ends_the_run_after_the_finished_episodes(method: str) -> None:
+    played = []
+    with pytest.raises(Stop, match="the agent random failed: MemoryError: out of memory") as caught:
+        for episode in play(Failing(method, MemoryError("out of memory")), [make_env("TextBandit-v0")], JOBS):
+            played.append(episode)
+    assert len(played) == 3 and all(episode.error is None for episode in played)
+    assert isinstance(caught.value.__cause__, MemoryError)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_reward_that_is_not_finite_is_an_error_of_the_environment(
+    value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = Bandit._apply
+
+    def broken(self: Bandit, action: str) -> Any:
+        outcome = apply(self, action)
+        return outcome._replace(reward=value) if self.task.startswith("Teacher") else outcome
+
+    monkeypatch.setattr(Bandit, "_apply", broken)
+    failed = [episode for episode in run(RandomAgent()) if episode.error is not None]
+    assert 0 < len(failed) < len(JOBS)
+    for episode in failed:
+        assert f"is {value}, not a finite number" in str(episode.error)
+        assert math.isfinite(episode.total_reward)
+
+
+def test_info_that_is_not_a_number_is_an_error_and_infinity_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"Teacher/Trader": math.nan}
+    monkeypatch.setattr(Bandit, "_details", lambda self: {"distance": values.get(self.task, math.inf)})
+    played = run(RandomAgent())
+    failed = [episode for episode in played if episode.error is not None]
+    assert len(failed) == 4 and all("`distance` in its info is not a number" in str(e.error) for e in failed)
+    assert {e.details["distance"] for e in played if e.error is None} == {"inf"}
+
+
+@pytest.mark.parametrize("method", ["reset", "_observe", "state_key", "expert_actions"])
+def test_failure_of_the_environment_ends_only_its_episode(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = getattr(Bandit, method)
+    calls = 0
+
+    def broken(self: Bandit, *arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 7:
+            raise ConnectionError("the bandit's server is gone")
+        return original(self, *arguments, **options)
+
+    monkeypatch.setattr(Bandit, method, broken)
+    played = run(ExpertAgent(), keep_states=True)
+    assert len(played) == len(JOBS)
+    (failed,) = [episode for episode in played if episode.error is not None]
+    assert failed.error is not None and failed.error.endswith("ConnectionError: the bandit's server is gone")
+
+
+def hang() -> None:
+    time.sleep(60)
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+def wait_for_lock() -> None:
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timer signals")
+@pytest.mark.parametrize("block", [hang, spin, wait_for_lock])
+@pytest.mark.parametrize("method", ["_apply", "_open"])
+def test_hung_environment_is_interrupted_at_the_time_limit(
+    method: str, block: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = getattr(Bandit, method)
+    calls = 0
+
+    def slow(self: Bandit, argument: str) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            try:
+                block()
+            except Exception as error:  # An environment may swallow errors, but not the time limit.
+                raise AssertionError from error
+        return original(self, argument)
+
+    monkeypatch.setattr(Bandit, method, slow)
+    start = time.perf_counter()
+    played = run(RandomAgent(), time_limit=0.5)
+    assert time.perf_counter() - start < 10
+    assert [episode.error for episode in played if episode.error] == [
+        "the time limit of 0.5 s per episode expired"
+    ]
+    assert len(played) == len(JOBS)
+
+
+class Slow(Agent):
+    """Agent that replies in an episode after its delay, as an engine does that serves many at once."""
+
+    name = "slow"
+
+    def __init__(self, delays: Sequence[float]) -> None:
+        self.delays = delays
+        self.ended: list[int] = []
+
+    def act(self, seats: Sequence[Seat]) -> list[Reply | None]:
+        time.sleep(0.02)
+        now = time.perf_counter()
+        return [
+            Reply((seat.env.random_action(seat.rng),))
+            if now - seat.waiting_since >= self.delays[seat.episode.seed]
+            else None
+            for seat in seats
+        ]
+
+    def end(self, seat: Seat) -> None:
+        self.ended.append(seat.episode.seed)
+
+
+def test_waiting_for_a_shared_engine_counts_and_expired_episodes_are_released() -> None:
+    agent = Slow([60.0 if seed % 3 == 0 else 0.0 for seed in range(12)])
+    played = run(agent, envs=12, time_limit=1.0)
+    expired = {episode.seed for episode in played if episode.error is not None}
+    assert expired == {0, 3, 6, 9}
+    assert sorted(agent.ended) == list(range(12))
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timer signals")
+def test_timer_that_was_armed_before_is_armed_again() -> None:
+    fired = []
+    handler = signal.signal(signal.SIGALRM, lambda *_: fired.append(time.perf_counter()))
+    before = signal.setitimer(signal.ITIMER_REAL, 0.6)
+    start = time.perf_counter()
+    try:
+        with pytest.raises(Expired), expires_after(start + 0.2):
+            time.sleep(30)
+        assert signal.getitimer(signal.ITIMER_REAL)[0] == pytest.approx(0.4, abs=0.2)
+        while not fired and time.perf_counter() < start + 30:
+            time.sleep(0.01)
+        assert fired[0] - start >= 0.5
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, *before)
+
+
+def test_outside_the_main_thread_the_limit_is_checked_at_the_end() -> None:
+    raised = []
+
+    def wait() -> None:
+        try:
+            with expires_after(time.perf_counter() + 0.05):
+                time.sleep(0.1)
+        except Expired:
+            raised.append(True)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    thread.join()
+    assert raised == [True]

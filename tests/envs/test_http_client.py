@@ -1,0 +1,177 @@
+"""The retrieval client against servers that are slow, send too much, or send somewhere else."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import math
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from arboretum.envs import http_client
+from arboretum.envs.errors import ConfigurationError
+from arboretum.envs.http_client import ReplyTooLarge, exchange, parse_address, public_url
+from arboretum.envs.retrieval import RetrievalError
+from arboretum.envs.retrieval.http import HTTPRetriever, _retry_after
+from support.raw_server import raw_server, sends
+
+SECRET = "tok-5ecret"
+
+
+def drip(connection: socket.socket) -> None:
+    """Send a header and a body that never end, one byte at a time."""
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n")
+    for _ in range(200):
+        connection.sendall(b" ")
+        time.sleep(0.05)
+
+
+def drip_header(connection: socket.socket) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\n")
+    for n in range(200):
+        connection.sendall(b"X" if n % 10 else b": y\r\nX")
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("reply", [drip, drip_header])
+def test_dripping_reply_ends_at_the_timeout(reply: object) -> None:
+    with raw_server(reply) as (url, _):  # type: ignore[arg-type]
+        start = time.monotonic()
+        with pytest.raises(RetrievalError, match=r"did not reply within 0\.4 s"):
+            HTTPRetriever(url, timeout=0.4, retries=0).search(["q"], 1)
+        assert time.monotonic() - start < 3
+
+
+def test_reply_above_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with raw_server(sends(b"x" * 5000)) as (url, _), pytest.raises(ReplyTooLarge):
+        exchange(url, timeout=10, max_reply=4999)
+    with raw_server(sends(b"x", length=10**15)) as (url, _), pytest.raises(RetrievalError, match="IncompleteRead"):
+        HTTPRetriever(url, retries=0).search(["q"], 1)
+
+    def endless(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while True:
+            connection.sendall(b"10000\r\n" + b" " * 65536 + b"\r\n")
+
+    with raw_server(endless) as (url, _), pytest.raises(RetrievalError, match="returned more than 64 MB"):
+        HTTPRetriever(url, retries=0).search(["q"], 1)
+
+
+def test_compressed_reply_is_not_unpacked() -> None:
+    bomb = gzip.compress(b" " * 10_000_000)
+    with raw_server(sends(bomb, headers=("Content-Encoding: gzip",))) as (url, requests):
+        with pytest.raises(RetrievalError, match="not JSON"):
+            HTTPRetriever(url).search(["q"], 1)
+        assert b"Accept-Encoding: identity" in requests[0]
+
+
+def test_deep_json_is_refused() -> None:
+    for status in ("200 OK", "400 Bad"):
+        with raw_server(sends(b"[" * 1_000_000, status=status)) as (url, _), pytest.raises(RetrievalError):
+            HTTPRetriever(url).search(["q"], 1)
+
+
+@pytest.mark.parametrize(
+    "target", ["file:///etc/passwd", "http://127.0.0.1:1/x?key=tok-5ecret", "ftp://h/", "\x1b[2J"]
+)
+def test_redirect_is_not_followed(target: str) -> None:
+    reply = sends(b"", status="302 Found", headers=(f"Location: {target}",))
+    with raw_server(reply) as (url, requests):
+        with pytest.raises(RetrievalError, match=r"status 302 \(it has moved to ") as caught:
+            HTTPRetriever(url).search(["q"], 1)
+        assert len(requests) == 1 and SECRET not in str(caught.value) and "\x1b" not in str(caught.value)
+
+
+def test_error_text_of_a_server_is_one_short_printable_line() -> None:
+    body = json.dumps({"error": "\x1b[2J\nline " + "x" * 3000}).encode()
+    with raw_server(sends(body, status="400 Bad")) as (url, _), pytest.raises(RetrievalError) as caught:
+        HTTPRetriever(url).search(["q"], 1)
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 400
+
+
+def test_more_hits_than_asked_are_dropped() -> None:
+    body = json.dumps({"result": [[f"snippet {n}" for n in range(50)]]}).encode()
+    with raw_server(sends(body)) as (url, _):
+        assert [hit.document.id for hit in HTTPRetriever(url).search(["q"], 2)[0]] == ["snippet 0", "snippet 1"]
+
+
+@pytest.mark.parametrize("score", ["NaN", "Infinity", "1e999", '"x"', "null", "[]"])
+def test_score_that_is_no_number_is_refused(score: str) -> None:
+    body = b'{"result": [[{"document": {"id": "1", "contents": "a"}, "score": %s}]]}' % score.encode()
+    with raw_server(sends(body)) as (url, _), pytest.raises(RetrievalError, match="not a document"):
+        HTTPRetriever(url).search(["q"], 1)
+
+
+@given(st.text(max_size=40) | st.binary(max_size=40).map(lambda raw: raw.decode("latin-1")))
+@example("nan")
+@example("inf")
+@example("-5")
+@example("1e400")
+@example("Mon, 01 Jan 0001 00:00:00 +2359")
+@example("Fri, 31 Dec 99999 23:59:59 GMT")
+def test_retry_after_of_any_bytes_is_a_duration(text: str) -> None:
+    seconds = _retry_after(text, 0.5)
+    assert math.isfinite(seconds) and seconds >= 0
+
+
+def test_many_queries_are_sent_in_parts() -> None:
+    def echo(connection: socket.socket) -> None:
+        count = len(json.loads(requests[-1].partition(b"\r\n\r\n")[2])["queries"])
+        sends(json.dumps({"result": [["a"]] * count}).encode())(connection)
+
+    with raw_server(echo) as (url, requests):
+        assert len(HTTPRetriever(url).search(["q"] * 12, 1000)) == 12
+        assert len(requests) == 3
+        requests.clear()
+        assert len(HTTPRetriever(url).search(["x" * 100_000] * 200, 1)) == 200
+        assert max(map(len, requests)) < 2**20 and len(requests) == 4
+
+
+# ---------------------------------------------------------------------- secrets
+
+
+def test_credentials_of_an_address_are_sent_but_never_shown(tmp_path: Path) -> None:
+    body = json.dumps({"result": [["a"]]}).encode()
+    with raw_server(sends(body)) as (url, requests):
+        address = f"{url.replace('//', f'//user:{SECRET}@')}/api?key={SECRET}"
+        client = HTTPRetriever(address, cache=tmp_path / "cache.sqlite")
+        assert client.search(["q"], 1)
+        head = requests[-1].decode()
+        assert head.startswith(f"POST /api/retrieve?key={SECRET} ")
+        assert f"Basic {base64.b64encode(f'user:{SECRET}'.encode()).decode()}" in head
+        assert SECRET not in client.identity + client.url
+        client.close()
+    assert not any(SECRET.encode() in path.read_bytes() for path in tmp_path.iterdir())
+    with pytest.raises(RetrievalError) as caught:
+        HTTPRetriever(address, retries=0).search(["q"], 1)
+    assert SECRET not in str(caught.value)
+    for bad in (
+        f"ftp://u:{SECRET}@h",
+        f"http://u:{SECRET}@:80",
+        f"http://u:{SECRET}@h:x/?k={SECRET}",
+        f"u:{SECRET}@h",
+    ):
+        with pytest.raises(ConfigurationError) as refused:
+            HTTPRetriever(bad)
+        assert SECRET not in str(refused.value), bad
+
+
+@given(st.text(max_size=60))
+@example("http://[::1/")
+@example("http://h:99999")
+def test_any_text_has_a_public_form(text: str) -> None:
+    public_url(text)
+    with pytest.raises(ConfigurationError):
+        parse_address("gopher://" + text)
+
+
+def test_public_url_keeps_scheme_host_port_and_path() -> None:
+    assert public_url(f"https://u:{SECRET}@Host:80/v1?k={SECRET}#f") == "https://host:80/v1"
+    assert public_url(f"http://{SECRET}@[::1]:8/a") == "http://[::1]:8/a"
+    assert http_client.parse_address("http://h/").hostname == "h"

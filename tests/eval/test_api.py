@@ -1,0 +1,177 @@
+"""`arboretum.evaluate`: results as an object, without output, also inside a running event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+import arboretum
+from arboretum.agents.base import Agent, Reply, Seat
+from arboretum.agents.reference import RandomAgent
+from arboretum.envs.errors import ConfigurationError
+from arboretum.eval.suite import load_suite
+
+ROOT = Path(arboretum.__file__).parent
+
+
+def test_references_on_an_environment_give_rates_and_episodes_and_print_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = arboretum.evaluate("TextSokoban-v0", limit=4, repeats=2)
+    assert result.complete and result.stopped is None and result.folder is None
+    assert result.rates["TextSokoban-v0", "expert"].value == 1.0
+    assert result.line("random").expected == 8
+    assert len(result.episodes) == 16
+    for key, episode in result.episodes.items():
+        assert (key.agent, key.task) == (episode.agent, episode.task) and episode.turns
+    assert "TextSokoban-v0, expert: 100.0 % solved (" in str(result)
+    captured = capsys.readouterr()
+    assert captured.out == captured.err == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_result_is_that_of_the_command(tmp_path: Path) -> None:
+    result = arboretum.evaluate("TextBandit-v0", "random", limit=5, seed=4, out=tmp_path / "api")
+    command = ["eval", "TextBandit-v0", "--agent", "random", "--no-references", "--limit", "5", "--seed", "4"]
+    subprocess.run(
+        [sys.executable, "-m", "arboretum", *command, "--out", str(tmp_path / "command")],
+        check=True,
+        capture_output=True,
+    )
+
+    def outcomes(folder: Path) -> list[tuple[Any, ...]]:
+        lines = (folder / "episodes.jsonl").read_text().splitlines()
+        return sorted((r["task"], r["seed"], r["return"], r["success"]) for r in map(json.loads, lines))
+
+    assert outcomes(tmp_path / "api") == outcomes(tmp_path / "command")
+    assert result.folder == tmp_path / "api" and (tmp_path / "api" / "report.html").exists()
+
+
+def test_run_in_a_folder_is_resumed(tmp_path: Path) -> None:
+    arboretum.evaluate("TextBandit-v0", "random", limit=5, out=tmp_path / "run")
+    before = (tmp_path / "run" / "episodes.jsonl").read_bytes()
+    again = arboretum.evaluate("TextBandit-v0", "random", limit=5, out=tmp_path / "run")
+    assert (tmp_path / "run" / "episodes.jsonl").read_bytes() == before and len(again.episodes) == 5
+    with pytest.raises(ConfigurationError, match="another suite"):
+        arboretum.evaluate("TextBandit-v0", "random", limit=5, seed=1, out=tmp_path / "run")
+
+
+def test_dataframe_has_a_row_per_episode(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas", reason="needs pandas")
+    result = arboretum.evaluate("TextBandit-v0", limit=5, repeats=2)
+    frame = result.to_dataframe()
+    assert isinstance(frame, pandas.DataFrame) and len(frame) == 20
+    assert list(frame.columns[:8]) == ["agent", "entry", "task", "repeat", "seed", "success", "return", "steps"]
+    rates = frame.groupby("agent")["success"].mean()
+    assert rates["random"] == pytest.approx(result.line("random").success.value)
+
+
+class Choosy(Agent):
+    """Agent of a caller, which takes the last admissible action."""
+
+    name = "choosy"
+
+    def act(self, seats: Sequence[Seat]) -> list[Reply | None]:
+        return [Reply(((seat.env.admissible_actions() or ("",))[-1],)) for seat in seats]
+
+
+class Weak(RandomAgent):
+    name = "weak"
+
+    def act(self, seats: Sequence[Seat]) -> list[Reply | None]:
+        if seats[0].episode.seed % 2:
+            raise ValueError("tired")
+        return super().act(seats)
+
+
+def test_agents_environments_and_suites_are_taken_as_objects() -> None:
+    env = gym.make("TextSokoban-v0", size=7, max_steps=5, split="valid")
+    result = arboretum.evaluate(env, [Choosy(), "random"], limit=3)
+    assert {key.agent for key in result.episodes} == {"choosy", "random"}
+    assert all(key.task.startswith("valid/") for key in result.episodes)
+    assert all(episode.steps <= 5 for episode in result.episodes.values())
+    assert all(len(e.turns[0].observation.splitlines()[0]) == 7 for e in result.episodes.values())
+    assert arboretum.evaluate(load_suite("quick"), Choosy(), limit=2).complete
+
+
+def test_failed_agent_is_stated_in_the_result() -> None:
+    result = arboretum.evaluate("TextBandit-v0", Weak(), limit=8)
+    assert result.stopped == "the agent weak failed: ValueError: tired" and not result.complete
+    assert "Stopped: the agent weak failed" in str(result)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        (("TextBandt-v0",), {}, "did you mean TextBandit-v0"),
+        (("TextBandit-v0", "rndom"), {}, "did you mean random"),
+        (("TextBandit-v0", "think"), {}, "needs a model"),
+        (("TextSokoban-v0",), {}, "choose their number"),
+        (("TextBandit-v0", "think"), {"model": "sapling", "dialogue_args": {"turns": 1}}, "unknown setting"),
+    ],
+)
+def test_mistake_raises_one_sentence(arguments: Any, options: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        arboretum.evaluate(*arguments, **options)
+
+
+def test_result_names_what_it_has() -> None:
+    result = arboretum.evaluate("quick", "random", limit=1)
+    with pytest.raises(ConfigurationError, match="name one of the entries: Bandit, Sokoban"):
+        result.line("random")
+    with pytest.raises(ConfigurationError, match="did you mean Bandit"):
+        result.line("random", "Bandi")
+    with pytest.raises(ConfigurationError, match="unknown agent"):
+        result.line("expert", "Bandit")
+
+
+def test_evaluation_runs_inside_an_event_loop() -> None:
+    """As in a notebook, whose cells run inside a loop; the OpenAI engine has a loop of its own."""
+    pytest.importorskip("aiohttp", reason="needs the extra openai")
+    from arboretum.eval.bench.endpoint import Endpoint
+
+    async def cell(url: str) -> Any:
+        return arboretum.evaluate("TextBandit-v0", "direct", model="openai/m", base_url=url, limit=4)
+
+    with Endpoint().running() as endpoint:
+        result = asyncio.run(cell(endpoint.url))
+    assert result.complete and len(result.episodes) == 4 and len(endpoint.requests) >= 4
+    assert result.line("direct:m").episodes == 4
+
+
+def test_given_engine_stays_open() -> None:
+    pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
+    from arboretum.agents.engines.registry import make_engine
+
+    engine = make_engine("transformers", "sapling")
+    for _ in range(2):
+        result = arboretum.evaluate("TextBandit-v0", "no_think", model=engine, limit=2, max_tokens=8)
+        assert result.complete
+    engine.close()
+
+
+def test_example_in_the_readme_runs_as_it_is_printed(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
+    pytest.importorskip("pandas", reason="needs pandas")
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    (example,) = [block for block in blocks if "arboretum.evaluate(" in block]
+    done = subprocess.run(
+        [sys.executable, "-c", example],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONWARNINGS": "error"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "no_think:sapling" in done.stdout

@@ -1,0 +1,78 @@
+"""Help and tables in narrow terminals: nothing is wider, and neither names nor numbers are cut."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from arboretum import cli
+from arboretum.cli import main
+from arboretum.envs.registry import ENVS
+from arboretum.envs.searchqa.downloads import DATA_SETS
+
+WIDTHS = (40, 60, 80)
+HELP = sorted(path.stem for path in (Path(__file__).parent / "help").glob("*.txt"))
+
+
+Output = Callable[..., str]
+
+
+@pytest.fixture
+def output(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Output:
+    """Function that returns the output of a command in a terminal of a width."""
+
+    def run(width: int, *arguments: str) -> str:
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setattr(cli, "console", Console(highlight=False))
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        assert ended.value.code == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+def too_wide(text: str, width: int) -> list[str]:
+    return [line for line in text.splitlines() if len(line) > width]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("command", HELP)
+def test_help_is_not_wider_than_the_terminal(command: str, width: int, output: Output) -> None:
+    text = output(width, *(command.split("-") if command != "arboretum" else ()), "--help")
+    assert text.startswith("usage: arboretum") and too_wide(text, width) == []
+
+
+def test_folded_usage_keeps_options_together_and_loses_nothing(output: Output) -> None:
+    wide, narrow = output(300, "compare", "--help"), output(60, "compare", "--help")
+    first = wide.partition("\n\n")[0]
+    lines = narrow.partition("\n\n")[0].splitlines()
+    assert " ".join(line.strip() for line in lines) == first.strip() and len(lines) > 1
+    assert all(line.count("[") == line.count("]") for line in lines)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_lists_show_their_names_in_full(width: int, output: Output) -> None:
+    listed = output(width, "envs")
+    assert too_wide(listed, width) == [] and all(spec.id in listed.split() for spec in ENVS)
+    sets = output(width, "data", "list")
+    assert too_wide(sets, width) == [] and all(name in sets.split() for name in DATA_SETS)
+    assert "…" not in listed + sets
+
+
+def test_results_show_every_number_at_every_width(
+    tmp_path: Path, output: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ("eval", "quick", "--workers", "1", "--out", "run")
+    texts = {width: output(width, *arguments) for width in (120, *WIDTHS)}
+    rates = set(re.findall(r"\d+\.\d to +\d+\.\d", texts[120]))
+    assert len(rates) >= 5
+    for width, text in texts.items():
+        assert too_wide(text, width) == [] and "…" not in text
+        flat = re.sub(r"to\s+", "to ", text)
+        assert all(re.sub(r"to\s+", "to ", rate) in flat for rate in rates), width

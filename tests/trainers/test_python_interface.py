@@ -1,0 +1,110 @@
+"""`arboretum.train`: training from a program, without a console, and inside a running event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import arboretum
+from arboretum.envs.errors import ConfigurationError
+
+for module in ("torch", "accelerate"):
+    pytest.importorskip(module, reason="needs torch and accelerate: pip install 'arboretum[lm]'")
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SMALL: dict[str, Any] = {
+    "env_args": {"size": 3},
+    "dialogue": "no_think",
+    "dialogue_args": {"max_turns": 2, "show_reward": False},
+    "hardware": {"device": "cpu"},
+    "validation": {"every": 1, "tasks": 4},
+    "settings": {
+        "sampler.prompts": 2,
+        "sampler.rollouts": 2,
+        "sampler.reply_tokens": 8,
+        "optimization.episodes_per_step": 4,
+        "optimization.updates": 2,
+    },
+}
+
+
+def test_function_is_imported_when_it_is_first_used() -> None:
+    code = (
+        "import sys, arboretum; print('torch' in sys.modules, callable(arboretum.train), 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
+    assert done.stdout.split() == ["False", "True", "False"]
+    with pytest.raises(AttributeError, match="has no attribute 'trane'"):
+        arboretum.trane  # noqa: B018
+
+
+@pytest.mark.heavy
+def test_training_in_a_running_event_loop_returns_metrics_and_model_silently(
+    warm_model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    records = []
+    before = signal.getsignal(signal.SIGTERM)
+
+    async def train() -> Any:
+        return arboretum.train(
+            "grpo", "TextFrozenLake-v0", warm_model, out=tmp_path / "run", on_record=records.append, **SMALL
+        )
+
+    result = asyncio.run(train())
+    assert capfd.readouterr().out == "" and signal.getsignal(signal.SIGTERM) == before
+    assert [record["update"] for record in result.metrics] == [0, 1, 2] and result.stopped is None
+    assert [record.metrics for record in records] == list(result.metrics)
+    assert [one.update for one in result.validations] == [0, 1, 2]
+    assert 0 <= result.validations[0].success.low <= result.validations[0].success.value <= 1
+    assert result.folder == tmp_path / "run" and (result.folder / "report.html").exists()
+    assert result.model == tmp_path / "run" / "model" and (result.model / "model.safetensors").exists()
+
+    pandas = pytest.importorskip("pandas", reason="needs pandas: pip install pandas")
+    frame = result.to_dataframe()
+    assert isinstance(frame, pandas.DataFrame) and list(frame.index) == [0, 1, 2]
+    assert frame.loc[2, "success"] == result.metrics[2]["success"] and frame["success"].isna()[0]
+
+    # In a thread, and prolonged with nothing else to say.
+    more = {"optimization.updates": 3}
+    prolonged = asyncio.run(asyncio.to_thread(arboretum.train, resume=result.folder, settings=more))
+    assert [record["update"] for record in prolonged.metrics] == [0, 1, 2, 3]
+    assert prolonged.metrics[1] == result.metrics[1]
+    with pytest.raises(ConfigurationError, match=r"another seed \(it was 0 and is 1\)"):
+        arboretum.train(resume=result.folder, seed=1)
+
+
+@pytest.mark.heavy
+def test_documented_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Path(arboretum.__file__).parent / "docs" / "training.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    pytest.importorskip("pandas", reason="needs pandas: pip install pandas")
+    names: dict[str, Any] = {}
+    exec(compile(code, str(page), "exec"), names)
+    assert list(names["frame"].index) == [0, 1, 2] and len(names["longer"].metrics) == 4
+    assert (tmp_path / "runs" / "frozenlake" / "model" / "config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"env": "TextFrozenLake-v0"}, "--model"),
+        ({"validation": {"tusks": 3}}, "unknown setting 'validation.tusks'; did you mean"),
+        ({"hardware": {"precision": "float8"}}, "hardware.precision"),
+        ({"settings": {"sampler.rolouts": 4}}, "did you mean"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    complete = {"env": "TextFrozenLake-v0", "model": "/nowhere", "out": tmp_path / "run"}
+    complete = {**complete, **options} if "env" not in options else options
+    with pytest.raises(ConfigurationError, match=message):
+        arboretum.train("grpo", **complete)
+    assert not (tmp_path / "run").exists()
