@@ -26,6 +26,10 @@ class Move:
     changed: bool
 
 
+NOT_STORED = frozenset({"actions", "state_key", "next_state_key"})
+"""Fields of a turn that its record in a file does not have."""
+
+
 @dataclass(slots=True)
 class Turn:
     """One reply of the agent and the moves that it led to.
@@ -35,6 +39,8 @@ class Turn:
         reply: The raw reply.
         thought: The reasoning, where the dialogue has any.
         moves: The executed actions, in order; empty if there were none.
+        actions: Actions parsed from the reply and cut to the budgets. An episode that ends within the turn
+            executes only the first of them. None in records from files.
         well_formed: True if the reply follows the dialogue's format.
         penalty: The dialogue's format penalty for this turn; not part of the return.
         agent_seconds: Wall time of the agent, in seconds.
@@ -46,8 +52,10 @@ class Turn:
         cut: True if the reply reached a limit of tokens, or the prompt left no room for one; None otherwise.
         restart: True if these tokens begin a new sequence (truncated histories) instead of extending the previous
             one.
-        state_key: The environment's `state_key()` before the turn, if `play` was called with `keep_states`; not
-            stored in files.
+        state_key: The environment's `state_key()` before the turn, if `play` was called with `keep_states`.
+        next_state_key: The key after the turn, under the same condition; None where the environment terminated.
+
+    `actions` and the state keys are not stored in files.
     """
 
     observation: str
@@ -63,11 +71,13 @@ class Turn:
     loss_mask: list[int] | None = None
     cut: bool | None = None
     restart: bool | None = None
+    actions: tuple[str, ...] | None = None
     state_key: Hashable | None = None
+    next_state_key: Hashable | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the turn as plain data, without its state key and without fields that are None."""
-        record = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "state_key"}
+        """Return the turn as plain data, without fields that are None or not stored."""
+        record = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in NOT_STORED}
         record["moves"] = [asdict(move) for move in self.moves]
         return {name: value for name, value in record.items() if value is not None}
 

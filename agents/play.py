@@ -56,7 +56,7 @@ def play(
             an engine that the episode shares with others. A step of the environment that exceeds the limit is
             interrupted where the platform can (see `expires_after`); an agent is not, and its late reply is
             dropped.
-        keep_states: Record the environment's `state_key()` in every turn, as anchor-state credit requires.
+        keep_states: Record the environment's `state_key()` before and after every turn, as some credits require.
 
     Yields:
         Finished episodes. If the environment failed or the time limit expired, `error` has the reason and `turns`
@@ -179,6 +179,7 @@ def _execute(
         loss_mask=reply.loss_mask,
         cut=reply.cut,
         restart=reply.restart,
+        actions=reply.actions,
     )
     episode.turns.append(turn)
     start = time.perf_counter()
@@ -190,6 +191,8 @@ def _execute(
                 _step(seat, turn, action)
                 if episode.terminated or episode.truncated:
                     break
+            if keep_state and not episode.terminated:
+                turn.next_state_key = seat.env.state_key()
             _record_state(seat)
     except Expired:
         episode.error = _expired(seat)

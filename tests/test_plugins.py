@@ -16,6 +16,7 @@ import pytest
 
 import arboretum
 from arboretum.trainers.data.rollouts import Rollouts
+from support.rollouts import chain_rollouts
 
 PAGE = Path(arboretum.__file__).parent / "docs" / "plugins.md"
 
@@ -152,24 +153,8 @@ def parts(installed: Path) -> ModuleType:
 
 def two_groups() -> Rollouts:
     """Four episodes in two groups; every episode has two turns of one token, and one pays 1 in its second turn."""
-    turns = np.arange(8)
-    return Rollouts(
-        group=np.array([0, 0, 1, 1]),
-        success=np.array([True, False, False, False]),
-        truncated=np.zeros(4, dtype=bool),
-        cut_off=np.zeros(4, dtype=bool),
-        turn_episode=turns // 2,
-        turn_reward=np.array([0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]),
-        turn_penalty=np.zeros(8),
-        turn_invalid=np.zeros(8, dtype=bool),
-        anchors=(None,) * 8,
-        action_turn=turns,
-        action_row=turns // 2,
-        action_position=1 + turns % 2,
-        logprobs=np.full(8, -1.0),
-        action_penalty=np.zeros(8),
-        rows=tuple(np.array([7, 8, 9]) for _ in range(4)),
-    )
+    rewards = [[0.0, 1.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
+    return chain_rollouts(rewards, [0, 0, 1, 1], tokens=1, success=np.array([True, False, False, False]))
 
 
 def test_plugin_credit_and_selector_compute_what_the_page_describes(parts: ModuleType) -> None:

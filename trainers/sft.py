@@ -30,8 +30,9 @@ from .checkpoints.store import Checkpoints, verify_checkpoint
 from .checkpoints.taught_dialogue import record_dialogue
 from .config.resolve import make_entry
 from .config.run import SFTConfig
+from .data.episodes import from_episodes
 from .data.microbatches import MicroBatch, optimizer_batches
-from .data.rollouts import Rollouts, from_episodes
+from .data.rollouts import Rollouts
 from .learning.accumulation import accumulate_gradients, rank_microbatches
 from .learning.distributed import any_process, gather_lists, make_accelerator, make_optimizer
 from .learning.memory import memory_failures

@@ -1,8 +1,8 @@
-"""Small rollouts, written as lists of rewards."""
+"""Rollouts made by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,34 +11,49 @@ from arboretum.trainers.data.rollouts import Rollouts
 from arboretum.trainers.data.segments import factorize
 
 
-def rollouts(
-    rewards: list[list[float]],
-    groups: Sequence[Any],
+def chain_rollouts(
+    rewards: Sequence[Sequence[float]],
+    groups: Sequence[Hashable],
     *,
     tokens: int = 2,
-    anchors: list[list[Any]] | None = None,
-    invalid: list[list[bool]] | None = None,
+    states: Sequence[Sequence[Hashable]] | None = None,
+    invalid: Sequence[Sequence[bool]] | None = None,
+    **fields: Any,
 ) -> Rollouts:
-    """Return episodes with these rewards of turns and `tokens` sampled tokens per turn, one row per episode."""
-    turns = [reward for episode in rewards for reward in episode]
-    turn_episode = np.repeat(np.arange(len(rewards)), [len(episode) for episode in rewards])
-    action_turn = np.repeat(np.arange(len(turns)), tokens)
-    count = len(action_turn)
-    row = turn_episode[action_turn]
-    return Rollouts(
-        group=factorize(groups),
-        success=np.zeros(len(rewards), dtype=bool),
-        truncated=np.zeros(len(rewards), dtype=bool),
-        cut_off=np.zeros(len(rewards), dtype=bool),
-        turn_episode=turn_episode,
-        turn_reward=np.array(turns),
-        turn_penalty=np.zeros(len(turns)),
-        turn_invalid=np.array([i for e in invalid for i in e]) if invalid else np.zeros(len(turns), dtype=bool),
-        anchors=tuple(a for e in anchors for a in e) if anchors else (None,) * len(turns),
-        action_turn=action_turn,
-        action_row=row,
-        action_position=np.concatenate([1 + np.arange(np.sum(row == r)) for r in range(len(rewards))]),
-        logprobs=np.zeros(count),
-        action_penalty=np.zeros(count),
-        rows=tuple(np.zeros(1 + int(np.sum(row == r)), dtype=np.int64) for r in range(len(rewards))),
-    )
+    """Return unbranched episodes with these rewards of turns; every turn adds one prompt token and sampled ones.
+
+    Args:
+        rewards: Reward of each turn of each episode.
+        groups: Key of each episode's group.
+        tokens: Sampled tokens of each turn.
+        states: State key before each turn; also the observation, as text.
+        invalid: True for invalid turns.
+        fields: Replaced attributes of the rollouts.
+    """
+    lengths = [len(episode) for episode in rewards]
+    count, ends = sum(lengths), np.cumsum(lengths)
+    first = np.isin(np.arange(count), ends - lengths)
+    keys = tuple(key for episode in states for key in episode) if states else (None,) * count
+    values: dict[str, Any] = {
+        "group": factorize(groups),
+        "tree": np.arange(len(rewards)),
+        "success": np.zeros(len(rewards), dtype=bool),
+        "truncated": np.zeros(len(rewards), dtype=bool),
+        "cut_off": np.zeros(len(rewards), dtype=bool),
+        "episode_leaf": np.where(lengths, ends - 1, -1),
+        "turn_parent": np.where(first, -1, np.arange(count) - 1),
+        "turn_restart": np.zeros(count, dtype=bool),
+        "turn_reward": np.array([reward for episode in rewards for reward in episode], dtype=np.float64),
+        "turn_penalty": np.zeros(count),
+        "turn_invalid": np.array([i for e in invalid for i in e]) if invalid else np.zeros(count, dtype=bool),
+        "turn_observation": tuple(str(key) for key in keys),
+        "turn_actions": ((),) * count,
+        "turn_state": keys,
+        "turn_next_state": (None,) * count,
+        "turn_tokens": tuple(np.zeros(1 + tokens, dtype=np.int64) for _ in range(count)),
+        "action_turn": np.repeat(np.arange(count), tokens),
+        "action_offset": np.tile(1 + np.arange(tokens), count),
+        "logprobs": np.zeros(count * tokens),
+        "action_penalty": np.zeros(count * tokens),
+    }
+    return Rollouts(**(values | fields))

@@ -31,7 +31,8 @@ from arboretum.trainers.checkpoints.export import export_checkpoint
 from arboretum.trainers.checkpoints.run_folder import claim_run_folder
 from arboretum.trainers.config.run import TrainingConfig
 from arboretum.trainers.config.settings import HardwareConfig, LoraConfig, ValidationConfig
-from arboretum.trainers.data.rollouts import Rollouts, from_episodes
+from arboretum.trainers.data.episodes import from_episodes
+from arboretum.trainers.data.rollouts import Rollouts
 from arboretum.trainers.sampling.tasks import draw_tasks
 from arboretum.trainers.trainer import Trainer
 
@@ -42,7 +43,7 @@ def logprob_errors(model: Any, rollouts: Rollouts, temperature: float) -> list[f
 
     errors: list[float] = []
     for row, ids in enumerate(rollouts.rows):
-        tokens = np.flatnonzero(rollouts.action_row == row)
+        tokens = np.flatnonzero(rollouts.copies.row == row)
         with torch.no_grad():
             logits = model(input_ids=torch.tensor([ids.tolist()])).logits[0] / temperature
         positions = rollouts.action_position[tokens]

@@ -157,12 +157,6 @@ class Recipe:
         """True if the loss differentiates entropies (they are logged in any case)."""
         return self.objective.entropy_coef != 0 or any(term.needs_entropy for term in self.objective.terms)
 
-    @property
-    def anchor(self) -> Literal["state", "observation"] | None:
-        """Identity by which the credit matches turns; None if it does not. "state" needs `keep_states=True`."""
-        anchor: Literal["state", "observation"] | None = getattr(self.credit, "anchor", None)
-        return anchor
-
     def with_settings(self, settings: Mapping[str, object]) -> Recipe:
         """Return the recipe with other settings, given by path; see `apply_overrides`.
 

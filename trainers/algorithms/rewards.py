@@ -81,6 +81,5 @@ class Rewards:
             return rollouts
         groups = rollouts.group if self.over == "group" else np.zeros_like(rollouts.group)
         returns = normalize_returns(rollouts.returns(penalties=True), groups, self.normalize)
-        rewards = np.zeros(rollouts.turns)
-        rewards[rollouts.last_turns] = returns[rollouts.turn_episode[rollouts.last_turns]]
+        rewards = rollouts.place_at_leaves(returns)
         return replace(rollouts, turn_reward=rewards, turn_penalty=np.zeros(rollouts.turns))

@@ -72,7 +72,7 @@ def run(folder: Path, workload: Workload, same_budget: bool) -> str:
     """
     import torch
 
-    from ..data.rollouts import from_episodes
+    from ..data.episodes import from_episodes
 
     torch.set_num_threads(1)
     episodes, groups = read_episodes(folder)

@@ -82,7 +82,7 @@ def measure_utilization(
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    from ..data.rollouts import from_episodes
+    from ..data.episodes import from_episodes
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -99,7 +99,8 @@ def measure_utilization(
     rollouts = from_episodes(episodes, groups)
     # Tokens after the last sampled one do not pass through the model.
     lengths = [
-        int(rollouts.action_position[rollouts.action_row == row].max()) for row in range(len(rollouts.rows))
+        int(rollouts.action_position[rollouts.copies.action[rollouts.copies.row == row]].max())
+        for row in range(len(rollouts.rows))
     ]
     times = []
     on_gpu = learner.optimizer.accelerator.device.type == "cuda"

@@ -2,23 +2,20 @@
 
 Neither layout nor cut changes the gradient: the weights of `objectives.aggregate` are computed over an optimizer
 batch before it is cut, and a micro-batch only determines which tokens share a forward pass.
-
-The tree sampler and T-STAR recipe of the next milestone use the packed layout; until then only tests do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import NamedTuple
 
 import numpy as np
 
 from ...envs.errors import ConfigurationError
+from .prefix_trees import lexicographic_order, merge_prefixes
 from .rollouts import Rollouts
 from .segments import BoolArray, IntArray, factorize
-
-Layout = Literal["padded", "packed"]
 
 
 def optimizer_batches(rollouts: Rollouts, episodes: int | None, *, seed: int) -> list[IntArray]:
@@ -40,29 +37,35 @@ def optimizer_batches(rollouts: Rollouts, episodes: int | None, *, seed: int) ->
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Sequences of one forward pass.
+    """Sequences of one forward pass, side by side or as a tree of their common prefixes.
 
     Attributes:
-        tokens: Token ids: [B, T], padded on the right with 0, or [1, ΣT] if packed.
-        positions: Position of each token in its sequence, same shape; 0 on padding.
-        segments: Sequence of each token, numbered from 0, same shape; -1 on padding. A token attends to earlier
-            tokens of its own segment. The attention mask of a padded batch is `segments >= 0`.
+        tokens: Token ids of the sequences, padded on the right with 0, [B, T]. Attention is causal, so padding
+            cannot affect a token. As a tree: the distinct tokens, [1, T].
         sources: Flattened index of the token whose logits predict each sampled token, [n].
         targets: Token id of each sampled token, [n].
-        actions: Index of each sampled token on the action axis of the rollouts, [n]; selects advantages, weights
-            and old log-probabilities.
-        rows: Sequence of each sampled token, numbered from 0 within the micro-batch, [n].
-        turns: Turn of each sampled token, numbered from 0 within the micro-batch, [n].
+        copies: Index of each copy of these tokens on the copy axis of the rollouts, [m]; selects advantages,
+            weights and old log-probabilities.
+        copy_source: Index of each copy's token among the n sampled tokens, [m]. Equal tokens after equal prefixes
+            are scored once in a tree.
+        rows: Sequence of each copy, numbered from 0 within the micro-batch, [m]. Copies of several episodes in
+            one sequence are in different rows.
+        turns: Turn of each copy, numbered from 0 within the micro-batch, [m].
+        positions: Position of each token in its sequences, [1, T]; None unless the sequences are a tree.
+        paths: Index in the tree of each token of each sequence, padded on the right with 0, [R, L]; None likewise.
+        owners: Flattened index in `paths` of one occurrence of each token, [T]; None likewise.
     """
 
     tokens: IntArray
-    positions: IntArray
-    segments: IntArray
     sources: IntArray
     targets: IntArray
-    actions: IntArray
+    copies: IntArray
+    copy_source: IntArray
     rows: IntArray
     turns: IntArray
+    positions: IntArray | None = None
+    paths: IntArray | None = None
+    owners: IntArray | None = None
 
 
 def make_microbatches(
@@ -70,7 +73,7 @@ def make_microbatches(
     episodes: IntArray | None,
     max_tokens: int,
     *,
-    layout: Layout = "padded",
+    share_prefixes: bool = False,
     multiple_of: int = 1,
     keep: BoolArray | None = None,
 ) -> list[MicroBatch]:
@@ -82,81 +85,64 @@ def make_microbatches(
     Args:
         rollouts: Episodes of the update.
         episodes: Indices of the episodes of the optimizer batch; None for all.
-        max_tokens: Maximum size of a micro-batch in tokens.
-        layout: "padded" puts rows of similar length side by side; "packed" concatenates rows to one long row, for
-            models whose attention is restricted to segments.
+        max_tokens: Maximum size of a micro-batch in tokens, shared ones counted as often as they occur.
+        share_prefixes: Lay out the rows of a micro-batch as a tree, for models whose attention accepts it.
         multiple_of: Number of which the number of micro-batches becomes a multiple (the ranks that share them), if
             there are enough rows.
-        keep: Mask of the tokens in the loss, [N]; None keeps all.
+        keep: Mask of the copies in the loss, [M]; None keeps all.
 
     Returns:
-        Micro-batches, those with the longest rows first, so that memory runs out in the first one or never.
+        Micro-batches. Side by side, those with the longest rows are first, so that memory runs out in the first
+        one or never.
 
     Raises:
         ConfigurationError: `max_tokens` is not positive.
     """
     if max_tokens < 1:
         raise ConfigurationError(f"max_tokens must be a positive number of tokens, but is {max_tokens}.")
-    chosen = np.ones(rollouts.actions, dtype=bool) if keep is None else keep.copy()
+    chosen = np.ones(len(rollouts.copies.action), dtype=bool) if keep is None else keep.copy()
     if episodes is not None:
-        chosen &= np.isin(rollouts.action_episode, episodes)
-    actions = np.flatnonzero(chosen)
-    rows, counts = np.unique(rollouts.action_row[actions], return_counts=True)
+        chosen &= np.isin(rollouts.copies.episode, episodes)
+    copies = np.flatnonzero(chosen)
+    copies = copies[np.argsort(rollouts.copies.row[copies], kind="stable")]
+    rows, counts = np.unique(rollouts.copies.row[copies], return_counts=True)
     if len(rows) == 0:
         return []
-    # Actions of a row are contiguous and in order, so the last one determines the longest prefix to compute.
-    ends = np.cumsum(counts)
-    lengths = rollouts.action_position[actions[ends - 1]]
-    groups = split_by_tokens(lengths, max_tokens, layout=layout, multiple_of=multiple_of)
-    starts = ends - counts
+    parts = np.split(copies, np.cumsum(counts)[:-1])
+    # The last sampled token of a row determines the longest prefix to compute.
+    ends = [int(rollouts.action_position[rollouts.copies.action[part]].max()) for part in parts]
+    sequences = [rollouts.rows[row][:end] for row, end in zip(rows.tolist(), ends, strict=True)]
+    order = lexicographic_order(sequences) if share_prefixes else sorted(range(len(ends)), key=lambda i: -ends[i])
+    lay_out = _as_tree if share_prefixes else _side_by_side
     return [
-        _lay_out(
-            [rollouts.rows[rows[i]][: lengths[i]] for i in group],
-            [actions[starts[i] : ends[i]] for i in group],
-            rollouts,
-            rows[group],
-            layout,
-        )
-        for group in groups
+        _make(rollouts, lay_out([sequences[i] for i in batch]), [parts[i] for i in batch])
+        for batch in split_by_tokens(ends, order, max_tokens, multiple_of=multiple_of)
     ]
 
 
 def split_by_tokens(
-    lengths: IntArray | Sequence[int], max_tokens: int, *, layout: Layout = "padded", multiple_of: int = 1
+    lengths: Sequence[int], order: Sequence[int], max_tokens: int, *, multiple_of: int = 1
 ) -> list[list[int]]:
-    """Divide sequences into sets whose cost is at most `max_tokens`.
-
-    The cost of a set is its number of sequences times the longest length ("padded"), or the sum of lengths
-    ("packed").
+    """Cut sequences into sets whose number times the longest length is at most `max_tokens`.
 
     Args:
         lengths: Number of tokens of each sequence.
-        max_tokens: Maximum cost; a single sequence may exceed it.
-        layout: Cost model, see above.
+        order: Order of the sequences; a set has consecutive ones.
+        max_tokens: Maximum size; a single sequence may exceed it.
         multiple_of: Split the largest sets until their number is a multiple of this, or all sets are single.
 
     Returns:
-        Indices of the sequences in each set, longest first.
+        Indices of the sequences in each set.
     """
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     sets: list[list[int]] = []
-    if layout == "padded":
-        for i in order:
-            # The first sequence of a set is its longest, which determines the padded width.
-            if sets and (len(sets[-1]) + 1) * lengths[sets[-1][0]] <= max_tokens:
-                sets[-1].append(i)
-            else:
-                sets.append([i])
-    else:
-        room: list[int] = []
-        for i in order:  # first-fit decreasing
-            index = next((k for k, free in enumerate(room) if lengths[i] <= free), None)
-            if index is None:
-                sets.append([i])
-                room.append(max_tokens - int(lengths[i]))
-            else:
-                sets[index].append(i)
-                room[index] -= int(lengths[i])
+    width = 0
+    for i in order:
+        width = max(width, lengths[i])
+        if sets and (len(sets[-1]) + 1) * width <= max_tokens:
+            sets[-1].append(i)
+        else:
+            sets.append([i])
+            width = lengths[i]
     while len(sets) % multiple_of and any(len(part) > 1 for part in sets):
         largest = max(range(len(sets)), key=lambda k: (len(sets[k]) > 1, sum(lengths[i] for i in sets[k])))
         part = sets.pop(largest)
@@ -165,49 +151,65 @@ def split_by_tokens(
     return sets
 
 
-def _lay_out(
-    sequences: list[IntArray],
-    actions: list[IntArray],
-    rollouts: Rollouts,
-    rows: IntArray,
-    layout: Layout,
-) -> MicroBatch:
+class _Layout(NamedTuple):
+    """Arrays of `MicroBatch` that depend on the tokens only, and the flattened index of each sequence's tokens."""
+
+    places: list[IntArray]
+    tokens: IntArray
+    positions: IntArray | None = None
+    paths: IntArray | None = None
+    owners: IntArray | None = None
+
+
+def _side_by_side(sequences: Sequence[IntArray]) -> _Layout:
+    width = max(map(len, sequences))
+    places = [line * width + np.arange(len(sequence)) for line, sequence in enumerate(sequences)]
+    return _Layout(places, _pad(sequences, width))
+
+
+def _as_tree(sequences: Sequence[IntArray]) -> _Layout:
+    tokens, positions, places = merge_prefixes(sequences)
+    width = max(map(len, sequences))
+    owners = np.empty(len(tokens), dtype=np.int64)
+    for line, path in enumerate(places):
+        owners[path] = line * width + np.arange(len(path))
+    return _Layout(places, tokens[None], positions[None], _pad(places, width), owners)
+
+
+def _pad(arrays: Sequence[IntArray], width: int) -> IntArray:
+    padded = np.zeros((len(arrays), width), dtype=np.int64)
+    for line, array in enumerate(arrays):
+        padded[line, : len(array)] = array
+    return padded
+
+
+def _make(rollouts: Rollouts, layout: _Layout, parts: Sequence[IntArray]) -> MicroBatch:
     """Return one micro-batch.
 
     Args:
-        sequences: Token ids of each row, up to the token before its last sampled one.
-        actions: Indices of the sampled tokens of each row on the action axis.
         rollouts: Episodes of the update.
-        rows: Index of each row in the rollouts.
-        layout: See `make_microbatches`.
+        layout: Layout of its sequences.
+        parts: Copies in the loss of each sequence.
     """
-    lengths = [len(sequence) for sequence in sequences]
-    if layout == "packed":
-        shape = (1, sum(lengths))
-        offsets = np.cumsum([0, *lengths[:-1]])
-    else:
-        shape = (len(sequences), max(lengths))
-        offsets = np.arange(len(sequences)) * shape[1]
-    tokens = np.zeros(shape, dtype=np.int64)
-    positions = np.zeros(shape, dtype=np.int64)
-    segments = np.full(shape, -1, dtype=np.int64)
-    for number, (sequence, offset, length) in enumerate(zip(sequences, offsets.tolist(), lengths, strict=True)):
-        span = slice(offset, offset + length)
-        tokens.reshape(-1)[span] = sequence
-        positions.reshape(-1)[span] = np.arange(length)
-        segments.reshape(-1)[span] = number
-    all_actions = np.concatenate(actions)
-    action_segment = np.repeat(np.arange(len(actions)), [len(part) for part in actions])
-    targets = np.concatenate(
-        [rollouts.rows[row][rollouts.action_position[part]] for row, part in zip(rows, actions, strict=True)]
+    copies = np.concatenate(parts)
+    actions = rollouts.copies.action[copies]
+    sources = [
+        places[rollouts.action_position[rollouts.copies.action[part]] - 1]
+        for places, part in zip(layout.places, parts, strict=True)
+    ]
+    pairs, copy_source = np.unique(
+        np.stack([np.concatenate(sources), rollouts.action_tokens[actions]], axis=1), axis=0, return_inverse=True
     )
+    sequence = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     return MicroBatch(
-        tokens=tokens,
-        positions=positions,
-        segments=segments,
-        sources=offsets[action_segment] + rollouts.action_position[all_actions] - 1,
-        targets=targets,
-        actions=all_actions,
-        rows=action_segment,
-        turns=factorize(rollouts.action_turn[all_actions].tolist()),
+        tokens=layout.tokens,
+        sources=pairs[:, 0],
+        targets=pairs[:, 1],
+        copies=copies,
+        copy_source=copy_source.reshape(-1),
+        rows=factorize(zip(sequence.tolist(), rollouts.copies.episode[copies].tolist(), strict=True)),
+        turns=factorize(rollouts.copies.path[copies].tolist()),
+        positions=layout.positions,
+        paths=layout.paths,
+        owners=layout.owners,
     )

@@ -1,69 +1,117 @@
-"""Episodes as arrays to train on.
+"""Episodes as arrays to train on: a forest of turns.
 
 The arrays have three axes, from coarse to fine. Every entry refers to its owner on the axis above:
 
-* episodes [E], in groups that share a start;
-* turns [S], in time order within their episode;
-* actions [N]: the tokens sampled from the policy, in sampling order.
+* episodes [E], in groups that share a start; an episode is its last turn;
+* turns [S]: every turn refers to the turn before it, its parent, which precedes it in the arrays;
+* actions [N]: the tokens sampled from the policy, by turn and in sampling order.
 
-The rows [R] are the token sequences that the model processed. An episode is one row as long as its conversation
-only grows; where the history was cut and the conversation restarted, a new row begins. Every sampled token
-belongs to exactly one row. Statistics are computed over episodes, so an episode counts once, whatever its number
-of rows.
+Episodes that branch off each other share the turns before the branch, and with them their tokens. A chain is an
+episode that shares none. Two further axes are derived, which repeat what is shared:
+
+* paths [P]: the turns of every episode from its first to its last, episode by episode;
+* copies [M]: the sampled tokens of every path, so a token shared by k episodes has k copies. Losses and
+  advantages are defined on copies, where each episode counts on its own.
+
+A turn *adds* tokens to the conversation of its parent. Where the history was cut, a conversation begins anew. The
+rows [R] are the distinct conversations of all episodes, complete from their first token. Statistics are computed
+over episodes, so an episode counts once, whatever its number of rows.
+
+Without branches a path is its episode's turns and every token has one copy: P = S and M = N, in the same order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...agents.episode import Episode, Turn
-from ...envs.errors import ConfigurationError
 from .segments import BoolArray, FloatArray, IntArray, factorize, sum_by_group
 
 
-@dataclass(frozen=True, slots=True)
+class Paths(NamedTuple):
+    """Turns of every episode from its first to its last, each of shape [P].
+
+    Attributes:
+        turn: Turn.
+        episode: Episode, ascending.
+    """
+
+    turn: IntArray
+    episode: IntArray
+
+
+class Copies(NamedTuple):
+    """Sampled tokens of every path, each of shape [M].
+
+    Attributes:
+        action: Sampled token.
+        path: Index on the path axis.
+        episode: Episode, ascending.
+        row: Row, which is the conversation of this episode that contains the token.
+    """
+
+    action: IntArray
+    path: IntArray
+    episode: IntArray
+    row: IntArray
+
+
+@dataclass(frozen=True)
 class Rollouts:
     """Episodes to train on.
 
     Attributes:
         group: Group of each episode, numbered from 0 by first appearance, [E].
+        tree: Tree of each episode, numbered from 0 by first appearance, [E]. Episodes that share a turn are in one
+            tree; a chain is a tree of its own.
         success: True for episodes that ended in success, [E].
         truncated: True for episodes that a limit of steps, turns or context ended, [E].
         cut_off: True for truncated episodes whose last reply reached a limit of tokens, [E]; see `Turn.cut`.
-        turn_episode: Episode of each turn, [S].
+        episode_leaf: Last turn of each episode, which no other episode passes, [E]; -1 without a turn.
+        turn_parent: Turn before each turn, [S]; -1 at a start. Parents precede their children.
+        turn_restart: True for turns whose conversation begins anew, since the history was cut, [S].
         turn_reward: Reward of the environment in each turn, [S].
         turn_penalty: Penalty of training for the form of each turn (format, length), at most 0, [S].
         turn_invalid: True for turns that were malformed, or held no action or a refused one, [S].
-        anchors: Identity of the state before each turn, [S]; None where it was not stored.
-        action_turn: Turn of each sampled token, [N].
-        action_row: Row of each sampled token, [N].
-        action_position: Index of each sampled token in its row, [N].
+        turn_observation: Observation before each turn, [S].
+        turn_actions: Actions of each turn as parsed from the reply and cut to the budgets, [S]. An episode that
+            ended within a turn did not execute all of them.
+        turn_state: Key of the state before each turn, [S]; None where it was not stored.
+        turn_next_state: Key of the state after each turn, [S]; None where it was not stored or the environment
+            terminated. A limit of steps or turns does not terminate.
+        turn_tokens: Token ids that each turn adds to its conversation, S arrays.
+        action_turn: Turn of each sampled token, ascending, [N].
+        action_offset: Index of each sampled token among those that its turn adds, [N].
         logprobs: Log-probability of each sampled token under the sampling policy, [N].
         action_penalty: Reward that training adds at each sampled token, such as -β·KL to a reference policy, [N].
-        rows: Token ids of each sequence, R arrays.
     """
 
     group: IntArray
+    tree: IntArray
     success: BoolArray
     truncated: BoolArray
     cut_off: BoolArray
-    turn_episode: IntArray
+    episode_leaf: IntArray
+    turn_parent: IntArray
+    turn_restart: BoolArray
     turn_reward: FloatArray
     turn_penalty: FloatArray
     turn_invalid: BoolArray
-    anchors: tuple[Hashable, ...]
+    turn_observation: tuple[str, ...]
+    turn_actions: tuple[tuple[str, ...], ...]
+    turn_state: tuple[Hashable, ...]
+    turn_next_state: tuple[Hashable, ...]
+    turn_tokens: tuple[IntArray, ...]
     action_turn: IntArray
-    action_row: IntArray
-    action_position: IntArray
+    action_offset: IntArray
     logprobs: FloatArray
     action_penalty: FloatArray
-    rows: tuple[IntArray, ...]
 
-    # ------------------------------------------------------------------ sizes and derived arrays
+    # ------------------------------------------------------------------ sizes
 
     @property
     def episodes(self) -> int:
@@ -77,23 +125,106 @@ class Rollouts:
 
     @property
     def turns(self) -> int:
-        """Number of turns S."""
-        return len(self.turn_episode)
+        """Number of turns S, shared ones counted once."""
+        return len(self.turn_parent)
 
     @property
     def actions(self) -> int:
-        """Number of sampled tokens N."""
+        """Number of sampled tokens N, shared ones counted once."""
         return len(self.action_turn)
-
-    @property
-    def action_episode(self) -> IntArray:
-        """Episode of each sampled token, [N]."""
-        return self.turn_episode[self.action_turn]
 
     @property
     def episode_lengths(self) -> IntArray:
         """Number of sampled tokens of each episode, [E]."""
-        return np.bincount(self.action_episode, minlength=self.episodes)
+        return np.bincount(self.copies.episode, minlength=self.episodes)
+
+    # ------------------------------------------------------------------ structure
+
+    @cached_property
+    def turn_depth(self) -> IntArray:
+        """Number of turns before each turn, [S]."""
+        depth = [0] * self.turns
+        for turn, parent in enumerate(self.turn_parent.tolist()):
+            depth[turn] = depth[parent] + 1 if parent >= 0 else 0
+        return np.array(depth, dtype=np.int64)
+
+    @cached_property
+    def paths(self) -> Paths:
+        """Turns of every episode."""
+        has_turns = self.episode_leaf >= 0
+        lengths = np.where(has_turns, self.turn_depth[self.episode_leaf] + 1, 0) if self.turns else 0 * self.group
+        offsets = np.cumsum(lengths) - lengths
+        turns = np.empty(int(lengths.sum()), dtype=np.int64)
+        episodes = np.flatnonzero(has_turns)
+        current = self.episode_leaf[episodes]
+        while len(current):
+            turns[offsets[episodes] + self.turn_depth[current]] = current
+            current = self.turn_parent[current]
+            episodes, current = episodes[current >= 0], current[current >= 0]
+        return Paths(turns, np.repeat(np.arange(self.episodes), lengths))
+
+    @cached_property
+    def copies(self) -> Copies:
+        """Sampled tokens of every episode."""
+        turns = self.paths.turn
+        sizes = np.bincount(self.action_turn, minlength=self.turns)
+        firsts = np.cumsum(sizes) - sizes
+        counts = sizes[turns]
+        path = np.repeat(np.arange(len(turns)), counts)
+        within = np.arange(len(path)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return Copies(firsts[turns[path]] + within, path, self.paths.episode[path], self._path_rows[0][path])
+
+    @cached_property
+    def _path_rows(self) -> tuple[IntArray, IntArray]:
+        """Row of each path entry, [P], -1 without a conversation, and last turn of each row, [R]."""
+        turns, episodes = self.paths
+        added = np.array([len(ids) for ids in self.turn_tokens], dtype=np.int64)[turns] > 0
+        entries = np.flatnonzero(added)
+        # A conversation lasts until the episode's next turn that adds tokens to a new one.
+        starts = self.turn_restart[turns[entries]] | np.r_[True, np.diff(episodes[entries]) > 0][: len(entries)]
+        number = np.cumsum(starts) - 1
+        ends = turns[entries[np.r_[number[1:] != number[:-1], True][: len(entries)]]]
+        rows = factorize(ends.tolist())
+        last = np.zeros(int(rows.max(initial=-1)) + 1, dtype=np.int64)
+        last[rows] = ends
+        path_rows = np.full(len(turns), -1, dtype=np.int64)
+        path_rows[entries] = rows[number]
+        return path_rows, last
+
+    @cached_property
+    def rows(self) -> tuple[IntArray, ...]:
+        """Token ids of each conversation, R arrays."""
+        return tuple(
+            np.concatenate([self.turn_tokens[turn] for turn in self.conversation(end)])
+            for end in self._path_rows[1].tolist()
+        )
+
+    def conversation(self, turn: int) -> list[int]:
+        """Return the turns of the conversation that ends with a turn, in order."""
+        turns = [turn]
+        while not self.turn_restart[turn] and self.turn_parent[turn] >= 0:
+            turn = int(self.turn_parent[turn])
+            turns.append(turn)
+        return turns[::-1]
+
+    @cached_property
+    def action_position(self) -> IntArray:
+        """Index of each sampled token in its conversation, [N]."""
+        starts = [0] * self.turns
+        for turn, parent in enumerate(self.turn_parent.tolist()):
+            if parent >= 0 and not self.turn_restart[turn]:
+                starts[turn] = starts[parent] + len(self.turn_tokens[parent])
+        return np.array(starts, dtype=np.int64)[self.action_turn] + self.action_offset
+
+    @cached_property
+    def action_tokens(self) -> IntArray:
+        """Id of each sampled token, [N]."""
+        sizes = np.array([len(ids) for ids in self.turn_tokens], dtype=np.int64)
+        ids = np.concatenate([*self.turn_tokens, np.zeros(0, dtype=np.int64)])
+        tokens: IntArray = ids[(np.cumsum(sizes) - sizes)[self.action_turn] + self.action_offset]
+        return tokens
+
+    # ------------------------------------------------------------------ rewards
 
     @property
     def turn_scores(self) -> FloatArray:
@@ -109,43 +240,44 @@ class Rollouts:
             penalties: Include the penalties of training.
         """
         rewards = self.turn_scores if penalties else self.turn_reward
-        return sum_by_group(rewards, self.turn_episode, self.episodes)
+        return sum_by_group(rewards[self.paths.turn], self.paths.episode, self.episodes)
+
+    def place_at_leaves(self, values: FloatArray) -> FloatArray:
+        """Return values [E] at the last turns of their episodes and 0 at all other turns, [S]."""
+        placed = np.zeros(self.turns)
+        has_turns = self.episode_leaf >= 0
+        placed[self.episode_leaf[has_turns]] = values[has_turns]
+        return placed
 
     @property
-    def last_turns(self) -> IntArray:
-        """Index of the last turn of every episode that has turns, ascending."""
-        return np.flatnonzero(np.r_[self.turn_episode[1:] != self.turn_episode[:-1], True][: self.turns])
-
-    @property
-    def turn_ends(self) -> IntArray:
-        """Index of the token that receives each turn's reward, [S]: its last sampled one.
+    def path_ends(self) -> IntArray:
+        """Copy that receives the reward of each path entry, [P]: the last sampled token of its turn.
 
         A turn without a sampled token uses the last token before it in the same episode; -1 if there is none.
         """
-        last = np.full(self.turns, -1, dtype=np.int64)
-        last[self.action_turn] = np.arange(self.actions)
-        if self.actions == 0:
+        copies, paths = self.copies, self.paths
+        last = np.full(len(paths.turn), -1, dtype=np.int64)
+        last[copies.path] = np.arange(len(copies.path))
+        if len(copies.path) == 0:
             return last
         last = np.maximum.accumulate(last)
-        return np.where((last >= 0) & (self.action_episode[last] == self.turn_episode), last, -1)
+        return np.where((last >= 0) & (copies.episode[last] == paths.episode), last, -1)
 
     def token_rewards(self, turn_rewards: FloatArray) -> FloatArray:
-        """Place rewards of turns [S] on the last sampled token of their turn; see `turn_ends`.
+        """Place rewards of turns [S] on the last sampled token of their turn; see `path_ends`.
 
         Returns:
-            Rewards, shape [N]; 0 at all other tokens.
+            Rewards of the copies, shape [M]; 0 at all other tokens.
         """
-        ends = self.turn_ends
+        ends = self.path_ends
         rewarded = ends >= 0
-        return sum_by_group(turn_rewards[rewarded], ends[rewarded], self.actions)
+        return sum_by_group(turn_rewards[self.paths.turn[rewarded]], ends[rewarded], len(self.copies.action))
 
     # ------------------------------------------------------------------ modified copies
 
     def add_episode_penalties(self, penalties: FloatArray) -> Rollouts:
         """Return a copy with penalties [E], at most 0, added to the last turn of each episode."""
-        total = self.turn_penalty.copy()
-        total[self.last_turns] += penalties[self.turn_episode[self.last_turns]]
-        return replace(self, turn_penalty=total)
+        return replace(self, turn_penalty=self.turn_penalty + self.place_at_leaves(penalties))
 
     def add_token_penalties(self, penalties: FloatArray) -> Rollouts:
         """Return a copy with penalties [N] added to the sampled tokens."""
@@ -154,161 +286,58 @@ class Rollouts:
     def select(self, groups: Sequence[int] | IntArray) -> Rollouts:
         """Return the episodes of some groups, renumbered, in their original order."""
         kept = np.isin(self.group, np.asarray(groups, dtype=np.int64))
-        turns = kept[self.turn_episode]
+        turns = np.zeros(self.turns, dtype=bool)
+        turns[self.paths.turn[kept[self.paths.episode]]] = True
         actions = turns[self.action_turn]
-        rows = np.zeros(len(self.rows), dtype=bool)
-        rows[self.action_row[actions]] = True
-        new_episode, new_turn, new_row = (np.cumsum(mask) - 1 for mask in (kept, turns, rows))
-        return Rollouts(
-            group=factorize(self.group[kept].tolist()),
-            success=self.success[kept],
-            truncated=self.truncated[kept],
-            cut_off=self.cut_off[kept],
-            turn_episode=new_episode[self.turn_episode[turns]],
-            turn_reward=self.turn_reward[turns],
-            turn_penalty=self.turn_penalty[turns],
-            turn_invalid=self.turn_invalid[turns],
-            anchors=tuple(anchor for anchor, keep in zip(self.anchors, turns, strict=True) if keep),
-            action_turn=new_turn[self.action_turn[actions]],
-            action_row=new_row[self.action_row[actions]],
-            action_position=self.action_position[actions],
-            logprobs=self.logprobs[actions],
-            action_penalty=self.action_penalty[actions],
-            rows=tuple(row for row, keep in zip(self.rows, rows, strict=True) if keep),
-        )
+        # An index of -1 reads the last entry, which stands for "none".
+        new_turn = np.r_[np.cumsum(turns) - 1, -1]
+        masks = {
+            "episode": kept,
+            "group": kept,
+            "tree": kept,
+            "success": kept,
+            "truncated": kept,
+            "cut": kept,
+            "turn": turns,
+        }
+        selected: dict[str, Any] = {
+            field.name: _mask(getattr(self, field.name), masks.get(field.name.partition("_")[0], actions))
+            for field in fields(self)
+        }
+        for name in ("group", "tree"):
+            selected[name] = factorize(selected[name].tolist())
+        for name in ("episode_leaf", "turn_parent", "action_turn"):
+            selected[name] = new_turn[selected[name]]
+        return Rollouts(**selected)
 
     @staticmethod
     def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
         """Concatenate generation batches; groups of different batches remain different groups."""
-
-        def join_shifted(name: str, counts: Sequence[int]) -> IntArray:
-            offsets = np.cumsum([0, *counts])
-            return np.concatenate(
-                [getattr(part, name) + shift for part, shift in zip(parts, offsets, strict=False)]
-            )
-
-        def join(name: str) -> FloatArray:
-            return np.concatenate([getattr(part, name) for part in parts])
-
-        rows = [len(part.rows) for part in parts]
-        return Rollouts(
-            group=join_shifted("group", [part.groups for part in parts]),
-            success=join("success").astype(bool),
-            truncated=join("truncated").astype(bool),
-            cut_off=join("cut_off").astype(bool),
-            turn_episode=join_shifted("turn_episode", [part.episodes for part in parts]),
-            turn_reward=join("turn_reward"),
-            turn_penalty=join("turn_penalty"),
-            turn_invalid=join("turn_invalid").astype(bool),
-            anchors=tuple(anchor for part in parts for anchor in part.anchors),
-            action_turn=join_shifted("action_turn", [part.turns for part in parts]),
-            action_row=join_shifted("action_row", rows),
-            action_position=join("action_position").astype(np.int64),
-            logprobs=join("logprobs"),
-            action_penalty=join("action_penalty"),
-            rows=tuple(row for part in parts for row in part.rows),
-        )
+        joined: dict[str, Any] = {
+            field.name: _join([getattr(part, field.name) for part in parts]) for field in fields(Rollouts)
+        }
+        turns = [part.turns for part in parts]
+        for name, counts in (
+            ("group", [part.groups for part in parts]),
+            ("tree", [int(part.tree.max(initial=-1)) + 1 for part in parts]),
+            ("episode_leaf", turns),
+            ("turn_parent", turns),
+            ("action_turn", turns),
+        ):
+            shifts = np.repeat(np.cumsum([0, *counts[:-1]]), [len(getattr(part, name)) for part in parts])
+            joined[name] = np.where(joined[name] >= 0, joined[name] + shifts, -1)
+        return Rollouts(**joined)
 
 
-def from_episodes(
-    episodes: Sequence[Episode],
-    groups: Sequence[Hashable],
-    *,
-    anchor: Literal["state", "observation"] | None = None,
-) -> Rollouts:
-    """Convert sampled episodes to arrays.
-
-    Args:
-        episodes: Complete episodes (without `error`) of an agent whose engine has a tokenizer. An episode that
-            ended before a token was sampled (its first prompt did not fit) has no row, but counts in its group.
-        groups: Key of the prompt instance that each episode was sampled for. The key must be unique to that
-            instance (see `plan_chains`), not the name of a task or a row number of a data set: two instances of
-            one task in a batch are two groups.
-        anchor: Content of `Rollouts.anchors`: `Turn.state_key`, the observation text, or nothing.
-
-    Raises:
-        ConfigurationError: An episode cannot be trained on: it failed, lacks tokens, or lacks its state keys.
-    """
-    turn_episode: list[int] = []
-    turn_reward: list[float] = []
-    turn_penalty: list[float] = []
-    turn_invalid: list[bool] = []
-    anchors: list[Hashable] = []
-    rows: list[list[int]] = []
-    action_turn: list[int] = []
-    action_row: list[int] = []
-    action_position: list[int] = []
-    logprobs: list[float] = []
-    if len(episodes) != len(groups):
-        raise ConfigurationError(
-            f"{len(episodes)} episodes came with {len(groups)} group keys; give one key for each episode."
-        )
-    for index, episode in enumerate(episodes):
-        row: list[int] | None = None
-        for number, turn in enumerate(episode.turns, 1):
-            name = f"turn {number} of the episode of task {episode.task!r} (seed {episode.seed})"
-            if turn.token_ids is not None:
-                mask, turn_logprobs = _mask_and_logprobs(turn, name)
-                if row is None or turn.restart:
-                    row = []
-                    rows.append(row)
-                for offset in np.flatnonzero(mask).tolist():
-                    action_turn.append(len(turn_episode))
-                    action_row.append(len(rows) - 1)
-                    action_position.append(len(row) + offset)
-                    logprobs.append(turn_logprobs[offset])
-                if mask[:1] == [1] and not row:
-                    raise ConfigurationError(f"{name} begins with a sampled token; a prompt must precede it.")
-                row += turn.token_ids
-            turn_episode.append(index)
-            turn_reward.append(sum(move.reward for move in turn.moves))
-            turn_penalty.append(turn.penalty)
-            turn_invalid.append(not (turn.well_formed and turn.moves and all(move.valid for move in turn.moves)))
-            if anchor == "state" and turn.state_key is None:
-                raise ConfigurationError(
-                    f"{name} has no state key; play with keep_states=True, or anchor on the observation."
-                )
-            anchors.append({"state": turn.state_key, "observation": turn.observation, None: None}[anchor])
-        if episode.error is not None:
-            raise ConfigurationError(
-                f"the episode of task {episode.task!r} (seed {episode.seed}) failed: {episode.error}; omit it."
-            )
-    if episodes and not action_turn:
-        raise ConfigurationError(
-            f"the episodes of {episodes[0].agent} have no sampled tokens; use an engine with a tokenizer."
-        )
-    return Rollouts(
-        group=factorize(groups),
-        success=np.array([episode.success for episode in episodes], dtype=bool),
-        truncated=np.array([episode.truncated for episode in episodes], dtype=bool),
-        cut_off=np.array([episode.truncated and _is_cut(episode) for episode in episodes], dtype=bool),
-        turn_episode=np.array(turn_episode, dtype=np.int64),
-        turn_reward=np.array(turn_reward, dtype=np.float64),
-        turn_penalty=np.array(turn_penalty, dtype=np.float64),
-        turn_invalid=np.array(turn_invalid, dtype=bool),
-        anchors=tuple(anchors),
-        action_turn=np.array(action_turn, dtype=np.int64),
-        action_row=np.array(action_row, dtype=np.int64),
-        action_position=np.array(action_position, dtype=np.int64),
-        logprobs=np.array(logprobs, dtype=np.float64),
-        action_penalty=np.zeros(len(logprobs)),
-        rows=tuple(np.array(row, dtype=np.int64) for row in rows),
-    )
+def _mask(values: Any, mask: BoolArray) -> Any:
+    """Return the kept entries of an array or tuple."""
+    if isinstance(values, tuple):
+        return tuple(value for value, keep in zip(values, mask, strict=True) if keep)
+    return values[mask]
 
 
-def _is_cut(episode: Episode) -> bool:
-    return bool(episode.turns and episode.turns[-1].cut)
-
-
-def _mask_and_logprobs(turn: Turn, name: str) -> tuple[list[int], list[float]]:
-    """Return the loss mask and log-probabilities of a turn.
-
-    Raises:
-        ConfigurationError: They are not as many as the tokens.
-    """
-    mask, logprobs, ids = turn.loss_mask, turn.logprobs, turn.token_ids
-    if mask is None or logprobs is None or ids is None or not len(mask) == len(logprobs) == len(ids):
-        raise ConfigurationError(
-            f"{name} does not have one mask entry and one log-probability for each token; play it again."
-        )
-    return mask, logprobs
+def _join(values: Sequence[Any]) -> Any:
+    """Return the concatenation of arrays, or of tuples."""
+    if isinstance(values[0], tuple):
+        return tuple(value for part in values for value in part)
+    return np.concatenate(values)

@@ -16,11 +16,18 @@ from .policy import forward_inputs
 
 
 def rank_microbatches(
-    optimizer: PolicyOptimizer, rollouts: Rollouts, max_tokens: int, keep: BoolArray | None = None
+    optimizer: PolicyOptimizer,
+    rollouts: Rollouts,
+    max_tokens: int,
+    keep: BoolArray | None = None,
+    *,
+    share_prefixes: bool = False,
 ) -> Iterator[tuple[MicroBatch, bool]]:
     """Yield this rank's micro-batches, padded to an equal count per rank; the flag is False for padding."""
     world_size, rank = optimizer.world_size, optimizer.accelerator.process_index
-    microbatches = make_microbatches(rollouts, None, max_tokens, multiple_of=world_size, keep=keep)
+    microbatches = make_microbatches(
+        rollouts, None, max_tokens, share_prefixes=share_prefixes, multiple_of=world_size, keep=keep
+    )
     count = len(microbatches)
     microbatches += microbatches[:1] * (-count % world_size)
     for number in range(rank, len(microbatches), world_size):

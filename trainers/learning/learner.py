@@ -39,7 +39,7 @@ class _StepPlan(NamedTuple):
 
     Attributes:
         episodes: Number of episodes.
-        tokens: Mask of the tokens in the loss, [N].
+        tokens: Mask of the copies in the loss, [M].
     """
 
     episodes: int
@@ -116,10 +116,11 @@ class Learner:
                         use_critic=use_critic,
                         use_policy=use_policy,
                     )
+                tokens = rollouts.copies.action[micro.copies]
                 if counts and use_policy:
-                    scored[0, micro.actions] = logp.double().cpu()
+                    scored[0, tokens] = logp.double().cpu()[micro.copy_source]
                 if counts and use_critic:
-                    scored[1, micro.actions] = values.double().cpu()
+                    scored[1, tokens] = values.double().cpu()[micro.copy_source]
         self.activity.end()
         if self.optimizer.world_size > 1:
             scored = self.optimizer.accelerator.reduce(scored.to(device), "sum").cpu()
@@ -179,7 +180,8 @@ class Learner:
         report["policy_loss"] = report.get("policy_loss", 0.0) / max(len(steps), 1)
         if values is not None and credit.value_targets is not None:
             in_a_step = np.any([plan.tokens for plan in plans], axis=0)
-            report |= _explained_variance(values[in_a_step], credit.value_targets[in_a_step])
+            found = values[rollouts.copies.action]
+            report |= _explained_variance(found[in_a_step], credit.value_targets[in_a_step])
         report |= self._step_metrics(steps)
         report["advantage_abs"] = float(np.abs(credit.advantages).mean()) if rollouts.actions else 0.0
         report["lr"], report["kl_coef"] = lr, self.kl_coef
@@ -201,7 +203,7 @@ class Learner:
         for number in range(optimization.passes):
             seed = stable_seed("pass", self._seed, update, number)
             for episodes in optimizer_batches(rollouts, optimization.episodes_per_step, seed=seed):
-                plans.append(_StepPlan(len(episodes), in_loss & np.isin(rollouts.action_episode, episodes)))
+                plans.append(_StepPlan(len(episodes), in_loss & np.isin(rollouts.copies.episode, episodes)))
         return [plan for plan in plans if plan.tokens.any()]
 
     def _old_scores(
@@ -231,19 +233,22 @@ class Learner:
         ref_logprobs: FloatArray | None,
         values: FloatArray | None,
     ) -> dict[str, FloatArray]:
-        """Return the arrays [N] that the loss reads, by name."""
-        arrays = {"advantages": credit.advantages * scale}
+        """Return the arrays [M] that the loss reads, by name."""
+        scores: dict[str, FloatArray | None] = {}
         if old_logprobs is not rollouts.logprobs:
-            arrays["sampler_logp"] = rollouts.logprobs
+            scores["sampler_logp"] = rollouts.logprobs
         kl_in_reward = self.recipe.objective.kl.coef > 0 and self.recipe.objective.kl.placement == "reward"
         has_terms = any(term.needs_reference for term in self.recipe.objective.terms)
-        optional = {
+        scores |= {
             "old_logp": old_logprobs,
             "ref_logp": ref_logprobs if has_terms or not kl_in_reward else None,
-            "value_targets": credit.value_targets,
             "old_values": values,
         }
-        return arrays | {name: array for name, array in optional.items() if array is not None}
+        arrays = {"advantages": credit.advantages * scale}
+        if credit.value_targets is not None:
+            arrays["value_targets"] = credit.value_targets
+        copied = rollouts.copies.action
+        return arrays | {name: array[copied] for name, array in scores.items() if array is not None}
 
     def _take_steps(
         self,
@@ -261,8 +266,8 @@ class Learner:
         for number, (episodes, keep) in enumerate(plans):
             weights = token_weights(
                 objective.aggregation,
-                rollouts.action_episode,
-                prompts=rollouts.group[rollouts.action_episode],
+                rollouts.copies.episode,
+                prompts=rollouts.group[rollouts.copies.episode],
                 norm_length=objective.norm_length,
                 count=episodes if objective.aggregation == "dr-grpo" else None,
                 keep=keep,
@@ -296,26 +301,28 @@ class Learner:
         return parts, steps
 
     def _zero_gradient_tokens(self, rollouts: Rollouts, arrays: dict[str, FloatArray]) -> BoolArray:
-        """Return the mask of tokens in rows whose gradient is zero, [N].
+        """Return the mask of copies in rows whose gradient is zero, [M].
 
         These are rows without advantage, if nothing but advantages is in the loss. Scored without a backward pass,
         for metrics only.
         """
         recipe = self.recipe
         if recipe.needs_entropy or recipe.critic is not None or "ref_logp" in arrays or recipe.objective.terms:
-            return np.zeros(rollouts.actions, dtype=bool)
-        nonzero = np.bincount(rollouts.action_row, arrays["advantages"] != 0, minlength=len(rollouts.rows)) > 0
-        return ~nonzero[rollouts.action_row]
+            return np.zeros(len(arrays["advantages"]), dtype=bool)
+        rows = rollouts.copies.row
+        nonzero = np.bincount(rows, arrays["advantages"] != 0, minlength=len(rollouts.rows)) > 0
+        return ~nonzero[rows]
 
     def _loss(
         self, arrays: dict[str, FloatArray], micro: MicroBatch, scores: Sequence[Tensor]
     ) -> tuple[Tensor, Sums]:
         """Return the loss of a micro-batch and its metrics."""
         self.activity.advance()
-        logp, entropy, values = scores
-        device = logp.device
+        device = scores[0].device
+        source = torch.as_tensor(micro.copy_source, device=device)
+        logp, entropy, values = (score[source] if len(score) else score for score in scores)
         on_device = {
-            name: torch.as_tensor(array[micro.actions], dtype=torch.float32, device=device)
+            name: torch.as_tensor(array[micro.copies], dtype=torch.float32, device=device)
             for name, array in arrays.items()
         }
         tokens = Tokens(

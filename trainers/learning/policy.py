@@ -18,6 +18,7 @@ from ...envs.extras import missing_extra
 from ..algorithms.objectives.logprobs import score_hidden, score_tokens
 from ..config.settings import LoraConfig
 from ..data.microbatches import MicroBatch
+from .tree_attention import enable_tree_attention, tree_inputs
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -36,11 +37,13 @@ class Policy(nn.Module):  # type: ignore[misc]  # torch is untyped here
 
     Attributes:
         model: The language model; engines may share it.
+        accepts_trees: True if a micro-batch may be a tree of common prefixes.
     """
 
     def __init__(self, model: PreTrainedModel, critic: bool = False) -> None:
         super().__init__()
         self.model = model
+        self.accepts_trees = enable_tree_attention(model)
         width = model.config.get_text_config(decoder=True).hidden_size
         self.critic: Any = None
         if critic:
@@ -64,40 +67,47 @@ class Policy(nn.Module):  # type: ignore[misc]  # torch is untyped here
         use_critic: bool = True,
         use_policy: bool = True,
         entropy_grad: bool = True,
+        positions: Tensor | None = None,
+        paths: Tensor | None = None,
+        owners: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Score tokens.
 
         Args:
-            tokens: Token ids, right-padded, [B, T]. Attention is causal, so padding cannot affect a token and no
-                mask is needed.
+            tokens: See `MicroBatch`, [B, T].
             sources: Flattened index of the position before each scored token, [n].
             targets: Ids of the scored tokens, [n].
             temperature: See `score_tokens`.
             use_critic: Compute values.
             use_policy: Compute log-probabilities and entropies.
             entropy_grad: See `score_tokens`.
+            positions, paths, owners: See `MicroBatch`.
 
         Returns:
             Log-probabilities, entropies and values, each float32 [n]; empty if not computed.
         """
         logp = entropy = values = torch.zeros(0, device=tokens.device)
+        inputs: dict[str, Any] = {"input_ids": tokens, "use_cache": False}
+        if positions is not None and paths is not None and owners is not None:
+            inputs = tree_inputs(tokens, positions, paths, owners)
         if use_policy and self._has_linear_head:
-            hidden = _hidden_states(_body(self.model), tokens, sources)
+            hidden = _hidden_states(_body(self.model), inputs, sources)
             head = self.model.get_output_embeddings()
             logp, entropy = score_hidden(hidden, head, targets, temperature, entropy_grad=entropy_grad)
         elif use_policy:
-            logits = self.model(input_ids=tokens, use_cache=False).logits
+            logits = self.model(**inputs).logits
             logp, entropy = score_tokens(logits.flatten(0, 1)[sources], targets, temperature, entropy_grad)
         if self.critic is not None and use_critic:
-            hidden = _hidden_states(self.critic["body"], tokens, sources)
+            hidden = _hidden_states(self.critic["body"], inputs, sources)
             values = self.critic["head"](hidden).sum(-1).float()  # sum of one: FSDP forbids returning views
         return logp, entropy, values
 
 
 def forward_inputs(micro: MicroBatch, device: Any) -> dict[str, Tensor]:
     """Return the arguments of `Policy.forward` that a micro-batch determines, on a device."""
-    arrays = {"tokens": micro.tokens, "sources": micro.sources, "targets": micro.targets}
-    return {name: torch.as_tensor(array, device=device) for name, array in arrays.items()}
+    names = ("tokens", "sources", "targets", "positions", "paths", "owners")
+    arrays = {name: getattr(micro, name) for name in names}
+    return {name: torch.as_tensor(array, device=device) for name, array in arrays.items() if array is not None}
 
 
 def _body(model: PreTrainedModel) -> Any:
@@ -105,8 +115,8 @@ def _body(model: PreTrainedModel) -> Any:
     return model.base_model
 
 
-def _hidden_states(body: Any, tokens: Tensor, sources: Tensor) -> Tensor:
-    states = body(input_ids=tokens, use_cache=False).last_hidden_state
+def _hidden_states(body: Any, inputs: dict[str, Any], sources: Tensor) -> Tensor:
+    states = body(**inputs).last_hidden_state
     return states.flatten(0, 1)[sources]
 
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from ..algorithms.selectors import NotEnoughGroups
 from ..config.resolve import make_entry
 from ..config.run import TrainingConfig
-from ..data.rollouts import Rollouts, from_episodes
+from ..data.episodes import from_episodes
+from ..data.rollouts import Rollouts
 from ..state import TrainerState
 from .failures import EpisodesFailed, Failures
 from .rollout_plan import plan_chains
@@ -86,10 +87,11 @@ class Collector:
         config, recipe = self._config, self._config.recipe
         tasks = draw_tasks(self.env.tasks, self.state.task, recipe.sampler.prompts, config.seed, config.env.tasks)
         plan = plan_chains(tasks, recipe.sampler.rollouts, batch=self.state.batch, seed=config.seed)
-        episodes = self.sampler.roll_out(self.entry, plan.jobs, temperature, keep_states=recipe.anchor == "state")
+        keep_states = recipe.credit.needs_states
+        episodes = self.sampler.roll_out(self.entry, plan.jobs, temperature, keep_states=keep_states)
         failures = Failures.among(episodes)
         failures.check(config.monitor.failed, "episodes")
         complete, keys = plan.arrange(episodes)
         self.state.task += len(tasks)
         self.state.batch += 1
-        return from_episodes(complete, keys, anchor=recipe.anchor), failures
+        return from_episodes(complete, keys), failures

@@ -23,8 +23,9 @@ from ..algorithms.recipe import Optimization
 from ..algorithms.samplers import Chains
 from ..config.resolve import make_entry
 from ..config.settings import DialogueConfig, EnvConfig, ExpertConfig, ValidationConfig
+from ..data.episodes import from_episodes
 from ..data.microbatches import optimizer_batches
-from ..data.rollouts import Rollouts, from_episodes
+from ..data.rollouts import Rollouts
 from ..learning.accumulation import accumulate_gradients, rank_microbatches
 from ..learning.distributed import make_accelerator, make_optimizer
 from ..learning.policy import Policy

@@ -12,7 +12,7 @@ from ...agents.dialogue.base import Dialogue
 from ...agents.dialogue.registry import DIALOGUES
 from ...agents.engines.base import Engine, Sampling
 from ...agents.engines.registry import ENGINES
-from ...agents.episode import Move, Turn
+from ...agents.episode import NOT_STORED, Move, Turn
 from ...envs.data_sources import DATA_SOURCES
 from ...envs.docstrings import (
     Field,
@@ -269,7 +269,7 @@ def _files_page() -> str:
             " `episodes.damaged.jsonl`.\n",
             markdown_table(_KEY_TABLE, _rows(episode_keys())),
             "A turn; keys without a value are absent:\n",
-            markdown_table(_KEY_TABLE, [row for row in _keys(Turn) if row[0] != "`state_key`"]),
+            markdown_table(_KEY_TABLE, [row for row in _keys(Turn) if row[0].strip("`") not in NOT_STORED]),
             "A move:\n",
             markdown_table(_KEY_TABLE, _keys(Move)),
             "An exchange, which leaves out what the record implies; the messages of every request can be restored"

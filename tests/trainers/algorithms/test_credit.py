@@ -18,7 +18,7 @@ from arboretum.trainers.algorithms.credit.gae import Gae, bi_level_gae, gae, whi
 from arboretum.trainers.algorithms.credit.group import Group, group_advantages
 from arboretum.trainers.algorithms.selectors import informative_groups
 from arboretum.trainers.data.segments import discounted_sums, factorize, group_statistics
-from support.rollouts import rollouts
+from support.rollouts import chain_rollouts
 
 finite = st.floats(-10, 10, allow_subnormal=False)
 
@@ -58,7 +58,7 @@ def test_observation_tokens_are_no_time_steps_of_gae() -> None:
     """The unmasked recursion of Search-R1 and SkyRL includes values at observation tokens, and differs."""
     sampled = [True, True, False, False, True, True]  # two turns with an observation of two tokens between them
     values = np.array([0.5, 0.6, 9.0, -4.0, 0.7, 0.8])
-    batch = rollouts([[0.0, 1.0]], ["a"])
+    batch = chain_rollouts([[0.0, 1.0]], ["a"])
     ours = Gae(gamma=0.99, lam=0.95, whiten=False).assign(batch, values[sampled]).advantages
     np.testing.assert_allclose(ours, textbook_gae([0, 0, 0, 1.0], values[sampled], 0.99, 0.95))
     unmasked = textbook_gae(np.array([0, 0, 0, 0, 0, 1.0]), values, 0.99, 0.95)
@@ -96,10 +96,10 @@ def test_whitened_values_have_mean_0_and_deviation_1(values: Any) -> None:
 
 def test_gae_whitens_over_the_tokens_that_are_trained_on() -> None:
     """The second episode is excluded from the loss; its large advantages must not shrink those of the first."""
-    batch = rollouts([[1.0, 2.0], [90.0, -90.0]], list("aa"))
-    in_loss = batch.action_episode == 0
+    batch = chain_rollouts([[1.0, 2.0], [90.0, -90.0]], list("aa"))
+    in_loss = batch.copies.episode == 0
     ours = Gae().assign(batch, np.arange(8.0), in_loss).advantages
-    alone = Gae().assign(rollouts([[1.0, 2.0]], ["a"]), np.arange(4.0))
+    alone = Gae().assign(chain_rollouts([[1.0, 2.0]], ["a"]), np.arange(4.0))
     np.testing.assert_allclose(ours[in_loss], alone.advantages)
     assert ours[in_loss].std(ddof=1) == pytest.approx(1.0) and np.abs(ours[~in_loss]).max() > 10
     everything = np.ones(8, dtype=bool)
@@ -111,7 +111,7 @@ def test_gae_whitens_over_the_tokens_that_are_trained_on() -> None:
 
 
 def test_gae_credit_spans_all_turns_of_an_episode() -> None:
-    batch = rollouts([[1.0, 0.0, 2.0], [0.5]], ["a", "b"])
+    batch = chain_rollouts([[1.0, 0.0, 2.0], [0.5]], ["a", "b"])
     values = np.arange(8) / 8
     credit = Gae(gamma=0.9, lam=0.8, whiten=False).assign(batch, values)
     expected = np.r_[
@@ -174,7 +174,7 @@ def test_batch_scale_divides_by_standard_deviation_of_all_returns() -> None:
 
 
 def test_group_credit_includes_kl_penalty_in_the_reward() -> None:
-    batch = rollouts([[1.0], [0.0]], ["a", "a"])
+    batch = chain_rollouts([[1.0], [0.0]], ["a", "a"])
     ours = Group(scale="none").assign(batch.add_token_penalties(np.array([-0.1, -0.1, 0.0, -0.4])))
     np.testing.assert_allclose(ours.advantages, [0.6, 0.6, -0.6, -0.6])
 
@@ -214,22 +214,22 @@ def test_episode_statistics_count_long_episodes_once_unless_per_turn() -> None:
 
 
 def test_anchor_credit_without_shared_states_equals_group_credit() -> None:
-    batch = rollouts([[1.0, 2.0], [0.0], [5.0, 0.0]], list("aab"), anchors=[[1, 2], [3], [4, 5]])
+    batch = chain_rollouts([[1.0, 2.0], [0.0], [5.0, 0.0]], list("aab"), states=[[1, 2], [3], [4, 5]])
     ours = Anchor(scale="group").assign(batch).advantages
     np.testing.assert_allclose(ours, Group().assign(batch).advantages)
 
 
 def test_anchor_credit_of_a_shared_state_matches_hand_calculation() -> None:
     """Both episodes start in s: one succeeds after two turns, the other fails after one."""
-    batch = rollouts([[0.0, 1.0], [0.0]], list("aa"), tokens=1, anchors=[["s", "t"], ["s"]])
+    batch = chain_rollouts([[0.0, 1.0], [0.0]], list("aa"), tokens=1, states=[["s", "t"], ["s"]])
     ours = Anchor(gamma=0.5, omega=2.0).assign(batch).advantages
     # A_E = ±1/2; returns from s are 1/2 and 0, so A_S = ±1/4; t occurs once.
     np.testing.assert_allclose(ours, [0.5 + 2 * 0.25, 0.5, -0.5 - 2 * 0.25])
-    with_invalid_turn = rollouts(
+    with_invalid_turn = chain_rollouts(
         [[0.0, 1.0], [0.0]],
         list("aa"),
         tokens=1,
-        anchors=[["s", "t"], ["s"]],
+        states=[["s", "t"], ["s"]],
         invalid=[[False, True], [False]],
     )
     ours = Anchor(gamma=0.5, omega=2.0, invalid_penalty=0.2).assign(with_invalid_turn).advantages
@@ -237,8 +237,8 @@ def test_anchor_credit_of_a_shared_state_matches_hand_calculation() -> None:
 
 
 def test_anchor_credit_without_anchors_is_rejected() -> None:
-    with pytest.raises(ConfigurationError, match="anchor='state'"):
-        Anchor().assign(rollouts([[1.0], [0.0]], list("aa")))
+    with pytest.raises(ConfigurationError, match="keep_states=True"):
+        Anchor().assign(chain_rollouts([[1.0], [0.0]], list("aa")))
 
 
 def sum_by_turn(rewards: Sequence[float], cuts: Sequence[int]) -> float:

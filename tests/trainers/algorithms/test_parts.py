@@ -9,7 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from arboretum.envs.errors import ConfigurationError
@@ -21,7 +20,7 @@ from arboretum.trainers.algorithms.recipes import RECIPES, get_recipe
 from arboretum.trainers.algorithms.samplers import Chains
 from arboretum.trainers.algorithms.selectors import All, Dynamic, Uncertainty
 from arboretum.trainers.config.serialize import from_plain, to_plain
-from arboretum.trainers.data.rollouts import Rollouts
+from support.rollouts import chain_rollouts
 
 MODULE = "parts_of_a_test_plugin"
 SOURCE = '''
@@ -98,28 +97,6 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     sys.modules.pop(MODULE, None)
 
 
-def make_rollouts(groups: int) -> Rollouts:
-    """Return groups of one episode with one turn of two sampled tokens."""
-    index = np.arange(groups)
-    return Rollouts(
-        group=index,
-        success=np.zeros(groups, dtype=bool),
-        truncated=np.zeros(groups, dtype=bool),
-        cut_off=np.zeros(groups, dtype=bool),
-        turn_episode=index,
-        turn_reward=np.zeros(groups),
-        turn_penalty=np.zeros(groups),
-        turn_invalid=np.zeros(groups, dtype=bool),
-        anchors=(None,) * groups,
-        action_turn=np.repeat(index, 2),
-        action_row=np.repeat(index, 2),
-        action_position=np.tile([1, 2], groups),
-        logprobs=np.zeros(2 * groups),
-        action_penalty=np.zeros(2 * groups),
-        rows=tuple(np.zeros(3, dtype=np.int64) for _ in range(groups)),
-    )
-
-
 def reload(recipe: Recipe) -> Recipe:
     """Return a recipe read back from its JSON."""
     return from_plain(Recipe, json.loads(json.dumps(to_plain(recipe))))
@@ -147,7 +124,7 @@ def test_name_of_the_current_part_keeps_its_settings() -> None:
 def test_anchor_credit_on_grpo_matches_turns_by_state() -> None:
     recipe = RECIPES["grpo"].with_settings({"credit.name": "anchor", "credit.omega": 0.5})
     assert recipe.credit == Anchor(omega=0.5)
-    assert (recipe.anchor, RECIPES["grpo"].anchor) == ("state", None)
+    assert recipe.credit.needs_states and not RECIPES["grpo"].credit.needs_states
     assert recipe.objective == RECIPES["grpo"].objective
 
 
@@ -217,12 +194,12 @@ def test_plugin_part_without_a_name_is_rejected(plugin: str, tmp_path: Path) -> 
 
 def test_plugin_credit_is_found_by_path(plugin: str) -> None:
     recipe = RECIPES["grpo"].with_settings({"credit.name": f"{plugin}:Constant", "credit.value": 3})
-    assert recipe.credit.assign(make_rollouts(2)).advantages.tolist() == [3.0] * 4
+    assert recipe.credit.assign(chain_rollouts([[0.0]] * 2, range(2))).advantages.tolist() == [3.0] * 4
 
 
 def test_plugin_selector_is_found_by_path(plugin: str) -> None:
     recipe = RECIPES["grpo"].with_settings({"selector": {"name": f"{plugin}:First", "count": 2}})
-    assert recipe.selector.select(make_rollouts(3)).groups == (0, 1)
+    assert recipe.selector.select(chain_rollouts([[0.0]] * 3, range(3))).groups == (0, 1)
     with pytest.raises(ConfigurationError, match=r"selector\.count is 'two'; expected `int`"):
         RECIPES["grpo"].with_settings({"selector.name": f"{plugin}:First", "selector.count": "two"})
 

@@ -13,12 +13,12 @@ from arboretum.trainers.algorithms.credit.anchor import Anchor
 from arboretum.trainers.algorithms.recipes import RECIPES
 from arboretum.trainers.algorithms.rewards import Rewards, normalize_returns
 from arboretum.trainers.data.rollouts import Rollouts
-from support.rollouts import rollouts
+from support.rollouts import chain_rollouts
 
 
 def four_episodes() -> Rollouts:
     """Two groups of two episodes with two turns each; one format penalty in the first turn of the last episode."""
-    batch = rollouts([[0.0, 1.0], [0.0, 0.0], [0.5, 0.5], [3.0, 0.0]], list("aabb"))
+    batch = chain_rollouts([[0.0, 1.0], [0.0, 0.0], [0.5, 0.5], [3.0, 0.0]], list("aabb"))
     penalty = np.zeros(8)
     penalty[6] = -0.5
     return dataclasses.replace(batch, turn_penalty=penalty)
@@ -34,7 +34,7 @@ def test_scale_multiplies_rewards_and_leaves_penalties() -> None:
 def test_gigpo_weighs_an_invalid_turn_as_published_against_a_success() -> None:
     """Published: 10 for success, 0.1 for an invalid action. Environments of this package give 1 for success."""
     recipe = RECIPES["gigpo"]
-    batch = rollouts([[1.0], [0.0]], list("aa"), anchors=[["s"], ["s"]], invalid=[[False], [True]])
+    batch = chain_rollouts([[1.0], [0.0]], list("aa"), states=[["s"], ["s"]], invalid=[[False], [True]])
     credit = recipe.credit
     assert isinstance(credit, Anchor) and credit.scale == "none"
     advantages = credit.assign(recipe.rewards.apply(batch)).advantages

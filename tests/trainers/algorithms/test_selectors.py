@@ -22,7 +22,8 @@ from arboretum.trainers.algorithms.selectors import (
     most_uncertain,
     select_groups,
 )
-from arboretum.trainers.data.rollouts import Rollouts, from_episodes
+from arboretum.trainers.data.episodes import from_episodes
+from arboretum.trainers.data.rollouts import Rollouts
 
 
 def make_rollouts(returns: list[list[float]], penalties: bool = False) -> Rollouts:

@@ -13,13 +13,14 @@ from arboretum.agents.episode import Episode, Move, Turn
 from arboretum.envs.errors import ConfigurationError
 from arboretum.trainers.algorithms.objectives.aggregate import token_weights
 from arboretum.trainers.algorithms.objectives.settings import AGGREGATIONS, Kl, Objective
+from arboretum.trainers.data.episodes import from_episodes
 from arboretum.trainers.data.microbatches import (
     MicroBatch,
     make_microbatches,
     optimizer_batches,
     split_by_tokens,
 )
-from arboretum.trainers.data.rollouts import Rollouts, from_episodes
+from arboretum.trainers.data.rollouts import Rollouts
 
 torch = pytest.importorskip("torch")
 
@@ -57,39 +58,58 @@ def random_rollouts(episodes: int = 12, seed: int = 0, vocabulary: int = 11) -> 
 
 
 @settings(deadline=None)
-@given(lengths, st.integers(8, 200), st.sampled_from(["padded", "packed"]), st.integers(1, 4))
-def test_every_sequence_is_in_one_set_within_the_bound(
-    sizes: list[int], bound: int, layout: Any, multiple: int
-) -> None:
-    sets = split_by_tokens(sizes, bound, layout=layout, multiple_of=multiple)
+@given(lengths, st.integers(8, 200), st.integers(1, 4))
+def test_every_sequence_is_in_one_set_within_the_bound(sizes: list[int], bound: int, multiple: int) -> None:
+    order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
+    sets = split_by_tokens(sizes, order, bound, multiple_of=multiple)
     assert sorted(i for part in sets for i in part) == list(range(len(sizes)))
     for part in sets:
         used = [sizes[i] for i in part]
-        cost = len(used) * max(used) if layout == "padded" else sum(used)
-        assert cost <= bound or len(used) == 1
+        assert len(used) * max(used) <= bound or len(used) == 1
     assert len(sets) % multiple == 0 or all(len(part) == 1 for part in sets)
 
 
-@pytest.mark.parametrize("layout", ["padded", "packed"])
-def test_micro_batches_have_every_sampled_token_and_its_history_only(layout: Any) -> None:
+def histories(part: MicroBatch) -> list[list[int]]:
+    """Return the tokens that each scored token is predicted from, as the layout defines them."""
+    if part.paths is None or part.owners is None or part.positions is None:
+        width = part.tokens.shape[1]
+        lines = [divmod(source, width) for source in part.sources.tolist()]
+        return [part.tokens[line, : place + 1].tolist() for line, place in lines]
+    owners = [divmod(int(part.owners[source]), part.paths.shape[1]) for source in part.sources]
+    assert [part.positions[0, source] for source in part.sources] == [place for _, place in owners]
+    return [part.tokens[0, part.paths[line, : place + 1]].tolist() for line, place in owners]
+
+
+@pytest.mark.parametrize("share_prefixes", [False, True])
+def test_micro_batches_have_every_sampled_token_and_its_history_only(share_prefixes: bool) -> None:
     rollouts = random_rollouts()
-    parts = make_microbatches(rollouts, None, 64, layout=layout)
-    actions = np.concatenate([part.actions for part in parts])
-    assert sorted(actions.tolist()) == list(range(rollouts.actions))
+    parts = make_microbatches(rollouts, None, 64, share_prefixes=share_prefixes)
+    copies = np.concatenate([part.copies for part in parts])
+    assert sorted(copies.tolist()) == list(range(rollouts.actions))
     for part in parts:
         assert part.tokens.size <= 64
-        tokens, positions, segments = (a.reshape(-1) for a in (part.tokens, part.positions, part.segments))
-        for source, target, action, row in zip(part.sources, part.targets, part.actions, part.rows, strict=True):
+        past = histories(part)
+        for copy, source in zip(part.copies, part.copy_source, strict=True):
+            action = rollouts.copies.action[copy]
             position = rollouts.action_position[action]
-            sequence = rollouts.rows[rollouts.action_row[action]]
-            assert target == sequence[position]
-            assert positions[source] == position - 1 and segments[source] == row
-            history = tokens[source - position + 1 : source + 1]
-            assert history.tolist() == sequence[:position].tolist()
-        for segment in range(int(segments.max()) + 1):  # A row ends where its last token is predicted.
-            assert np.flatnonzero(segments == segment)[-1] == part.sources[part.rows == segment][-1]
-    padding = np.concatenate([part.segments.reshape(-1) < 0 for part in parts])
-    assert not padding.any() if layout == "packed" else padding.mean() < 0.15
+            sequence = rollouts.rows[rollouts.copies.row[copy]].tolist()
+            assert part.targets[source] == sequence[position] == rollouts.action_tokens[action]
+            assert past[source] == sequence[:position]
+
+
+def test_common_prefixes_are_computed_once() -> None:
+    turns = [
+        Turn("", "", token_ids=[0, 1, 2, 3, 9, 5 + i // 2, 7, i], logprobs=[0.0] * 8, loss_mask=[0] * 4 + [1] * 4)
+        for i in range(4)
+    ]
+    rollouts = from_episodes([Episode("Env", "t", 0, "model", turns=[turn]) for turn in turns], [0] * 4)
+    (apart,) = make_microbatches(rollouts, None, 100)
+    (tree,) = make_microbatches(rollouts, None, 100, share_prefixes=True)
+    assert apart.tokens.size == 4 * 7  # The last token is only predicted.
+    assert tree.tokens.tolist() == [[0, 1, 2, 3, 9, 5, 7, 6, 7]]
+    assert tree.positions is not None and tree.positions.tolist() == [[0, 1, 2, 3, 4, 5, 6, 5, 6]]
+    assert len(apart.targets) == len(apart.copies) == len(tree.copies) == 16
+    assert len(tree.targets) == 1 + 2 + 2 + 4  # 9; 5 or 6; 7 after either; four last tokens
 
 
 def test_optimizer_batches_have_every_episode_once() -> None:
@@ -119,13 +139,8 @@ class Bigram(torch.nn.Module):  # type: ignore[misc]
         torch.nn.init.normal_(self.head.weight, generator=generator)
 
     def states(self, part: MicroBatch) -> Any:
-        """Return the mean embedding of each segment up to each source, [n, D]."""
-        tokens, segments = torch.tensor(part.tokens).reshape(-1), torch.tensor(part.segments).reshape(-1)
-        places = torch.arange(len(tokens))
-        sources = torch.tensor(part.sources)
-        visible = (segments[None] == segments[sources][:, None]) & (places[None] <= sources[:, None])
-        weights = visible.double() / visible.sum(1, keepdim=True)
-        return weights @ self.embedding[tokens]
+        """Return the mean embedding of the history of each scored token, [n, D]."""
+        return torch.stack([self.embedding[torch.tensor(history)].mean(0) for history in histories(part)])
 
 
 OBJECTIVES = [
@@ -139,33 +154,34 @@ OBJECTIVES = [
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: f"{o.ratio}-{o.aggregation}")
 def test_loss_gradient_and_metrics_do_not_depend_on_the_cut(objective: Objective) -> None:
-    """For every aggregation and ratio, several cuts and both layouts."""
+    """For every aggregation and ratio, several cuts, with and without shared prefixes."""
     rollouts = random_rollouts()
     episodes = np.array([0, 1, 2, 4, 5, 8, 9])
-    inside = np.isin(rollouts.action_episode, episodes)
+    inside = np.isin(rollouts.copies.episode, episodes)
     advantages = np.random.default_rng(1).normal(size=rollouts.actions)
     weights = token_weights(
         objective.aggregation,
-        rollouts.action_row,
-        prompts=rollouts.group[rollouts.action_episode],
+        rollouts.copies.row,
+        prompts=rollouts.group[rollouts.copies.episode],
         norm_length=objective.norm_length,
         keep=inside,
     )
 
-    def run(max_tokens: int, layout: Any) -> tuple[float, Any, dict[str, float]]:
+    def run(max_tokens: int, share_prefixes: bool) -> tuple[float, Any, dict[str, float]]:
         model = Bigram()
         total, sums = 0.0, []
-        for part in make_microbatches(rollouts, episodes, max_tokens, layout=layout):
-            logp, entropy = score_hidden(model.states(part), model.head, torch.tensor(part.targets))
+        for part in make_microbatches(rollouts, episodes, max_tokens, share_prefixes=share_prefixes):
+            scores = score_hidden(model.states(part), model.head, torch.tensor(part.targets))
+            logp, entropy = (score[torch.tensor(part.copy_source)] for score in scores)
             tokens = Tokens(
                 logp=logp,
-                advantages=torch.tensor(advantages[part.actions]),
-                weights=torch.tensor(weights[part.actions]),
+                advantages=torch.tensor(advantages[part.copies]),
+                weights=torch.tensor(weights[part.copies]),
                 rows=torch.tensor(part.rows),
                 turns=torch.tensor(part.turns),
-                old_logp=torch.tensor(rollouts.logprobs[part.actions]),
-                ref_logp=torch.tensor(rollouts.logprobs[part.actions]) - 0.1,
-                sampler_logp=torch.tensor(rollouts.logprobs[part.actions]) + 0.01,
+                old_logp=torch.tensor(rollouts.logprobs[part.copies]),
+                ref_logp=torch.tensor(rollouts.logprobs[part.copies]) - 0.1,
+                sampler_logp=torch.tensor(rollouts.logprobs[part.copies]) + 0.01,
                 entropy=entropy,
             )
             loss, part_sums = policy_loss(objective, tokens)
@@ -174,10 +190,10 @@ def test_loss_gradient_and_metrics_do_not_depend_on_the_cut(objective: Objective
             sums.append(part_sums)
         return total, model.embedding.grad, reduce_metrics(sums)
 
-    expected, gradient, metrics = run(10**6, "padded")
+    expected, gradient, metrics = run(10**6, False)
     assert float(gradient.abs().max()) > 1e-4
-    for max_tokens, layout in ((1, "padded"), (40, "padded"), (40, "packed"), (10**6, "packed")):
-        value, other, other_metrics = run(max_tokens, layout)
+    for max_tokens, share_prefixes in ((1, False), (40, False), (1, True), (40, True), (10**6, True)):
+        value, other, other_metrics = run(max_tokens, share_prefixes)
         assert value == pytest.approx(expected, abs=1e-10)
         torch.testing.assert_close(other, gradient, rtol=0, atol=1e-10)
         assert other_metrics == pytest.approx(metrics, abs=1e-10)

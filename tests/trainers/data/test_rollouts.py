@@ -16,7 +16,8 @@ from arboretum.envs.errors import ConfigurationError
 from arboretum.trainers.algorithms.credit.group import Group
 from arboretum.trainers.algorithms.objectives.penalties import tokens_in_loss
 from arboretum.trainers.algorithms.objectives.settings import Overlong
-from arboretum.trainers.data.rollouts import Rollouts, from_episodes
+from arboretum.trainers.data.episodes import from_episodes
+from arboretum.trainers.data.rollouts import Rollouts
 from arboretum.trainers.sampling.rollout_plan import RolloutPlan, plan_chains
 
 
@@ -58,7 +59,7 @@ def test_growing_conversation_is_one_row_and_cut_conversation_is_several() -> No
     ]
     sampled = [
         rollouts.rows[r][p]
-        for r, p in zip(rollouts.action_row.tolist(), rollouts.action_position.tolist(), strict=True)
+        for r, p in zip(rollouts.copies.row.tolist(), rollouts.action_position.tolist(), strict=True)
     ]
     assert sampled == [3, 4, 11, 12, 13, 3, 4, 24, 35, 36]
     assert rollouts.logprobs.tolist() == [
@@ -73,7 +74,7 @@ def test_growing_conversation_is_one_row_and_cut_conversation_is_several() -> No
         -1 / 8,
         -2 / 8,
     ]
-    owners = set(zip(rollouts.action_row.tolist(), rollouts.action_episode.tolist(), strict=True))
+    owners = set(zip(rollouts.copies.row.tolist(), rollouts.copies.episode.tolist(), strict=True))
     assert owners == {(0, 0), (1, 1), (2, 1), (3, 1)}
     assert rollouts.episode_lengths.tolist() == [5, 5]
 
@@ -92,7 +93,7 @@ def test_overlong_filtering_tells_a_limit_of_tokens_from_one_of_steps() -> None:
     rollouts = from_episodes(episodes, list("aaabb"))
     assert rollouts.cut_off.tolist() == [False, True, True, False, False]
     in_loss = tokens_in_loss(rollouts, Overlong(drop_truncated=True))
-    assert sorted(set(rollouts.action_episode[in_loss].tolist())) == [0, 3, 4]
+    assert sorted(set(rollouts.copies.episode[in_loss].tolist())) == [0, 3, 4]
     assert tokens_in_loss(rollouts, Overlong()).all()
     joined = Rollouts.concatenate([rollouts.select([1]), rollouts])
     assert joined.cut_off.tolist() == [False, False, False, True, True, False, False]
@@ -127,16 +128,16 @@ def test_episode_penalty_is_added_to_the_last_turn() -> None:
 
 def test_selected_groups_concatenate_to_the_original_rollouts() -> None:
     episodes = [episode([turn(2, 1 + i % 3, i / 8, first=10 * i)] * (1 + i % 2)) for i in range(6)]
-    rollouts = from_episodes(episodes, ["a", "b", "a", "b", "c", "c"], anchor="observation")
+    rollouts = from_episodes(episodes, ["a", "b", "a", "b", "c", "c"])
     assert (
         rollouts.select([1]).returns(penalties=False).tolist()
         == rollouts.returns(penalties=False)[[1, 3]].tolist()
     )
-    in_order = from_episodes([episodes[i] for i in (0, 2, 1, 3, 4, 5)], list("aabbcc"), anchor="observation")
+    in_order = from_episodes([episodes[i] for i in (0, 2, 1, 3, 4, 5)], list("aabbcc"))
     joined = Rollouts.concatenate([rollouts.select([0]), rollouts.select([1]), rollouts.select([2])])
     for name in Rollouts.__dataclass_fields__:
         ours, theirs = getattr(joined, name), getattr(in_order, name)
-        if name == "rows":
+        if name == "turn_tokens":
             assert [row.tolist() for row in ours] == [row.tolist() for row in theirs]
         else:
             assert list(ours) == list(theirs), name
@@ -147,8 +148,6 @@ def test_episode_without_training_data_is_rejected() -> None:
         from_episodes([episode([Turn("observation", "reply")])], ["p"])
     with pytest.raises(ConfigurationError, match="failed: connection lost; omit it"):
         from_episodes([episode([turn(1, 1)], error="connection lost")], ["p"])
-    with pytest.raises(ConfigurationError, match="keep_states=True"):
-        from_episodes([episode([turn(1, 1)])], ["p"], anchor="state")
     with pytest.raises(ConfigurationError, match="prompt must precede"):
         from_episodes([episode([turn(0, 1)])], ["p"])
     broken = turn(1, 1)

@@ -34,7 +34,7 @@ def roll_out(trainer: Trainer, *, random_rewards: bool = False, temperature: flo
 def row_logprobs(model: Any, rollouts: Rollouts, row: int, temperature: float) -> tuple[Any, Any]:
     """Return the sampled tokens of a row, and their log-probabilities by a plain forward pass."""
     ids = torch.tensor(rollouts.rows[row].tolist())
-    tokens = np.flatnonzero(rollouts.action_row == row)
+    tokens = np.flatnonzero(rollouts.copies.row == row)
     positions = rollouts.action_position[tokens]
     logits = model(input_ids=ids.unsqueeze(0)).logits[0] / temperature
     return tokens, torch.log_softmax(logits, -1)[positions - 1, ids[positions]]
@@ -152,7 +152,7 @@ def test_rows_without_advantage_skip_the_backward_pass_and_change_nothing(run_of
     for skip in (True, False):
         trainer = Trainer(run_of("dr_grpo", changes, validation=NO_VALIDATION))
         rollouts = roll_out(trainer, random_rewards=True)
-        silent = rollouts.group[rollouts.turn_episode] == 0
+        silent = rollouts.group[rollouts.paths.episode] == 0
         rollouts = dataclasses.replace(
             rollouts,
             turn_reward=np.where(silent, 0.0, rollouts.turn_reward),

@@ -176,6 +176,10 @@ class Anchor(Credit):
     name: ClassVar[str] = "anchor"
     needs_groups: ClassVar[bool] = True
 
+    @property
+    def needs_states(self) -> bool:
+        return self.anchor == "state"
+
     def __post_init__(self) -> None:
         fraction("credit.gamma", self.gamma)
         at_least("credit.omega", self.omega, 0.0)
@@ -193,15 +197,15 @@ class Anchor(Credit):
     def assign(
         self, rollouts: Rollouts, values: FloatArray | None = None, in_loss: BoolArray | None = None
     ) -> Advantages:
-        if any(anchor is None for anchor in rollouts.anchors):
-            raise ConfigurationError(
-                f"the turns have no anchors; make the rollouts with from_episodes(…, anchor={self.anchor!r})."
-            )
+        anchors = rollouts.turn_state if self.needs_states else rollouts.turn_observation
+        if any(anchor is None for anchor in anchors):
+            raise ConfigurationError("the turns have no state keys; roll out with keep_states=True.")
+        turns, episodes = rollouts.paths
         credit = anchor_advantages(
-            rollouts.turn_scores,
-            rollouts.turn_episode,
-            rollouts.group[rollouts.turn_episode],
-            rollouts.anchors,
+            rollouts.turn_scores[turns],
+            episodes,
+            rollouts.group[episodes],
+            [anchors[turn] for turn in turns.tolist()],
             gamma=self.gamma,
             omega=self.omega,
             scale=self.scale,
@@ -209,8 +213,8 @@ class Anchor(Credit):
             singleton=self.singleton,
             episode_statistics=self.episode_statistics,
             similarity=self.similarity,
-            own_penalties=-self.invalid_penalty * rollouts.turn_invalid.astype(np.float64)
+            own_penalties=-self.invalid_penalty * rollouts.turn_invalid[turns].astype(np.float64)
             if self.invalid_penalty
             else None,
         )
-        return Advantages(credit.total[rollouts.action_turn])
+        return Advantages(credit.total[rollouts.copies.path])

@@ -14,8 +14,8 @@ class Advantages(NamedTuple):
     """Result of a credit rule.
 
     Attributes:
-        advantages: Advantage of each sampled token, [N].
-        value_targets: Regression target of the critic at each sampled token, [N]; None without a critic.
+        advantages: Advantage of each copy of a sampled token (see `Rollouts`), [M].
+        value_targets: Regression target of the critic at each copy, [M]; None without a critic.
     """
 
     advantages: FloatArray
@@ -30,17 +30,24 @@ class Credit(ABC):
         name: Name of the rule, in `credit.name`.
         needs_critic: True if `assign` reads the critic's values.
         needs_groups: True if the rule compares episodes of one prompt.
+
+    Attributes:
+        needs_states: True if `assign` reads the state keys of the turns.
     """
 
     name: ClassVar[str]
     needs_critic: ClassVar[bool] = False
     needs_groups: ClassVar[bool] = False
 
+    @property
+    def needs_states(self) -> bool:
+        return False
+
     @abstractmethod
     def assign(
         self, rollouts: Rollouts, values: FloatArray | None = None, in_loss: BoolArray | None = None
     ) -> Advantages:
-        """Return the advantage of every sampled token.
+        """Return the advantage of every copy of a sampled token: of every episode's own tokens.
 
         Args:
             rollouts: Episodes of the update, with their penalties.

@@ -140,17 +140,18 @@ class Gae(Credit):
             raise ConfigurationError(
                 "credit 'gae' needs the values of a critic; set critic.lr, or choose another credit."
             )
+        copies = rollouts.copies
+        values = values[copies.action]
         if self.turn_gamma is None:
             rewards = rollouts.token_rewards(rollouts.turn_reward + rollouts.turn_penalty)
-            estimates = gae(
-                rewards + rollouts.action_penalty, values, rollouts.action_episode, gamma=self.gamma, lam=self.lam
-            )
+            rewards = rewards + rollouts.action_penalty[copies.action]
+            estimates = gae(rewards, values, copies.episode, gamma=self.gamma, lam=self.lam)
         else:
             estimates = bi_level_gae(
                 _move_to_sampled_turns(rollouts, rollouts.turn_scores),
                 values,
-                rollouts.action_turn,
-                rollouts.turn_episode,
+                copies.path,
+                rollouts.paths.episode,
                 turn_gamma=self.turn_gamma,
                 gamma=self.gamma,
                 lam=self.lam,
@@ -160,7 +161,7 @@ class Gae(Credit):
 
 
 def _move_to_sampled_turns(rollouts: Rollouts, scores: FloatArray) -> FloatArray:
-    """Add the score of every turn without a sampled token to the turn before it that has one; shapes [S]."""
-    ends = rollouts.turn_ends
+    """Return the scores [S] of all paths, [P]; a turn without a sampled token adds its score to the one before."""
+    ends, turns = rollouts.path_ends, rollouts.paths.turn
     rewarded = ends >= 0
-    return sum_by_group(scores[rewarded], rollouts.action_turn[ends[rewarded]], rollouts.turns)
+    return sum_by_group(scores[turns[rewarded]], rollouts.copies.path[ends[rewarded]], len(turns))

@@ -104,4 +104,4 @@ class Group(Credit):
             singleton=self.singleton,
             leave_one_out=self.leave_one_out,
         )
-        return Advantages(advantages[rollouts.action_episode])
+        return Advantages(advantages[rollouts.copies.episode])

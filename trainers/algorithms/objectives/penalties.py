@@ -49,10 +49,10 @@ def apply_overlong_penalty(rollouts: Rollouts, overlong: Overlong) -> Rollouts:
 
 
 def tokens_in_loss(rollouts: Rollouts, overlong: Overlong) -> BoolArray:
-    """Return the mask of the sampled tokens in the loss, [N]; `drop_truncated` excludes overlong episodes."""
+    """Return the mask of the copies in the loss, [M]; `drop_truncated` excludes overlong episodes."""
     if not overlong.drop_truncated:
-        return np.ones(rollouts.actions, dtype=bool)
-    return ~rollouts.cut_off[rollouts.action_episode]
+        return np.ones(len(rollouts.copies.action), dtype=bool)
+    return ~rollouts.cut_off[rollouts.copies.episode]
 
 
 def resolve_overlong(overlong: Overlong, limit: int | None) -> Overlong:
