@@ -9,7 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class DivergencePair(NamedTuple):
+    """Two branches of different value from equivalent situations, the material of a correction.
+
+    The context of the correction is the conversation before `worst`.
+
+    Attributes:
+        group: Group, as numbered in the update's rollouts.
+        best: Turn that begins the better branch, as an index on the turn axis of the update's rollouts.
+        worst: Turn that begins the worse branch.
+        gap: Difference of the values of the two branches, ΔV.
+    """
+
+    group: int
+    best: int
+    worst: int
+    gap: float
 
 
 @dataclass(frozen=True, slots=True)
