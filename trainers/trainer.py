@@ -38,6 +38,7 @@ from .sampling.failures import EpisodesFailed, Failures
 from .sampling.sampler import ValidationResult
 from .state import Activity, TrainerState
 
+
 class Trainer:
     """Training run, new or resumed from its last checkpoint.
 

@@ -36,7 +36,7 @@ TRAINING_METRICS: Mapping[str, str] = {
     "kl": "Divergence from the reference policy, by `objective.kl.estimator`.",
     "kl_coef": "Coefficient β of the KL penalty.",
     "entropy": "Entropy of the policy per token, in nats.",
-    "term/<name>": "Value of a further term of the objective, mean over tokens, or over pairs for a term on pairs.",
+    "term/<name>": "Value of a further term of the objective, mean over tokens (of a term on pairs: over pairs).",
     "pairs": "Preference pairs in the loss.",
     "pair_margin": "Log-ratio of policy to reference of chosen continuations, minus that of rejected ones; mean.",
     "pair_accuracy": "Fraction of the pairs whose margin is above 0.",
