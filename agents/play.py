@@ -74,12 +74,12 @@ def play(
         CannotFork: Forks are to be kept of an environment that has neither snapshots nor `deterministic = True`,
             or the origin of a job has no fork.
     """
-    pending = _taken(jobs) if isinstance(jobs, deque) else iter(jobs)
+    take = _taker(jobs)
     free: list[TextEnv[Any]] = [env.unwrapped for env in reversed(envs)]  # type: ignore[misc]
     seats: list[Seat] = []
     while True:
         while free:
-            job = next(pending, None)
+            job = take()
             if job is None:
                 break
             env = free.pop()
@@ -114,10 +114,12 @@ def play(
         seats = remaining
 
 
-def _taken(jobs: deque[Job]) -> Iterator[Job]:
-    """Yield the jobs of a queue until it is empty, whatever is appended meanwhile."""
-    while jobs:
-        yield jobs.popleft()
+def _taker(jobs: Iterable[Job]) -> Callable[[], Job | None]:
+    """Return a function that returns the next job, or None while there is none; a deque may have more later."""
+    if isinstance(jobs, deque):
+        return lambda: jobs.popleft() if jobs else None
+    pending = iter(jobs)
+    return lambda: next(pending, None)
 
 
 def _ask(agent: Agent, method: Callable[..., T], *arguments: Any) -> T:

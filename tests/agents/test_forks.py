@@ -118,11 +118,13 @@ def test_fork_for_a_job_of_another_task_is_rejected() -> None:
         list(play(RandomAgent(), [env], [Job("test/999", 0, Origin(record(env), 2))]))
 
 
-def test_jobs_appended_to_a_queue_while_it_is_played_are_played() -> None:
-    env = make("TextSokoban-v0")
+@pytest.mark.parametrize("count", [1, 3])
+def test_jobs_appended_to_a_queue_while_it_is_played_are_played(count: int) -> None:
+    """With more environments than jobs, the queue is found empty before the first episode ends."""
+    envs = [make("TextSokoban-v0") for _ in range(count)]
     jobs = deque([Job("test/1", 1)])
     played = []
-    for episode in play(RandomAgent(), [env], jobs, max_turns=6, keep={"forks"}):
+    for episode in play(RandomAgent(), envs, jobs, max_turns=6, keep={"forks"}):
         played.append(episode)
         if len(played) < 5:
             jobs.append(Job(None, len(played), Origin(episode, 5)))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...envs.seeding import stable_seed
-from ..algorithms.credit.base import Advantages
+from ...envs.errors import ConfigurationError
+from ..algorithms.credit.base import PolicyProbe
 from ..algorithms.objectives.aggregate import token_weights
 from ..algorithms.objectives.kl import kl_estimate
 from ..algorithms.objectives.loss import Sums, policy_loss, reduce_metrics
@@ -21,29 +21,19 @@ from ..algorithms.objectives.tokens import Tokens
 from ..algorithms.objectives.value import value_losses
 from ..algorithms.recipe import Recipe
 from ..algorithms.schedules import adapt_kl_coef
-from ..data.microbatches import MicroBatch, optimizer_batches
+from ..data.microbatches import MicroBatch
 from ..data.rollouts import Rollouts
-from ..data.segments import BoolArray, FloatArray
+from ..data.segments import BoolArray, FloatArray, IntArray
+from ..data.sequences import from_sequences
 from ..state import Activity
 from .accumulation import accumulate_gradients, rank_microbatches
 from .distributed import gather_lists
 from .optimizer import PolicyOptimizer, Step
 from .policy import Reference, forward_inputs
+from .preparation import Prepared, StepPlan, kl_in_reward, leave_out_weightless, plan_steps
 
 if TYPE_CHECKING:
     from torch import nn
-
-
-class _StepPlan(NamedTuple):
-    """One optimizer step of an update.
-
-    Attributes:
-        episodes: Number of episodes.
-        tokens: Mask of the copies in the loss, [M].
-    """
-
-    episodes: int
-    tokens: BoolArray
 
 
 class Learner:
@@ -126,6 +116,31 @@ class Learner:
             scored = self.optimizer.accelerator.reduce(scored.to(device), "sum").cpu()
         return scored[0].numpy(), scored[1].numpy()
 
+    def score_sequences(
+        self,
+        prompts: Sequence[IntArray],
+        replies: Sequence[IntArray],
+        temperature: float,
+        *,
+        reference: bool = False,
+    ) -> list[FloatArray]:
+        """Return the log-probability of every token of each reply after its prompt.
+
+        A collective operation: all processes must call it together, with the same sequences.
+
+        Args:
+            prompts: Token ids of each prompt, none of them empty.
+            replies: Token ids of each reply.
+            temperature: Temperature of the policy.
+            reference: Score under the reference policy instead.
+
+        Raises:
+            ConfigurationError: Prompts and replies are not equally many, or a prompt is empty.
+        """
+        rollouts = from_sequences(prompts, replies)
+        logprobs, _ = self.score(rollouts, temperature, reference=reference)
+        return np.split(logprobs, np.cumsum([len(reply) for reply in replies])[:-1]) if prompts else []
+
     def _scorer(self, reference: bool) -> AbstractContextManager[nn.Module]:
         if reference:
             assert self.reference is not None
@@ -135,85 +150,119 @@ class Learner:
     # ------------------------------------------------------------------ one update
 
     def update(
-        self, rollouts: Rollouts, *, update: int, temperature: float, scale: float = 1.0
+        self,
+        rollouts: Rollouts,
+        *,
+        update: int,
+        temperature: float,
+        scale: float = 1.0,
+        policy: PolicyProbe | None = None,
     ) -> dict[str, float]:
-        """Update the policy from selected rollouts, length penalties included.
+        """Prepare and apply an update; see `prepare` and `apply`."""
+        return self.apply(
+            self.prepare(rollouts, update=update, temperature=temperature, scale=scale, policy=policy)
+        )
 
-        Without a critic, rollouts whose advantages are all 0 take no step: `steps` is then 0.
+    def prepare(
+        self,
+        rollouts: Rollouts,
+        *,
+        update: int,
+        temperature: float,
+        scale: float = 1.0,
+        policy: PolicyProbe | None = None,
+    ) -> Prepared:
+        """Score selected rollouts, length penalties included, and assign credit; the weights stay as they are.
 
         Args:
             rollouts: Selected rollouts.
             update: Number of this update, from 0.
             temperature: Temperature at which the rollouts were sampled.
             scale: Factor on the advantages.
-
-        Returns:
-            Means over the tokens of all steps (see `loss.reduce_metrics`), `policy_loss` (the surrogate's part of
-            the loss, mean over the steps), `explained_variance` of the critic, gradient norms, skipped steps,
-            learning rate and KL coefficient.
+            policy: Access to the policy for a credit rule that needs it.
 
         Raises:
-            Diverged: See `PolicyOptimizer.step`.
+            ConfigurationError: The credit rule needs the policy, and `policy` is None.
         """
         recipe, objective = self.recipe, self.recipe.objective
-        lr = self.optimizer.set_lr(update)
-        plans = self._plan_steps(rollouts, update)
+        if recipe.credit.needs_policy and policy is None:
+            raise ConfigurationError(
+                f"credit {recipe.credit.name!r} asks the policy about actions; pass a policy to the update."
+            )
+        plans = plan_steps(rollouts, recipe, update=update, seed=self._seed)
         old_logprobs, values = self._old_scores(rollouts, temperature, several_steps=len(plans) > 1)
         ref_logprobs = self.score(rollouts, temperature, reference=True)[0] if recipe.needs_reference else None
-        report: dict[str, float] = {}
-        if objective.kl.coef > 0 and objective.kl.placement == "reward":
+        metrics: dict[str, float] = {}
+        if kl_in_reward(recipe):
             assert old_logprobs is not None and ref_logprobs is not None
             kl = kl_estimate(
                 torch.as_tensor(old_logprobs), torch.as_tensor(ref_logprobs), objective.kl.estimator
             ).numpy()
-            report["kl"] = float(kl.mean())
+            metrics["kl"] = float(kl.mean())
             rollouts = rollouts.add_token_penalties(-self.kl_coef * kl)
         in_loss = tokens_in_loss(rollouts, recipe.overlong)
-        credit = recipe.credit.assign(rollouts, values, None if in_loss.all() else in_loss)
-        has_signal = any((credit.advantages[plan.tokens] != 0).any() for plan in plans)
-        if recipe.critic is None and not has_signal:
+        probe = {"policy": policy} if recipe.credit.needs_policy else {}
+        credit = recipe.credit.assign(rollouts, values, None if in_loss.all() else in_loss, **probe)
+        return Prepared(
+            rollouts=rollouts,
+            credit=credit,
+            plans=leave_out_weightless(plans, credit.multiplicity),
+            old_logprobs=old_logprobs,
+            ref_logprobs=ref_logprobs,
+            values=values,
+            metrics={**metrics, **credit.metrics},
+            update=update,
+            temperature=temperature,
+            scale=scale,
+        )
+
+    def apply(self, prepared: Prepared) -> dict[str, float]:
+        """Take the optimizer steps of a prepared update.
+
+        Without a critic, rollouts whose advantages are all 0 take no step: `steps` is then 0.
+
+        Args:
+            prepared: Result of `prepare`. The weights must not have changed since.
+
+        Returns:
+            Means over the tokens of all steps (see `loss.reduce_metrics`), `policy_loss` (the surrogate's part of
+            the loss, mean over the steps), `explained_variance` of the critic, metrics of the credit rule,
+            gradient norms, skipped steps, learning rate and KL coefficient.
+
+        Raises:
+            Diverged: See `PolicyOptimizer.step`.
+        """
+        recipe, rollouts = self.recipe, prepared.rollouts
+        lr = self.optimizer.set_lr(prepared.update)
+        report = dict(prepared.metrics)
+        if recipe.critic is None and not prepared.has_signal:
             # Regularization alone would be the gradient, and AdamW makes full-size steps of it.
             return report | self._step_metrics([]) | {"advantage_abs": 0.0, "lr": lr, "kl_coef": self.kl_coef}
-        arrays = self._loss_inputs(rollouts, credit, scale, old_logprobs, ref_logprobs, values)
-        parts, steps = self._take_steps(rollouts, arrays, plans, temperature)
+        parts, steps = self._take_steps(prepared)
         report |= reduce_metrics(gather_lists(self.optimizer.accelerator, parts))
         report["policy_loss"] = report.get("policy_loss", 0.0) / max(len(steps), 1)
-        if values is not None and credit.value_targets is not None:
-            in_a_step = np.any([plan.tokens for plan in plans], axis=0)
-            found = values[rollouts.copies.action]
-            report |= _explained_variance(found[in_a_step], credit.value_targets[in_a_step])
+        report |= prepared.explained_variance()
         report |= self._step_metrics(steps)
-        report["advantage_abs"] = float(np.abs(credit.advantages).mean()) if rollouts.actions else 0.0
+        report["advantage_abs"] = float(np.abs(prepared.credit.advantages).mean()) if rollouts.actions else 0.0
         report["lr"], report["kl_coef"] = lr, self.kl_coef
-        if objective.kl.target is not None and "kl" in report:
+        kl = recipe.objective.kl
+        if kl.target is not None and "kl" in report:
             self.kl_coef = adapt_kl_coef(
                 self.kl_coef,
                 report["kl"],
-                target=objective.kl.target,
-                horizon=objective.kl.horizon,
+                target=kl.target,
+                horizon=kl.horizon,
                 episodes=rollouts.episodes,
             )
         return report
-
-    def _plan_steps(self, rollouts: Rollouts, update: int) -> list[_StepPlan]:
-        """Return the optimizer steps of the update, leaving out steps without a token in the loss."""
-        in_loss = tokens_in_loss(rollouts, self.recipe.overlong)
-        optimization = self.recipe.optimization
-        plans = []
-        for number in range(optimization.passes):
-            seed = stable_seed("pass", self._seed, update, number)
-            for episodes in optimizer_batches(rollouts, optimization.episodes_per_step, seed=seed):
-                plans.append(_StepPlan(len(episodes), in_loss & np.isin(rollouts.copies.episode, episodes)))
-        return [plan for plan in plans if plan.tokens.any()]
 
     def _old_scores(
         self, rollouts: Rollouts, temperature: float, *, several_steps: bool
     ) -> tuple[FloatArray | None, FloatArray | None]:
         """Return the old log-probabilities (None if nothing needs them) and the critic's values (None without)."""
         objective, has_critic = self.recipe.objective, self.recipe.critic is not None
-        kl_in_reward = objective.kl.coef > 0 and objective.kl.placement == "reward"
         # On the only step of an update the policy is still the one that sampled.
-        needs_old = kl_in_reward or several_steps
+        needs_old = kl_in_reward(self.recipe) or several_steps
         # A correction for the sampler compares with the trainer's own numbers, so these must be computed.
         reuse = self.reuse_sampler_logprobs and self.recipe.sampler.top_p == 1.0 and objective.mismatch.cap is None
         score_policy = needs_old and not reuse
@@ -224,55 +273,17 @@ class Learner:
             logprobs = rollouts.logprobs if needs_old else None
         return logprobs, values if has_critic else None
 
-    def _loss_inputs(
-        self,
-        rollouts: Rollouts,
-        credit: Advantages,
-        scale: float,
-        old_logprobs: FloatArray | None,
-        ref_logprobs: FloatArray | None,
-        values: FloatArray | None,
-    ) -> dict[str, FloatArray]:
-        """Return the arrays [M] that the loss reads, by name."""
-        scores: dict[str, FloatArray | None] = {}
-        if old_logprobs is not rollouts.logprobs:
-            scores["sampler_logp"] = rollouts.logprobs
-        kl_in_reward = self.recipe.objective.kl.coef > 0 and self.recipe.objective.kl.placement == "reward"
-        has_terms = any(term.needs_reference for term in self.recipe.objective.terms)
-        scores |= {
-            "old_logp": old_logprobs,
-            "ref_logp": ref_logprobs if has_terms or not kl_in_reward else None,
-            "old_values": values,
-        }
-        arrays = {"advantages": credit.advantages * scale}
-        if credit.value_targets is not None:
-            arrays["value_targets"] = credit.value_targets
-        copied = rollouts.copies.action
-        return arrays | {name: array[copied] for name, array in scores.items() if array is not None}
-
-    def _take_steps(
-        self,
-        rollouts: Rollouts,
-        arrays: dict[str, FloatArray],
-        plans: Sequence[_StepPlan],
-        temperature: float,
-    ) -> tuple[list[Sums], list[Step]]:
-        objective = self.recipe.objective
+    def _take_steps(self, prepared: Prepared) -> tuple[list[Sums], list[Step]]:
+        rollouts, plans = prepared.rollouts, prepared.plans
+        arrays = prepared.loss_inputs(self.recipe)
         zero_gradient = self._zero_gradient_tokens(rollouts, arrays)
         parts: list[Sums] = []
         steps: list[Step] = []
         self.activity.begin("updating", unit="micro-batches")
         done = 0
-        for number, (episodes, keep) in enumerate(plans):
-            weights = token_weights(
-                objective.aggregation,
-                rollouts.copies.episode,
-                prompts=rollouts.group[rollouts.copies.episode],
-                norm_length=objective.norm_length,
-                count=episodes if objective.aggregation == "dr-grpo" else None,
-                keep=keep,
-            )
-            step_arrays = {**arrays, "weights": weights, "value_weights": keep / keep.sum()}
+        for number, plan in enumerate(plans):
+            keep = plan.tokens
+            step_arrays = {**arrays, **self._token_weights(prepared, plan)}
             if number == 0 and "old_logp" in step_arrays and "sampler_logp" not in step_arrays:
                 # The policy is still the one that sampled, so the mismatch of the two can be measured here.
                 step_arrays["sampler_logp"] = step_arrays.pop("old_logp")
@@ -291,7 +302,7 @@ class Learner:
                 parts += accumulate_gradients(
                     self.optimizer,
                     microbatches,
-                    temperature,
+                    prepared.temperature,
                     partial(self._loss, step_arrays),
                     entropy_grad=self.recipe.needs_entropy,
                     backward=backward,
@@ -299,6 +310,23 @@ class Learner:
             steps.append(self.optimizer.step())
         self.activity.end()
         return parts, steps
+
+    def _token_weights(self, prepared: Prepared, plan: StepPlan) -> dict[str, FloatArray]:
+        """Return the weights [M] of an optimizer step in the losses of policy and critic."""
+        objective, rollouts, keep = self.recipe.objective, prepared.rollouts, plan.tokens
+        multiplicity = prepared.credit.multiplicity
+        weights = token_weights(
+            objective.aggregation,
+            rollouts.copies.episode,
+            prompts=rollouts.group[rollouts.copies.episode],
+            norm_length=objective.norm_length,
+            count=plan.episodes if objective.aggregation == "dr-grpo" else None,
+            keep=keep,
+            multiplicity=multiplicity,
+        )
+        # The critic's loss is a mean over tokens.
+        value_weights = token_weights("token-mean", rollouts.copies.episode, keep=keep, multiplicity=multiplicity)
+        return {"weights": weights, "value_weights": value_weights}
 
     def _zero_gradient_tokens(self, rollouts: Rollouts, arrays: dict[str, FloatArray]) -> BoolArray:
         """Return the mask of copies in rows whose gradient is zero, [M].
@@ -369,12 +397,3 @@ class Learner:
         """Load a `state_dict`."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.kl_coef = state["kl_coef"]
-
-
-def _explained_variance(values: FloatArray, targets: FloatArray) -> dict[str, float]:
-    """Return `explained_variance`, 1 - Var(targets - values) / Var(targets), of values [n] from before the update.
-
-    1 is a perfect critic, 0 one that is no better than a constant. Without variance of the targets there is none.
-    """
-    variance = float(np.var(targets)) if len(targets) else 0.0
-    return {} if variance == 0 else {"explained_variance": 1.0 - float(np.var(targets - values)) / variance}

@@ -139,6 +139,31 @@ def test_excluded_tokens_have_no_weight_and_are_not_counted() -> None:
         assert not token_weights(mode, rows, keep=~(rows >= 0)).any()  # type: ignore[arg-type]
 
 
+def test_multiplicities_weigh_tokens_and_their_counts_in_every_aggregation() -> None:
+    """Two sequences of one prompt: tokens of multiplicity 1/2, 1 and 1, 1, 0, and a sequence of multiplicity 0."""
+    rows = np.array([0, 0, 1, 1, 1, 2])
+    multiplicity = np.array([0.5, 1.0, 1.0, 1.0, 0.0, 0.0])
+    expected = {
+        "token-mean": np.array([0.5, 1, 1, 1, 0, 0]) / 3.5,
+        # 1.5 tokens in the first sequence and 2 in the second; the third is not counted.
+        "seq-mean-token-mean": np.array([0.5 / 1.5, 1 / 1.5, 1 / 2, 1 / 2, 0, 0]) / 2,
+        "seq-mean-token-sum": np.array([0.5, 1, 1, 1, 0, 0]) / 2,
+        "seq-mean-token-sum-norm": np.array([0.5, 1, 1, 1, 0, 0]) / 7,
+        "dr-grpo": np.array([0.5, 1, 1, 1, 0, 0]) / (7 * 2),
+        "prompt-mean": np.array([0.5, 1, 1, 1, 0, 0]) / 3.5,
+    }
+    assert set(expected) == set(AGGREGATIONS)
+    for mode, weights in expected.items():
+        options: dict[str, Any] = {"prompts": np.zeros(6, dtype=np.int64), "norm_length": 7}
+        found = token_weights(mode, rows, multiplicity=multiplicity, **options)  # type: ignore[arg-type]
+        np.testing.assert_allclose(found, weights, rtol=1e-15)
+        ones = token_weights(mode, rows, multiplicity=np.ones(6), **options)  # type: ignore[arg-type]
+        assert ones.tolist() == token_weights(mode, rows, **options).tolist()  # type: ignore[arg-type]
+    keep = np.array([False, True, True, False, True, True])
+    found = token_weights("token-mean", rows, keep=keep, multiplicity=multiplicity)
+    assert found.tolist() == [0.0, 0.5, 0.5, 0.0, 0.0, 0.0]
+
+
 def test_aggregation_without_its_parameter_is_rejected() -> None:
     rows = np.zeros(2, dtype=np.int64)
     with pytest.raises(ConfigurationError, match="norm_length"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -11,10 +11,13 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum-rl[lm]'")
 
+from arboretum.envs.errors import ConfigurationError
+from arboretum.trainers.algorithms.credit.base import Advantages, Credit, PolicyProbe
 from arboretum.trainers.config.settings import HardwareConfig, ValidationConfig
 from arboretum.trainers.data.rollouts import Rollouts
+from arboretum.trainers.data.segments import BoolArray, FloatArray
 from arboretum.trainers.trainer import Trainer
-from support.training import Make, weights
+from support.training import Make, equal, weights
 
 pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("one_thread")]
 
@@ -112,6 +115,121 @@ def test_sampler_logprobs_replace_a_pass_of_the_old_policy(
     assert reused["steps"] == 2 and reused["mismatch_abs_max"] < 1e-4
     for name in ("clip_upper", "approx_kl", "entropy", "kl", "grad_norm", "mismatch_abs", "tokens"):
         assert reused[name] == pytest.approx(rescored[name], rel=1e-3, abs=1e-6), name
+
+
+def test_scores_of_sequences_are_those_of_a_plain_forward_pass(run_of: Make) -> None:
+    trainer = Trainer(run_of("grpo", {"optimization.lr": 1e-2}, validation=NO_VALIDATION))
+    model = trainer.optimizer.policy.model.eval()
+    initial = {name: value.clone() for name, value in model.state_dict().items()}
+    trainer.learner.update(roll_out(trainer, random_rewards=True), update=0, temperature=1.0)
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(0, 40, size) for size in (1, 5, 9, 5)]
+    prompts[3] = prompts[1]
+    replies = [rng.integers(0, 40, size) for size in (3, 1, 0, 7)]
+    found = trainer.learner.score_sequences(prompts, replies, 0.7)
+    of_reference = trainer.learner.score_sequences(prompts, replies, 0.7, reference=True)
+    assert trainer.learner.score_sequences([], [], 1.0) == []
+    for scores, state in ((found, None), (of_reference, initial)):
+        if state is not None:
+            model.load_state_dict(state)
+        for prompt, reply, score in zip(prompts, replies, scores, strict=True):
+            ids = torch.tensor(np.concatenate([prompt, reply]))
+            with torch.no_grad():
+                logp = torch.log_softmax(model(input_ids=ids[None]).logits[0] / 0.7, -1)
+            expected = [float(logp[place - 1, ids[place]]) for place in range(len(prompt), len(ids))]
+            assert score.tolist() == pytest.approx(expected, abs=1e-5)
+    for wrong, message in (([], "0 replies"), ([replies[0]], "prompt 1 has no tokens")):
+        with pytest.raises(ConfigurationError, match=message):
+            trainer.learner.score_sequences([np.zeros(0, dtype=np.int64)], wrong, 1.0)
+
+
+# ---------------------------------------------------------------------- preparation and steps
+
+
+def test_preparation_and_steps_are_the_update(run_of: Make) -> None:
+    changes = {"optimization.passes": 2, "objective.kl.coef": 0.01}
+    reports, after = [], []
+    for split in (True, False):
+        trainer = Trainer(run_of("grpo", changes, validation=NO_VALIDATION))
+        rollouts, before = roll_out(trainer, random_rewards=True), weights(trainer)
+        options = {"update": 0, "temperature": 1.0, "scale": 0.5}
+        if split:
+            prepared = trainer.learner.prepare(rollouts, **options)
+            assert equal(weights(trainer), before)
+            reports.append(trainer.learner.apply(prepared))
+        else:
+            reports.append(trainer.learner.update(rollouts, **options))
+        after.append(weights(trainer))
+        assert not equal(after[-1], before)
+    assert equal(*after) and reports[0] == reports[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class HalfWeight(Credit):
+    """Advantage 1 at every token, with a metric; the first token of every turn gets a multiplicity of its own."""
+
+    name: ClassVar[str] = "half"
+    first: float = 1.0
+    asks: bool = False
+
+    @property
+    def needs_policy(self) -> bool:
+        return self.asks
+
+    def assign(
+        self,
+        rollouts: Rollouts,
+        values: FloatArray | None = None,
+        in_loss: BoolArray | None = None,
+        policy: PolicyProbe | None = None,
+    ) -> Advantages:
+        assert (policy is not None) == self.asks
+        actions = rollouts.copies.action
+        is_first = rollouts.action_offset[actions] == np.array(
+            [rollouts.action_offset[rollouts.action_turn == turn].min() for turn in rollouts.action_turn[actions]]
+        )
+        multiplicity = np.where(is_first, self.first, 1.0)
+        return Advantages(np.ones(len(actions)), multiplicity=multiplicity, metrics={"half/first": self.first})
+
+
+def test_multiplicities_weigh_the_tokens_of_an_update(run_of: Make) -> None:
+    """With "token-mean", advantage 1 and one step, the gradient is that of -Σ m log π / Σ m."""
+    config = run_of("dr_grpo", {"optimization.episodes_per_step": 12, "optimization.max_grad_norm": 1e6})
+    for first in (0.5, 0.0):
+        trainer = Trainer(config)
+        recipe = trainer.learner.recipe
+        objective = dataclasses.replace(recipe.objective, aggregation="token-mean", norm_length=None)
+        credit = HalfWeight(first)
+        trainer.learner.recipe = dataclasses.replace(recipe, objective=objective, credit=credit)
+        rollouts = roll_out(trainer)
+        model = trainer.optimizer.policy.model
+        multiplicity = credit.assign(rollouts).multiplicity
+        losses = [
+            -(torch.tensor(multiplicity[tokens]) * logp).sum()
+            for tokens, logp in (row_logprobs(model, rollouts, row, 1.0) for row in range(len(rollouts.rows)))
+        ]
+        expected = torch.autograd.grad(
+            sum(losses) / multiplicity.sum(), list(model.parameters()), allow_unused=True
+        )
+        found: list[Any] = []
+        trainer.optimizer.torch_optimizer.register_step_pre_hook(
+            lambda *_, found=found, model=model: found.extend(p.grad.clone() for p in model.parameters())
+        )
+        report = trainer.learner.update(rollouts, update=0, temperature=1.0)
+        for gradient, derived in zip(found, expected, strict=True):
+            assert torch.allclose(gradient, derived.to(gradient), rtol=1e-3, atol=1e-6)
+        assert report["half/first"] == first
+        assert report["tokens"] == np.count_nonzero(multiplicity)
+
+
+def test_credit_that_needs_the_policy_gets_it_and_is_refused_without(run_of: Make) -> None:
+    trainer = Trainer(run_of("dr_grpo", validation=NO_VALIDATION))
+    trainer.learner.recipe = dataclasses.replace(trainer.learner.recipe, credit=HalfWeight(asks=True))
+    rollouts = roll_out(trainer)
+    probe: Any = object()
+    assert trainer.learner.prepare(rollouts, update=0, temperature=1.0, policy=probe).credit.metrics
+    with pytest.raises(ConfigurationError, match="credit 'half' asks the policy"):
+        trainer.learner.prepare(rollouts, update=0, temperature=1.0)
 
 
 # ---------------------------------------------------------------------- gradients

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from types import MappingProxyType
+from typing import ClassVar, NamedTuple, Protocol
 
+from ...data.cognitive_graph import CognitiveGraph, DivergencePair
 from ...data.rollouts import Rollouts
-from ...data.segments import BoolArray, FloatArray
+from ...data.segments import BoolArray, FloatArray, IntArray
 
 
 class Advantages(NamedTuple):
@@ -16,10 +19,47 @@ class Advantages(NamedTuple):
     Attributes:
         advantages: Advantage of each copy of a sampled token (see `Rollouts`), [M].
         value_targets: Regression target of the critic at each copy, [M]; None without a critic.
+        multiplicity: Weight m ≥ 0 of each copy in the sums and counts of the loss, [M]; see `token_weights`. A
+            copy of multiplicity 0 is not trained on. None takes 1.
+        divergences: Pairs of branches of different outcome, for terms of the loss on preferences.
+        metrics: Metrics of the rule, for the update's report.
+        graphs: Graphs of merged turns, for the run's report.
     """
 
     advantages: FloatArray
     value_targets: FloatArray | None = None
+    multiplicity: FloatArray | None = None
+    divergences: Sequence[DivergencePair] = ()
+    metrics: Mapping[str, float] = MappingProxyType({})
+    graphs: Sequence[CognitiveGraph] = ()
+
+
+class PolicyProbe(Protocol):
+    """Access of a credit rule to the policy that is being trained."""
+
+    def action_logprobs(
+        self, contexts: Sequence[IntArray], actions: Sequence[Sequence[str]], *, normalize: bool = True
+    ) -> list[FloatArray]:
+        """Return the score of each action in each context, unnormalized over actions.
+
+        Args:
+            contexts: Token ids of conversations before the policy's reply.
+            actions: Actions to score in each context.
+            normalize: Score by the mean log-probability per token, so that long actions compare with short ones;
+                False scores by the log-probability of the whole action, as divergences of samples need it.
+
+        Returns:
+            For each context, the score of each action, written after the fixed prefix of actions.
+        """
+
+    def sample_actions(self, contexts: Sequence[IntArray], count: int, seed: int) -> list[list[str]]:
+        """Return `count` actions that the policy samples in each context after the fixed prefix of actions.
+
+        Args:
+            contexts: Token ids of conversations before the policy's reply.
+            count: Actions per context.
+            seed: Seed of the samples.
+        """
 
 
 @dataclass(frozen=True)
@@ -33,6 +73,7 @@ class Credit(ABC):
 
     Attributes:
         needs_states: True if `assign` reads the state keys of the turns.
+        needs_policy: True if `assign` takes a further argument `policy`, a `PolicyProbe`.
     """
 
     name: ClassVar[str]
@@ -41,6 +82,10 @@ class Credit(ABC):
 
     @property
     def needs_states(self) -> bool:
+        return False
+
+    @property
+    def needs_policy(self) -> bool:
         return False
 
     @abstractmethod

@@ -22,6 +22,7 @@ def token_weights(
     norm_length: float | None = None,
     count: int | None = None,
     keep: BoolArray | None = None,
+    multiplicity: FloatArray | None = None,
 ) -> FloatArray:
     """Return the weight w of every token, such that the loss is Σ w·l.
 
@@ -34,6 +35,8 @@ def token_weights(
     | dr-grpo | sum over tokens / (sequences · `norm_length`) | Dr. GRPO's code, TRL `dr_grpo`, SkyRL |
     | prompt-mean | mean over prompts of their token mean | SkyRL |
 
+    With multiplicities m, every sum over tokens is Σ m·l, and every number of tokens Σ m.
+
     Args:
         mode: Aggregation mode, see above.
         sequences: Sequence of each token, shape [N]. A sequence without a token in the loss is not counted.
@@ -43,6 +46,8 @@ def token_weights(
             the sequences with tokens.
         keep: Mask of the tokens in the loss, shape [N]; the others get weight 0 and are not counted. None keeps
             all.
+        multiplicity: Multiplicity m ≥ 0 of every token, shape [N]; a token of multiplicity 0 is not in the loss.
+            None takes 1.
 
     Returns:
         Weights, shape [N].
@@ -52,6 +57,8 @@ def token_weights(
     """
     n = len(sequences)
     kept = np.ones(n, dtype=bool) if keep is None else keep
+    if multiplicity is not None:
+        kept = kept & (multiplicity > 0)
     weights = np.zeros(n)
     if not kept.any():
         return weights
@@ -60,20 +67,21 @@ def token_weights(
         if prompts is None:
             raise ConfigurationError('aggregation "prompt-mean" needs the prompt of every token.')
         units = prompts[kept]
-    sizes = np.bincount(units)
+    shares = np.ones(len(units)) if multiplicity is None else multiplicity[kept]
+    sizes = np.bincount(units, weights=shares)
     total = np.count_nonzero(sizes) if count is None or mode == "prompt-mean" else count
     if mode == "token-mean":
-        weights[kept] = 1.0 / len(units)
+        weights[kept] = shares / shares.sum()
     elif mode in ("seq-mean-token-mean", "prompt-mean"):
-        weights[kept] = 1.0 / (total * sizes[units])
+        weights[kept] = shares / (total * sizes[units])
     elif mode == "seq-mean-token-sum":
-        weights[kept] = 1.0 / total
+        weights[kept] = shares / total
     elif mode in ("seq-mean-token-sum-norm", "dr-grpo"):
         if norm_length is None or not norm_length > 0:
             raise ConfigurationError(
                 f"aggregation {mode!r} divides by a number of tokens; set norm_length above 0."
             )
-        weights[kept] = 1.0 / (norm_length * (total if mode == "dr-grpo" else 1))
+        weights[kept] = shares / (norm_length * (total if mode == "dr-grpo" else 1))
     else:
         raise ConfigurationError(f"aggregation must be one of {', '.join(AGGREGATIONS)}, not {mode!r}.")
     return weights
