@@ -199,7 +199,7 @@ class Anchor(Credit):
     ) -> Advantages:
         anchors = rollouts.turn_state if self.needs_states else rollouts.turn_observation
         if any(anchor is None for anchor in anchors):
-            raise ConfigurationError("the turns have no state keys; roll out with keep_states=True.")
+            raise ConfigurationError('the turns have no state keys; roll out with keep={"states"}.')
         turns, episodes = rollouts.paths
         credit = anchor_advantages(
             rollouts.turn_scores[turns],
