@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ...agents.forks import Keep
 from ..algorithms.selectors import NotEnoughGroups
 from ..config.resolve import make_entry
 from ..config.run import TrainingConfig
@@ -88,8 +87,7 @@ class Collector:
         config, recipe = self._config, self._config.recipe
         tasks = draw_tasks(self.env.tasks, self.state.task, recipe.sampler.prompts, config.seed, config.env.tasks)
         plan = plan_chains(tasks, recipe.sampler.rollouts, batch=self.state.batch, seed=config.seed)
-        keep: tuple[Keep, ...] = ("states",) if recipe.credit.needs_states else ()
-        episodes = self.sampler.roll_out(self.entry, plan.jobs, temperature, keep=keep)
+        episodes = self.sampler.roll_out(self.entry, plan.jobs, temperature, keep=recipe.credit.keep)
         failures = Failures.among(episodes)
         failures.check(config.monitor.failed, "episodes")
         complete, keys = plan.arrange(episodes)

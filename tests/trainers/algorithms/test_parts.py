@@ -125,7 +125,7 @@ def test_name_of_the_current_part_keeps_its_settings() -> None:
 def test_anchor_credit_on_grpo_matches_turns_by_state() -> None:
     recipe = RECIPES["grpo"].with_settings({"credit.name": "anchor", "credit.omega": 0.5})
     assert recipe.credit == Anchor(omega=0.5)
-    assert recipe.credit.needs_states and not RECIPES["grpo"].credit.needs_states
+    assert recipe.credit.keep == {"states"} and not RECIPES["grpo"].credit.keep
     assert recipe.objective == RECIPES["grpo"].objective
 
 
