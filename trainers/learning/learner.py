@@ -449,7 +449,7 @@ class Learner:
     # ------------------------------------------------------------------ checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of optimizer, critic, reference, pairs and KL coefficient; the policy is saved apart."""
+        """Return the state of optimizer, critic, reference, pairs and β; the policy is saved apart."""
         return {
             "optimizer": self.optimizer.state_dict(),
             "kl_coef": self.kl_coef,
