@@ -204,6 +204,21 @@ def test_contexts_with_different_choices_do_not_merge() -> None:
     assert result.metrics["graph/pairs_choices"] == pytest.approx(2 / 3)
 
 
+def test_one_context_of_each_state_is_compared_where_asked() -> None:
+    """Two episodes are in M, with different tokens before it."""
+    rollouts = meeting(("a", "b"), "bM aG")
+    tokens = list(rollouts.turn_tokens)
+    tokens[7] = np.array([9, 0, 1000, 1000])
+    rollouts = replace(
+        rollouts, turn_tokens=tuple(tokens), action_offset=rollouts.action_offset + np.repeat(np.arange(8) == 7, 2)
+    )
+    for contexts, count in (("all", 4), ("one", 3)):
+        policy = TablePolicy(BY_STATE)
+        result = Cognitive(kl_contexts=contexts).assign(rollouts, policy=policy)  # type: ignore[arg-type]
+        assert result.metrics["graph/contexts"] == len(policy.scored) == count
+        assert frozenset({0, 2, 6}) in merged_turns(result)
+
+
 def test_large_groups_are_compared_below_equal_first_actions_only() -> None:
     rollouts = meeting(("a", "b"), "bN aG")
     policy = TablePolicy({state: {"a": 0.5, "b": 0.5} for state in range(3)})

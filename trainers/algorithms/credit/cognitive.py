@@ -27,29 +27,28 @@ Symmetrize = Literal["max", "mean", "forward"]
 # ---------------------------------------------------------------------- equivalence of steps
 
 
-def exact_kl(logp_i: FloatArray, logp_j: FloatArray) -> float:
-    """Return KL(π(·|s_i) ‖ π(·|s_j)) over an enumerated set of actions (eq. 2).
+def exact_kl(logp_i: FloatArray, logp_j: FloatArray) -> FloatArray:
+    """Return KL(π(·|s_i) ‖ π(·|s_j)) over an enumerated set of actions (eq. 2), shape [...].
 
     Args:
-        logp_i, logp_j: Log-probabilities of the same actions in both states, shape [A]. They need not be
-            normalized.
+        logp_i, logp_j: Log-probabilities of the same actions in both states, shape [..., A], broadcast against
+            each other. They need not be normalized.
     """
-    i = logp_i - np.logaddexp.reduce(logp_i)
-    j = logp_j - np.logaddexp.reduce(logp_j)
-    return float(np.sum(np.exp(i) * (i - j)))
+    i = logp_i - np.logaddexp.reduce(logp_i, axis=-1, keepdims=True)
+    j = logp_j - np.logaddexp.reduce(logp_j, axis=-1, keepdims=True)
+    return np.asarray((np.exp(i) * (i - j)).sum(axis=-1))
 
 
-def sampled_kl(logp_i: FloatArray, logp_j: FloatArray, estimator: Literal["k1", "k3"] = "k1") -> float:
-    """Return an estimate of KL(π(·|s_i) ‖ π(·|s_j)) from actions sampled from π(·|s_i) (eq. 18).
+def sampled_kl(logp_i: FloatArray, logp_j: FloatArray, estimator: Literal["k1", "k3"] = "k1") -> FloatArray:
+    """Return an estimate of KL(π(·|s_i) ‖ π(·|s_j)) from actions sampled from π(·|s_i) (eq. 18), shape [...].
 
     Args:
-        logp_i, logp_j: Log-probabilities of the K sampled actions in both states, shape [K].
+        logp_i, logp_j: Log-probabilities of the K sampled actions in both states, shape [..., K], broadcast
+            against each other.
         estimator: "k1" is the paper's and may be negative; "k3" is never negative.
     """
     d = logp_j - logp_i
-    if estimator == "k1":
-        return float(-d.mean())
-    return float((np.exp(d) - 1.0 - d).mean())
+    return np.asarray((-d if estimator == "k1" else np.exp(d) - 1.0 - d).mean(axis=-1))
 
 
 def merge_steps(

@@ -48,6 +48,7 @@ class Cognitive(Credit):
         kl_samples: Actions K sampled per context where actions cannot be listed.
         kl_estimator: Estimate from these samples: "k1" (T-STAR; a negative estimate counts as alike) or "k3".
         kl_symmetrize: Combination of the two directions of the divergence: "max", "mean" or "forward".
+        kl_contexts: Compared contexts of each set of identical ones: "all", or "one", which costs less.
         max_compared: Episodes per group above which the policy is compared only within episodes of equal first
             action.
         gamma: Discount γ per turn of the values.
@@ -72,6 +73,7 @@ class Cognitive(Credit):
     kl_samples: int = 16  # T-STAR
     kl_estimator: Literal["k1", "k3"] = "k1"  # T-STAR eq. 18
     kl_symmetrize: Symmetrize = "max"
+    kl_contexts: Literal["all", "one"] = "all"
     max_compared: int = 16  # T-STAR
     gamma: float = 1.0  # T-STAR: 0.99
     baseline: Baseline = "group"
@@ -95,6 +97,7 @@ class Cognitive(Credit):
         at_least("credit.kl_samples", self.kl_samples, 1)
         one_of("credit.kl_estimator", self.kl_estimator, ("k1", "k3"))
         one_of("credit.kl_symmetrize", self.kl_symmetrize, ("max", "mean", "forward"))
+        one_of("credit.kl_contexts", self.kl_contexts, ("all", "one"))
         at_least("credit.max_compared", self.max_compared, 1)
         fraction("credit.gamma", self.gamma)
         one_of("credit.baseline", self.baseline, ("group", "depth_matched"))
@@ -140,7 +143,9 @@ class Cognitive(Credit):
             metrics["seconds/merge"] = time.perf_counter() - started
             compared = Comparison(identical, 0, 0, 0)
             if self.equivalence == "policy":
-                rule = PolicyRule(self.kl_threshold, self.kl_samples, self.kl_estimator, self.kl_symmetrize)
+                rule = PolicyRule(
+                    self.kl_threshold, self.kl_samples, self.kl_estimator, self.kl_symmetrize, self.kl_contexts
+                )
                 compared = compare_by_policy(rollouts, steps, identical, _required(policy), rule)
                 metrics["seconds/compare"] = time.perf_counter() - started - metrics["seconds/merge"]
             labels = label_steps(rollouts, steps, compared.classes, returns)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import permutations
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -33,12 +32,14 @@ class PolicyRule:
         samples: Sampled actions K per context.
         estimator: Estimate from samples; see `sampled_kl`.
         symmetrize: Combination of the two directions; see `merge_steps`.
+        contexts: Compared contexts of each set of identical ones: "all", or "one".
     """
 
     threshold: float
     samples: int
     estimator: Literal["k1", "k3"]
     symmetrize: Symmetrize
+    contexts: Literal["all", "one"] = "all"
 
 
 class Comparison(NamedTuple):
@@ -73,8 +74,13 @@ def compare_by_policy(
         The joined sets. They depend on the order neither of the episodes nor of the groups.
     """
     sets, separate = _comparable_sets(rollouts, steps, classes)
-    contexts = [[_context(rollouts, turn, steps) for turn in turns] for turns, _ in sets]
-    scores = _score(contexts, [choices for _, choices in sets], probe, rule)
+    tokens: dict[bytes, IntArray] = {}
+    keys = [[_add_context(tokens, rollouts, turn, steps) for turn in turns] for turns, _ in sets]
+    if rule.contexts == "one":
+        chosen = [_choose_contexts(row, turns, classes) for row, (turns, _) in zip(keys, sets, strict=True)]
+        keys = [[key for key, _ in row] for row in chosen]
+        sets = [([turn for _, turn in row], choices) for row, (_, choices) in zip(chosen, sets, strict=True)]
+    divergences = _divergences(keys, [choices for _, choices in sets], tokens, probe, rule)
     joined = list(range(int(classes.max(initial=-1)) + 1))
 
     def find(number: int) -> int:
@@ -84,7 +90,7 @@ def compare_by_policy(
         return number
 
     pairs = 0
-    for (turns, _), divergence in zip(sets, scores, strict=True):
+    for (turns, _), divergence in zip(sets, divergences, strict=True):
         own = classes[turns]
         same = own[:, None] == own[None, :]
         pairs += int((~same).sum()) // 2
@@ -94,8 +100,8 @@ def compare_by_policy(
         ):
             for number in own[members[1:]].tolist():
                 joined[find(number)] = find(int(own[members[0]]))
-    distinct = {context.tobytes() for row in contexts for context in row}
-    return Comparison(np.array([find(number) for number in classes.tolist()]), pairs, separate, len(distinct))
+    merged = np.array([find(number) for number in classes.tolist()], dtype=np.int64)
+    return Comparison(merged, pairs, separate, len({key for row in keys for key in row}))
 
 
 Choices = tuple[str, ...] | None
@@ -126,20 +132,33 @@ def _comparable_sets(
     return sets, separate
 
 
-def _context(rollouts: Rollouts, turn: int, steps: Steps) -> IntArray:
-    """Return the tokens of the conversation from its start up to the policy's next reply."""
+def _choose_contexts(keys: Sequence[bytes], turns: Sequence[int], classes: IntArray) -> list[tuple[bytes, int]]:
+    """Return key and turn of one context of each class: that of the smallest key, in any order of the episodes."""
+    smallest: dict[int, tuple[bytes, int]] = {}
+    for key, turn in sorted(zip(keys, turns, strict=True)):
+        smallest.setdefault(int(classes[turn]), (key, turn))
+    return list(smallest.values())
+
+
+def _add_context(contexts: dict[bytes, IntArray], rollouts: Rollouts, turn: int, steps: Steps) -> bytes:
+    """Add the tokens of the conversation after a turn, up to the policy's next reply; return their digest."""
     child = int(steps.child[turn])
     first = int(rollouts.action_offset[np.searchsorted(rollouts.action_turn, child)])
     before = [rollouts.turn_tokens[other] for other in rollouts.conversation(child)[:-1]]
-    return np.concatenate([*before, rollouts.turn_tokens[child][:first]])
+    tokens = np.concatenate([*before, rollouts.turn_tokens[child][:first]])
+    key = blake2b(tokens.tobytes(), digest_size=16).digest()
+    contexts.setdefault(key, tokens)
+    return key
 
 
-def _score(
-    contexts: Sequence[Sequence[IntArray]], choices: Sequence[Choices], probe: PolicyProbe, rule: PolicyRule
+def _divergences(
+    keys: Sequence[Sequence[bytes]],
+    choices: Sequence[Choices],
+    tokens: Mapping[bytes, IntArray],
+    probe: PolicyProbe,
+    rule: PolicyRule,
 ) -> list[FloatArray]:
     """Return the matrix of divergences KL(i ‖ j) of each set of contexts."""
-    keys = [[context.tobytes() for context in row] for row in contexts]
-    tokens = {context.tobytes(): context for row in contexts for context in row}
     free = {key for row, listed in zip(keys, choices, strict=True) if listed is None for key in row}
     samples = _sample(free, tokens, probe, rule.samples)
     wanted: tuple[dict[bytes, set[str]], dict[bytes, set[str]]] = ({}, {})
@@ -150,13 +169,16 @@ def _score(
     scores = [_log_scores(wanted[exact], tokens, probe, normalize=exact) for exact in (False, True)]
     matrices = []
     for row, listed in zip(keys, choices, strict=True):
-        matrix = np.zeros((len(row), len(row)))
         table = scores[listed is not None]
-        for i, j in permutations(range(len(row)), 2):
-            actions_i = samples[row[i]] if listed is None else listed
-            one, other = (np.array([table[key][action] for action in actions_i]) for key in (row[i], row[j]))
-            matrix[i, j] = sampled_kl(one, other, rule.estimator) if listed is None else exact_kl(one, other)
-        matrices.append(matrix)
+        if listed is not None:
+            logp = np.array([[table[key][action] for action in listed] for key in row])
+            matrices.append(exact_kl(logp[:, None], logp[None]))
+            continue
+        directions = []
+        for i, key in enumerate(row):
+            logp = np.array([[table[other][action] for action in samples[key]] for other in row])
+            directions.append(sampled_kl(logp[i], logp, rule.estimator))
+        matrices.append(np.stack(directions))
     return matrices
 
 
@@ -171,7 +193,7 @@ def _sample(
     if not keys:
         return {}
     order = sorted(keys)
-    seed = stable_seed("cognitive", *(blake2b(key, digest_size=8).hexdigest() for key in order)) >> 1
+    seed = stable_seed("cognitive", *(key.hex() for key in order)) >> 1
     return dict(zip(order, probe.sample_actions([tokens[key] for key in order], count, seed), strict=True))
 
 
