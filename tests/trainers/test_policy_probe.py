@@ -91,7 +91,8 @@ def test_samples_occur_as_often_as_their_scores_say(run_of: Make) -> None:
     probe = LearnerProbe(trainer.learner, trainer.sampler, 1.0)
     count = 300
     samples = probe.sample_actions(contexts, count, seed=5)
-    assert samples == probe.sample_actions(contexts, count, seed=5) != probe.sample_actions(contexts, count, seed=6)
+    assert samples == probe.sample_actions(contexts, count, seed=5)
+    assert samples != probe.sample_actions(contexts, count, seed=6)
     scores = probe.action_logprobs(contexts, [ACTIONS] * 2, normalize=False)
     for row, texts in zip(scores, samples, strict=True):
         assert len(texts) == count
