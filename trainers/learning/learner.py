@@ -47,6 +47,7 @@ class Learner:
         seed: Seed of the run.
         reuse_sampler_logprobs: True if this very model sampled the rollouts in the same precision. Then, unless
             nucleus sampling is on, their log-probabilities are the policy's own and need no forward pass.
+        share_prefixes: See `HardwareConfig`.
 
     Attributes:
         kl_coef: Current coefficient β of the KL term.
@@ -62,6 +63,7 @@ class Learner:
         microbatch_tokens: int | None,
         seed: int,
         reuse_sampler_logprobs: bool = False,
+        share_prefixes: bool | None = None,
     ) -> None:
         self.recipe = recipe
         self.optimizer = optimizer
@@ -71,6 +73,7 @@ class Learner:
         self.reuse_sampler_logprobs = reuse_sampler_logprobs
         self._microbatch_tokens = microbatch_tokens or optimizer.default_microbatch_tokens
         self._seed = seed
+        self._share_prefixes = share_prefixes
 
     # ------------------------------------------------------------------ scores
 
@@ -95,7 +98,10 @@ class Learner:
         """
         device = self.optimizer.accelerator.device
         scored = torch.zeros(2, rollouts.actions, dtype=torch.float64)
-        microbatches = list(rank_microbatches(self.optimizer, rollouts, self._microbatch_tokens))
+        # A token shared by several episodes is scored once over all processes.
+        first = np.zeros(len(rollouts.copies.action), dtype=bool)
+        first[np.unique(rollouts.copies.action, return_index=True)[1]] = True
+        microbatches = self._microbatches(rollouts, first)
         self.activity.begin("scoring", len(microbatches), "micro-batches")
         with self._scorer(reference) as model:
             for micro, counts in self.activity.count(microbatches):
@@ -140,6 +146,12 @@ class Learner:
         rollouts = from_sequences(prompts, replies)
         logprobs, _ = self.score(rollouts, temperature, reference=reference)
         return np.split(logprobs, np.cumsum([len(reply) for reply in replies])[:-1]) if prompts else []
+
+    def _microbatches(self, rollouts: Rollouts, keep: BoolArray) -> list[tuple[MicroBatch, bool]]:
+        """Return this rank's micro-batches of some copies [M]; see `rank_microbatches`."""
+        share = rollouts.has_branches if self._share_prefixes is None else self._share_prefixes
+        tree = self.optimizer.policy.tree_layout if share else None
+        return list(rank_microbatches(self.optimizer, rollouts, self._microbatch_tokens, keep, tree=tree))
 
     def _scorer(self, reference: bool) -> AbstractContextManager[nn.Module]:
         if reference:
@@ -291,7 +303,7 @@ class Learner:
             if (metrics_only == keep).all():
                 metrics_only = np.zeros_like(keep)  # An optimizer step needs gradients, even if all are zero.
             step_batches = [
-                (list(rank_microbatches(self.optimizer, rollouts, self._microbatch_tokens, tokens)), backward)
+                (self._microbatches(rollouts, tokens), backward)
                 for tokens, backward in ((metrics_only, False), (keep & ~metrics_only, True))
             ]
             # The total is exact in the last step; before, the remaining steps count like this one.
