@@ -16,15 +16,16 @@ from .credit.anchor import Anchor
 from .credit.base import Credit
 from .credit.gae import Gae
 from .credit.group import Group
+from .credit.tree import TreeCredit
 from .objectives.term import Term
-from .samplers import Chains, Sampler
+from .samplers import Chains, Sampler, Trees
 from .selectors import All, Dynamic, Selector, Uncertainty
 
 PartT = TypeVar("PartT")
 
-SAMPLERS: Mapping[str, type[Sampler]] = {part.name: part for part in (Chains,)}
+SAMPLERS: Mapping[str, type[Sampler]] = {part.name: part for part in (Chains, Trees)}
 SELECTORS: Mapping[str, type[Selector]] = {part.name: part for part in (All, Uncertainty, Dynamic)}
-CREDITS: Mapping[str, type[Credit]] = {part.name: part for part in (Gae, Group, Anchor)}
+CREDITS: Mapping[str, type[Credit]] = {part.name: part for part in (Gae, Group, Anchor, TreeCredit)}
 TERMS: Mapping[str, type[Term]] = {}
 
 _TABLES: Mapping[type, tuple[str, Mapping[str, type]]] = {

@@ -73,6 +73,7 @@ class Credit(ABC):
 
     Attributes:
         needs_states: True if `assign` reads the state keys of the turns.
+        needs_trees: True if the rule has no advantage where every tree has a single episode.
         needs_policy: True if `assign` takes a further argument `policy`, a `PolicyProbe`.
     """
 
@@ -82,6 +83,10 @@ class Credit(ABC):
 
     @property
     def needs_states(self) -> bool:
+        return False
+
+    @property
+    def needs_trees(self) -> bool:
         return False
 
     @property
