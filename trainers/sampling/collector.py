@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ...agents.forks import Keep
 from ..algorithms.samplers import Trees
 from ..algorithms.selectors import NotEnoughGroups
 from ..config.resolve import make_entry
@@ -119,15 +118,10 @@ class Collector:
         self.state.batch += 1
         return batch
 
-    @property
-    def _keep(self) -> tuple[Keep, ...]:
-        """Data of turns that the credit reads."""
-        return ("states",) if self._config.recipe.credit.needs_states else ()
-
     def _roll_out_chains(self, tasks: Sequence[str], temperature: float) -> Batch:
         config, recipe = self._config, self._config.recipe
         plan = plan_chains(tasks, recipe.sampler.rollouts, batch=self.state.batch, seed=config.seed)
-        episodes = self.sampler.roll_out(self.entry, plan.jobs, temperature, keep=self._keep)
+        episodes = self.sampler.roll_out(self.entry, plan.jobs, temperature, keep=recipe.credit.keep)
         failures = Failures.among(episodes)
         failures.check(config.monitor.failed, "episodes")
         budget = Budget.spent(((episode, 0) for episode in episodes), self.env.calls_tool)
@@ -138,7 +132,7 @@ class Collector:
         assert isinstance(recipe.sampler, Trees)
         prompts = [Prompt((self.state.batch, number), task) for number, task in enumerate(tasks)]
         played = self.sampler.grow_trees(
-            self.entry, prompts, recipe.sampler, temperature, seed=config.seed, keep=self._keep
+            self.entry, prompts, recipe.sampler, temperature, seed=config.seed, keep=recipe.credit.keep
         )
         failures = Failures.among([one.episode for one in played])
         failures.check(config.monitor.failed, "episodes")
