@@ -34,9 +34,11 @@ from .learning.memory import memory_failures
 from .monitor import ROLLED_BACK, current_lineage
 from .reporting.metrics import MetricsFile, UpdateRecord, rollout_metrics
 from .reporting.samples import SampleEpisodes
+from .reporting.trees import TreeFile
 from .sampling.failures import EpisodesFailed, Failures
 from .sampling.sampler import ValidationResult
 from .state import Activity, TrainerState
+
 
 class Trainer:
     """Training run, new or resumed from its last checkpoint.
@@ -96,6 +98,7 @@ class Trainer:
         )
         self._metrics = MetricsFile(config.out / METRICS_FILE)
         self._samples = SampleEpisodes(config.out, components.tokenizer)
+        self._trees = TreeFile(config, components.tokenizer)
         self.checkpoint_seconds = self._validation_seconds = 0.0
         self._update_ended = time.perf_counter()
         if checkpoint is not None:
@@ -117,6 +120,7 @@ class Trainer:
             self.config.out.mkdir(parents=True, exist_ok=True)
             self._metrics.restart(self.history)
             self._samples.truncate(self.state.update if self.history else -1)
+            self._trees.truncate(self.state.update)
         if self.config.trackers:
             settings = {
                 name: value if isinstance(value, (str, int, float)) else json.dumps(value)
@@ -313,9 +317,12 @@ class Trainer:
             trained_tokens = sum(len(row) for row in selected.rows) * recipe.optimization.passes
             microbatch_tokens = self.config.hardware.microbatch_tokens or self.optimizer.default_microbatch_tokens
             with memory_failures(microbatch_tokens):
-                metrics |= self.learner.update(
+                prepared = self.learner.prepare(
                     selected, update=self.state.update, temperature=temperature, scale=collection.scale
                 )
+                if self.is_main:
+                    self._trees.add(self.state.update + 1, prepared.rollouts, prepared.credit)
+                metrics |= self.learner.apply(prepared)
         self.learner.follow_policy()
         ended = time.perf_counter()
         metrics |= {
