@@ -99,7 +99,7 @@ function drawGraph() {
     group.append(shape, draw("text", { class: "count", "text-anchor": "middle", y: 4, fill: textOn(n.q) }, String(n.episodes.length)));
     group.querySelector(".count").style.fill = textOn(n.q);
     if (grafts(index).length) group.append(draw("path", { class: "graft", d: `M${w + 2} ${-r - 9} l7 7 l-7 7 l-7 -7 Z` }));
-    group.append(draw("text", { "text-anchor": "middle", y: r + 19 }, caption(index, Math.floor(room / 6) - 1)));
+    group.append(draw("text", { "text-anchor": "middle", y: r + 19 }, caption(index, Math.floor(Math.min(room, 2 * x, 2 * (width - x)) / 6) - 1)));
     const marks = [[solved(n.ends), "✓", "good"], [n.ends.length - solved(n.ends), "✗", "bad"]].filter(one => one[0]);
     const second = draw("text", { class: "soft", "text-anchor": "middle", y: r + 32 }, compact(n.q));
     for (const [count, mark, kind] of marks) second.append(" ", draw("tspan", { class: kind }, count > 1 ? `${mark}${count}` : mark));
@@ -167,11 +167,15 @@ function drawStep([act, thought, observation, episodes], count) {
   if (observation) parts.push(block("observation after it", "environment", observation));
   return parts;
 }
+function endings(index) {
+  const { ends } = node(index), won = solved(ends);
+  return ends.length ? [tag(`${many(ends.length, "episode")} ${ends.length === 1 ? "ends" : "end"} here: ${won} solved`, won ? "good" : "bad")] : [];
+}
 function drawBranch(index, heading, kind) {
   const box = make("div", `branch ${kind}`, make("h4", "", heading), make("p", "soft", value(index), ` · ${many(node(index).episodes.length, "episode")}`));
   const steps = node(index).steps[0];
   if (steps.length) box.append(...drawStep(steps[0], 1));
-  box.append(link(index, "Go to this branch"));
+  box.append(...endings(index), " ", link(index, "Go to this branch"));
   return box;
 }
 function drawDivergence(index) {
@@ -185,8 +189,8 @@ function drawDivergence(index) {
 }
 function drawNode() {
   const n = node(selected), panel = $("node"), shares = make("p", "", tag(`${n.episodes.length} of ${tree.episodes.length} episodes`), make("span", "tag", value(selected)));
-  if (n.a !== null) shares.append(tag(`advantage ${n.a > 0 ? "+" : ""}${exact(n.a)}`));
-  if (n.ends.length) shares.append(tag(`${n.ends.length} end here: ${solved(n.ends)} solved`, solved(n.ends) ? "good" : "bad"));
+  if (n.a !== null) shares.append(tag(`advantage ${n.a > 5e-4 ? "+" : ""}${exact(n.a)}`));
+  shares.append(...endings(selected));
   const way = [];
   for (let edge = heaviest(parents(selected)); edge; edge = heaviest(parents(edge[0]))) way.unshift(edge[0]);
   panel.replaceChildren(make("h3", "", short(title(selected), 200)), shares);
@@ -222,8 +226,9 @@ async function pickThird() {
   $("tree-facts").textContent = [`${many(count, "episode")}, ${won} solved, ${many(tree.divergences.length, "divergence")}.`, ...tree.notes].join(" ");
   const [low, high] = tree.range;
   $("tree-low").textContent = low < high ? compact(low) : "all"; $("tree-high").textContent = compact(high); $("tree-value").textContent = tree.value;
+  $("tree-folded").hidden = !tree.nodes.some(n => n.steps.length > 1);
   $("tree-diverging").hidden = !tree.divergences.length; $("tree-grafted").hidden = !tree.grafts.length;
-  $("tree-scale").style.background = `linear-gradient(to right, ${COLORS.map(c => `rgb(${c.join(" ")})`).join(", ")})`;
+  $("tree-scale").style.background = low < high ? `linear-gradient(to right, ${COLORS.map(c => `rgb(${c.join(" ")})`).join(", ")})` : color(low);
   $("tree-episode").value = "";
   fill($("tree-episode"), ["", ...tree.episodes.keys()], ["all", ...tree.episodes.map(([label, result, success]) => `${success ? "✓" : "✗"} ${label}: ${exact(result)}`)]);
   $("tree-episode").value = "";

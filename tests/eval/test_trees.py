@@ -344,6 +344,10 @@ def test_tree_fits_the_window_and_is_legible(run: Path, browser: Any, width: int
     # Time runs down on a phone, and to the right on a wide window.
     start, *_ = boxes = [one.rect for one in find("#graph .shape")]
     assert all(box["y" if width < 600 else "x"] >= start["y" if width < 600 else "x"] for box in boxes)
+    clipped = """const box = document.querySelector("#graph svg").getBoundingClientRect();
+      return [...document.querySelectorAll("#graph text")].map(t => t.getBoundingClientRect())
+        .filter(t => t.left < box.left || t.right > box.right || t.bottom > box.bottom).length"""
+    assert browser.execute_script(clipped) == 0
     # The number on a node can be read on the color of its value.
     contrast = """const linear = v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
       const light = c => { const [r, g, b] = c.match(/[0-9.]+/g).map(v => linear(v / 255));
