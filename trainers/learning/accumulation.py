@@ -36,7 +36,7 @@ def share_among_ranks(
     """Return this rank's micro-batches, padded to an equal count per rank; the flag is False for padding."""
     world_size, rank = optimizer.world_size, optimizer.accelerator.process_index
     count = len(microbatches)
-    padded = [*microbatches, *microbatches[:1] * (-count % world_size)]
+    padded = [*microbatches, *(list(microbatches[:1]) * (-count % world_size))]
     return [(padded[number], number < count) for number in range(rank, len(padded), world_size)]
 
 

@@ -54,6 +54,7 @@ class Learner:
     Attributes:
         kl_coef: Current coefficient β of the KL term.
         activity: Phase in progress, in which micro-batches are counted.
+        preferences: Preference pairs of earlier updates that are trained on again.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Learner:
         self.reference = reference
         self.kl_coef = recipe.objective.kl.coef
         self.activity = Activity()
+        self.preferences: list[Preference] = []
         self.reuse_sampler_logprobs = reuse_sampler_logprobs
         self._microbatch_tokens = microbatch_tokens or optimizer.default_microbatch_tokens
         self._seed = seed
@@ -425,12 +427,35 @@ class Learner:
                 report["critic_grad_norm"] = float(np.mean([step.critic_grad_norm for step in taken]))
         return report
 
+    # ------------------------------------------------------------------ state between updates
+
+    def add_preferences(self, pairs: Sequence[Preference], update: int) -> list[Preference]:
+        """Return the pairs of an update's loss: new ones, after those of earlier updates that are not too old.
+
+        Args:
+            pairs: New pairs.
+            update: Number of the update, from 0.
+        """
+        max_age = self.recipe.grafting.max_age
+        known = [pair for pair in self.preferences if max_age is None or pair.update > update - max_age]
+        self.preferences = [] if max_age == 1 else [*known, *pairs]
+        return [*known, *pairs]
+
+    def follow_policy(self) -> None:
+        """Move a reference that is a moving average towards the policy, once after every update."""
+        if self.reference is not None:
+            self.reference.follow(self.optimizer.policy.model)
+
     # ------------------------------------------------------------------ checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of optimizer, critic, reference and KL coefficient; the policy is saved apart."""
-        reference = {} if self.reference is None else self.reference.state_dict()
-        return {"optimizer": self.optimizer.state_dict(), "kl_coef": self.kl_coef, "reference": reference}
+        """Return the state of optimizer, critic, reference, pairs and β; the policy is saved apart."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "kl_coef": self.kl_coef,
+            "reference": {} if self.reference is None else self.reference.state_dict(),
+            "preferences": [pair.to_plain() for pair in self.preferences],
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a `state_dict`."""
@@ -438,8 +463,4 @@ class Learner:
         self.kl_coef = state["kl_coef"]
         if self.reference is not None:
             self.reference.load_state_dict(state["reference"])
-
-    def follow_policy(self) -> None:
-        """Move a reference that is a moving average towards the policy, once after every update."""
-        if self.reference is not None:
-            self.reference.follow(self.optimizer.policy.model)
+        self.preferences = [Preference.from_plain(pair) for pair in state["preferences"]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -22,7 +22,8 @@ from .optimizer import PolicyOptimizer
 from .preparation import StepPlan
 
 
-class PreparedPairs(NamedTuple):
+@dataclass(frozen=True)
+class PreparedPairs:
     """Preference pairs of an update with their scores under the reference.
 
     Attributes:

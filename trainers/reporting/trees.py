@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...envs.files import read_jsonl, write_atomic
-from ...eval.trees import Divergence, Edge, Graft, Node, Outcome, PackedTree, Place, Step, Tree, pack_trees
+from ...eval import trees as drawn
+from ...eval.trees import Divergence, Edge, Node, Outcome, PackedTree, Place, Step, Tree, pack_trees
 from ..algorithms.credit.base import Advantages
 from ..config.run import TrainingConfig
-from ..data.cognitive_graph import CognitiveGraph
+from ..data.cognitive_graph import CognitiveGraph, Graft
 from ..data.rollouts import Rollouts
+from ..sampling.grafting import GraftText
 from .forest_graphs import forest_graphs
 
 if TYPE_CHECKING:
@@ -106,7 +108,7 @@ class TreeFile:
             kept = [record for record in _read_records(self._path.parent) if record["update"] <= update]
             write_atomic(self._path, "".join(json.dumps(record) + "\n" for record in kept))
 
-    def add(self, update: int, rollouts: Rollouts, credit: Advantages) -> None:
+    def add(self, update: int, rollouts: Rollouts, credit: Advantages, grafts: Sequence[GraftText] = ()) -> None:
         """Append the trees of an update that show most, if they are due.
 
         Args:
@@ -114,11 +116,13 @@ class TreeFile:
             rollouts: Rollouts of the update.
             credit: Its credit. Without graphs of merged turns, episodes that branch off each other are drawn as
                 they were sampled; independent episodes make no tree.
+            grafts: Rewritten thoughts of the update.
         """
         is_due = update in (1, self._last) or (self._every > 0 and update % self._every == 0)
         if not is_due:
             return
         graphs = credit.graphs or forest_graphs(rollouts, credit.advantages)
+        graphs = [attach_grafts(graph, grafts) for graph in graphs]
         lines = [json.dumps(self._describe(update, rollouts, one).to_dict()) for one in choose_graphs(graphs)]
         if lines:
             with self._path.open("a", encoding="utf-8") as file:
@@ -156,6 +160,17 @@ class TreeFile:
 
 def _cut(text: str) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} … ({len(text) - MAX_TEXT} more characters)"
+
+
+def attach_grafts(graph: CognitiveGraph, grafts: Sequence[GraftText]) -> CognitiveGraph:
+    """Return a graph with the rewritten thoughts of its divergences."""
+    found = []
+    for text in grafts:
+        divergence = graph.divergence_before(text.pair.worst) if text.pair.group == graph.group else None
+        if divergence is not None:
+            sides = _cut(text.chosen), _cut(text.rejected)
+            found.append(Graft(divergence.node, *sides, valid=not text.fault, reason=text.fault))
+    return replace(graph, grafts=tuple(found))
 
 
 def choose_graphs(graphs: Sequence[CognitiveGraph], count: int = GROUPS) -> list[CognitiveGraph]:
@@ -235,7 +250,7 @@ def to_tree(stored: StoredTree) -> Tree:
         nodes=nodes,
         edges=tuple(Edge(*pair, tuple(episodes)) for pair, episodes in sorted(taken.items())),
         divergences=tuple(Divergence(*_values(one)) for one in graph.divergences),
-        grafts=tuple(Graft(*_values(one)) for one in graph.grafts),
+        grafts=tuple(drawn.Graft(*_values(one)) for one in graph.grafts),
         notes=(f"Returns: mean {graph.mean:.3g}, standard deviation {graph.std:.3g}.",),
     )
 

@@ -29,10 +29,11 @@ from ...envs.searchqa.downloads import DATA_SETS
 from ...eval.file_schemas import EXCHANGE, RUN_FILE, episode_keys
 from ...eval.suite import Entry, Suite, suite_names
 from ...eval.summary import Comparison, Line, Summary
+from ..algorithms.grafting import Grafting
 from ..algorithms.objectives.settings import Kl, Mismatch, Objective, Overlong
 from ..algorithms.recipe import Critic, Optimization
 from ..algorithms.recipes import RECIPES
-from ..algorithms.registry import CREDITS, SAMPLERS, SELECTORS
+from ..algorithms.registry import CREDITS, SAMPLERS, SELECTORS, TERMS
 from ..algorithms.rewards import Rewards
 from ..algorithms.schedules import Linear
 from ..config.run import SFTConfig, TrainingConfig
@@ -127,10 +128,17 @@ def _settings_page() -> str:
         "objective.kl": (Kl, "KL penalty"),
         "objective.mismatch": (Mismatch, "correction for the sampler's probabilities"),
         "overlong": (Overlong, "episodes that are too long"),
+        "grafting": (Grafting, "preference pairs made at divergences"),
         "critic": (Critic, "value model, for credits that need one; `critic=null` removes it"),
     }
     for path, (kind, title) in nested.items():
         parts += [f"## `{path}`: {title}\n", fields_table(fields_of(kind), f"{path}.")]
+    parts.append(
+        "## `objective.terms`: further terms of the loss\n\nA list of names, or of mappings with settings:"
+        " `--set 'objective.terms=[{name: surgical, weight: 0.3}]'`.\n"
+    )
+    for name, term in TERMS.items():
+        parts += [f"### `{name}`\n\n{summary_of(term)}\n", fields_table(fields_of(term), heading="key")]
     parts += [
         "## Schedules\n\n`sampler.temperature` is a number, or changes linearly over the run:"
         " `--set sampler.temperature.start=1.0 --set sampler.temperature.end=0.7`.\n",
@@ -166,6 +174,7 @@ def _recipe_rows() -> Iterator[tuple[str, str]]:
             "credit",
             "objective",
             "overlong",
+            "grafting",
             "critic",
             "optimization",
         ):
