@@ -164,6 +164,8 @@ def test_rewritten_thought_is_preferred_in_the_plain_conversation(chat: ChatToke
         assert decode(preference.chosen.prompt) == context
         assert decode(preference.chosen.tokens) == WRITTEN
         assert "Branch" not in context
+    assert [text[:2] for text in found.texts] == [(pair, WRITTEN) for pair in pairs]
+    assert all(text.rejected.startswith("I should go left.") and not text.fault for text in found.texts)
     assert found.metrics["graft/coverage"] == 1 and found.metrics["graft/validity"] == 1
     assert found.metrics["graft/skipped"] == 0
     assert sampler.sampling == Sampling(temperature=0.9, max_tokens=40)
@@ -196,6 +198,8 @@ def test_faulty_and_impossible_divergences_are_counted(chat: ChatTokens) -> None
     assert found.metrics["graft/coverage"] == 0.25 and found.metrics["graft/skipped"] == 1
     assert found.metrics["graft/validity"] == pytest.approx(1 / 3)
     assert found.metrics["graft/leak"] == found.metrics["graft/long"] == 1
+    assert [text.fault for text in found.texts] == ["", "leak", "long"]
+    assert found.texts[1].chosen == "Left the branch." and "go left" in found.texts[1].rejected
     none = graft(Scripted(chat, "think", replies, context=100), rollouts, pairs)
     assert none.pairs == [] and none.metrics == {"graft/coverage": 0.0, "graft/skipped": 4.0}
     assert graft(Scripted(chat, "think", []), rollouts, []).metrics["graft/coverage"] == 0

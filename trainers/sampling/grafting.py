@@ -24,6 +24,22 @@ from .sampler import RolloutSampler
 from .turn_texts import TurnTexts
 
 
+class GraftText(NamedTuple):
+    """Both sides of a graft as text, for the report.
+
+    Attributes:
+        pair: The divergence.
+        chosen: Corrected thought, or the better branch's part of a reply.
+        rejected: Thought or part of the reply of the worse branch.
+        fault: Reason for which it is no preference pair; empty if it is one.
+    """
+
+    pair: DivergencePair
+    chosen: str
+    rejected: str
+    fault: str = ""
+
+
 class Grafts(NamedTuple):
     """Result of grafting.
 
@@ -32,10 +48,12 @@ class Grafts(NamedTuple):
         metrics: `graft/coverage` (fraction of the divergences that have a pair), `graft/skipped` (number of those
             without a thought to correct, or whose prompt does not fit the context window), and for written
             thoughts `graft/validity` (fraction that is valid) and `graft/<fault>` (number of the others).
+        texts: Texts of the pairs, and of written thoughts that are not valid.
     """
 
     pairs: list[Preference]
     metrics: dict[str, float]
+    texts: list[GraftText]
 
 
 class Grafter:
@@ -73,21 +91,24 @@ class Grafter:
         """
         texts = TurnTexts(rollouts, self._sampler.dialogue, self._sampler.chat.tokenizer)
         rejected = [texts.compared_part(pair.worst, pair.worst) for pair in divergences]
-        faults: Counter[str] = Counter()
+        refused: list[GraftText] = []
         chosen: list[Continuation | None]
         writes = self._settings.mode == "rewrite" and self._sampler.dialogue.has_thoughts
         if writes:
             wanted = [pair for pair, part in zip(divergences, rejected, strict=True) if part is not None]
-            written, faults = self._write(texts, wanted, update, temperature)
+            written, refused = self._write(texts, wanted, update, temperature)
             chosen = [written.get(pair.worst, {}).get(pair.best) for pair in divergences]
         else:
             chosen = [texts.compared_part(pair.best, pair.worst) for pair in divergences]
-        pairs = [
-            Preference(good, bad, update)
-            for good, bad in zip(chosen, rejected, strict=True)
-            if good is not None and bad is not None and self._fits(good) and self._fits(bad)
-        ]
-        faulty = sum(faults.values())
+        pairs: list[Preference] = []
+        used: list[GraftText] = []
+        decode = self._sampler.chat.tokenizer.decode
+        for pair, good, bad in zip(divergences, chosen, rejected, strict=True):
+            if good is not None and bad is not None and self._fits(good) and self._fits(bad):
+                pairs.append(Preference(good, bad, update))
+                used.append(GraftText(pair, decode(good.tokens.tolist()), decode(bad.tokens.tolist())))
+        faults = Counter(text.fault for text in refused)
+        faulty = len(refused)
         metrics = {
             "graft/coverage": len(pairs) / len(divergences) if divergences else 0.0,
             "graft/skipped": float(len(divergences) - len(pairs) - faulty),
@@ -95,7 +116,7 @@ class Grafter:
         if writes and len(pairs) + faulty:
             metrics["graft/validity"] = len(pairs) / (len(pairs) + faulty)
             metrics |= {f"graft/{fault}": float(faults[fault]) for fault in FAULTS}
-        return Grafts(pairs, metrics)
+        return Grafts(pairs, metrics, used + refused)
 
     def _fits(self, part: Continuation) -> bool:
         return self._has_room(len(part.prompt) + len(part.tokens))
@@ -108,8 +129,8 @@ class Grafter:
 
     def _write(
         self, texts: TurnTexts, divergences: Sequence[DivergencePair], update: int, temperature: float
-    ) -> tuple[dict[int, dict[int, Continuation]], Counter[str]]:
-        """Return the valid written thoughts by worse and better turn, and the number of the others by fault."""
+    ) -> tuple[dict[int, dict[int, Continuation]], list[GraftText]]:
+        """Return the valid written thoughts by worse and better turn, and the texts of the others."""
         settings, chat, dialogue = self._settings, self._sampler.chat, self._sampler.dialogue
         opened = [(pair, chat.opening(self._messages(texts, pair))) for pair in divergences]
         asked = [(pair, ids) for pair, ids in opened if self._has_room(len(ids) + settings.thought_tokens)]
@@ -120,7 +141,7 @@ class Grafter:
         seeds = [stable_seed("graft", self._seed, update, number) >> 11 for number in range(len(asked))]
         replies = self._sampler.complete([ids for _, ids in asked], sampling, seeds, phase="grafting thoughts")
         written: dict[int, dict[int, Continuation]] = {}
-        faults: Counter[str] = Counter()
+        refused: list[GraftText] = []
         for (pair, _), reply in zip(asked, replies, strict=True):
             thought = clean_thought(reply.text, dialogue)
             action = (texts.actions(pair.worst) or ["x"])[0]
@@ -138,8 +159,8 @@ class Grafter:
             if fault is None:
                 written.setdefault(pair.worst, {})[pair.best] = self._encode(texts, pair, thought, action)
             else:
-                faults[fault] += 1
-        return written, faults
+                refused.append(GraftText(pair, thought, texts.thought(pair.worst), fault))
+        return written, refused
 
     def _encode(self, texts: TurnTexts, pair: DivergencePair, thought: str, action: str) -> Continuation:
         """Return a written thought in the form of a reply, in the conversation before the worse turn."""

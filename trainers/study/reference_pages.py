@@ -47,8 +47,10 @@ from ..config.settings import (
     SFTSettings,
     ValidationConfig,
 )
+from ..data.cognitive_graph import CognitiveGraph, Graft, GraphDivergence, GraphEdge, GraphEpisode, GraphNode
 from ..monitor import Monitor
 from ..reporting.metric_names import SFT_METRICS, TRAINING_METRICS
+from ..reporting.trees import GROUPS, MAX_TEXT, StoredTree, TurnText
 from .definition import Study, StudyFile, study_names
 
 _NOTE = "<!-- Generated from the code by `make docs`. -->\n"
@@ -300,12 +302,35 @@ def _files_page() -> str:
             "### `metrics.jsonl`\n\nOne update per line, an object of numbers. A metric that was not measured in"
             " an update, or is not finite, is absent.\n",
             markdown_table(("metric", "meaning"), _rows(TRAINING_METRICS)),
+            *_tree_tables(),
             "## `arboretum sft`\n\n### `run.json`\n",
             markdown_table(_KEY_TABLE, sft_rows),
             "### `metrics.jsonl`\n\nOne optimizer step per line.\n",
             markdown_table(("metric", "meaning"), _rows(SFT_METRICS)),
         ]
     )
+
+
+def _tree_tables() -> list[str]:
+    """Return the sections of `trees.jsonl`."""
+    nested = {
+        "An entry of `turns`": TurnText,
+        "`graph`": CognitiveGraph,
+        "An entry of `nodes`": GraphNode,
+        "An entry of `edges`": GraphEdge,
+        "An entry of `divergences`": GraphDivergence,
+        "An entry of `episodes`": GraphEpisode,
+        "An entry of `grafts`": Graft,
+    }
+    tables = [f"{name}:\n\n{markdown_table(_KEY_TABLE, _keys(cls))}" for name, cls in nested.items()]
+    return [
+        "### `trees.jsonl`\n\nOne group of episodes per line, merged by the credit or sampled as a tree:"
+        f" up to {GROUPS} groups of the first update, of each with a validation, and of the last. Texts of a turn"
+        f" are cut to {MAX_TEXT} characters. Recipes whose episodes are independent and are not merged have no"
+        " such file.\n",
+        markdown_table(_KEY_TABLE, _keys(StoredTree)),
+        *tables,
+    ]
 
 
 def _rows(texts: Mapping[str, str]) -> list[tuple[str, str]]:
