@@ -11,6 +11,7 @@ from typing import Any
 
 from ..envs.core import Info, TextEnv
 from .episode import Episode
+from .forks import Fork
 
 
 @dataclass(slots=True)
@@ -29,6 +30,7 @@ class Seat:
         waiting_since: `time.perf_counter()` when the current turn was first passed to the agent; 0 before that.
         time_limit: Wall time of the episode in seconds; infinite without a limit.
         deadline: `time.perf_counter()` at which the time limit expires.
+        fork: State before the current turn; None unless `play` keeps forks.
     """
 
     env: TextEnv[Any]
@@ -40,6 +42,7 @@ class Seat:
     waiting_since: float = 0.0
     time_limit: float = math.inf
     deadline: float = math.inf
+    fork: Fork | None = None
 
 
 class Stop(RuntimeError):
@@ -95,6 +98,31 @@ class Agent(ABC):
 
     def begin(self, seat: Seat) -> None:  # noqa: B027 (optional)
         """Prepare for an episode; called after the reset."""
+
+    def save(self, seat: Seat) -> Any:
+        """Return the agent's memory of an episode, for `resume`; called before a turn.
+
+        The value is not changed afterwards. An agent without a memory needs neither method.
+
+        Raises:
+            Stop: The agent keeps a memory and does not define this method.
+        """
+        if seat.memory is None:
+            return None
+        kind = type(self).__name__
+        raise Stop(
+            f"episodes of agent {self.name} cannot be forked: {kind} keeps a memory between turns; define save()"
+            f" and resume() in {kind}."
+        )
+
+    def resume(self, seat: Seat, memory: Any) -> None:
+        """Prepare for an episode that begins with the turns of another; called instead of `begin`.
+
+        Args:
+            seat: The episode, whose turns are those that it shares with the other one.
+            memory: Value that `save` returned after these turns of the other episode.
+        """
+        self.begin(seat)
 
     @abstractmethod
     def act(self, seats: Sequence[Seat]) -> Sequence[Reply | None]:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .exchange import Exchange, pack_exchanges, unpack_exchanges
+from .forks import Fork
 
 
 @dataclass(slots=True)
@@ -26,7 +27,7 @@ class Move:
     changed: bool
 
 
-NOT_STORED = frozenset({"actions", "state_key", "next_state_key"})
+NOT_STORED = frozenset({"actions", "state_key", "next_state_key", "effects", "choices", "fork"})
 """Fields of a turn that its record in a file does not have."""
 
 
@@ -52,10 +53,15 @@ class Turn:
         cut: True if the reply reached a limit of tokens, or the prompt left no room for one; None otherwise.
         restart: True if these tokens begin a new sequence (truncated histories) instead of extending the previous
             one.
-        state_key: The environment's `state_key()` before the turn, if `play` was called with `keep_states`.
-        next_state_key: The key after the turn, under the same condition; None where the environment terminated.
+        state_key: The environment's `state_key()` before the turn; `play` records it with `keep={"states"}`.
+        next_state_key: The key after the turn, recorded likewise; None where the environment terminated.
+        effects: Executed actions that count as modifying the environment (see `TextEnv.counts_as_effect`),
+            recorded likewise.
+        choices: Admissible actions before the turn, recorded with `keep={"choices"}`; None where they cannot be
+            listed.
+        fork: The state before the turn, recorded with `keep={"forks"}`.
 
-    `actions` and the state keys are not stored in files.
+    `actions` and everything that only `keep` records are not stored in files.
     """
 
     observation: str
@@ -74,6 +80,9 @@ class Turn:
     actions: tuple[str, ...] | None = None
     state_key: Hashable | None = None
     next_state_key: Hashable | None = None
+    effects: tuple[str, ...] | None = None
+    choices: tuple[str, ...] | None = None
+    fork: Fork | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the turn as plain data, without fields that are None or not stored."""

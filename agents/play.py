@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import gymnasium as gym
@@ -15,6 +16,7 @@ from ..envs.seeding import stable_seed
 from .base import Agent, Reply, Seat, Stop
 from .deadline import Expired, expires_after
 from .episode import Episode, Move, Turn
+from .forks import CannotFork, Keep, Origin, open_fork, take_fork
 
 _STANDARD_INFO = frozenset({"task", "success", "valid", "changed", "admissible_actions"})
 
@@ -27,10 +29,12 @@ class Job(NamedTuple):
     Attributes:
         task: Id of the task; None draws one from `seed`.
         seed: Seed of the episode.
+        origin: Place in a played episode from which this one continues, in the same task; None begins anew.
     """
 
     task: str | None
     seed: int
+    origin: Origin | None = None
 
 
 def play(
@@ -40,7 +44,7 @@ def play(
     *,
     max_turns: int | None = None,
     time_limit: float | None = None,
-    keep_states: bool = False,
+    keep: Collection[Keep] = (),
 ) -> Iterator[Episode]:
     """Play `jobs` on `envs`, one episode per environment at a time, and yield episodes as they end.
 
@@ -49,14 +53,17 @@ def play(
     Args:
         agent: The agent.
         envs: Interchangeable environments of one id (`gym.make(id)`, wrapped or not).
-        jobs: The episodes to play; each is taken when an environment becomes free.
+        jobs: The episodes to play; each is taken when an environment becomes free. A deque may be appended to
+            while its episodes are played; it ends when it is empty and no episode is in progress.
         max_turns: Replies after which an episode is truncated; None for the environment's own limit only.
         time_limit: Wall time of an episode in seconds, from its reset to its end, after which it is aborted with
             an error; None for no limit. Everything counts: the environment, the agent, and the wait for replies of
             an engine that the episode shares with others. A step of the environment that exceeds the limit is
             interrupted where the platform can (see `expires_after`); an agent is not, and its late reply is
             dropped.
-        keep_states: Record the environment's `state_key()` before and after every turn, as some credits require.
+        keep: Further data to record of every turn, none of which is stored in files. "states": the environment's
+            `state_key()` before and after it, and its effects; "forks": the state before it, for `Origin`;
+            "choices": the admissible actions before it.
 
     Yields:
         Finished episodes. If the environment failed or the time limit expired, `error` has the reason and `turns`
@@ -64,17 +71,19 @@ def play(
 
     Raises:
         Stop: The agent failed or cannot continue; episodes in progress are discarded.
+        CannotFork: Forks are to be kept of an environment that has neither snapshots nor `deterministic = True`,
+            or the origin of a job has no fork.
     """
-    pending = iter(jobs)
+    take = _taker(jobs)
     free: list[TextEnv[Any]] = [env.unwrapped for env in reversed(envs)]  # type: ignore[misc]
     seats: list[Seat] = []
     while True:
         while free:
-            job = next(pending, None)
+            job = take()
             if job is None:
                 break
             env = free.pop()
-            seat = _start(agent, env, job, time_limit)
+            seat = _start(agent, env, job, time_limit, keep)
             if seat.episode.error is not None:
                 free.append(env)
                 yield seat.episode
@@ -92,17 +101,25 @@ def play(
             if now >= seat.deadline:
                 seat.episode.error = _expired(seat)
             elif reply is not None:
-                _execute(agent, seat, reply, now - seat.waiting_since, max_turns, keep_states)
+                _execute(agent, seat, reply, now - seat.waiting_since, max_turns, keep)
                 seat.waiting_since = 0.0
             episode = seat.episode
             over = episode.terminated or episode.truncated or episode.error is not None
-            if not over or _retry(agent, seat):
+            if not over or _retry(agent, seat, keep):
                 remaining.append(seat)
             else:
                 _ask(agent, agent.end, seat)
                 free.append(seat.env)
                 yield seat.episode
         seats = remaining
+
+
+def _taker(jobs: Iterable[Job]) -> Callable[[], Job | None]:
+    """Return a function that returns the next job, or None while there is none; a deque may have more later."""
+    if isinstance(jobs, deque):
+        return lambda: jobs.popleft() if jobs else None
+    pending = iter(jobs)
+    return lambda: next(pending, None)
 
 
 def _ask(agent: Agent, method: Callable[..., T], *arguments: Any) -> T:
@@ -119,18 +136,26 @@ def _ask(agent: Agent, method: Callable[..., T], *arguments: Any) -> T:
         raise Stop(_reason(f"the agent {agent.name}", error)) from error
 
 
-def _start(agent: Agent, env: TextEnv[Any], job: Job, time_limit: float | None) -> Seat:
-    env_id = env.spec.id if env.spec is not None else type(env).__name__
-    episode = Episode(env=env_id, task=job.task or "", seed=job.seed, agent=agent.name)
+def _start(agent: Agent, env: TextEnv[Any], job: Job, time_limit: float | None, keep: Collection[Keep]) -> Seat:
+    if job.origin is None:
+        env_id = env.spec.id if env.spec is not None else type(env).__name__
+        episode = Episode(env=env_id, task=job.task or "", seed=job.seed, agent=agent.name)
+    else:
+        if job.task not in (None, job.origin.episode.task):
+            raise CannotFork(
+                f"a job of task {job.task!r} cannot continue an episode of task {job.origin.episode.task!r}; give"
+                " both the same task."
+            )
+        episode = job.origin.begin(agent.name, job.seed)
     # The string "player" is part of the seed: changing it would change every recorded result.
     seat = Seat(env, "", {}, episode, random.Random(stable_seed("player", job.seed, job.task)))
     if time_limit is not None:
         seat.time_limit, seat.deadline = time_limit, time.perf_counter() + time_limit
-    _reset(agent, seat, job)
+    _begin(agent, seat, job, keep)
     return seat
 
 
-def _retry(agent: Agent, seat: Seat) -> bool:
+def _retry(agent: Agent, seat: Seat, keep: Collection[Keep]) -> bool:
     """Start another trial of the task, with a new seed, if the agent requests one; return True if it started."""
     last = seat.episode
     if last.error is not None or not _ask(agent, agent.again, seat):
@@ -139,28 +164,59 @@ def _retry(agent: Agent, seat: Seat) -> bool:
     trials = [*last.trials, last]
     last.trials = []
     seat.episode = Episode(last.env, last.task, last.seed, last.agent, trials=trials)
-    _reset(agent, seat, Job(last.task, stable_seed("trial", len(trials), last.seed) >> 33))
+    _begin(agent, seat, Job(last.task, stable_seed("trial", len(trials), last.seed) >> 33), keep)
     return seat.episode.error is None
 
 
-def _reset(agent: Agent, seat: Seat, job: Job) -> None:
-    episode = seat.episode
+def _begin(agent: Agent, seat: Seat, job: Job, keep: Collection[Keep]) -> None:
+    """Open the task of a job, or the fork from which it continues, and prepare the agent."""
+    episode, origin = seat.episode, job.origin
+    memory = None if origin is None else origin.fork.memory
     try:
-        options = None if job.task is None else {"task": job.task}
         with expires_after(seat.deadline):
-            seat.observation, seat.info = seat.env.reset(seed=job.seed, options=options)
-            episode.task = seat.env.task
+            if origin is None:
+                options = None if job.task is None else {"task": job.task}
+                seat.observation, seat.info = seat.env.reset(seed=job.seed, options=options)
+                episode.task = seat.env.task
+            else:
+                open_fork(seat, origin, job.seed)
             _record_state(seat)
     except Expired:
         episode.error = _expired(seat)
     except Exception as error:
-        episode.error = _reason("opening the task", error)
-    if episode.error is None:
+        episode.error = _reason("opening the task" if origin is None else "opening the fork", error)
+    if episode.error is not None:
+        return
+    if origin is None:
         _ask(agent, agent.begin, seat)
+    else:
+        _ask(agent, agent.resume, seat, memory)
+    _keep_fork(agent, seat, keep)
+
+
+def _keep_fork(agent: Agent, seat: Seat, keep: Collection[Keep]) -> None:
+    """Record the state before the next turn, if forks are kept."""
+    if "forks" not in keep:
+        return
+    memory = _ask(agent, agent.save, seat)
+    try:
+        with expires_after(seat.deadline):
+            seat.fork = take_fork(seat, memory)
+    except CannotFork:
+        raise
+    except Expired:
+        seat.episode.error = _expired(seat)
+    except Exception as error:
+        seat.episode.error = _reason("the environment", error)
 
 
 def _execute(
-    agent: Agent, seat: Seat, reply: Reply, agent_seconds: float, max_turns: int | None, keep_state: bool
+    agent: Agent,
+    seat: Seat,
+    reply: Reply,
+    agent_seconds: float,
+    max_turns: int | None,
+    keep: Collection[Keep],
 ) -> None:
     """Execute a reply's actions in the environment and append the turn to the episode."""
     episode = seat.episode
@@ -180,19 +236,13 @@ def _execute(
         cut=reply.cut,
         restart=reply.restart,
         actions=reply.actions,
+        fork=seat.fork,
     )
     episode.turns.append(turn)
     start = time.perf_counter()
     try:
         with expires_after(seat.deadline):
-            if keep_state:
-                turn.state_key = seat.env.state_key()
-            for action in reply.actions:
-                _step(seat, turn, action)
-                if episode.terminated or episode.truncated:
-                    break
-            if keep_state and not episode.terminated:
-                turn.next_state_key = seat.env.state_key()
+            _execute_actions(seat, turn, reply.actions, keep)
             _record_state(seat)
     except Expired:
         episode.error = _expired(seat)
@@ -204,9 +254,38 @@ def _execute(
     reason = reply.quit or _ask(agent, agent.settle, seat)
     if max_turns is not None and len(episode.turns) >= max_turns:
         reason = reason or f"the {max_turns} turns are spent"
-    if reason is not None and not (episode.terminated or episode.truncated):
+    if episode.terminated or episode.truncated:
+        return
+    if reason is not None:
         episode.truncated = True
         episode.details["ended"] = reason
+    else:
+        _keep_fork(agent, seat, keep)
+
+
+def _execute_actions(seat: Seat, turn: Turn, actions: Sequence[str], keep: Collection[Keep]) -> None:
+    """Execute the actions of a turn until the episode ends, and record what is kept of the states."""
+    env, episode = seat.env, seat.episode
+    if "choices" in keep:
+        turn.choices = env.admissible_actions()
+    if "states" not in keep:
+        for action in actions:
+            _step(seat, turn, action)
+            if episode.terminated or episode.truncated:
+                return
+        return
+    key = turn.state_key = env.state_key()
+    effects = []
+    for action in actions:
+        _step(seat, turn, action)
+        if env.counts_as_effect(action, key, seat.info):
+            effects.append(action)
+        key = env.state_key()
+        if episode.terminated or episode.truncated:
+            break
+    turn.effects = tuple(effects)
+    if not episode.terminated:
+        turn.next_state_key = key
 
 
 def _step(seat: Seat, turn: Turn, action: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .base import Reply, Seat
@@ -29,6 +29,9 @@ class TrialState(ChatState):
 
     reflections: list[str] = field(default_factory=list)
     transcript: str | None = None
+
+    def copy(self) -> TrialState:
+        return replace(self, usage=replace(self.usage), reflections=[*self.reflections])
 
 
 class Reflexion(LanguageAgent):
@@ -83,7 +86,7 @@ class Reflexion(LanguageAgent):
         first = len(trial.reflections) - len(recent) + 1
         notes = [f"After attempt {k}: {text}" for k, text in enumerate(recent, first)]
         heading = f"{trial.messages[0].content}\n\nWhat you noted about earlier attempts at this task:\n"
-        trial.messages[0] = Message("system", heading + "\n".join(notes))
+        trial.messages = [Message("system", heading + "\n".join(notes)), *trial.messages[1:]]
         seat.episode.details["reflection"] = trial.reflections[-1]
         return self.ask(seat)
 

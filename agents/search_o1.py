@@ -33,6 +33,9 @@ class SearchState(ChatState):
     queries: set[str] = field(default_factory=set)
     reading: bool = False
 
+    def copy(self) -> SearchState:
+        return replace(self, usage=replace(self.usage), queries={*self.queries})
+
 
 class SearchO1(LanguageAgent):
     """Agent that searches while it reasons.

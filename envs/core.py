@@ -19,6 +19,7 @@ from gymnasium.error import ResetNeeded
 
 from .copying import RebuiltCopies
 from .display import show, terminal_text
+from .effects import BranchRules
 from .errors import ConfigurationError, unknown_name
 from .optimum import Optimum
 from .seeding import split_mix
@@ -54,7 +55,7 @@ class Outcome(NamedTuple):
     changed: bool
 
 
-class TextEnv(RebuiltCopies, gym.Env[str, str], Generic[StateT]):
+class TextEnv(RebuiltCopies, BranchRules, gym.Env[str, str], Generic[StateT]):
     """Gymnasium environment whose observations and actions are strings.
 
     ## Arguments
@@ -105,6 +106,7 @@ class TextEnv(RebuiltCopies, gym.Env[str, str], Generic[StateT]):
     * `snapshot()` and `restore(snapshot, seed=None)`: the complete episode as a small picklable value. With a
       seed, the random events after the snapshot are drawn anew, as independent branches of an episode need it.
     * `state_key()`: hashable identity of the current state.
+    * `counts_as_effect(action, before, info)`: True if the last action modified the environment, for T-STAR.
     * `expert_actions()`: a plan from the current state to success, or None.
     * `optimum()`: the probability of success (or the best score) that optimal play still reaches from the current
       state within the step limit, and the fewest steps to it. Each class says where it is not exact.

@@ -15,115 +15,28 @@ import math
 import time
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from .algorithms.objectives.penalties import apply_overlong_penalty
 from .algorithms.schedules import Linear
 from .algorithms.selectors import NotEnoughGroups, select_groups
+from .checkpoints.components import build_components
 from .checkpoints.contents import CheckpointContents
 from .checkpoints.interruption import Interruption
 from .checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE
-from .checkpoints.store import CheckpointError, Checkpoints, verify_checkpoint
+from .checkpoints.store import CheckpointError, Checkpoints
 from .checkpoints.taught_dialogue import DialogueCheck
-from .config.resolve import max_episode_tokens, resolve_limits
 from .config.run import TrainingConfig
 from .config.serialize import flatten, to_plain
 from .data.rollouts import Rollouts
-from .learning.distributed import any_process, make_accelerator, make_optimizer
-from .learning.learner import Learner
+from .learning.distributed import any_process
 from .learning.memory import memory_failures
-from .learning.optimizer import PolicyOptimizer
-from .learning.policy import Policy, Reference, load_trainable_model
 from .monitor import ROLLED_BACK, current_lineage
 from .reporting.metrics import MetricsFile, UpdateRecord, rollout_metrics
 from .reporting.samples import SampleEpisodes
-from .sampling.collector import Collector
-from .sampling.context_check import check_prompts_fit
 from .sampling.failures import EpisodesFailed, Failures
-from .sampling.policy_engine import make_policy_engine
-from .sampling.sampler import RolloutSampler, ValidationResult
+from .sampling.sampler import ValidationResult
 from .state import Activity, TrainerState
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
-    from transformers import PreTrainedTokenizerBase
-
-
-class Components(NamedTuple):
-    """Parts of a training run, assembled by `build_components`.
-
-    Attributes:
-        accelerator: Accelerate's view of the processes.
-        tokenizer: Tokenizer of the model.
-        optimizer: Policy, critic and their optimizer.
-        learner: Updates the policy from rollouts; its recipe has the limits of the run.
-        sampler: Rolls out episodes with the current policy.
-        collector: Rolls out and selects the episodes of an update.
-    """
-
-    accelerator: Accelerator
-    tokenizer: PreTrainedTokenizerBase
-    optimizer: PolicyOptimizer
-    learner: Learner
-    sampler: RolloutSampler
-    collector: Collector
-
-
-def build_components(config: TrainingConfig, state: TrainerState, checkpoint: Path | None) -> Components:
-    """Load the models and assemble the parts of a training run.
-
-    Args:
-        config: Configuration of the run.
-        state: Counters of the run.
-        checkpoint: Checkpoint whose weights are loaded; None starts from the initial model.
-
-    Raises:
-        ConfigurationError: The model cannot be loaded, or does not fit the run.
-        DataError: The checkpoint is damaged.
-    """
-    if checkpoint is not None:
-        verify_checkpoint(checkpoint)
-    hardware, recipe = config.hardware, config.recipe
-    accelerator = make_accelerator(hardware.device, hardware.precision, config.trackers, str(config.out))
-    load = partial(
-        load_trainable_model,
-        device=str(accelerator.device),
-        lora=hardware.lora,
-        gradient_checkpointing=hardware.gradient_checkpointing,
-    )
-    # Adapters are loaded with the rest of the checkpoint.
-    source = config.model if checkpoint is None or hardware.lora is not None else checkpoint / "model"
-    check_prompts_fit(source, config)
-    model, tokenizer = load(source)
-    reference = None
-    if recipe.needs_reference:
-        reference = Reference(model if source == config.model else load(config.model)[0])
-    policy = Policy(model, critic=recipe.critic is not None)
-    optimizer = make_optimizer(accelerator, policy, recipe.optimization, recipe.critic)
-    engine = make_policy_engine(
-        hardware,
-        optimizer,
-        tokenizer,
-        lambda: load_trainable_model(config.model, str(accelerator.device), lora=hardware.lora)[0],
-        config.model,
-    )
-    sampler = RolloutSampler(
-        engine, config.dialogue, recipe.sampler, in_flight=hardware.in_flight, accelerator=accelerator
-    )
-    collector = Collector(config, sampler, state)
-    limit = max_episode_tokens(sampler.dialogue, recipe.sampler, collector.env, sampler.engine.context)
-    learner = Learner(
-        resolve_limits(recipe, limit),
-        optimizer,
-        reference,
-        microbatch_tokens=hardware.microbatch_tokens,
-        seed=config.seed,
-        # With another engine or in bfloat16, rounding differs between sampling and training.
-        reuse_sampler_logprobs=hardware.engine == "transformers" and hardware.precision == "float32",
-        share_prefixes=hardware.share_prefixes,
-    )
-    return Components(accelerator, tokenizer, optimizer, learner, sampler, collector)
 
 
 class Trainer:
@@ -404,6 +317,7 @@ class Trainer:
                 metrics |= self.learner.update(
                     selected, update=self.state.update, temperature=temperature, scale=collection.scale
                 )
+        self.learner.follow_policy()
         ended = time.perf_counter()
         metrics |= {
             "seconds/sample": sampled - start,

@@ -69,8 +69,13 @@ class Conversation:
         """Return everything after the first `mark` tokens."""
         return Segment(self.ids[mark:], self.logprobs[mark:], self.loss_mask[mark:])
 
-    def fork(self) -> Conversation:
-        """Return an independent copy. It copies three flat lists, in about 10 µs per thousand tokens."""
+    def fork(self, length: int | None = None) -> Conversation:
+        """Return an independent copy. It copies three flat lists, in about 10 µs per thousand tokens.
+
+        Args:
+            length: Number of leading tokens to copy; None for all.
+        """
         branch = Conversation()
-        branch.ids, branch.logprobs, branch.loss_mask = self.ids[:], self.logprobs[:], self.loss_mask[:]
+        branch.ids, branch.logprobs = self.ids[:length], self.logprobs[:length]
+        branch.loss_mask = self.loss_mask[:length]
         return branch

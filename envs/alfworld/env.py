@@ -187,6 +187,10 @@ class ALFWorld(TextEnv[Moment]):
         last, self._last = self._last, None
         return {"task_type": self.game.task_type, "modifies": last is not None and last.verb in MODIFYING}
 
+    def counts_as_effect(self, action: str, before: Hashable, info: Mapping[str, Any]) -> bool:
+        """Return `info["modifies"]`: take, move, open, close, use, clean, heat, cool and slice count."""
+        return bool(info["modifies"])
+
     def state_key(self) -> Hashable:
         return self._task, self._state.state
 

@@ -249,6 +249,10 @@ class Blocksworld(TextEnv[Position]):
             return snapshot.terminated == ends and snapshot.success == verdict.success and blocks == shown
         return verdict is None and snapshot.success == snapshot.terminated == level.scene(blocks).solved
 
+    def counts_as_effect(self, action: str, before: Hashable, info: Mapping[str, Any]) -> bool:
+        """Return True for all legal actions."""
+        return bool(info["valid"])
+
     def state_key(self) -> Hashable:
         # A failed last plan terminates the episode without reaching the goal, so the flag is part of the key.
         return self._level.key, self._state.blocks, self._terminated

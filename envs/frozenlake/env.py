@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from ..core import Outcome, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
@@ -261,6 +261,10 @@ class FrozenLake(TextEnv[int]):
             and snapshot.terminated == lake.terminal[cell]
             and snapshot.success == (cell == lake.goal)
         )
+
+    def counts_as_effect(self, action: str, before: Hashable, info: Mapping[str, Any]) -> bool:
+        """Return False: the player moves, but nothing is modified."""
+        return False
 
     def state_key(self) -> Hashable:
         lake = self._lake

@@ -245,6 +245,11 @@ class SearchQA(TextEnv[Inquiry]):
             and snapshot.success == (answered and self._is_right(state.answer))
         )
 
+    def counts_as_effect(self, action: str, before: Hashable, info: Mapping[str, Any]) -> bool:
+        """Return True for every accepted search: it changes what is known."""
+        parsed = (tags if self.protocol == "tags" else react).parse_action(action)
+        return bool(info["valid"]) and parsed is not None and parsed.kind == "search"
+
     def state_key(self) -> Hashable:
         state = self._state
         position = (state.page, state.keyword, state.looked_up)

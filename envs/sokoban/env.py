@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from ..core import Outcome, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
@@ -158,6 +158,12 @@ class BoardEnv(TextEnv[State]):
         if missing:
             return _new(Outcome, (text, reward, False, False, True, True))
         return _new(Outcome, (text, reward + SOLVED_REWARD, True, True, True, True))
+
+    def counts_as_effect(self, action: str, before: Hashable, info: Mapping[str, Any]) -> bool:
+        """Return True for pushes; steps that move only the player do not count."""
+        words = self.vocabulary
+        walls = str.maketrans({words.player: words.floor, words.player_on_target: words.target})
+        return str(before).translate(walls) != self._state.board.translate(walls)
 
     # ------------------------------------------------------------------ snapshots
 

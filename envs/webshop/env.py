@@ -14,6 +14,7 @@ from ..snapshots import Snapshot
 from .expert import plan
 from .goals import Goal
 from .original import OBSERVATION_MODES, observe, with_history
+from .pages import BROWSING
 from .session import Session
 from .shop import UNUSED_RNG, Shop, open_shop, parse_action
 from .sources import is_builtin
@@ -283,6 +284,11 @@ class WebShop(TextEnv[Visit]):
             details["reward_parts"] = dict(self._state.parts)
             details["tagger"] = self.shop.tagger.name
         return details
+
+    def counts_as_effect(self, action: str, before: Hashable, info: Mapping[str, Any]) -> bool:
+        """Return True for searches and for clicks on products, options and "buy now"; browsing does not count."""
+        name, argument = parse_action(action)
+        return bool(info["valid"]) and (name == "search" or argument not in BROWSING)
 
     def state_key(self) -> Hashable:
         session, before, _ = self._state

@@ -11,6 +11,8 @@ from .product import Product
 from .session import Session
 
 SUB_PAGES = ("Description", "Features", "Reviews", "Attributes")
+BROWSING = frozenset({"back to search", "< prev", "next >", *(name.lower() for name in SUB_PAGES)})
+"""Names of the buttons that only open pages, in lower case."""
 PRODUCTS_PER_PAGE = 10
 
 _HTML_SPACE = " \n\t\f\r"

@@ -100,7 +100,7 @@ def test_failure_of_the_environment_ends_only_its_episode(method: str, monkeypat
         return original(self, *arguments, **options)
 
     monkeypatch.setattr(Bandit, method, broken)
-    played = run(ExpertAgent(), keep_states=True)
+    played = run(ExpertAgent(), keep={"states"})
     assert len(played) == len(JOBS)
     (failed,) = [episode for episode in played if episode.error is not None]
     assert failed.error is not None and failed.error.endswith("ConnectionError: the bandit's server is gone")

@@ -149,8 +149,13 @@ class Recipe:
 
     @property
     def needs_reference(self) -> bool:
-        """True if the objective compares with a frozen reference policy."""
-        return self.objective.kl.coef > 0 or any(term.needs_reference for term in self.objective.terms)
+        """True if the objective compares with a reference policy."""
+        return self.needs_token_reference or any(term.needs_reference for term in self.objective.pair_terms)
+
+    @property
+    def needs_token_reference(self) -> bool:
+        """True if the objective compares the tokens of the rollouts with a reference policy."""
+        return self.objective.kl.coef > 0 or any(term.needs_reference for term in self.objective.token_terms)
 
     @property
     def needs_entropy(self) -> bool:

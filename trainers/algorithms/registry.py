@@ -16,6 +16,7 @@ from .credit.anchor import Anchor
 from .credit.base import Credit
 from .credit.gae import Gae
 from .credit.group import Group
+from .objectives.surgical import Surgical
 from .objectives.term import Term
 from .samplers import Chains, Sampler
 from .selectors import All, Dynamic, Selector, Uncertainty
@@ -25,7 +26,7 @@ PartT = TypeVar("PartT")
 SAMPLERS: Mapping[str, type[Sampler]] = {part.name: part for part in (Chains,)}
 SELECTORS: Mapping[str, type[Selector]] = {part.name: part for part in (All, Uncertainty, Dynamic)}
 CREDITS: Mapping[str, type[Credit]] = {part.name: part for part in (Gae, Group, Anchor)}
-TERMS: Mapping[str, type[Term]] = {}
+TERMS: Mapping[str, type[Term]] = {part.name: part for part in (Surgical,)}
 
 _TABLES: Mapping[type, tuple[str, Mapping[str, type]]] = {
     Sampler: ("sampler", SAMPLERS),

@@ -22,6 +22,7 @@ from ..algorithms.objectives.value import value_losses
 from ..algorithms.recipe import Recipe
 from ..algorithms.schedules import adapt_kl_coef
 from ..data.microbatches import MicroBatch
+from ..data.preferences import Preference, pair_rollouts
 from ..data.rollouts import Rollouts
 from ..data.segments import BoolArray, FloatArray, IntArray
 from ..data.sequences import from_sequences
@@ -29,8 +30,10 @@ from ..state import Activity
 from .accumulation import accumulate_gradients, rank_microbatches
 from .distributed import gather_lists
 from .optimizer import PolicyOptimizer, Step
-from .policy import Reference, forward_inputs
+from .pairs import PreparedPairs, divide_pairs, pair_loss, pair_microbatches, reduce_pair_metrics
+from .policy import forward_inputs
 from .preparation import Prepared, StepPlan, kl_in_reward, leave_out_weightless, plan_steps
+from .reference import Reference
 
 if TYPE_CHECKING:
     from torch import nn
@@ -203,7 +206,9 @@ class Learner:
             )
         plans = plan_steps(rollouts, recipe, update=update, seed=self._seed)
         old_logprobs, values = self._old_scores(rollouts, temperature, several_steps=len(plans) > 1)
-        ref_logprobs = self.score(rollouts, temperature, reference=True)[0] if recipe.needs_reference else None
+        ref_logprobs = (
+            self.score(rollouts, temperature, reference=True)[0] if recipe.needs_token_reference else None
+        )
         metrics: dict[str, float] = {}
         if kl_in_reward(recipe):
             assert old_logprobs is not None and ref_logprobs is not None
@@ -228,18 +233,22 @@ class Learner:
             scale=scale,
         )
 
-    def apply(self, prepared: Prepared) -> dict[str, float]:
+    def apply(self, prepared: Prepared, preferences: Sequence[Preference] = ()) -> dict[str, float]:
         """Take the optimizer steps of a prepared update.
 
-        Without a critic, rollouts whose advantages are all 0 take no step: `steps` is then 0.
+        Without a critic, rollouts whose advantages are all 0 take no step: `steps` is then 0. Preference pairs are
+        a signal of their own, so with pairs the steps are taken in any case.
 
         Args:
             prepared: Result of `prepare`. The weights must not have changed since.
+            preferences: Pairs for the terms on pairs. Every pass over the rollouts divides them among its steps,
+                and the loss of a step has the mean over its pairs.
 
         Returns:
             Means over the tokens of all steps (see `loss.reduce_metrics`), `policy_loss` (the surrogate's part of
             the loss, mean over the steps), `explained_variance` of the critic, metrics of the credit rule,
-            gradient norms, skipped steps, learning rate and KL coefficient.
+            gradient norms, skipped steps, learning rate and KL coefficient; with terms on pairs also `pairs`,
+            their number, and means over them (see `reduce_pair_metrics`).
 
         Raises:
             Diverged: See `PolicyOptimizer.step`.
@@ -247,11 +256,15 @@ class Learner:
         recipe, rollouts = self.recipe, prepared.rollouts
         lr = self.optimizer.set_lr(prepared.update)
         report = dict(prepared.metrics)
-        if recipe.critic is None and not prepared.has_signal:
+        pairs = self._prepare_pairs(preferences, prepared.temperature)
+        if recipe.objective.pair_terms:
+            report["pairs"] = float(pairs.count if pairs else 0)
+        if recipe.critic is None and not prepared.has_signal and pairs is None:
             # Regularization alone would be the gradient, and AdamW makes full-size steps of it.
             return report | self._step_metrics([]) | {"advantage_abs": 0.0, "lr": lr, "kl_coef": self.kl_coef}
-        parts, steps = self._take_steps(prepared)
+        parts, pair_parts, steps = self._take_steps(prepared, pairs)
         report |= reduce_metrics(gather_lists(self.optimizer.accelerator, parts))
+        report |= reduce_pair_metrics(gather_lists(self.optimizer.accelerator, pair_parts))
         report["policy_loss"] = report.get("policy_loss", 0.0) / max(len(steps), 1)
         report |= prepared.explained_variance()
         report |= self._step_metrics(steps)
@@ -285,22 +298,38 @@ class Learner:
             logprobs = rollouts.logprobs if needs_old else None
         return logprobs, values if has_critic else None
 
-    def _take_steps(self, prepared: Prepared) -> tuple[list[Sums], list[Step]]:
+    def _prepare_pairs(self, preferences: Sequence[Preference], temperature: float) -> PreparedPairs | None:
+        """Return pairs with their reference scores; None if there are none, or no term reads them."""
+        terms = self.recipe.objective.pair_terms
+        if not preferences or not terms:
+            return None
+        rollouts, ref_logprobs = pair_rollouts(preferences), None
+        if any(term.needs_reference for term in terms):
+            ref_logprobs = self.score(rollouts, temperature, reference=True)[0]
+        return PreparedPairs(rollouts, ref_logprobs)
+
+    def _take_steps(
+        self, prepared: Prepared, pairs: PreparedPairs | None
+    ) -> tuple[list[Sums], list[Sums], list[Step]]:
+        """Take the steps, and return sums over the tokens and over the pairs of each micro-batch."""
         rollouts, plans = prepared.rollouts, prepared.plans
         arrays = prepared.loss_inputs(self.recipe)
         zero_gradient = self._zero_gradient_tokens(rollouts, arrays)
+        shares = divide_pairs(pairs.count if pairs else 0, plans, update=prepared.update, seed=self._seed)
         parts: list[Sums] = []
+        pair_parts: list[Sums] = []
         steps: list[Step] = []
         self.activity.begin("updating", unit="micro-batches")
         done = 0
-        for number, plan in enumerate(plans):
+        for number, (plan, share) in enumerate(zip(plans, shares, strict=True)):
             keep = plan.tokens
+            has_pairs = pairs is not None and len(share) > 0
             step_arrays = {**arrays, **self._token_weights(prepared, plan)}
             if number == 0 and "old_logp" in step_arrays and "sampler_logp" not in step_arrays:
                 # The policy is still the one that sampled, so the mismatch of the two can be measured here.
                 step_arrays["sampler_logp"] = step_arrays.pop("old_logp")
             metrics_only = keep & zero_gradient
-            if (metrics_only == keep).all():
+            if (metrics_only == keep).all() and not has_pairs:
                 metrics_only = np.zeros_like(keep)  # An optimizer step needs gradients, even if all are zero.
             step_batches = [
                 (self._microbatches(rollouts, tokens), backward)
@@ -318,10 +347,19 @@ class Learner:
                     partial(self._loss, step_arrays),
                     entropy_grad=self.recipe.needs_entropy,
                     backward=backward,
+                    more=has_pairs,
                 )
+            if pairs is not None and has_pairs:
+                pair_parts += self._accumulate_pairs(pairs, share, prepared.temperature)
             steps.append(self.optimizer.step())
         self.activity.end()
-        return parts, steps
+        return parts, pair_parts, steps
+
+    def _accumulate_pairs(self, pairs: PreparedPairs, share: IntArray, temperature: float) -> list[Sums]:
+        """Add the gradients of the pairs of one optimizer step, and return sums of each micro-batch."""
+        microbatches = pair_microbatches(self.optimizer, pairs.rollouts, share, self._microbatch_tokens)
+        loss_of = partial(pair_loss, self.recipe.objective.pair_terms, pairs, len(share))
+        return accumulate_gradients(self.optimizer, microbatches, temperature, loss_of)
 
     def _token_weights(self, prepared: Prepared, plan: StepPlan) -> dict[str, FloatArray]:
         """Return the weights [M] of an optimizer step in the losses of policy and critic."""
@@ -346,8 +384,8 @@ class Learner:
         These are rows without advantage, if nothing but advantages is in the loss. Scored without a backward pass,
         for metrics only.
         """
-        recipe = self.recipe
-        if recipe.needs_entropy or recipe.critic is not None or "ref_logp" in arrays or recipe.objective.terms:
+        recipe, terms = self.recipe, self.recipe.objective.token_terms
+        if recipe.needs_entropy or recipe.critic is not None or "ref_logp" in arrays or terms:
             return np.zeros(len(arrays["advantages"]), dtype=bool)
         rows = rollouts.copies.row
         nonzero = np.bincount(rows, arrays["advantages"] != 0, minlength=len(rollouts.rows)) > 0
@@ -402,10 +440,18 @@ class Learner:
     # ------------------------------------------------------------------ checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of optimizer, critic and KL coefficient; the policy's weights are saved apart."""
-        return {"optimizer": self.optimizer.state_dict(), "kl_coef": self.kl_coef}
+        """Return the state of optimizer, critic, reference and KL coefficient; the policy is saved apart."""
+        reference = {} if self.reference is None else self.reference.state_dict()
+        return {"optimizer": self.optimizer.state_dict(), "kl_coef": self.kl_coef, "reference": reference}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a `state_dict`."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.kl_coef = state["kl_coef"]
+        if self.reference is not None:
+            self.reference.load_state_dict(state["reference"])
+
+    def follow_policy(self) -> None:
+        """Move a reference that is a moving average towards the policy, once after every update."""
+        if self.reference is not None:
+            self.reference.follow(self.optimizer.policy.model)

@@ -1,11 +1,9 @@
-"""Policy with its critic, and the frozen reference policy."""
+"""Policy with its critic, and the loading of models to train."""
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -208,25 +206,3 @@ def peft_wrapper(model: PreTrainedModel) -> PeftModel | None:
     """Return the peft model around a model with adapters; None for a model without."""
     held = getattr(model, "peft_wrapper", None)
     return held[0] if held else None
-
-
-class Reference:
-    """Frozen policy from before training.
-
-    With adapters it is the model with its adapters disabled, which costs no memory; otherwise it is a frozen copy.
-
-    Args:
-        model: Model whose current weights become the reference.
-    """
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        self._peft = peft_wrapper(model)
-        self._copy: Policy | None = None
-        if self._peft is None:
-            self._copy = Policy(copy.deepcopy(model)).eval().requires_grad_(False)
-
-    @contextmanager
-    def scorer(self, policy: nn.Module) -> Iterator[nn.Module]:
-        """Context that yields the module to call instead of `policy` to score tokens under the reference."""
-        with self._peft.disable_adapter() if self._peft is not None else nullcontext():
-            yield policy if self._copy is None else self._copy

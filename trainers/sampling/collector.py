@@ -87,8 +87,7 @@ class Collector:
         config, recipe = self._config, self._config.recipe
         tasks = draw_tasks(self.env.tasks, self.state.task, recipe.sampler.prompts, config.seed, config.env.tasks)
         plan = plan_chains(tasks, recipe.sampler.rollouts, batch=self.state.batch, seed=config.seed)
-        keep_states = recipe.credit.needs_states
-        episodes = self.sampler.roll_out(self.entry, plan.jobs, temperature, keep_states=keep_states)
+        episodes = self.sampler.roll_out(self.entry, plan.jobs, temperature, keep=recipe.credit.keep)
         failures = Failures.among(episodes)
         failures.check(config.monitor.failed, "episodes")
         complete, keys = plan.arrange(episodes)

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...agents.engines.base import Sampling
 from ...agents.episode import Episode
+from ...agents.forks import Keep
 from ...agents.play import Job, play
 from ...envs.core import TextEnv
 from ...eval.statistics import Interval, rate
@@ -105,7 +106,7 @@ class RolloutSampler:
         jobs: Sequence[Job],
         temperature: float,
         *,
-        keep_states: bool = False,
+        keep: Collection[Keep] = (),
         top_p: float | None = None,
         phase: str = "rolling out",
         samples: Collection[int] = (),
@@ -118,7 +119,7 @@ class RolloutSampler:
             entry: Environment.
             jobs: Episodes to roll out.
             temperature: Sampling temperature; 0 is greedy.
-            keep_states: Store the state key before every turn.
+            keep: Further data to record of every turn; see `play`.
             top_p: Probability mass of nucleus sampling; None uses the recipe's.
             phase: Description for displays.
             samples: Seeds of the episodes that keep their exchanges, for people to read; the tokens of the turns
@@ -133,7 +134,7 @@ class RolloutSampler:
         self.activity.begin(phase, len(own), "episodes")
         with engine_failures(self._in_flight):
             self._policy_engine.refresh()
-            episodes = self._roll_out_here(entry, own, temperature, keep_states=keep_states, top_p=top_p)
+            episodes = self._roll_out_here(entry, own, temperature, keep=keep, top_p=top_p)
         for episode in episodes:
             if episode.seed not in samples:
                 episode.exchanges.clear()
@@ -143,7 +144,7 @@ class RolloutSampler:
         return sorted(episodes, key=lambda episode: places[episode.seed])
 
     def _roll_out_here(
-        self, entry: Entry, jobs: Sequence[Job], temperature: float, *, keep_states: bool, top_p: float | None
+        self, entry: Entry, jobs: Sequence[Job], temperature: float, *, keep: Collection[Keep], top_p: float | None
     ) -> list[Episode]:
         """Roll out jobs in this process; episodes come in the order in which they end."""
         agent = self._agent
@@ -154,7 +155,7 @@ class RolloutSampler:
             envs.append(entry.make())
         try:
             with self._policy_engine.precision():
-                episodes = play(agent, envs[: len(jobs)], jobs, max_turns=entry.max_turns, keep_states=keep_states)
+                episodes = play(agent, envs[: len(jobs)], jobs, max_turns=entry.max_turns, keep=keep)
                 return list(self.activity.count(episodes))
         finally:
             agent.sampling = default

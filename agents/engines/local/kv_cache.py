@@ -223,6 +223,8 @@ class KVCache:
             for name in (generation.request.parent, self._prefixes.get(prompt), self._prefixes.get(prefix)):
                 if name is not None and name in self._conversations:
                     self._copy_prefix(self._conversations[name], generation)
+                    # Further branches are likely, so the source is evicted after others.
+                    self._conversations[name] = self._conversations.pop(name)
             saves_tokens = (prompt in encoding and self._new_tokens(generation) > 1) or (
                 prefix in encoding and conversation.cached == 0
             )

@@ -237,7 +237,7 @@ def test_anchor_credit_of_a_shared_state_matches_hand_calculation() -> None:
 
 
 def test_anchor_credit_without_anchors_is_rejected() -> None:
-    with pytest.raises(ConfigurationError, match="keep_states=True"):
+    with pytest.raises(ConfigurationError, match="no state keys"):
         Anchor().assign(chain_rollouts([[1.0], [0.0]], list("aa")))
 
 

@@ -15,6 +15,7 @@ from arboretum.envs.errors import ConfigurationError
 from arboretum.trainers.algorithms.credit.anchor import Anchor
 from arboretum.trainers.algorithms.credit.gae import Gae
 from arboretum.trainers.algorithms.credit.group import Group
+from arboretum.trainers.algorithms.objectives.surgical import Surgical
 from arboretum.trainers.algorithms.recipe import Critic, Recipe
 from arboretum.trainers.algorithms.recipes import RECIPES, get_recipe
 from arboretum.trainers.algorithms.samplers import Chains
@@ -124,7 +125,7 @@ def test_name_of_the_current_part_keeps_its_settings() -> None:
 def test_anchor_credit_on_grpo_matches_turns_by_state() -> None:
     recipe = RECIPES["grpo"].with_settings({"credit.name": "anchor", "credit.omega": 0.5})
     assert recipe.credit == Anchor(omega=0.5)
-    assert recipe.credit.needs_states and not RECIPES["grpo"].credit.needs_states
+    assert recipe.credit.keep == {"states"} and not RECIPES["grpo"].credit.keep
     assert recipe.objective == RECIPES["grpo"].objective
 
 
@@ -154,7 +155,9 @@ def test_sampler_name_keeps_prompts_and_rollouts() -> None:
         ({"selector.name": "uncertanty"}, "unknown selector 'uncertanty'; did you mean uncertainty?"),
         ({"credit.name": "anchr"}, "unknown credit 'anchr'; did you mean anchor?"),
         ({"sampler.name": "chain"}, "unknown sampler 'chain'; did you mean chains?"),
-        ({"objective.terms": ["surgical"]}, "unknown term 'surgical'; there are none."),
+        ({"objective.terms": ["surgicl"]}, "unknown term 'surgicl'; did you mean surgical?"),
+        ({"objective.terms": [{"name": "surgical", "beta": 0}]}, "objective.terms: surgical.beta must be above 0"),
+        ({"objective.reference_decay": 2.0}, "objective.reference_decay must be between 0 and 1, but is 2.0."),
         ({"objective.terms.name": "surgical"}, "objective.terms is a list; set objective.terms as a whole"),
         ({"selector.name": 3}, "selector.name must be the name of a part, but is 3."),
         (
@@ -172,6 +175,15 @@ def test_impossible_part_is_rejected(settings: dict[str, Any], message: str) -> 
     with pytest.raises(ConfigurationError) as caught:
         RECIPES["grpo"].with_settings(settings)
     assert str(caught.value).startswith(message)
+
+
+def test_terms_are_set_by_name_or_with_settings() -> None:
+    by_name = RECIPES["dapo"].with_settings({"objective.terms": ["surgical"]})
+    assert by_name.objective.terms == (Surgical(beta=0.1, weight=0.15, length_normalized=False),)
+    assert by_name.needs_reference and not by_name.needs_token_reference
+    changed = RECIPES["dapo"].with_settings({"objective.terms": [{"name": "surgical", "weight": 0.3}]})
+    assert changed.objective.pair_terms == (Surgical(weight=0.3),) and changed.objective.token_terms == ()
+    assert reload(changed) == changed
 
 
 # ---------------------------------------------------------------------- parts of plug-ins

@@ -33,15 +33,11 @@ from arboretum.trainers.algorithms.objectives.kl import kl_estimate
 from arboretum.trainers.algorithms.objectives.loss import policy_loss
 from arboretum.trainers.algorithms.objectives.ratio import importance_ratios
 from arboretum.trainers.algorithms.objectives.settings import AGGREGATIONS, Kl, Objective
-from arboretum.trainers.algorithms.objectives.surgical import (
-    surgical_losses,
-    surgical_margins,
-    total_loss,
-    update_reference,
-)
+from arboretum.trainers.algorithms.objectives.surgical import Surgical, surgical_losses, surgical_margins
 from arboretum.trainers.algorithms.objectives.surrogate import clipped_surrogate
-from arboretum.trainers.algorithms.objectives.tokens import Tokens
+from arboretum.trainers.algorithms.objectives.tokens import Pairs, Tokens
 from arboretum.trainers.algorithms.objectives.value import value_losses
+from arboretum.trainers.learning.reference import update_average
 
 ELSEWHERE = {"qa"}
 """Topics of the search environment, tested there."""
@@ -333,7 +329,11 @@ def tstar(inputs: Inputs) -> Any:
     if "trajectories" in inputs:
         return tstar_tree(inputs)
     if "grpo_loss" in inputs:
-        return total_loss(tensor(inputs["grpo_loss"]), tensor(inputs["surgical_losses"]), inputs["lam"])
+        # Pairs whose rejected thoughts are as likely as under the reference, and margins of the recorded losses.
+        margins = -torch.log(torch.expm1(tensor(inputs["surgical_losses"]))) / 0.1
+        zeros, counts = torch.zeros_like(margins), torch.ones_like(margins)
+        pairs = Pairs(margins, zeros, counts, counts, zeros, zeros)
+        return inputs["grpo_loss"] + Surgical(beta=0.1, weight=inputs["lam"]).pair_losses(pairs).mean()
     if "logp_rect" in inputs:
         names = ("logp_rect", "ref_rect", "logp_neg", "ref_neg")
         margins = surgical_margins(*(tensor(inputs[name]) for name in names))
@@ -341,7 +341,7 @@ def tstar(inputs: Inputs) -> Any:
     if "theta" in inputs:
         reference, path = tensor(inputs["ref0"]), []
         for theta in inputs["theta"]:
-            reference = update_reference(reference, tensor(theta), inputs["alpha"])
+            reference = update_average(reference, tensor(theta), inputs["alpha"])
             path.append(float(reference))
         return path
     if "logp_i" in inputs:

@@ -28,7 +28,7 @@ def test_recipes_have_the_distinctive_values_of_their_papers() -> None:
     dapo, gigpo, starpo, starpo_s = (RECIPES[name] for name in ("dapo", "gigpo", "starpo", "starpo_s"))
     assert (dapo.objective.clip_low, dapo.objective.clip_high) == (0.2, 0.28)
     assert dapo.objective.kl.coef == 0 and isinstance(dapo.selector, Dynamic) and dapo.overlong.coef == 1
-    assert (gigpo.sampler.rollouts, gigpo.objective.kl.coef, gigpo.credit.needs_states) == (8, 0.01, True)
+    assert (gigpo.sampler.rollouts, gigpo.objective.kl.coef, gigpo.credit.keep) == (8, 0.01, {"states"})
     assert (starpo.sampler.prompts, starpo.sampler.rollouts, starpo.sampler.max_actions) == (8, 16, 10)
     assert starpo.objective.kl.coef == 0.001 and starpo.needs_reference and starpo.needs_entropy
     assert isinstance(starpo_s.selector, Uncertainty) and starpo_s.selector.amount == 0.25

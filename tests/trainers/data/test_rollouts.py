@@ -173,7 +173,7 @@ def test_plan_arranges_episodes_in_the_order_of_its_jobs() -> None:
     envs = [gym.make("TextFrozenLake-v0") for _ in range(3)]
     tasks = list(envs[0].unwrapped.tasks[:2])  # type: ignore[attr-defined]
     plan = plan_chains(tasks, 3, batch=0, seed=1)
-    episodes = list(play(RandomAgent(), envs, plan.jobs, keep_states=True))
+    episodes = list(play(RandomAgent(), envs, plan.jobs, keep={"states"}))
     ordered, keys = plan.arrange(reversed(episodes))
     assert [(e.task, e.seed) for e in ordered] == [(job.task, job.seed) for job in plan.jobs]
     assert keys == list(plan.keys)

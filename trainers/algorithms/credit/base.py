@@ -6,8 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
+from ....agents.forks import Keep
+from ...data.cognitive_graph import CognitiveGraph, DivergencePair
 from ...data.rollouts import Rollouts
 from ...data.segments import BoolArray, FloatArray, IntArray
 
@@ -28,24 +30,27 @@ class Advantages(NamedTuple):
     advantages: FloatArray
     value_targets: FloatArray | None = None
     multiplicity: FloatArray | None = None
-    divergences: Sequence[Any] = ()
+    divergences: Sequence[DivergencePair] = ()
     metrics: Mapping[str, float] = MappingProxyType({})
-    graphs: Sequence[Any] = ()
+    graphs: Sequence[CognitiveGraph] = ()
 
 
 class PolicyProbe(Protocol):
     """Access of a credit rule to the policy that is being trained."""
 
-    def action_logprobs(self, contexts: Sequence[IntArray], actions: Sequence[Sequence[str]]) -> list[FloatArray]:
+    def action_logprobs(
+        self, contexts: Sequence[IntArray], actions: Sequence[Sequence[str]], *, normalize: bool = True
+    ) -> list[FloatArray]:
         """Return the score of each action in each context, unnormalized over actions.
 
         Args:
             contexts: Token ids of conversations before the policy's reply.
             actions: Actions to score in each context.
+            normalize: Score by the mean log-probability per token, so that long actions compare with short ones;
+                False scores by the log-probability of the whole action, as divergences of samples need it.
 
         Returns:
-            For each context, the mean log-probability per token of each action, written after the fixed prefix of
-            actions.
+            For each context, the score of each action, written after the fixed prefix of actions.
         """
 
     def sample_actions(self, contexts: Sequence[IntArray], count: int, seed: int) -> list[list[str]]:
@@ -68,7 +73,7 @@ class Credit(ABC):
         needs_groups: True if the rule compares episodes of one prompt.
 
     Attributes:
-        needs_states: True if `assign` reads the state keys of the turns.
+        keep: What `play` must record of every turn beyond its tokens, since `assign` reads it.
         needs_policy: True if `assign` takes a further argument `policy`, a `PolicyProbe`.
     """
 
@@ -77,8 +82,8 @@ class Credit(ABC):
     needs_groups: ClassVar[bool] = False
 
     @property
-    def needs_states(self) -> bool:
-        return False
+    def keep(self) -> frozenset[Keep]:
+        return frozenset()
 
     @property
     def needs_policy(self) -> bool:
