@@ -193,8 +193,8 @@ class Trainer:
         if limit and count >= limit:
             self.stopped = (
                 f"{count} updates in a row had no advantage: all episodes of each prompt had equal returns. "
-                "Choose easier tasks, a better initial model or more sampler.rollouts, or raise "
-                "monitor.uninformative."
+                f"Choose easier tasks, a better initial model or more {self.config.recipe.sampler.size_setting}, "
+                "or raise monitor.uninformative."
             )
 
     def _is_due(self, every: int) -> bool:
@@ -311,6 +311,7 @@ class Trainer:
         rollouts = Rollouts.concatenate(collection.batches)
         metrics: dict[str, float] = {"update": self.state.update + 1, "temperature": temperature}
         metrics |= rollout_metrics(rollouts, collection.failures.failed)
+        metrics |= collection.budget.metrics() | collection.trees
         metrics["batches"] = float(len(collection.batches))
         metrics |= self.sampler.take_reply_counts().metrics()
         metrics["groups_kept"] = len(collection.kept) / rollouts.groups
@@ -332,7 +333,7 @@ class Trainer:
             # Between two updates, beside validation and checkpoints: logging, and the caller's own work. So these
             # phases add up to the run's wall time.
             "seconds/rest": max(between - self.checkpoint_seconds - self._validation_seconds, 0.0),
-            "sampled_tokens_per_second": rollouts.actions / max(sampled - start, 1e-9),
+            "sampled_tokens_per_second": collection.budget.tokens / max(sampled - start, 1e-9),
             "trained_tokens_per_second": trained_tokens / max(ended - sampled, 1e-9),
         }
         self.checkpoint_seconds = self._validation_seconds = 0.0

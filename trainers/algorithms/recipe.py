@@ -114,23 +114,27 @@ class Recipe:
     optimization: Optimization = field(default_factory=Optimization)
 
     def __post_init__(self) -> None:
-        n = self.sampler.rollouts
+        n, size = self.sampler.rollouts, self.sampler.size_setting
         credit = f"{self.name}: credit {self.credit.name!r}"
         if self.credit.needs_groups and n < 2:
             raise ConfigurationError(
-                f"{credit} compares episodes of one prompt, but sampler.rollouts is {n}; set it to 2 or more, or "
-                "choose a recipe with another credit, such as ppo."
+                f"{credit} compares episodes of one prompt, but {size} is {n}; set it to 2 or more, or choose a "
+                "recipe with another credit, such as ppo."
+            )
+        if self.credit.needs_trees and self.sampler.episodes_per_tree < 2:
+            raise ConfigurationError(
+                f"{credit} compares episodes of one tree, but a tree of {self.sampler.name!r} has one; set "
+                "sampler.name=trees with 2 or more sampler.leaves, or choose another credit.estimator."
             )
         if self.selector.needs_groups and n < 2:
             raise ConfigurationError(
-                f"{self.name}: selector {self.selector.name!r} compares episodes of one prompt, but "
-                f"sampler.rollouts is {n}; set it to 2 or more, or choose a recipe that trains on all groups, "
-                "such as grpo."
+                f"{self.name}: selector {self.selector.name!r} compares episodes of one prompt, but {size} is "
+                f"{n}; set it to 2 or more, or choose a recipe that trains on all groups, such as grpo."
             )
         if self.rewards.needs_groups and n < 2:
             raise ConfigurationError(
-                f"{self.name}: rewards.normalize compares episodes of one prompt, but sampler.rollouts is {n}; "
-                'set it to 2 or more, or set rewards.over = "batch".'
+                f"{self.name}: rewards.normalize compares episodes of one prompt, but {size} is {n}; set it to "
+                '2 or more, or set rewards.over = "batch".'
             )
         if self.credit.needs_critic and self.critic is None:
             raise ConfigurationError(f"{credit} needs a critic; set critic.lr, or choose another credit.")

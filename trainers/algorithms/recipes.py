@@ -17,6 +17,7 @@ Sources:
     RLOO        arXiv:2402.14740, app. "Preference Training"
     DAPO        arXiv:2503.14476; code: run_dapo_qwen2.5_32b.sh
     GiGPO       arXiv:2505.10978; code: examples/gigpo_trainer/run_{alfworld,webshop,sokoban}.sh
+    Tree-GRPO   arXiv:2509.21240; code: its release, which is built on Search-R1's
     T-STAR      arXiv:2604.07165, section 4 and appendix B
 """
 
@@ -29,10 +30,11 @@ from ...envs.plugins import plugin_object, plugin_objects
 from .credit.anchor import Anchor
 from .credit.gae import Gae
 from .credit.group import Group
+from .credit.tree import TreeCredit
 from .objectives.settings import Kl, Objective, Overlong
 from .recipe import Critic, Optimization, Recipe
 from .rewards import Rewards
-from .samplers import Chains
+from .samplers import Chains, Trees
 from .schedules import Linear
 from .selectors import Dynamic, Uncertainty
 
@@ -295,6 +297,41 @@ RECIPES: Mapping[str, Recipe] = _table(
             max_grad_norm=1.0,  # verl
             episodes_per_step=32,  # RAGEN app. C.2: E; one step per update with a quarter of the groups
             passes=1,  # RAGEN sec. 4.3: Online-1 was best
+        ),
+    ),
+    Recipe(
+        name="tree_grpo",
+        about="Tree-GRPO: episodes branch off each other; GRPO within their tree and prompt (arXiv:2509.21240).",
+        credit=TreeCredit(
+            estimator="total",  # Tree-GRPO: inter-tree + intra-tree
+            eps=1e-6,  # Tree-GRPO code
+            singleton="zero",  # Tree-GRPO code: "return", which is biased upward; no tree has a single leaf here
+            prefix_weighting="duplicate",  # Tree-GRPO code: every leaf is a sequence of its own
+        ),
+        objective=Objective(
+            clip_low=0.2,  # Tree-GRPO code
+            clip_high=0.2,  # Tree-GRPO code
+            dual_clip=3.0,  # Tree-GRPO code
+            aggregation="token-mean",  # Tree-GRPO code
+            entropy_coef=0.001,  # Tree-GRPO code
+            kl=Kl(coef=0.001, estimator="k3", placement="loss"),  # Tree-GRPO code
+        ),
+        sampler=Trees(
+            prompts=512,  # Tree-GRPO, on question answering (web agent: 128)
+            trees=2,  # Tree-GRPO: M
+            expansions=2,  # Tree-GRPO: N
+            rounds=1,  # Tree-GRPO: L
+            leaves=None,  # Tree-GRPO: K = 3, which are all leaves of a tree
+            choice="random",  # Tree-GRPO: uniform, with replacement
+            temperature=1.0,  # Tree-GRPO code
+            top_p=1.0,  # Search-R1 (default of Tree-GRPO's code: 0.95, off the policy that is trained)
+            reply_tokens=500,  # Tree-GRPO code: per turn
+        ),
+        optimization=Optimization(
+            updates=180,  # Tree-GRPO, on question answering (web agent: 34)
+            lr=1e-6,  # Tree-GRPO code of its GRPO runs; that of tree runs leaves it undefined
+            warmup=51,  # Tree-GRPO code: 0.285 of the steps
+            episodes_per_step=384,  # Tree-GRPO code: mini-batches of 64, which we read as prompts of 6 episodes
         ),
     ),
 )

@@ -102,6 +102,7 @@ def build_components(config: TrainingConfig, state: TrainerState, checkpoint: Pa
         seed=config.seed,
         # With another engine or in bfloat16, rounding differs between sampling and training.
         reuse_sampler_logprobs=hardware.engine == "transformers" and hardware.precision == "float32",
+        share_prefixes=hardware.share_prefixes,
     )
     grafter = Grafter(recipe.grafting, sampler, sampler.dialogue.system(collector.env), config.seed)
     return Components(accelerator, tokenizer, optimizer, learner, sampler, collector, grafter)

@@ -23,6 +23,7 @@ from ..algorithms.recipe import Recipe
 from ..algorithms.schedules import adapt_kl_coef
 from ..data.microbatches import MicroBatch
 from ..data.preferences import Preference, pair_rollouts
+from ..data.prefix_trees import TreeLayout
 from ..data.rollouts import Rollouts
 from ..data.segments import BoolArray, FloatArray, IntArray
 from ..data.sequences import from_sequences
@@ -50,6 +51,7 @@ class Learner:
         seed: Seed of the run.
         reuse_sampler_logprobs: True if this very model sampled the rollouts in the same precision. Then, unless
             nucleus sampling is on, their log-probabilities are the policy's own and need no forward pass.
+        share_prefixes: See `HardwareConfig`.
 
     Attributes:
         kl_coef: Current coefficient β of the KL term.
@@ -66,6 +68,7 @@ class Learner:
         microbatch_tokens: int | None,
         seed: int,
         reuse_sampler_logprobs: bool = False,
+        share_prefixes: bool | None = None,
     ) -> None:
         self.recipe = recipe
         self.optimizer = optimizer
@@ -76,6 +79,7 @@ class Learner:
         self.reuse_sampler_logprobs = reuse_sampler_logprobs
         self._microbatch_tokens = microbatch_tokens or optimizer.default_microbatch_tokens
         self._seed = seed
+        self._share_prefixes = share_prefixes
 
     # ------------------------------------------------------------------ scores
 
@@ -88,6 +92,7 @@ class Learner:
         reference: bool = False,
         use_critic: bool = False,
         use_policy: bool = True,
+        sequences: bool = False,
     ) -> tuple[FloatArray, FloatArray]:
         """Return log-probabilities and values of all sampled tokens, each [N]; zeros if not requested.
 
@@ -97,10 +102,15 @@ class Learner:
             reference: Score under the reference policy instead.
             use_critic: Compute values.
             use_policy: Compute log-probabilities.
+            sequences: True for sequences of equal beginnings that were not rolled out; they share these unless
+                prefixes must not be shared.
         """
         device = self.optimizer.accelerator.device
         scored = torch.zeros(2, rollouts.actions, dtype=torch.float64)
-        microbatches = list(rank_microbatches(self.optimizer, rollouts, self._microbatch_tokens))
+        # A token shared by several episodes is scored once over all processes.
+        first = np.zeros(len(rollouts.copies.action), dtype=bool)
+        first[np.unique(rollouts.copies.action, return_index=True)[1]] = True
+        microbatches = self._microbatches(rollouts, first, self._sequence_layout if sequences else None)
         self.activity.begin("scoring", len(microbatches), "micro-batches")
         with self._scorer(reference) as model:
             for micro, counts in self.activity.count(microbatches):
@@ -143,8 +153,21 @@ class Learner:
             ConfigurationError: Prompts and replies are not equally many, or a prompt is empty.
         """
         rollouts = from_sequences(prompts, replies)
-        logprobs, _ = self.score(rollouts, temperature, reference=reference)
+        logprobs, _ = self.score(rollouts, temperature, reference=reference, sequences=True)
         return np.split(logprobs, np.cumsum([len(reply) for reply in replies])[:-1]) if prompts else []
+
+    @property
+    def _sequence_layout(self) -> TreeLayout | None:
+        """Layout of sequences of equal beginnings."""
+        return None if self._share_prefixes is False else self.optimizer.policy.tree_layout
+
+    def _microbatches(
+        self, rollouts: Rollouts, keep: BoolArray, tree: TreeLayout | None = None
+    ) -> list[tuple[MicroBatch, bool]]:
+        """Return this rank's micro-batches of some copies [M]; see `rank_microbatches`."""
+        if rollouts.has_branches if self._share_prefixes is None else self._share_prefixes:
+            tree = self.optimizer.policy.tree_layout
+        return list(rank_microbatches(self.optimizer, rollouts, self._microbatch_tokens, keep, tree=tree))
 
     def _scorer(self, reference: bool) -> AbstractContextManager[nn.Module]:
         if reference:
@@ -295,7 +318,7 @@ class Learner:
             return None
         rollouts, ref_logprobs = pair_rollouts(preferences), None
         if any(term.needs_reference for term in terms):
-            ref_logprobs = self.score(rollouts, temperature, reference=True)[0]
+            ref_logprobs = self.score(rollouts, temperature, reference=True, sequences=True)[0]
         return PreparedPairs(rollouts, ref_logprobs)
 
     def _take_steps(
@@ -322,7 +345,7 @@ class Learner:
             if (metrics_only == keep).all() and not has_pairs:
                 metrics_only = np.zeros_like(keep)  # An optimizer step needs gradients, even if all are zero.
             step_batches = [
-                (list(rank_microbatches(self.optimizer, rollouts, self._microbatch_tokens, tokens)), backward)
+                (self._microbatches(rollouts, tokens), backward)
                 for tokens, backward in ((metrics_only, False), (keep & ~metrics_only, True))
             ]
             # The total is exact in the last step; before, the remaining steps count like this one.
@@ -347,7 +370,9 @@ class Learner:
 
     def _accumulate_pairs(self, pairs: PreparedPairs, share: IntArray, temperature: float) -> list[Sums]:
         """Add the gradients of the pairs of one optimizer step, and return sums of each micro-batch."""
-        microbatches = pair_microbatches(self.optimizer, pairs.rollouts, share, self._microbatch_tokens)
+        microbatches = pair_microbatches(
+            self.optimizer, pairs.rollouts, share, self._microbatch_tokens, tree=self._sequence_layout
+        )
         loss_of = partial(pair_loss, self.recipe.objective.pair_terms, pairs, len(share))
         return accumulate_gradients(self.optimizer, microbatches, temperature, loss_of)
 

@@ -20,7 +20,14 @@ TRAINING_METRICS: Mapping[str, str] = {
     "reply_tokens": "Sampled tokens per turn.",
     "penalty": "Format penalties per episode, at most 0.",
     "episodes": "Sampled episodes.",
-    "sampled_tokens": "Sampled tokens.",
+    "sampled_tokens": "Sampled tokens, those of failed and dropped episodes included.",
+    "reused_tokens": "Sampled tokens that branches took over from other episodes, which cost nothing.",
+    "environment_steps": "Actions executed in the environment, without those of reused turns.",
+    "tool_calls": "Valid actions among them that call a tool, such as a search engine.",
+    "trees": "Trees; only of the sampler `trees`, like the next three.",
+    "leaves": "Episodes per tree that are trained on.",
+    "expansions": "Branches that were sampled, those from the start of a tree included.",
+    "expansion_depth": "Turns before a branch, mean over the expansions.",
     "failed": "Episodes that broke off with an error.",
     "batches": "Generation batches that the selector asked for.",
     "temperature": "Sampling temperature.",
@@ -91,7 +98,7 @@ TRAINING_METRICS: Mapping[str, str] = {
     "seconds/checkpoint": "Wall time of the checkpoint before this update.",
     "seconds/rest": "Wall time between the updates beside validation and checkpoints.",
     "sampled_tokens_per_second": "Rate of sampling.",
-    "trained_tokens_per_second": "Rate of training; prompt tokens are counted.",
+    "trained_tokens_per_second": "Rate of training; prompt tokens are counted, shared ones repeatedly.",
 }
 """Metrics of `arboretum train` by name. `<name>` stands for any text."""
 

@@ -18,7 +18,7 @@ from arboretum.trainers.algorithms.credit.group import Group
 from arboretum.trainers.algorithms.objectives.surgical import Surgical
 from arboretum.trainers.algorithms.recipe import Critic, Recipe
 from arboretum.trainers.algorithms.recipes import RECIPES, get_recipe
-from arboretum.trainers.algorithms.samplers import Chains
+from arboretum.trainers.algorithms.samplers import Chains, Trees
 from arboretum.trainers.algorithms.selectors import All, Dynamic, Uncertainty
 from arboretum.trainers.config.serialize import from_plain, to_plain
 from support.rollouts import chain_rollouts
@@ -35,12 +35,12 @@ import numpy as np
 from arboretum.trainers.algorithms.credit.base import Advantages, Credit
 from arboretum.trainers.algorithms.objectives.term import Term
 from arboretum.trainers.algorithms.recipe import Recipe
-from arboretum.trainers.algorithms.samplers import Sampler
+from arboretum.trainers.algorithms.samplers import Chains
 from arboretum.trainers.algorithms.selectors import Selection, Selector
 
 
 @dataclass(frozen=True)
-class Pairs(Sampler):
+class Pairs(Chains):
     """Sampler with a setting of its own."""
 
     margin: float = 0.5
@@ -216,7 +216,13 @@ def test_plugin_selector_is_found_by_path(plugin: str) -> None:
         RECIPES["grpo"].with_settings({"selector.name": f"{plugin}:First", "selector.count": "two"})
 
 
-def test_plugin_sampler_keeps_the_settings_common_to_all_samplers(plugin: str) -> None:
+def test_trees_keep_the_settings_that_they_share_with_chains() -> None:
+    recipe = RECIPES["gigpo"].with_settings({"sampler.name": "trees", "sampler.rounds": 2})
+    assert recipe.sampler == Trees(prompts=16, reply_tokens=512, format_penalty=0.0, rounds=2)
+    assert recipe.sampler.rollouts == 2 * (2 * 2 + 1)
+
+
+def test_plugin_sampler_keeps_the_settings_that_it_shares_with_the_old_one(plugin: str) -> None:
     recipe = RECIPES["gigpo"].with_settings({"sampler.name": f"{plugin}:Pairs", "sampler.prompts": 32})
     assert type(recipe.sampler).__name__ == "Pairs"
     assert asdict(recipe.sampler) == {**asdict(RECIPES["gigpo"].sampler), "prompts": 32, "margin": 0.5}

@@ -74,6 +74,7 @@ class Credit(ABC):
 
     Attributes:
         keep: What `play` must record of every turn beyond its tokens, since `assign` reads it.
+        needs_trees: True if the rule has no advantage where every tree has a single episode.
         needs_policy: True if `assign` takes a further argument `policy`, a `PolicyProbe`.
     """
 
@@ -84,6 +85,10 @@ class Credit(ABC):
     @property
     def keep(self) -> frozenset[Keep]:
         return frozenset()
+
+    @property
+    def needs_trees(self) -> bool:
+        return False
 
     @property
     def needs_policy(self) -> bool:
