@@ -166,7 +166,7 @@ def attach_grafts(graph: CognitiveGraph, grafts: Sequence[GraftText]) -> Cogniti
     """Return a graph with the rewritten thoughts of its divergences."""
     found = []
     for text in grafts:
-        divergence = graph.divergence_before(text.pair.worst) if text.pair.group == graph.group else None
+        divergence = graph.find_divergence(text.pair) if text.pair.group == graph.group else None
         if divergence is not None:
             sides = _cut(text.chosen), _cut(text.rejected)
             found.append(Graft(divergence.node, *sides, valid=not text.fault, reason=text.fault))

@@ -22,6 +22,7 @@ from arboretum.trainers.config.serialize import to_plain
 from arboretum.trainers.config.settings import EnvConfig, ValidationConfig
 from arboretum.trainers.data.cognitive_graph import (
     CognitiveGraph,
+    DivergencePair,
     Graft,
     GraphDivergence,
     GraphEdge,
@@ -37,10 +38,12 @@ from arboretum.trainers.reporting.trees import (
     StoredTree,
     TreeFile,
     TurnText,
+    attach_grafts,
     choose_graphs,
     read_trees,
     to_tree,
 )
+from arboretum.trainers.sampling.grafting import GraftText
 from support.pages import low_contrasts, set_width
 
 HOSTILE = '<script>document.title="owned"</script><img src=x onerror="document.title=\'owned\'">'
@@ -202,6 +205,20 @@ def test_groups_with_most_to_see_are_chosen(forest: Rollouts) -> None:
     grafted = replace(graph, grafts=(Graft(0, "new", "old", True),))
     chosen = choose_graphs([flat, plain, graph, grafted, flat, flat])
     assert chosen == [grafted, graph, plain, flat] and len(chosen) == GROUPS
+
+
+def test_corrections_belong_to_the_divergence_of_their_turns(forest: Rollouts) -> None:
+    (graph,) = forest_graphs(forest, np.zeros(len(forest.copies.action)))
+    turn = {node.actions[0]: node.turns[0] for node in graph.nodes if node.turns}
+    at = {node.actions: place for place, node in enumerate(graph.nodes)}
+    texts = [
+        GraftText(DivergencePair(0, turn["c"], turn["d"], 1.0), "new", "old"),
+        GraftText(DivergencePair(0, turn["e"], turn["b"], 0.5), "", "old", "empty"),
+        GraftText(DivergencePair(1, turn["c"], turn["d"], 1.0), "of another group", "old"),
+        GraftText(DivergencePair(0, turn["y"], turn["d"], 1.0), "of no divergence", "old"),
+    ]
+    grafts = attach_grafts(graph, texts).grafts
+    assert grafts == (Graft(at["b",], "new", "old", True), Graft(at["a",], "", "old", False, "empty"))
 
 
 # ---------------------------------------------------------------------- page
