@@ -68,6 +68,7 @@ def write_report(path: Path, summary: Summary, runs: Sequence[ReportedRun]) -> N
         comparisons=_group_comparisons(summary),
         cells=_pack_cells(runs, summary),
         texts=pack(texts),
+        has_cost=any(line.simulated_steps is not None for line in summary.lines),
         has_score=any(line.score is not None for line in summary.lines),
     )
     write_atomic(path, page)
