@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,10 +31,14 @@ from .config.serialize import flatten, to_plain
 from .data.rollouts import Rollouts
 from .learning.distributed import any_process
 from .learning.memory import memory_failures
+from .learning.preparation import Prepared
 from .monitor import ROLLED_BACK, current_lineage
 from .reporting.metrics import MetricsFile, UpdateRecord, rollout_metrics
 from .reporting.samples import SampleEpisodes
+from .reporting.trees import TreeFile
 from .sampling.failures import EpisodesFailed, Failures
+from .sampling.grafting import GraftText
+from .sampling.policy_probe import LearnerProbe
 from .sampling.sampler import ValidationResult
 from .state import Activity, TrainerState
 
@@ -88,6 +92,7 @@ class Trainer:
         self.learner = components.learner
         self.sampler = components.sampler
         self.collector = components.collector
+        self.grafter = components.grafter
         self.learner.activity = self.sampler.activity = self.activity
         self._dialogue_check = DialogueCheck(
             self.optimizer.policy.model, self.sampler.dialogue.name, config.recipe.sampler.reply_tokens
@@ -97,6 +102,7 @@ class Trainer:
         )
         self._metrics = MetricsFile(config.out / METRICS_FILE)
         self._samples = SampleEpisodes(config.out, components.tokenizer)
+        self._trees = TreeFile(config, components.tokenizer)
         self.checkpoint_seconds = self._validation_seconds = 0.0
         self._update_ended = time.perf_counter()
         if checkpoint is not None:
@@ -118,6 +124,7 @@ class Trainer:
             self.config.out.mkdir(parents=True, exist_ok=True)
             self._metrics.restart(self.history)
             self._samples.truncate(self.state.update if self.history else -1)
+            self._trees.truncate(self.state.update)
         if self.config.trackers:
             settings = {
                 name: value if isinstance(value, (str, int, float)) else json.dumps(value)
@@ -315,14 +322,13 @@ class Trainer:
             trained_tokens = sum(len(row) for row in selected.rows) * recipe.optimization.passes
             microbatch_tokens = self.config.hardware.microbatch_tokens or self.optimizer.default_microbatch_tokens
             with memory_failures(microbatch_tokens):
-                metrics |= self.learner.update(
-                    selected, update=self.state.update, temperature=temperature, scale=collection.scale
-                )
+                metrics |= self._learn(selected, temperature, collection.scale)
         self.learner.follow_policy()
         ended = time.perf_counter()
+        parts = sum(value for name, value in metrics.items() if name.startswith("seconds/"))
         metrics |= {
             "seconds/sample": sampled - start,
-            "seconds/learn": ended - sampled,
+            "seconds/learn": ended - sampled - parts,  # without what the credit rule and grafting report apart
             "seconds/checkpoint": self.checkpoint_seconds,  # of the checkpoint before this update
             # Between two updates, beside validation and checkpoints: logging, and the caller's own work. So these
             # phases add up to the run's wall time.
@@ -335,6 +341,28 @@ class Trainer:
         record = UpdateRecord({name: value for name, value in metrics.items() if math.isfinite(value)})
         _note_failures(record, collection.failures, "episodes")
         return record
+
+    def _learn(self, rollouts: Rollouts, temperature: float, scale: float) -> dict[str, float]:
+        """Assign credit, make preference pairs where the objective has terms on pairs, and take the steps."""
+        update = self.state.update
+        probe = LearnerProbe(self.learner, self.sampler, temperature)
+        prepared = self.learner.prepare(
+            rollouts, update=update, temperature=temperature, scale=scale, policy=probe
+        )
+        if not self.config.recipe.objective.pair_terms:
+            self._keep_trees(prepared)
+            return self.learner.apply(prepared)
+        start = time.perf_counter()
+        found = prepared.credit.divergences
+        grafts = self.grafter.graft(prepared.rollouts, found, update=update, temperature=temperature)
+        self._keep_trees(prepared, grafts.texts)
+        pairs = self.learner.add_preferences(grafts.pairs, update)
+        seconds = {"seconds/graft": time.perf_counter() - start}
+        return self.learner.apply(prepared, pairs) | grafts.metrics | seconds
+
+    def _keep_trees(self, prepared: Prepared, grafts: Sequence[GraftText] = ()) -> None:
+        if self.is_main:
+            self._trees.add(self.state.update + 1, prepared.rollouts, prepared.credit, grafts)
 
     # ------------------------------------------------------------------ checkpoints and rollback
 

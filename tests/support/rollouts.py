@@ -90,5 +90,7 @@ def walk_rollouts(
         "turn_restart": np.ones(len(steps), dtype=bool),
         "turn_tokens": tuple(np.array([names[str(state)], 1000, 1000]) for state in before),
     }
-    rewards = [[0.0] * (len(walk) - 1) + [value] for walk, value in zip(walks, returns, strict=True)]
+    rewards = [
+        [0.0] * (len(walk) - 1) + [value] if walk else [] for walk, value in zip(walks, returns, strict=True)
+    ]
     return chain_rollouts(rewards, list(groups or [0] * len(walks)), **(values | fields))

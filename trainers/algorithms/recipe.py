@@ -9,6 +9,7 @@ from typing import Literal
 from ...envs.checks import at_least, one_of, positive
 from ...envs.errors import ConfigurationError
 from .credit.base import Credit
+from .grafting import Grafting
 from .objectives.settings import Objective, Overlong
 from .overrides import apply_overrides
 from .rewards import Rewards
@@ -96,6 +97,7 @@ class Recipe:
         rewards: Rewards of training, made of the environment's.
         critic: Value model; None for credits without one.
         overlong: Treatment of episodes that are too long.
+        grafting: Source of the pairs for terms of the objective on preference pairs.
         optimization: Optimizer of the policy.
     """
 
@@ -108,6 +110,7 @@ class Recipe:
     rewards: Rewards = field(default_factory=Rewards)
     critic: Critic | None = None
     overlong: Overlong = field(default_factory=Overlong)
+    grafting: Grafting = field(default_factory=Grafting)
     optimization: Optimization = field(default_factory=Optimization)
 
     def __post_init__(self) -> None:

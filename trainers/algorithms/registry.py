@@ -14,6 +14,7 @@ from ...envs.errors import ConfigurationError, unknown_name
 from ...envs.plugins import plugin_class
 from .credit.anchor import Anchor
 from .credit.base import Credit
+from .credit.cognitive_credit import Cognitive
 from .credit.gae import Gae
 from .credit.group import Group
 from .credit.tree import TreeCredit
@@ -26,7 +27,7 @@ PartT = TypeVar("PartT")
 
 SAMPLERS: Mapping[str, type[Sampler]] = {part.name: part for part in (Chains, Trees)}
 SELECTORS: Mapping[str, type[Selector]] = {part.name: part for part in (All, Uncertainty, Dynamic)}
-CREDITS: Mapping[str, type[Credit]] = {part.name: part for part in (Gae, Group, Anchor, TreeCredit)}
+CREDITS: Mapping[str, type[Credit]] = {part.name: part for part in (Gae, Group, Anchor, TreeCredit, Cognitive)}
 TERMS: Mapping[str, type[Term]] = {part.name: part for part in (Surgical,)}
 
 _TABLES: Mapping[type, tuple[str, Mapping[str, type]]] = {

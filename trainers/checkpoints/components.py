@@ -15,6 +15,7 @@ from ..learning.policy import Policy, load_trainable_model
 from ..learning.reference import Reference
 from ..sampling.collector import Collector
 from ..sampling.context_check import check_prompts_fit
+from ..sampling.grafting import Grafter
 from ..sampling.policy_engine import make_policy_engine
 from ..sampling.sampler import RolloutSampler
 from ..state import TrainerState
@@ -35,6 +36,7 @@ class Components(NamedTuple):
         learner: Updates the policy from rollouts; its recipe has the limits of the run.
         sampler: Rolls out episodes with the current policy.
         collector: Rolls out and selects the episodes of an update.
+        grafter: Makes preference pairs for terms of the objective on pairs.
     """
 
     accelerator: Accelerator
@@ -43,6 +45,7 @@ class Components(NamedTuple):
     learner: Learner
     sampler: RolloutSampler
     collector: Collector
+    grafter: Grafter
 
 
 def build_components(config: TrainingConfig, state: TrainerState, checkpoint: Path | None) -> Components:
@@ -99,5 +102,7 @@ def build_components(config: TrainingConfig, state: TrainerState, checkpoint: Pa
         seed=config.seed,
         # With another engine or in bfloat16, rounding differs between sampling and training.
         reuse_sampler_logprobs=hardware.engine == "transformers" and hardware.precision == "float32",
+        share_prefixes=hardware.share_prefixes,
     )
-    return Components(accelerator, tokenizer, optimizer, learner, sampler, collector)
+    grafter = Grafter(recipe.grafting, sampler, sampler.dialogue.system(collector.env), config.seed)
+    return Components(accelerator, tokenizer, optimizer, learner, sampler, collector, grafter)

@@ -146,6 +146,11 @@ class Rollouts:
 
     # ------------------------------------------------------------------ structure
 
+    @property
+    def has_branches(self) -> bool:
+        """True if episodes share a turn."""
+        return len(self.paths.turn) > self.turns
+
     @cached_property
     def turn_depth(self) -> IntArray:
         """Number of turns before each turn, [S]."""

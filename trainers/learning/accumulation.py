@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..algorithms.objectives.loss import Sums
 from ..data.microbatches import MicroBatch, make_microbatches
+from ..data.prefix_trees import TreeLayout
 from ..data.rollouts import Rollouts
 from ..data.segments import BoolArray
 from .optimizer import PolicyOptimizer
@@ -21,11 +22,11 @@ def rank_microbatches(
     max_tokens: int,
     keep: BoolArray | None = None,
     *,
-    share_prefixes: bool = False,
+    tree: TreeLayout | None = None,
 ) -> Iterator[tuple[MicroBatch, bool]]:
     """Yield this rank's micro-batches, padded to an equal count per rank; the flag is False for padding."""
     microbatches = make_microbatches(
-        rollouts, None, max_tokens, share_prefixes=share_prefixes, multiple_of=optimizer.world_size, keep=keep
+        rollouts, None, max_tokens, tree=tree, multiple_of=optimizer.world_size, keep=keep
     )
     yield from share_among_ranks(optimizer, microbatches)
 
@@ -36,7 +37,7 @@ def share_among_ranks(
     """Return this rank's micro-batches, padded to an equal count per rank; the flag is False for padding."""
     world_size, rank = optimizer.world_size, optimizer.accelerator.process_index
     count = len(microbatches)
-    padded = [*microbatches, *microbatches[:1] * (-count % world_size)]
+    padded = [*microbatches, *(list(microbatches[:1]) * (-count % world_size))]
     return [(padded[number], number < count) for number in range(rank, len(padded), world_size)]
 
 

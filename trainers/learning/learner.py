@@ -23,6 +23,7 @@ from ..algorithms.recipe import Recipe
 from ..algorithms.schedules import adapt_kl_coef
 from ..data.microbatches import MicroBatch
 from ..data.preferences import Preference, pair_rollouts
+from ..data.prefix_trees import TreeLayout
 from ..data.rollouts import Rollouts
 from ..data.segments import BoolArray, FloatArray, IntArray
 from ..data.sequences import from_sequences
@@ -50,10 +51,12 @@ class Learner:
         seed: Seed of the run.
         reuse_sampler_logprobs: True if this very model sampled the rollouts in the same precision. Then, unless
             nucleus sampling is on, their log-probabilities are the policy's own and need no forward pass.
+        share_prefixes: See `HardwareConfig`.
 
     Attributes:
         kl_coef: Current coefficient β of the KL term.
         activity: Phase in progress, in which micro-batches are counted.
+        preferences: Preference pairs of earlier updates that are trained on again.
     """
 
     def __init__(
@@ -65,15 +68,18 @@ class Learner:
         microbatch_tokens: int | None,
         seed: int,
         reuse_sampler_logprobs: bool = False,
+        share_prefixes: bool | None = None,
     ) -> None:
         self.recipe = recipe
         self.optimizer = optimizer
         self.reference = reference
         self.kl_coef = recipe.objective.kl.coef
         self.activity = Activity()
+        self.preferences: list[Preference] = []
         self.reuse_sampler_logprobs = reuse_sampler_logprobs
         self._microbatch_tokens = microbatch_tokens or optimizer.default_microbatch_tokens
         self._seed = seed
+        self._share_prefixes = share_prefixes
 
     # ------------------------------------------------------------------ scores
 
@@ -86,6 +92,7 @@ class Learner:
         reference: bool = False,
         use_critic: bool = False,
         use_policy: bool = True,
+        sequences: bool = False,
     ) -> tuple[FloatArray, FloatArray]:
         """Return log-probabilities and values of all sampled tokens, each [N]; zeros if not requested.
 
@@ -95,10 +102,15 @@ class Learner:
             reference: Score under the reference policy instead.
             use_critic: Compute values.
             use_policy: Compute log-probabilities.
+            sequences: True for sequences of equal beginnings that were not rolled out; they share these unless
+                prefixes must not be shared.
         """
         device = self.optimizer.accelerator.device
         scored = torch.zeros(2, rollouts.actions, dtype=torch.float64)
-        microbatches = list(rank_microbatches(self.optimizer, rollouts, self._microbatch_tokens))
+        # A token shared by several episodes is scored once over all processes.
+        first = np.zeros(len(rollouts.copies.action), dtype=bool)
+        first[np.unique(rollouts.copies.action, return_index=True)[1]] = True
+        microbatches = self._microbatches(rollouts, first, self._sequence_layout if sequences else None)
         self.activity.begin("scoring", len(microbatches), "micro-batches")
         with self._scorer(reference) as model:
             for micro, counts in self.activity.count(microbatches):
@@ -141,8 +153,21 @@ class Learner:
             ConfigurationError: Prompts and replies are not equally many, or a prompt is empty.
         """
         rollouts = from_sequences(prompts, replies)
-        logprobs, _ = self.score(rollouts, temperature, reference=reference)
+        logprobs, _ = self.score(rollouts, temperature, reference=reference, sequences=True)
         return np.split(logprobs, np.cumsum([len(reply) for reply in replies])[:-1]) if prompts else []
+
+    @property
+    def _sequence_layout(self) -> TreeLayout | None:
+        """Layout of sequences of equal beginnings."""
+        return None if self._share_prefixes is False else self.optimizer.policy.tree_layout
+
+    def _microbatches(
+        self, rollouts: Rollouts, keep: BoolArray, tree: TreeLayout | None = None
+    ) -> list[tuple[MicroBatch, bool]]:
+        """Return this rank's micro-batches of some copies [M]; see `rank_microbatches`."""
+        if rollouts.has_branches if self._share_prefixes is None else self._share_prefixes:
+            tree = self.optimizer.policy.tree_layout
+        return list(rank_microbatches(self.optimizer, rollouts, self._microbatch_tokens, keep, tree=tree))
 
     def _scorer(self, reference: bool) -> AbstractContextManager[nn.Module]:
         if reference:
@@ -293,7 +318,7 @@ class Learner:
             return None
         rollouts, ref_logprobs = pair_rollouts(preferences), None
         if any(term.needs_reference for term in terms):
-            ref_logprobs = self.score(rollouts, temperature, reference=True)[0]
+            ref_logprobs = self.score(rollouts, temperature, reference=True, sequences=True)[0]
         return PreparedPairs(rollouts, ref_logprobs)
 
     def _take_steps(
@@ -320,7 +345,7 @@ class Learner:
             if (metrics_only == keep).all() and not has_pairs:
                 metrics_only = np.zeros_like(keep)  # An optimizer step needs gradients, even if all are zero.
             step_batches = [
-                (list(rank_microbatches(self.optimizer, rollouts, self._microbatch_tokens, tokens)), backward)
+                (self._microbatches(rollouts, tokens), backward)
                 for tokens, backward in ((metrics_only, False), (keep & ~metrics_only, True))
             ]
             # The total is exact in the last step; before, the remaining steps count like this one.
@@ -345,7 +370,9 @@ class Learner:
 
     def _accumulate_pairs(self, pairs: PreparedPairs, share: IntArray, temperature: float) -> list[Sums]:
         """Add the gradients of the pairs of one optimizer step, and return sums of each micro-batch."""
-        microbatches = pair_microbatches(self.optimizer, pairs.rollouts, share, self._microbatch_tokens)
+        microbatches = pair_microbatches(
+            self.optimizer, pairs.rollouts, share, self._microbatch_tokens, tree=self._sequence_layout
+        )
         loss_of = partial(pair_loss, self.recipe.objective.pair_terms, pairs, len(share))
         return accumulate_gradients(self.optimizer, microbatches, temperature, loss_of)
 
@@ -425,12 +452,35 @@ class Learner:
                 report["critic_grad_norm"] = float(np.mean([step.critic_grad_norm for step in taken]))
         return report
 
+    # ------------------------------------------------------------------ state between updates
+
+    def add_preferences(self, pairs: Sequence[Preference], update: int) -> list[Preference]:
+        """Return the pairs of an update's loss: new ones, after those of earlier updates that are not too old.
+
+        Args:
+            pairs: New pairs.
+            update: Number of the update, from 0.
+        """
+        max_age = self.recipe.grafting.max_age
+        known = [pair for pair in self.preferences if max_age is None or pair.update > update - max_age]
+        self.preferences = [] if max_age == 1 else [*known, *pairs]
+        return [*known, *pairs]
+
+    def follow_policy(self) -> None:
+        """Move a reference that is a moving average towards the policy, once after every update."""
+        if self.reference is not None:
+            self.reference.follow(self.optimizer.policy.model)
+
     # ------------------------------------------------------------------ checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of optimizer, critic, reference and KL coefficient; the policy is saved apart."""
-        reference = {} if self.reference is None else self.reference.state_dict()
-        return {"optimizer": self.optimizer.state_dict(), "kl_coef": self.kl_coef, "reference": reference}
+        """Return the state of optimizer, critic, reference, pairs and β; the policy is saved apart."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "kl_coef": self.kl_coef,
+            "reference": {} if self.reference is None else self.reference.state_dict(),
+            "preferences": [pair.to_plain() for pair in self.preferences],
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a `state_dict`."""
@@ -438,8 +488,4 @@ class Learner:
         self.kl_coef = state["kl_coef"]
         if self.reference is not None:
             self.reference.load_state_dict(state["reference"])
-
-    def follow_policy(self) -> None:
-        """Move a reference that is a moving average towards the policy, once after every update."""
-        if self.reference is not None:
-            self.reference.follow(self.optimizer.policy.model)
+        self.preferences = [Preference.from_plain(pair) for pair in state["preferences"]]

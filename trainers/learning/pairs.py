@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from ..algorithms.objectives.loss import Sums
 from ..algorithms.objectives.term import PairTerm
 from ..algorithms.objectives.tokens import Pairs
 from ..data.microbatches import MicroBatch, make_microbatches, split_by_tokens
+from ..data.prefix_trees import TreeLayout
 from ..data.rollouts import Rollouts
 from ..data.segments import FloatArray, IntArray
 from .accumulation import share_among_ranks
@@ -22,7 +23,8 @@ from .optimizer import PolicyOptimizer
 from .preparation import StepPlan
 
 
-class PreparedPairs(NamedTuple):
+@dataclass(frozen=True)
+class PreparedPairs:
     """Preference pairs of an update with their scores under the reference.
 
     Attributes:
@@ -61,17 +63,24 @@ def divide_pairs(count: int, plans: Sequence[StepPlan], *, update: int, seed: in
 
 
 def pair_microbatches(
-    optimizer: PolicyOptimizer, rollouts: Rollouts, pairs: IntArray, max_tokens: int
+    optimizer: PolicyOptimizer,
+    rollouts: Rollouts,
+    pairs: IntArray,
+    max_tokens: int,
+    *,
+    tree: TreeLayout | None = None,
 ) -> list[tuple[MicroBatch, bool]]:
     """Return this rank's micro-batches of preference pairs, padded to an equal count per rank.
 
-    Both continuations of a pair are in one micro-batch, where they share their prompt if the model accepts it.
+    Both continuations of a pair are in one micro-batch.
 
     Args:
         optimizer: Policy and optimizer.
         rollouts: See `pair_rollouts`.
         pairs: Indices of the pairs.
-        max_tokens: Maximum size of a micro-batch in tokens; a single pair may exceed it.
+        max_tokens: Maximum size of a micro-batch in tokens, shared ones counted as often as they occur; a single
+            pair may exceed it.
+        tree: Layout in which continuations share their beginnings; None repeats them.
 
     Returns:
         Micro-batches, each with a flag that is False for padding.
@@ -81,8 +90,7 @@ def pair_microbatches(
     microbatches: list[MicroBatch] = []
     for part in split_by_tokens(lengths, order, max(max_tokens // 2, 1), multiple_of=optimizer.world_size):
         episodes = np.concatenate([2 * pairs[part], 2 * pairs[part] + 1])
-        share = optimizer.policy.accepts_trees
-        microbatches += make_microbatches(rollouts, episodes, sys.maxsize, share_prefixes=share)
+        microbatches += make_microbatches(rollouts, episodes, sys.maxsize, tree=tree)
     return share_among_ranks(optimizer, microbatches)
 
 

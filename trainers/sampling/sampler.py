@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from ...agents.engines.base import Sampling
+from ...agents.engines.base import Completion, Request, Sampling
 from ...agents.episode import Episode
 from ...agents.forks import Keep
 from ...agents.play import Job, play
@@ -66,6 +66,8 @@ class RolloutSampler:
     Attributes:
         dialogue: Dialogue between environment and model.
         engine: Engine that samples replies.
+        chat: Encoder of the chat template.
+        reply_tokens: Maximum length of a reply in tokens.
     """
 
     def __init__(
@@ -87,6 +89,9 @@ class RolloutSampler:
             Sampling(top_p=sampler.top_p, max_tokens=sampler.reply_tokens),
             template=dialogue.template,
         )
+        assert self._agent.chat is not None, "the engine of a policy has a tokenizer"
+        self.chat = self._agent.chat
+        self.reply_tokens = sampler.reply_tokens
         self._in_flight = in_flight
         self._accelerator = accelerator
         self._envs: dict[str, list[TextEnv[Any]]] = {}
@@ -218,6 +223,41 @@ class RolloutSampler:
         while len(envs) < count:
             envs.append(entry.make())
         return self.activity.count(play(self._agent, envs[:count], jobs, max_turns=entry.max_turns, keep=keep))
+
+    def complete(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int], *, phase: str
+    ) -> list[Completion]:
+        """Sample a reply to each of several prompts, outside of episodes, with the current weights.
+
+        All processes must request the same replies; they divide them, and all receive all, in order. Prompts with
+        equal beginnings should be adjacent, since an engine can cache them.
+
+        Args:
+            prompts: Token ids up to the beginning of the reply.
+            sampling: Sampling settings.
+            seeds: Seed of each reply.
+            phase: Description for displays.
+
+        Raises:
+            SamplingFailed: The engine failed.
+        """
+        world_size, rank = self._accelerator.num_processes, self._accelerator.process_index
+        own = range(len(prompts) * rank // world_size, len(prompts) * (rank + 1) // world_size)
+        self.activity.begin(phase, len(own), "replies")
+        completions: dict[str, Completion] = {}
+        with engine_failures(self._in_flight), self._policy_engine.precision():
+            self._policy_engine.refresh()
+            for number in own:
+                request = Request(f"reply-{number}", (), list(prompts[number]), sampling, seeds[number])
+                self.engine.submit(request)
+            while len(completions) < len(own):
+                for name, completion in self.engine.collect():
+                    completions[name] = completion
+                    self.engine.release(name)
+                    self.activity.advance()
+        found = gather_lists(self._accelerator, [completions[f"reply-{number}"] for number in own])
+        self.activity.end()
+        return found
 
     def validate(
         self, env: EnvConfig, validation: ValidationConfig, temperature: float, seed: int

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -354,7 +355,24 @@ def tstar(inputs: Inputs) -> Any:
             "exact": cognitive.exact_kl(i, j),
         }
     if "p_i" in inputs:
-        return cognitive.exact_kl(np.log(floats(inputs["p_i"])), np.log(floats(inputs["p_j"])))
+        i, j = np.log(floats(inputs["p_i"])), np.log(floats(inputs["p_j"]))
+        forward, backward = cognitive.exact_kl(i, j), cognitive.exact_kl(j, i)
+        largest, mean = max(forward, backward), (forward + backward) / 2
+        results = {"loss": forward, "ij": forward, "ji": backward, "max": largest, "mean": mean}
+        results |= {"forward": forward, "backward": backward, "kl_ij": forward, "kl_ji": backward}
+        rules = (
+            ("forward", forward),
+            ("backward", backward),
+            ("max", largest),
+            ("mean", mean),
+            ("exact", forward),
+        )
+        return results | {f"equivalent_{rule}": kl < inputs.get("eps_kl", 0.25) for rule, kl in rules}
+    if "first_actions" in inputs:
+        sets = cognitive.comparison_sets(inputs["first_actions"], inputs.get("limit", 16))
+        pairs = [(i, j) for i, j in combinations(range(len(sets)), 2) if sets[i] == sets[j]]
+        every = len(sets) * (len(sets) - 1) // 2
+        return {"pairs": len(pairs), "all_pairs": every}
     if "kl" in inputs:
         return cognitive.merge_steps(
             floats(inputs["kl"]),
@@ -371,11 +389,13 @@ def tstar_tree(inputs: Inputs) -> Any:
     if "rewards" not in inputs:
         return name_nodes(dict(cognitive.edge_weights(paths)))
     rewards = floats(inputs["rewards"])
-    q = cognitive.q_values(paths, rewards, inputs["gamma"])
+    gamma = inputs.get("gamma", 1.0)
+    q = cognitive.q_values(paths, rewards, gamma)
     results: dict[str, Any] = {"tree": name_nodes(q), "Q": name_nodes(q), **name_nodes(q)}
     layers = cognitive.layer_paths(steps)
-    results["dag"] = name_nodes(cognitive.q_values(layers, rewards, inputs["gamma"]), ":")
-    results["adv"] = name_nodes(dict(cognitive.node_advantages(q, rewards)))
+    results["dag"] = name_nodes(cognitive.q_values(layers, rewards, gamma), ":")
+    advantages = cognitive.node_advantages(np.array(list(q.values())), rewards)
+    results["adv"] = name_nodes(dict(zip(q, advantages.tolist(), strict=True)))
     if "delta" in inputs:
         delta = inputs["delta"]
         divergent = cognitive.divergences(paths, q, delta)

@@ -78,7 +78,8 @@ def test_gradient_at_the_reference_is_half_of_beta_for_each_continuation(run_of:
     learner, optimizer, pairs = trainer.learner, trainer.optimizer, random_pairs(5)
     rollouts = pair_rollouts(pairs)
     prepared = PreparedPairs(rollouts, learner.score(rollouts, 1.0, reference=True)[0])
-    microbatches = pair_microbatches(optimizer, rollouts, np.arange(5), tokens)
+    tree = optimizer.policy.tree_layout if tokens == 40 else None
+    microbatches = pair_microbatches(optimizer, rollouts, np.arange(5), tokens, tree=tree)
     parameters = list(optimizer.policy.model.parameters())
     loss_of = partial(pair_loss, learner.recipe.objective.pair_terms, prepared, 5)
     parts = accumulate_gradients(optimizer, microbatches, 1.0, loss_of)
