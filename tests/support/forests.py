@@ -17,7 +17,8 @@ from arboretum.trainers.data.episodes import Branch, from_episodes
 from arboretum.trainers.data.rollouts import Rollouts
 from arboretum.trainers.learning.distributed import make_accelerator, make_optimizer
 from arboretum.trainers.learning.learner import Learner
-from arboretum.trainers.learning.policy import Policy, Reference
+from arboretum.trainers.learning.policy import Policy
+from arboretum.trainers.learning.reference import Reference
 
 VOCABULARY = 40
 SIZES: dict[str, Any] = {

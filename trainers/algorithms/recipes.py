@@ -24,14 +24,18 @@ Sources:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ...envs.errors import unknown_name
 from ...envs.plugins import plugin_object, plugin_objects
 from .credit.anchor import Anchor
+from .credit.cognitive_credit import Cognitive
 from .credit.gae import Gae
 from .credit.group import Group
 from .credit.tree import TreeCredit
+from .grafting import Grafting
 from .objectives.settings import Kl, Objective, Overlong
+from .objectives.surgical import Surgical
 from .recipe import Critic, Optimization, Recipe
 from .rewards import Rewards
 from .samplers import Chains, Trees
@@ -55,7 +59,7 @@ def _table(*recipes: Recipe) -> dict[str, Recipe]:
     return {recipe.name: recipe for recipe in recipes}
 
 
-RECIPES: Mapping[str, Recipe] = _table(
+_BASES: Mapping[str, Recipe] = _table(
     Recipe(
         name="ppo",
         about="PPO with a token-level critic and a KL penalty in the reward (arXiv:1707.06347).",
@@ -335,6 +339,76 @@ RECIPES: Mapping[str, Recipe] = _table(
         ),
     ),
 )
+
+
+def t_star(base: Recipe, name: str, about: str, *, omega: float = 0.0) -> Recipe:
+    """Return T-STAR on top of a recipe (arXiv:2604.07165, section 4 and appendix B).
+
+    The advantages of a cognitive graph replace those between episodes, and the surgical term is added to the
+    objective. Sampler, optimizer and the rest of the objective are the base's, with T-STAR's sizes. The paper does
+    not say whether its GRPO loss has a KL term; there is none here, and only the surgical term has a reference.
+
+    Args:
+        base: Recipe to extend.
+        name, about: See `Recipe`.
+        omega: Weight of GiGPO's step advantage, which is added.
+    """
+    sizes = base.with_settings(
+        {
+            "sampler.prompts": 32,  # T-STAR: a batch of 32, which we read as prompts
+            "sampler.rollouts": 8,  # T-STAR: M
+            "sampler.max_turns": 20,  # T-STAR: steps
+            "sampler.max_actions": 20,  # T-STAR: steps
+            "optimization.updates": 160,  # T-STAR
+            "optimization.lr": 5e-6,  # T-STAR
+            "optimization.episodes_per_step": None,  # T-STAR alg. 1: one step per update
+        }
+    )
+    return replace(
+        sizes,
+        name=name,
+        about=about,
+        credit=Cognitive(
+            kl_threshold=0.25,  # T-STAR
+            kl_samples=16,  # T-STAR: K
+            gamma=0.99,  # T-STAR (1 is lemma 1's condition)
+            delta=0.3,  # T-STAR, for returns from 0 to 1
+            omega=omega,
+        ),
+        rewards=Rewards(),  # T-STAR: 0 or 1, which δ is chosen for
+        objective=replace(
+            base.objective,
+            kl=Kl(),
+            terms=(*base.objective.terms, Surgical(beta=0.1, weight=0.15)),  # T-STAR: β, λ
+            reference_decay=0.95,  # T-STAR: α
+        ),
+        grafting=Grafting(mode="rewrite"),  # T-STAR eq. 9; pairs of one update, which algorithm 1 never drops
+    )
+
+
+RECIPES: Mapping[str, Recipe] = {
+    **_BASES,
+    **_table(
+        t_star(
+            _BASES["grpo"],
+            "t_star",
+            "T-STAR over GRPO: merged turns share values, and thoughts at divergences are corrected "
+            "(arXiv:2604.07165).",
+        ),
+        t_star(
+            _BASES["dapo_tstar"],
+            "t_star_dapo",
+            "T-STAR over its version of DAPO (arXiv:2604.07165, app. B.3).",
+        ),
+        t_star(
+            # GiGPO subtracts 0.1 for an invalid action where success earns 10.
+            _BASES["gigpo"].with_settings({"sampler.format_penalty": -0.01}),
+            "t_star_gigpo",
+            "T-STAR over GiGPO: its advantage of episodes is replaced, that of steps stays (arXiv:2604.07165).",
+            omega=1.0,  # GiGPO eq. 8; code
+        ),
+    ),
+}
 
 
 def recipe_names() -> list[str]:

@@ -67,7 +67,9 @@ def merge_prefixes(sequences: Sequence[IntArray], shared: Sequence[int]) -> Pref
         shared: Number of tokens to share with the sequence before; see `shared_lengths`. The first one is ignored.
     """
     shared = [0, *shared[1:]]
-    added, positions, paths = [], [], []
+    added: list[IntArray] = []
+    positions: list[IntArray] = []
+    paths: list[IntArray] = []
     size = 0
     for number, (sequence, common) in enumerate(zip(sequences, shared, strict=True)):
         own = np.arange(size, size + len(sequence) - common)

@@ -41,11 +41,11 @@ def segment_attention(
     # Heads with the same keys are an axis of their own, over which keys are broadcast.
     queries = query[0].unflatten(0, (groups, heads // groups))
     output = _SegmentAttention.apply(queries, key[0].unsqueeze(1), value[0].unsqueeze(1), segments, scale)
-    return output.flatten(0, 1).transpose(0, 1).unsqueeze(0)  # type: ignore[no-any-return]
+    return output.flatten(0, 1).transpose(0, 1).unsqueeze(0)
 
 
 def _blocks(segments: Segments) -> Iterator[tuple[slice, slice, bool]]:
-    """Yield the queries and the keys of each block, and whether it is causal; first the block of each segment."""
+    """Yield queries and keys of each block, and True for a segment with itself; these blocks are first."""
     for first, end, _ in segments:
         yield slice(first, end), slice(first, end), True
     for first, end, last in segments:
@@ -64,11 +64,11 @@ class _SegmentAttention(torch.autograd.Function):  # type: ignore[misc]
         keys, values = (states.expand(-1, query.shape[1], -1, -1) for states in (key, value))
         output = _line_like(query)
         normalizers = torch.empty(query.shape[:3], dtype=torch.float32)
-        for rows, columns, causal in _blocks(segments):
+        for rows, columns, own in _blocks(segments):
             part, logs = kernel(
-                query[:, :, rows], keys[:, :, columns], values[:, :, columns], 0.0, causal, scale=scale
+                query[:, :, rows], keys[:, :, columns], values[:, :, columns], 0.0, own, scale=scale
             )
-            if causal:
+            if own:
                 output[:, :, rows] = part
                 normalizers[:, :, rows] = logs
             else:
@@ -88,7 +88,7 @@ class _SegmentAttention(torch.autograd.Function):  # type: ignore[misc]
         query, key, value, output, normalizers = ctx.saved_tensors
         keys, values = (states.expand(-1, query.shape[1], -1, -1) for states in (key, value))
         gradients = [_line_like(states).zero_() for states in (query, key, value)]
-        for rows, columns, causal in _blocks(ctx.segments):
+        for rows, columns, own in _blocks(ctx.segments):
             of_query, of_key, of_value = kernel(
                 grad[:, :, rows],
                 query[:, :, rows],
@@ -97,7 +97,7 @@ class _SegmentAttention(torch.autograd.Function):  # type: ignore[misc]
                 output[:, :, rows],
                 normalizers[:, :, rows],
                 0.0,
-                causal,
+                own,
                 scale=ctx.scale,
             )
             gradients[0][:, :, rows] += of_query

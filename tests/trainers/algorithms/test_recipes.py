@@ -12,8 +12,10 @@ import pytest
 
 import arboretum
 from arboretum.envs.errors import ConfigurationError
+from arboretum.trainers.algorithms.credit.cognitive_credit import Cognitive
 from arboretum.trainers.algorithms.credit.gae import Gae
 from arboretum.trainers.algorithms.credit.tree import TreeCredit
+from arboretum.trainers.algorithms.objectives.surgical import Surgical
 from arboretum.trainers.algorithms.recipe import Recipe
 from arboretum.trainers.algorithms.recipes import RECIPES, get_recipe
 from arboretum.trainers.algorithms.samplers import Chains, Trees
@@ -24,6 +26,7 @@ from arboretum.trainers.sampling.context_check import check_context
 
 def test_table_lists_every_algorithm() -> None:
     expected = ["ppo", "grpo", "dr_grpo", "rloo", "dapo", "dapo_tstar", "gigpo", "starpo", "starpo_s", "tree_grpo"]
+    expected += ["t_star", "t_star_dapo", "t_star_gigpo"]
     assert list(RECIPES) == expected
     assert all(recipe.name == name and recipe.about for name, recipe in RECIPES.items())
 
@@ -76,6 +79,7 @@ def test_recipes_have_the_published_batch_sizes_and_optimizers() -> None:
         "grpo",
         "starpo",
         "starpo_s",
+        "t_star",
         "tree_grpo",
     }
 
@@ -99,6 +103,25 @@ def test_tree_recipe_has_the_sizes_of_the_paper() -> None:
     assert sizes == (2, 2, 1, 3)
     objective = recipe.objective
     assert (objective.aggregation, objective.dual_clip, objective.kl.coef) == ("token-mean", 3.0, 0.001)
+
+
+@pytest.mark.parametrize("base", ["grpo", "dapo_tstar", "gigpo"])
+def test_t_star_has_the_published_values_over_every_base(base: str) -> None:
+    recipe = RECIPES[{"grpo": "t_star", "dapo_tstar": "t_star_dapo", "gigpo": "t_star_gigpo"}[base]]
+    credit = recipe.credit
+    assert isinstance(credit, Cognitive)
+    assert (credit.kl_threshold, credit.kl_samples, credit.delta, credit.gamma) == (0.25, 16, 0.3, 0.99)
+    assert credit.omega == (1.0 if base == "gigpo" else 0.0)
+    assert recipe.objective.pair_terms == (Surgical(beta=0.1, weight=0.15),)
+    assert recipe.objective.reference_decay == 0.95 and recipe.objective.kl.coef == 0
+    assert recipe.grafting.mode == "rewrite" and not recipe.needs_token_reference
+    assert (recipe.sampler.prompts, recipe.sampler.rollouts, recipe.sampler.max_turns) == (32, 8, 20)
+    assert (recipe.optimization.updates, recipe.optimization.lr) == (160, 5e-6)
+    inherited, kept = RECIPES[base].objective, recipe.objective
+    for name in ("clip_low", "clip_high", "aggregation", "dual_clip", "entropy_coef"):
+        assert getattr(kept, name) == getattr(inherited, name)
+    assert recipe.sampler.temperature == RECIPES[base].sampler.temperature
+    assert recipe.rewards.scale == 1.0
 
 
 def test_importing_the_table_does_not_import_torch() -> None:

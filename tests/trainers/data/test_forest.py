@@ -119,6 +119,7 @@ def test_penalty_of_an_episode_does_not_reach_the_episodes_that_share_its_turns(
     np.testing.assert_allclose(
         forest.add_episode_penalties(penalties).returns(penalties=True),
         chains.returns(penalties=True) + penalties,
+        atol=1e-12,
     )
 
 
