@@ -51,43 +51,51 @@ def measure(peers: bool = False, updates: int = 4) -> Iterator[Row]:
     try:
         for env, kwargs in ENVIRONMENTS.items():
             with tempfile.TemporaryDirectory() as folder:
-                yield measure_overhead(Path(folder), EnvConfig(env, kwargs), updates)
+                yield from measure_overhead(Path(folder), EnvConfig(env, kwargs), updates)
     finally:
         torch.set_num_threads(threads)
 
 
-def measure_overhead(folder: Path, env: EnvConfig, updates: int) -> Row:
-    """Return the ratio of the median processor times per update in one environment.
+def measure_overhead(folder: Path, env: EnvConfig, updates: int) -> Iterator[Row]:
+    """Yield the ratio of the median processor times per update in one environment.
+
+    The second row is that of T-STAR with `credit.kl_contexts=one`.
 
     Args:
         folder: Empty folder for the runs.
         env: Environment.
         updates: Updates per recipe, after one that is not counted.
     """
-    trainers = {
-        name: Trainer(
-            _config(folder / name, name, {**SETTINGS, "optimization.updates": updates + 1, **extra}, env)
-        )
-        for name, extra in (("grpo", {"objective.kl.coef": 0.0}), ("t_star", {}))
+    common = {**SETTINGS, "optimization.updates": updates + 2}  # The last one writes a checkpoint.
+    runs: dict[str, tuple[str, dict[str, object]]] = {
+        "GRPO": ("grpo", {**common, "objective.kl.coef": 0.0}),
+        "T-STAR": ("t_star", common),
+        "T-STAR, one context per state": ("t_star", {**common, "credit.kl_contexts": "one"}),
     }
-    runs = {name: trainer.run() for name, trainer in trainers.items()}
+    trainers = {
+        name: Trainer(_config(folder / str(number), recipe, settings, env))
+        for number, (name, (recipe, settings)) in enumerate(runs.items())
+    }
+    records = {name: trainer.run() for name, trainer in trainers.items()}
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(updates + 1):
-        for name, run in runs.items():
+        for name, run in records.items():
             start = time.process_time()
             next(run)
             if number:
                 seconds[name].append(time.process_time() - start)
-    grpo, t_star = (median(seconds[name]) for name in ("grpo", "t_star"))
-    history = trainers["t_star"].history[1:]
-    wall = sum(value for record in history for key, value in record.items() if key.startswith("seconds/"))
-    parts = {part: sum(record.get(f"seconds/{part}", 0.0) for record in history) / wall for part in PARTS}
-    for trainer in trainers.values():
+    medians = {name: median(times) for name, times in seconds.items()}
+    for name, trainer in trainers.items():
         trainer.close()
-    shares = ", ".join(f"{part} {100 * share:.1f} %" for part, share in parts.items())
-    pairs = median(record["pairs"] for record in history)
-    details = f"GRPO {grpo:.2f} s, T-STAR {t_star:.2f} s; of its wall time {shares}; {pairs:g} pairs"
-    return Row(f"T-STAR / GRPO, {env.id}", t_star / grpo, "x", TARGET, higher_is_better=False, details=details)
+        if name == "GRPO":
+            continue
+        history = trainer.history[1:]
+        wall = sum(value for record in history for key, value in record.items() if key.startswith("seconds/"))
+        parts = {part: sum(record.get(f"seconds/{part}", 0.0) for record in history) / wall for part in PARTS}
+        shares = ", ".join(f"{part} {100 * share:.1f} %" for part, share in parts.items())
+        details = f"{medians[name]:.2f} s, GRPO {medians['GRPO']:.2f} s; of the wall time {shares}"
+        ratio = medians[name] / medians["GRPO"]
+        yield Row(f"{name} / GRPO, {env.id}", ratio, "x", TARGET, higher_is_better=False, details=details)
 
 
 def _config(out: Path, recipe: str, settings: dict[str, object], env: EnvConfig) -> TrainingConfig:
@@ -99,5 +107,5 @@ def _config(out: Path, recipe: str, settings: dict[str, object], env: EnvConfig)
         dialogue=DialogueConfig("no_think"),
         hardware=HardwareConfig(device="cpu"),
         validation=ValidationConfig(every=0),
-        checkpoint_every=0,
+        checkpoint_every=1000,
     )
