@@ -116,30 +116,22 @@ def thinking_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_policy_rewrites_its_thoughts(thinking_model: Path, run_of: Make) -> None:
-    """Every divergence gets a pair, or is counted with its fault; valid thoughts change the weights."""
-    after = []
-    for weight in (0.15, 0.0):
-        changes = {
-            **SIZES,
-            "sampler.reply_tokens": 96,
-            "sampler.rollouts": 8,
-            "grafting.thought_tokens": 96,
-            "objective.terms": [{"name": "surgical", "weight": weight}],
-        }
-        dialogue = DialogueConfig("think", {"show_reward": False})
-        config = run_of("t_star", changes, model=str(thinking_model), dialogue=dialogue, validation=NO_VALIDATION)
-        trainer = finish(Trainer(config))
-        records = updates_of(trainer)
-        print(records)
-        assert sum(record["graph/divergences"] for record in records) > 0
-        for record in records:
-            faults = [record.get(f"graft/{name}", 0.0) for name in ("empty", "long", "equal", "leak", "format")]
-            if record["graft/coverage"]:
-                found = (record["pairs"] + sum(faults) + record["graft/skipped"]) * record["graft/coverage"]
-                assert found == pytest.approx(record["pairs"])
-        after.append(weights(trainer))
-    assert any(record["pairs"] for record in records)
-    assert not equal(*after)
+    """Every divergence gets a pair, or is counted as skipped or with its fault."""
+    changes = {
+        **SIZES,
+        "sampler.reply_tokens": 96,
+        "sampler.max_turns": 2,
+        "grafting.thought_tokens": 64,
+        "optimization.updates": 1,
+    }
+    dialogue = DialogueConfig("think", {"show_reward": False})
+    config = run_of("t_star", changes, model=str(thinking_model), dialogue=dialogue, validation=NO_VALIDATION)
+    (record,) = updates_of(finish(Trainer(config)))
+    assert record["graph/divergences"] > 0
+    faults = [record.get(f"graft/{name}", 0.0) for name in ("empty", "long", "equal", "leak", "format")]
+    found = record["pairs"] + sum(faults) + record["graft/skipped"]
+    assert found > 0 and record["graft/coverage"] == pytest.approx(record["pairs"] / found)
+    assert record["pairs"] + sum(faults) > 0, "no thought was written"
 
 
 ENVIRONMENTS: list[Any] = [
@@ -152,8 +144,14 @@ ENVIRONMENTS: list[Any] = [
 
 @pytest.mark.parametrize(("env", "dialogue", "kwargs"), ENVIRONMENTS)
 def test_t_star_runs_in_every_kind_of_environment(
-    env: str, dialogue: str, kwargs: dict[str, Any], run_of: Make, tmp_path: Path
+    env: str,
+    dialogue: str,
+    kwargs: dict[str, Any],
+    run_of: Make,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.delenv("ARBORETUM_DATA", raising=False)  # The packaged data has a split for training.
     from arboretum.eval.bench.tiny import make_tiny_model
 
     model = make_tiny_model(tmp_path / "tiny", context=16384)
