@@ -22,7 +22,12 @@ def test_prior_of_covered_replies_is_the_policy() -> None:
 
 def test_prior_of_unseen_mass_follows_the_frequency_of_the_moves() -> None:
     # C = 0.2 + 0.1 + 0.1 = 0.4; of the rest, 0.6, move a has 3 of 4 samples.
-    candidates = [candidate("a", 0.2, "x"), candidate("a", 0.1, "y"), candidate("a", 0.2, "x"), candidate("b", 0.1)]
+    candidates = [
+        candidate("a", 0.2, "x"),
+        candidate("a", 0.1, "y"),
+        candidate("a", 0.2, "x"),
+        candidate("b", 0.1),
+    ]
     priors = action_priors(candidates)
     assert priors == {("a",): pytest.approx(0.2 + 0.1 + 0.6 * 3 / 4), ("b",): pytest.approx(0.1 + 0.6 / 4)}
     assert sum(priors.values()) == pytest.approx(1.0)
