@@ -21,11 +21,12 @@ from ..algorithms.credit.base import Advantages
 from ..config.run import TrainingConfig
 from ..data.cognitive_graph import CognitiveGraph, Graft
 from ..data.rollouts import Rollouts
-from ..sampling.grafting import GraftText
 from .forest_graphs import forest_graphs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from ..sampling.grafting import GraftText  # It needs PyTorch, which reports do not.
 
 FILE = "trees.jsonl"
 
