@@ -186,7 +186,9 @@ def _growth(turns: Sequence[int]) -> Iterator[Row]:
         engine.end_ids = frozenset()  # All replies have the same length, so episodes last to the limit of turns.
         costs: dict[str, list[Cost]] = {"chains": [], "trees": []}
         for count in turns:
-            setup = Setup(engine, "TextFrozenLake-v0", count, _GROWTH_REPLY, _PROMPTS)
+            # Short episodes take little time, so there are more of them.
+            prompts = max(_PROMPTS, 80 // count)
+            setup = Setup(engine, "TextFrozenLake-v0", count, _GROWTH_REPLY, prompts)
             costs["chains"].append(setup.roll_out(Chains(rollouts=2)))
             costs["trees"].append(setup.roll_out(PUBLISHED))
         engine.close()
