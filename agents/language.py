@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -105,7 +106,7 @@ class LanguageAgent(Agent):
         self.sampling = replace(sampling, stop=tuple(dict.fromkeys([*sampling.stop, *dialogue.stop])))
         self.demonstrations = Demonstrations(dialogue, examples) if examples else None
         self.hold = False
-        self._held: list[str] = []
+        self._held: dict[int, str] = {}  # conversations by the seeds of their episodes
         self.chat: ChatTokens | None = None
         if engine.tokenizer is not None:
             self.chat = ChatTokens(engine.tokenizer, template)
@@ -180,15 +181,30 @@ class LanguageAgent(Agent):
         if chat.pending is not None:
             self.engine.release(chat.pending)
         if self.hold and chat.pending != chat.name:
-            self._held.append(chat.name)
+            self._held[seat.episode.seed] = chat.name
         else:
             self.engine.release(chat.name)
 
-    def release_held(self) -> None:
-        """Release the conversations that were kept because of `hold`."""
-        for name in self._held:
-            self.engine.release(name)
-        self._held.clear()
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Context in which `hold` is on; on exit everything that was held is released."""
+        self.hold = True
+        try:
+            yield
+        finally:
+            self.hold = False
+            self.release_held()
+
+    def release_held(self, seeds: Iterable[int] | None = None) -> None:
+        """Release conversations that were kept because of `hold`.
+
+        Args:
+            seeds: Seeds of their episodes; None for all.
+        """
+        for seed in list(self._held if seeds is None else seeds):
+            conversation = self._held.pop(seed, None)
+            if conversation is not None:
+                self.engine.release(conversation)
 
     # ------------------------------------------------------------------ one turn
 

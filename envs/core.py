@@ -107,6 +107,7 @@ class TextEnv(RebuiltCopies, BranchRules, gym.Env[str, str], Generic[StateT]):
       seed, the random events after the snapshot are drawn anew, as independent branches of an episode need it.
     * `state_key()`: hashable identity of the current state.
     * `counts_as_effect(action, before, info)`: True if the last action modified the environment, for T-STAR.
+    * `calls_tool(action)`: True if a valid action calls a tool, such as a search engine.
     * `expert_actions()`: a plan from the current state to success, or None.
     * `optimum()`: the probability of success (or the best score) that optimal play still reaches from the current
       state within the step limit, and the fewest steps to it. Each class says where it is not exact.

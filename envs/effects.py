@@ -1,4 +1,4 @@
-"""Rules of an environment that trees of episodes need beyond snapshots: determinism, and actions with effects."""
+"""Rules of an environment that trees of episodes need beyond snapshots: determinism, and kinds of actions."""
 
 from __future__ import annotations
 
@@ -26,3 +26,7 @@ class BranchRules:
             info: `info` of its step.
         """
         return bool(info["changed"])
+
+    def calls_tool(self, action: str) -> bool:
+        """Return True if a valid action calls a tool, such as a search engine. Budgets of sampling count calls."""
+        return False

@@ -6,9 +6,6 @@ embedded as compressed JSON, only through `textContent`.
 
 from __future__ import annotations
 
-import base64
-import gzip
-import json
 import math
 import re
 from collections import defaultdict
@@ -21,11 +18,15 @@ from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, select_
 
 from ..envs.errors import DataError
 from ..envs.files import write_atomic
+from .page_data import pack
 from .provenance import describe_run
+from .report_trees import Source, collect_trees
 from .statistics import Interval
 from .store import Result, read_episodes
+from .suite import Entry, read_suite
 from .summary import EXPERT, RANDOM, Comparison, Line, Summary
 from .texts import read_texts
+from .trees import Place, Tree, pack_trees
 
 CHUNK = 32
 """Number of episodes that the page unpacks at once."""
@@ -60,6 +61,7 @@ def write_report(path: Path, summary: Summary, runs: Sequence[ReportedRun]) -> N
     texts: dict[str, str] = {}
     for run in runs:
         texts |= read_texts(run.folder)
+    trees, left_out = pack_trees(_collect_trees(runs))
     page = template.render(
         summary=summary,
         facts=[(run.folder, describe_run(run.manifest)) for run in runs],
@@ -68,6 +70,8 @@ def write_report(path: Path, summary: Summary, runs: Sequence[ReportedRun]) -> N
         comparisons=_group_comparisons(summary),
         cells=_pack_cells(runs, summary),
         texts=pack(texts),
+        trees=trees,
+        trees_left_out=left_out,
         has_cost=any(line.simulated_steps is not None for line in summary.lines),
         has_score=any(line.score is not None for line in summary.lines),
     )
@@ -168,6 +172,19 @@ def _pack_cells(runs: Sequence[ReportedRun], summary: Summary) -> list[dict[str,
     return cells
 
 
+def _collect_trees(runs: Sequence[ReportedRun]) -> Iterator[tuple[Place, Tree]]:
+    """Yield the trees of all entries."""
+    sources: dict[str, list[Source]] = {}
+    entries: dict[str, Entry] = {}
+    for run in runs:
+        for entry in read_suite(run.manifest["suite"], str(run.folder)).entries:
+            entries.setdefault(entry.name, entry)
+            results = [result for result in run.results if result.key.entry == entry.name]
+            sources.setdefault(entry.name, []).append(Source(run.folder, results))
+    for name, entry in entries.items():
+        yield from collect_trees(entry, sources[name])
+
+
 def _task_order(result: Result) -> tuple[list[tuple[int, str]], int]:
     """Return a key that sorts by task, with the numbers in its name by value, and repeat."""
     parts = re.split(r"([0-9]+)", result.key.task)
@@ -206,12 +223,6 @@ def pack_cell(
         chunks.append(pack(chunk))
         size += len(chunks[-1])
     return {"entry": entry, "agent": agent, "index": pack(index), "chunk": CHUNK, "chunks": chunks}
-
-
-def pack(data: Any) -> str:
-    """Return data as gzipped, base64-encoded JSON, which the page unpacks on demand."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    return base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), 6, mtime=0)).decode()
 
 
 def _without_token_data(episode: dict[str, Any]) -> dict[str, Any]:

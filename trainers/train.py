@@ -295,8 +295,9 @@ def make_trainer(
 
 def _loads_initial_model(config: TrainingConfig) -> bool:
     """Return True unless a resumed run has all weights that it needs in its checkpoint."""
-    hardware = config.hardware
-    if hardware.lora is not None or hardware.engine == "vllm" or config.recipe.needs_reference:
+    hardware, recipe = config.hardware, config.recipe
+    frozen = recipe.needs_reference and recipe.objective.reference_decay is None
+    if hardware.lora is not None or hardware.engine == "vllm" or frozen:
         return True
     return Checkpoints(config.out / CHECKPOINTS_FOLDER).last is None
 

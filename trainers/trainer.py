@@ -13,116 +13,34 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from .algorithms.objectives.penalties import apply_overlong_penalty
 from .algorithms.schedules import Linear
 from .algorithms.selectors import NotEnoughGroups, select_groups
+from .checkpoints.components import build_components
 from .checkpoints.contents import CheckpointContents
 from .checkpoints.interruption import Interruption
 from .checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE
-from .checkpoints.store import CheckpointError, Checkpoints, verify_checkpoint
+from .checkpoints.store import CheckpointError, Checkpoints
 from .checkpoints.taught_dialogue import DialogueCheck
-from .config.resolve import max_episode_tokens, resolve_limits
 from .config.run import TrainingConfig
 from .config.serialize import flatten, to_plain
 from .data.rollouts import Rollouts
-from .learning.distributed import any_process, make_accelerator, make_optimizer
-from .learning.learner import Learner
+from .learning.distributed import any_process
 from .learning.memory import memory_failures
-from .learning.optimizer import PolicyOptimizer
-from .learning.policy import Policy, Reference, load_trainable_model
+from .learning.preparation import Prepared
 from .monitor import ROLLED_BACK, current_lineage
 from .reporting.metrics import MetricsFile, UpdateRecord, rollout_metrics
 from .reporting.samples import SampleEpisodes
-from .sampling.collector import Collector
-from .sampling.context_check import check_prompts_fit
+from .reporting.trees import TreeFile
 from .sampling.failures import EpisodesFailed, Failures
-from .sampling.policy_engine import make_policy_engine
-from .sampling.sampler import RolloutSampler, ValidationResult
+from .sampling.grafting import GraftText
+from .sampling.policy_probe import LearnerProbe
+from .sampling.sampler import ValidationResult
 from .state import Activity, TrainerState
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
-    from transformers import PreTrainedTokenizerBase
-
-
-class Components(NamedTuple):
-    """Parts of a training run, assembled by `build_components`.
-
-    Attributes:
-        accelerator: Accelerate's view of the processes.
-        tokenizer: Tokenizer of the model.
-        optimizer: Policy, critic and their optimizer.
-        learner: Updates the policy from rollouts; its recipe has the limits of the run.
-        sampler: Rolls out episodes with the current policy.
-        collector: Rolls out and selects the episodes of an update.
-    """
-
-    accelerator: Accelerator
-    tokenizer: PreTrainedTokenizerBase
-    optimizer: PolicyOptimizer
-    learner: Learner
-    sampler: RolloutSampler
-    collector: Collector
-
-
-def build_components(config: TrainingConfig, state: TrainerState, checkpoint: Path | None) -> Components:
-    """Load the models and assemble the parts of a training run.
-
-    Args:
-        config: Configuration of the run.
-        state: Counters of the run.
-        checkpoint: Checkpoint whose weights are loaded; None starts from the initial model.
-
-    Raises:
-        ConfigurationError: The model cannot be loaded, or does not fit the run.
-        DataError: The checkpoint is damaged.
-    """
-    if checkpoint is not None:
-        verify_checkpoint(checkpoint)
-    hardware, recipe = config.hardware, config.recipe
-    accelerator = make_accelerator(hardware.device, hardware.precision, config.trackers, str(config.out))
-    load = partial(
-        load_trainable_model,
-        device=str(accelerator.device),
-        lora=hardware.lora,
-        gradient_checkpointing=hardware.gradient_checkpointing,
-    )
-    # Adapters are loaded with the rest of the checkpoint.
-    source = config.model if checkpoint is None or hardware.lora is not None else checkpoint / "model"
-    check_prompts_fit(source, config)
-    model, tokenizer = load(source)
-    reference = None
-    if recipe.needs_reference:
-        reference = Reference(model if source == config.model else load(config.model)[0])
-    policy = Policy(model, critic=recipe.critic is not None)
-    optimizer = make_optimizer(accelerator, policy, recipe.optimization, recipe.critic)
-    engine = make_policy_engine(
-        hardware,
-        optimizer,
-        tokenizer,
-        lambda: load_trainable_model(config.model, str(accelerator.device), lora=hardware.lora)[0],
-        config.model,
-    )
-    sampler = RolloutSampler(
-        engine, config.dialogue, recipe.sampler, in_flight=hardware.in_flight, accelerator=accelerator
-    )
-    collector = Collector(config, sampler, state)
-    limit = max_episode_tokens(sampler.dialogue, recipe.sampler, collector.env, sampler.engine.context)
-    learner = Learner(
-        resolve_limits(recipe, limit),
-        optimizer,
-        reference,
-        microbatch_tokens=hardware.microbatch_tokens,
-        seed=config.seed,
-        # With another engine or in bfloat16, rounding differs between sampling and training.
-        reuse_sampler_logprobs=hardware.engine == "transformers" and hardware.precision == "float32",
-    )
-    return Components(accelerator, tokenizer, optimizer, learner, sampler, collector)
 
 
 class Trainer:
@@ -174,6 +92,7 @@ class Trainer:
         self.learner = components.learner
         self.sampler = components.sampler
         self.collector = components.collector
+        self.grafter = components.grafter
         self.learner.activity = self.sampler.activity = self.activity
         self._dialogue_check = DialogueCheck(
             self.optimizer.policy.model, self.sampler.dialogue.name, config.recipe.sampler.reply_tokens
@@ -183,6 +102,7 @@ class Trainer:
         )
         self._metrics = MetricsFile(config.out / METRICS_FILE)
         self._samples = SampleEpisodes(config.out, components.tokenizer)
+        self._trees = TreeFile(config, components.tokenizer)
         self.checkpoint_seconds = self._validation_seconds = 0.0
         self._update_ended = time.perf_counter()
         if checkpoint is not None:
@@ -204,6 +124,7 @@ class Trainer:
             self.config.out.mkdir(parents=True, exist_ok=True)
             self._metrics.restart(self.history)
             self._samples.truncate(self.state.update if self.history else -1)
+            self._trees.truncate(self.state.update)
         if self.config.trackers:
             settings = {
                 name: value if isinstance(value, (str, int, float)) else json.dumps(value)
@@ -272,8 +193,8 @@ class Trainer:
         if limit and count >= limit:
             self.stopped = (
                 f"{count} updates in a row had no advantage: all episodes of each prompt had equal returns. "
-                "Choose easier tasks, a better initial model or more sampler.rollouts, or raise "
-                "monitor.uninformative."
+                f"Choose easier tasks, a better initial model or more {self.config.recipe.sampler.size_setting}, "
+                "or raise monitor.uninformative."
             )
 
     def _is_due(self, every: int) -> bool:
@@ -390,6 +311,7 @@ class Trainer:
         rollouts = Rollouts.concatenate(collection.batches)
         metrics: dict[str, float] = {"update": self.state.update + 1, "temperature": temperature}
         metrics |= rollout_metrics(rollouts, collection.failures.failed)
+        metrics |= collection.budget.metrics() | collection.trees
         metrics["batches"] = float(len(collection.batches))
         metrics |= self.sampler.take_reply_counts().metrics()
         metrics["groups_kept"] = len(collection.kept) / rollouts.groups
@@ -400,18 +322,18 @@ class Trainer:
             trained_tokens = sum(len(row) for row in selected.rows) * recipe.optimization.passes
             microbatch_tokens = self.config.hardware.microbatch_tokens or self.optimizer.default_microbatch_tokens
             with memory_failures(microbatch_tokens):
-                metrics |= self.learner.update(
-                    selected, update=self.state.update, temperature=temperature, scale=collection.scale
-                )
+                metrics |= self._learn(selected, temperature, collection.scale)
+        self.learner.follow_policy()
         ended = time.perf_counter()
+        parts = sum(value for name, value in metrics.items() if name.startswith("seconds/"))
         metrics |= {
             "seconds/sample": sampled - start,
-            "seconds/learn": ended - sampled,
+            "seconds/learn": ended - sampled - parts,  # without what the credit rule and grafting report apart
             "seconds/checkpoint": self.checkpoint_seconds,  # of the checkpoint before this update
             # Between two updates, beside validation and checkpoints: logging, and the caller's own work. So these
             # phases add up to the run's wall time.
             "seconds/rest": max(between - self.checkpoint_seconds - self._validation_seconds, 0.0),
-            "sampled_tokens_per_second": rollouts.actions / max(sampled - start, 1e-9),
+            "sampled_tokens_per_second": collection.budget.tokens / max(sampled - start, 1e-9),
             "trained_tokens_per_second": trained_tokens / max(ended - sampled, 1e-9),
         }
         self.checkpoint_seconds = self._validation_seconds = 0.0
@@ -419,6 +341,28 @@ class Trainer:
         record = UpdateRecord({name: value for name, value in metrics.items() if math.isfinite(value)})
         _note_failures(record, collection.failures, "episodes")
         return record
+
+    def _learn(self, rollouts: Rollouts, temperature: float, scale: float) -> dict[str, float]:
+        """Assign credit, make preference pairs where the objective has terms on pairs, and take the steps."""
+        update = self.state.update
+        probe = LearnerProbe(self.learner, self.sampler, temperature)
+        prepared = self.learner.prepare(
+            rollouts, update=update, temperature=temperature, scale=scale, policy=probe
+        )
+        if not self.config.recipe.objective.pair_terms:
+            self._keep_trees(prepared)
+            return self.learner.apply(prepared)
+        start = time.perf_counter()
+        found = prepared.credit.divergences
+        grafts = self.grafter.graft(prepared.rollouts, found, update=update, temperature=temperature)
+        self._keep_trees(prepared, grafts.texts)
+        pairs = self.learner.add_preferences(grafts.pairs, update)
+        seconds = {"seconds/graft": time.perf_counter() - start}
+        return self.learner.apply(prepared, pairs) | grafts.metrics | seconds
+
+    def _keep_trees(self, prepared: Prepared, grafts: Sequence[GraftText] = ()) -> None:
+        if self.is_main:
+            self._trees.add(self.state.update + 1, prepared.rollouts, prepared.credit, grafts)
 
     # ------------------------------------------------------------------ checkpoints and rollback
 

@@ -65,6 +65,12 @@ class Dialogue(ABC):
     """Forced beginning of every reply, for engines with a tokenizer."""
     stop: ClassVar[tuple[str, ...]] = ()
     """Stop texts of replies."""
+    has_thoughts: ClassVar[bool] = False
+    """True if replies contain a thought before the action."""
+    action_prefix: ClassVar[str] = ""
+    """Beginning of a reply without a thought, up to the action; it begins with the prefill."""
+    action_stop: ClassVar[tuple[str, ...]] = ()
+    """Stop texts of the action, beside those of replies."""
 
     def __post_init__(self) -> None:
         if self.history not in HISTORIES:
@@ -89,6 +95,29 @@ class Dialogue(ABC):
     def demonstrate(self, thought: str, action: str) -> str:
         """Return a well-formed reply with a thought and an action, for examples."""
         return action
+
+    def write_action(self, action: str) -> str:
+        """Return an action as it follows `action_prefix` in a reply, up to the end of the action.
+
+        Args:
+            action: Action as `parse` returns it; several of one reply are separated as in the reply.
+        """
+        return action
+
+    def read_action(self, text: str) -> str:
+        """Return the action of a text that follows `action_prefix` in a reply; the inverse of `write_action`.
+
+        A text without an action is returned stripped.
+        """
+        actions = self.parse(self.action_prefix + text).actions
+        return actions[0] if actions else text.strip()
+
+    def thought_span(self, reply: str) -> tuple[int, int] | None:
+        """Return start and end of the thought in a reply, prefill included, without white space around it.
+
+        None if the reply is not well-formed, or the dialogue has no thoughts.
+        """
+        return None
 
     # ------------------------------------------------------------------ prompts
 
@@ -155,3 +184,10 @@ class Dialogue(ABC):
         """Return the format penalty of an executed turn."""
         is_valid = turn.well_formed and turn.moves and all(move.valid for move in turn.moves)
         return 0.0 if is_valid else self.format_penalty
+
+
+def strip_span(text: str, start: int, end: int) -> tuple[int, int]:
+    """Return a span of a text without the white space at its ends."""
+    content = text[start:end]
+    start += len(content) - len(content.lstrip())
+    return start, start + len(content.strip())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..episode import Turn
-from .base import Dialogue, Parsed
+from .base import Dialogue, Parsed, strip_span
 
 _ACTION = re.compile(r"^[ \t]*action(?:[ \t]+\d+)?[ \t]*:[ \t]*(.*)$", re.IGNORECASE | re.MULTILINE)
 _THOUGHT = re.compile(r"^[ \t]*thought(?:[ \t]+\d+)?[ \t]*:[ \t]*", re.IGNORECASE | re.MULTILINE)
@@ -23,6 +23,9 @@ class ReAct(Dialogue):
 
     name: ClassVar[str] = "react"
     stop: ClassVar[tuple[str, ...]] = ("\nObservation:",)
+    has_thoughts: ClassVar[bool] = True
+    action_prefix: ClassVar[str] = "Thought:\nAction:"
+    action_stop: ClassVar[tuple[str, ...]] = ("\n",)
 
     def format_rules(self) -> str:
         return "Answer in two lines: Thought: what you think; then Action: one action, and nothing after it."
@@ -40,3 +43,12 @@ class ReAct(Dialogue):
 
     def demonstrate(self, thought: str, action: str) -> str:
         return f"Thought: {thought}\nAction: {action}"
+
+    def write_action(self, action: str) -> str:
+        return f" {action}"
+
+    def thought_span(self, reply: str) -> tuple[int, int] | None:
+        action, thought = _ACTION.search(reply), _THOUGHT.search(reply)
+        if action is None or not action.group(1).strip() or thought is None or thought.end() > action.start():
+            return None
+        return strip_span(reply, thought.end(), action.start())

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from ...envs.delimiters import find_between, iterate_between
 from ..episode import Turn
-from .base import Dialogue, Parsed
+from .base import Dialogue, Parsed, strip_span
 
 BEGIN_QUERY, END_QUERY = "<|begin_search_query|>", "<|end_search_query|>"
 BEGIN_RESULT, END_RESULT = "<|begin_search_result|>", "<|end_search_result|>"
@@ -43,6 +43,7 @@ class SearchO1Dialogue(Dialogue):
     format_penalty: float = 0.0
     name: ClassVar[str] = "search_o1"
     stop: ClassVar[tuple[str, ...]] = (END_QUERY,)
+    has_thoughts: ClassVar[bool] = True
 
     def format_rules(self) -> str:
         return (
@@ -63,5 +64,15 @@ class SearchO1Dialogue(Dialogue):
         return Parsed((reply,) if reply.strip() else (), reply.strip() or None, False)
 
     def demonstrate(self, thought: str, action: str) -> str:
+        return f"{thought}\n{self.write_action(action)}"
+
+    def write_action(self, action: str) -> str:
         marked = action.replace("<search>", BEGIN_QUERY).replace("</search>", END_QUERY)
-        return f"{thought}\n{marked.replace('<answer>', BOX).replace('</answer>', '}')}"
+        return marked.replace("<answer>", BOX).replace("</answer>", "}")
+
+    def thought_span(self, reply: str) -> tuple[int, int] | None:
+        query = find_between(reply, BEGIN_QUERY, END_QUERY)
+        end = query.start if query is not None else reply.rfind(BOX)
+        if end < 0 or not self.parse(reply).well_formed:
+            return None
+        return strip_span(reply, 0, end)

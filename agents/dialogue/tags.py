@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from ...envs.delimiters import find_between, first_element
 from ..episode import Turn
-from .base import Dialogue, Parsed
+from .base import Dialogue, Parsed, strip_span
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +22,8 @@ class Tags(Dialogue):
     format_penalty: float = 0.0
     name: ClassVar[str] = "tags"
     stop: ClassVar[tuple[str, ...]] = ("</search>", "</answer>")
+    has_thoughts: ClassVar[bool] = True
+    action_prefix: ClassVar[str] = "<think></think>\n"
 
     def format_rules(self) -> str:
         return (
@@ -42,3 +44,17 @@ class Tags(Dialogue):
 
     def demonstrate(self, thought: str, action: str) -> str:
         return f"<think>{thought}</think>\n{action}"
+
+    def write_action(self, action: str) -> str:
+        element = first_element(action, ("search", "answer"))
+        return action if element is None else action[element[1].start : element[1].end]
+
+    def read_action(self, text: str) -> str:
+        return self.write_action(text).strip()
+
+    def thought_span(self, reply: str) -> tuple[int, int] | None:
+        action = first_element(reply, ("search", "answer"))
+        thought = find_between(reply, "<think>", "</think>")
+        if action is None or thought is None or thought.end > action[1].start:
+            return None
+        return strip_span(reply, thought.start + len("<think>"), thought.end - len("</think>"))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from ...envs.delimiters import find_between
-from .base import Dialogue, Parsed
+from .base import Dialogue, Parsed, strip_span
 
 SEPARATOR = "||"
 
@@ -33,25 +33,32 @@ class Think(Dialogue):
     name: ClassVar[str] = "think"
     prefill: ClassVar[str] = "<think>"
     stop: ClassVar[tuple[str, ...]] = ("</answer>",)
+    has_thoughts: ClassVar[bool] = True
+    action_prefix: ClassVar[str] = "<think></think><answer>"
 
     def format_rules(self) -> str:
         answer = f"first action {SEPARATOR} second action" if self.max_actions_per_turn > 1 else "action"
         return f"Reason first, then act: <think>your reasoning</think><answer>{answer}</answer>, and nothing else."
 
     def parse(self, reply: str) -> Parsed:
-        # Equal to a search for <think>(.*?)</think>\s*<answer>(.*?)</answer>, but in linear time: if the first
-        # <think> begins no match, no later one does.
-        start = reply.find("<think>")
-        between = _BETWEEN.search(reply, start + len("<think>")) if start >= 0 else None
-        end = reply.find("</answer>", between.end()) if between else -1
-        if between is None or end < 0:
+        found = _find_parts(reply)
+        if found is None:
             return Parsed((), None, False)
-        thought = reply[start + len("<think>") : between.start()]
-        answer = reply[between.end() : end]
+        thought, answer = reply[slice(*found.thought)], reply[slice(*found.answer)]
         return Parsed(split_actions(_TAGS.sub("", answer)), _TAGS.sub("", thought).strip(), True)
 
     def demonstrate(self, thought: str, action: str) -> str:
         return f"<think>{thought}</think><answer>{action}</answer>"
+
+    def write_action(self, action: str) -> str:
+        return f"{action}</answer>"
+
+    def read_action(self, text: str) -> str:
+        return _join(self.parse(self.action_prefix + text)) or text.strip()
+
+    def thought_span(self, reply: str) -> tuple[int, int] | None:
+        found = _find_parts(reply)
+        return None if found is None else strip_span(reply, *found.thought)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +70,7 @@ class NoThink(Dialogue):
 
     name: ClassVar[str] = "no_think"
     prefill: ClassVar[str] = "<answer>"
+    action_prefix: ClassVar[str] = "<answer>"
     stop: ClassVar[tuple[str, ...]] = ("</answer>",)
 
     def format_rules(self) -> str:
@@ -77,3 +85,34 @@ class NoThink(Dialogue):
 
     def demonstrate(self, thought: str, action: str) -> str:
         return f"<answer>{action}</answer>"
+
+    def write_action(self, action: str) -> str:
+        return f"{action}</answer>"
+
+    def read_action(self, text: str) -> str:
+        return _join(self.parse(self.action_prefix + text)) or text.strip()
+
+
+class _Parts(NamedTuple):
+    """Start and end of thought and answer in a reply, without their tags."""
+
+    thought: tuple[int, int]
+    answer: tuple[int, int]
+
+
+def _find_parts(reply: str) -> _Parts | None:
+    """Return the first match of <think>(.*?)</think>\\s*<answer>(.*?)</answer> in a reply, or None.
+
+    It is found in linear time: if the first <think> begins no match, no later one does.
+    """
+    start = reply.find("<think>")
+    between = _BETWEEN.search(reply, start + len("<think>")) if start >= 0 else None
+    end = reply.find("</answer>", between.end()) if between else -1
+    if between is None or end < 0:
+        return None
+    return _Parts((start + len("<think>"), between.start()), (between.end(), end))
+
+
+def _join(parsed: Parsed) -> str:
+    """Return the actions of a reply as the reply separates them."""
+    return f" {SEPARATOR} ".join(parsed.actions)

@@ -47,6 +47,7 @@ class ChatTokens:
     Attributes:
         tokenizer: The tokenizer.
         end_ids: Tokens that end a turn.
+        turn_end: The token that the template writes at the end of a reply; None if it writes no special token.
 
     Raises:
         ConfigurationError: The template is unknown, does not fit the tokenizer, or rewrites earlier turns, which
@@ -61,9 +62,9 @@ class ChatTokens:
         self._special = re.compile("|".join(map(re.escape, texts))) if texts else None
         self._head = self._render(_BASE) + _REPLY
         self._check_append_only()
-        closing = self._encode(self._bridge_text(_BASE))
-        self._turn_end = next((i for i in closing if i in tokenizer.added_tokens_decoder), None)
-        self.end_ids: frozenset[int] = frozenset({self._turn_end, tokenizer.eos_token_id} - {None})
+        closing = self.encode(self._bridge_text(_BASE))
+        self.turn_end = next((i for i in closing if i in tokenizer.added_tokens_decoder), None)
+        self.end_ids: frozenset[int] = frozenset({self.turn_end, tokenizer.eos_token_id} - {None})
 
     @property
     def template_text(self) -> str:
@@ -89,13 +90,21 @@ class ChatTokens:
             prefill: Forced beginning of the next reply.
         """
         ids = self._tokens(messages, prefill, self._bridge_text)
-        if last_sampled_ids and last_sampled_ids[-1] == self._turn_end:
-            return ids[ids.index(self._turn_end) + 1 :]
+        if last_sampled_ids and last_sampled_ids[-1] == self.turn_end:
+            return ids[ids.index(self.turn_end) + 1 :]
         return ids
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a part of a reply that a dialogue wrote."""
+        return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def has_special(self, text: str) -> bool:
+        """Return True if a text contains a special token of the tokenizer."""
+        return self._special is not None and self._special.search(text) is not None
 
     def _tokens(self, messages: Sequence[Message], prefill: str, render: _Render) -> list[int]:
         if self._special is None or not any(self._special.search(message.content) for message in messages):
-            return self._encode(render(messages) + prefill)
+            return self.encode(render(messages) + prefill)
         # While the template renders, special tokens in contents are replaced by a private-use character that no
         # message contains.
         contents = "".join(message.content for message in messages)
@@ -108,14 +117,11 @@ class ChatTokens:
 
         masked = [Message(message.role, self._special.sub(replace, message.content)) for message in messages]
         first, *rest = render(masked).split(placeholder)
-        ids = self._encode(first if rest else first + prefill)
+        ids = self.encode(first if rest else first + prefill)
         for n, (literal, text) in enumerate(zip(replaced, rest, strict=True)):
             ids += self.tokenizer.encode(literal, add_special_tokens=False, split_special_tokens=True)
-            ids += self._encode(text + prefill if n == len(rest) - 1 else text)
+            ids += self.encode(text + prefill if n == len(rest) - 1 else text)
         return ids
-
-    def _encode(self, text: str) -> list[int]:
-        return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     def _bridge_text(self, messages: Sequence[Message]) -> str:
         """Return the text between a reply and the next, which does not depend on the conversation before it."""

@@ -247,8 +247,12 @@ class SearchQA(TextEnv[Inquiry]):
 
     def counts_as_effect(self, action: str, before: Hashable, info: Mapping[str, Any]) -> bool:
         """Return True for every accepted search: it changes what is known."""
+        return bool(info["valid"]) and self.calls_tool(action)
+
+    def calls_tool(self, action: str) -> bool:
+        """Return True for searches."""
         parsed = (tags if self.protocol == "tags" else react).parse_action(action)
-        return bool(info["valid"]) and parsed is not None and parsed.kind == "search"
+        return parsed is not None and parsed.kind == "search"
 
     def state_key(self) -> Hashable:
         state = self._state

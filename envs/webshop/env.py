@@ -290,6 +290,11 @@ class WebShop(TextEnv[Visit]):
         name, argument = parse_action(action)
         return bool(info["valid"]) and (name == "search" or argument not in BROWSING)
 
+    def calls_tool(self, action: str) -> bool:
+        """Return True for searches."""
+        name, words = parse_action(action)
+        return name == "search" and words is not None
+
     def state_key(self) -> Hashable:
         session, before, _ = self._state
         rich = self.observation_mode == "text_rich"

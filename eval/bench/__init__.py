@@ -32,6 +32,7 @@ REQUIRED: dict[str, tuple[str, tuple[str, ...]]] = {
     "update": ("lm", ("torch", "transformers", "accelerate")),
     "phases": ("lm", ("torch", "transformers", "accelerate")),
     "utilization": ("lm", ("torch", "transformers", "accelerate")),
+    "trees_sampling": ("lm", ("torch", "transformers")),
 }
 """Extra and packages without which a module measures nothing, by the name of the module without its package."""
 

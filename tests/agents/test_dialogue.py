@@ -41,6 +41,43 @@ def test_demonstrated_reply_is_parsed_back(name: str, action: str) -> None:
     assert parsed.thought is None or "because" in parsed.thought
 
 
+@pytest.mark.parametrize("name", DIALOGUES)
+@given(action=st.text("abcXYZ[] 019", min_size=1, max_size=20).map(str.strip).filter(bool))
+def test_action_without_a_thought_follows_the_prefix(name: str, action: str) -> None:
+    dialogue = make_dialogue(name)
+    wanted = f"<search>{action}</search>" if name in TAGGED else action
+    written = dialogue.write_action(wanted)
+    assert dialogue.read_action(written) == wanted
+    assert dialogue.action_prefix.startswith(dialogue.prefill)
+    parsed = dialogue.parse(dialogue.action_prefix + written)
+    assert parsed.well_formed and not parsed.thought and parsed.actions[0].endswith(wanted)
+    if name == "tags":  # whose parsed action is the whole reply
+        assert dialogue.write_action(parsed.actions[0]) == wanted
+
+
+def test_several_actions_of_a_reply_are_one_text() -> None:
+    for dialogue in (Think(), NoThink()):
+        assert dialogue.read_action(dialogue.write_action("Up || Left")) == "Up || Left"
+        assert dialogue.read_action(" Up ||Left</answer> and more") == "Up || Left"
+        assert dialogue.read_action(" unfinished ") == "unfinished"
+    assert ReAct().read_action(" go north\nObservation: x") == "go north"
+
+
+@pytest.mark.parametrize("name", DIALOGUES)
+@given(thought=st.text("abc \n.", max_size=20), reply=NOISE)
+def test_span_of_a_thought_holds_the_thought(name: str, thought: str, reply: str) -> None:
+    dialogue = make_dialogue(name)
+    wanted = "<search>x</search>" if name in TAGGED else "x"
+    demonstrated = dialogue.demonstrate(thought, wanted)
+    span = dialogue.thought_span(demonstrated)
+    assert (span is not None) == dialogue.has_thoughts
+    if span is not None:
+        assert demonstrated[slice(*span)] == thought.strip()
+    found = dialogue.thought_span(reply)
+    if found is not None:
+        assert dialogue.parse(reply).well_formed and 0 <= found[0] <= found[1] <= len(reply)
+
+
 @pytest.mark.parametrize(
     ("reply", "actions", "thought"),
     [

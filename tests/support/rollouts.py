@@ -50,6 +50,8 @@ def chain_rollouts(
         "turn_actions": ((),) * count,
         "turn_state": keys,
         "turn_next_state": (None,) * count,
+        "turn_effects": (None,) * count,
+        "turn_choices": (None,) * count,
         "turn_tokens": tuple(np.zeros(1 + tokens, dtype=np.int64) for _ in range(count)),
         "action_turn": np.repeat(np.arange(count), tokens),
         "action_offset": np.tile(1 + np.arange(tokens), count),
@@ -57,3 +59,38 @@ def chain_rollouts(
         "action_penalty": np.zeros(count * tokens),
     }
     return Rollouts(**(values | fields))
+
+
+def walk_rollouts(
+    walks: Sequence[Sequence[tuple[str, Hashable]]],
+    returns: Sequence[float],
+    groups: Sequence[Hashable] | None = None,
+    **fields: Any,
+) -> Rollouts:
+    """Return unbranched episodes of actions with the state that each leads to; only ends are rewarded.
+
+    The observation of a state is its text, and the tokens of a turn name the state before it, so that equal states
+    have equal prompts; no action has an effect.
+
+    Args:
+        walks: Action and state after it, of each turn of each episode. All begin in the state "start".
+        returns: Return of each episode.
+        groups: Key of each episode's group; None for one group.
+        fields: Replaced attributes of the rollouts.
+    """
+    steps = [step for walk in walks for step in walk]
+    before = [state for walk in walks for state in ["start", *(state for _, state in walk)][: len(walk)]]
+    names = {state: number for number, state in enumerate(sorted({"start", *map(str, before)}))}
+    values: dict[str, Any] = {
+        "turn_observation": tuple(str(state) for state in before),
+        "turn_actions": tuple((action,) for action, _ in steps),
+        "turn_state": tuple(before),
+        "turn_next_state": tuple(state for _, state in steps),
+        "turn_effects": ((),) * len(steps),
+        "turn_restart": np.ones(len(steps), dtype=bool),
+        "turn_tokens": tuple(np.array([names[str(state)], 1000, 1000]) for state in before),
+    }
+    rewards = [
+        [0.0] * (len(walk) - 1) + [value] if walk else [] for walk, value in zip(walks, returns, strict=True)
+    ]
+    return chain_rollouts(rewards, list(groups or [0] * len(walks)), **(values | fields))

@@ -23,7 +23,7 @@ SMALL_RUN: dict[str, object] = {
     "optimization.lr": 3e-4,
     "optimization.episodes_per_step": 6,
 }
-"""Settings of every recipe, by path."""
+"""Settings of every recipe, by path; recipes that sample trees have no `sampler.rollouts`."""
 
 
 @pytest.fixture(scope="session")
@@ -72,6 +72,7 @@ def run_of(warm_model: Path, tmp_path: Path) -> Callable[..., Any]:
     Its arguments are the recipe's name, settings of the recipe by path, and fields of `TrainingConfig`.
     """
     from arboretum.trainers.algorithms.recipes import RECIPES
+    from arboretum.trainers.algorithms.samplers import Trees
     from arboretum.trainers.config.run import TrainingConfig
     from arboretum.trainers.config.settings import DialogueConfig, EnvConfig, HardwareConfig, ValidationConfig
 
@@ -84,8 +85,11 @@ def run_of(warm_model: Path, tmp_path: Path) -> Callable[..., Any]:
             "hardware": HardwareConfig(device="cpu"),
             "validation": ValidationConfig(every=2, tasks=6),
         }
+        small = dict(SMALL_RUN)
+        if isinstance(RECIPES[recipe].sampler, Trees):
+            del small["sampler.rollouts"]
         return TrainingConfig(
-            RECIPES[recipe].with_settings({**SMALL_RUN, **(changes or {})}), **{**settings, **options}
+            RECIPES[recipe].with_settings({**small, **(changes or {})}), **{**settings, **options}
         )
 
     return make

@@ -58,7 +58,7 @@ def test_every_recipe_trains_end_to_end(name: str, run_of: Make) -> None:
     for line in trained:
         assert line["grad_norm"] > 0 and line["entropy"] > 0 and line["steps_skipped"] == 0
         assert line["mismatch_abs_max"] < 1e-4 and line["mismatch_ratio_max"] == pytest.approx(1, abs=1e-4)
-        assert ("kl" in line) == RECIPES[name].needs_reference
+        assert ("kl" in line) == RECIPES[name].needs_token_reference
         assert ("value_loss" in line) == (RECIPES[name].critic is not None)
         assert ("explained_variance" in line) == (RECIPES[name].critic is not None)
         assert "policy_loss" in line and 0 <= line["invalid_replies"] <= line["replies"] > 0

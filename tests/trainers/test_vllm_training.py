@@ -78,10 +78,10 @@ def test_vllm_samples_with_the_weights_of_each_update(
     initial = {name: weight.detach().clone() for name, weight in model.named_parameters()}
 
     def recording(temperature: float) -> Any:
-        rollouts, failed = roll_out(temperature)
-        errors.extend(logprob_errors(model, rollouts, temperature))
+        batch = roll_out(temperature)
+        errors.extend(logprob_errors(model, batch.rollouts, temperature))
         drift.append(max(float((p - initial[n]).detach().abs().max()) for n, p in model.named_parameters()))
-        return rollouts, failed
+        return batch
 
     trainer.collector.roll_out = recording  # type: ignore[method-assign]
     for _ in trainer.run():

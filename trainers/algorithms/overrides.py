@@ -28,8 +28,8 @@ def apply_overrides(target: T, settings: Mapping[str, object]) -> T:
         >>> apply_overrides(RECIPES["grpo"], {"sampler.rollouts": 4, "selector.name": "uncertainty"})
 
     A part's `name`, or a name in the place of the part, exchanges the part: the new one has its defaults and the
-    settings given here. A new sampler keeps the settings that all samplers share, and a part that has the name
-    already keeps all of its settings.
+    settings given here. A new sampler keeps the settings that it shares with the old one, and a part that has the
+    name already keeps all of its settings.
 
     Args:
         target: Dataclass to copy.
@@ -158,7 +158,8 @@ def _override(current: object, kind: Any, branch: _Branch, path: str) -> Any:
     if type(current) is cls:
         return replace(current, **values)  # type: ignore[type-var]
     if isinstance(current, Sampler):
-        values = {**{field.name: getattr(current, field.name) for field in fields(Sampler)}, **values}
+        shared = {field.name for field in fields(current)} & {field.name for field in fields(cls)}
+        values = {**{name: getattr(current, name) for name in shared}, **values}
     return _construct(cls, values, path)
 
 

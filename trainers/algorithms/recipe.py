@@ -9,6 +9,7 @@ from typing import Literal
 from ...envs.checks import at_least, one_of, positive
 from ...envs.errors import ConfigurationError
 from .credit.base import Credit
+from .grafting import Grafting
 from .objectives.settings import Objective, Overlong
 from .overrides import apply_overrides
 from .rewards import Rewards
@@ -96,6 +97,7 @@ class Recipe:
         rewards: Rewards of training, made of the environment's.
         critic: Value model; None for credits without one.
         overlong: Treatment of episodes that are too long.
+        grafting: Source of the pairs for terms of the objective on preference pairs.
         optimization: Optimizer of the policy.
     """
 
@@ -108,26 +110,31 @@ class Recipe:
     rewards: Rewards = field(default_factory=Rewards)
     critic: Critic | None = None
     overlong: Overlong = field(default_factory=Overlong)
+    grafting: Grafting = field(default_factory=Grafting)
     optimization: Optimization = field(default_factory=Optimization)
 
     def __post_init__(self) -> None:
-        n = self.sampler.rollouts
+        n, size = self.sampler.rollouts, self.sampler.size_setting
         credit = f"{self.name}: credit {self.credit.name!r}"
         if self.credit.needs_groups and n < 2:
             raise ConfigurationError(
-                f"{credit} compares episodes of one prompt, but sampler.rollouts is {n}; set it to 2 or more, or "
-                "choose a recipe with another credit, such as ppo."
+                f"{credit} compares episodes of one prompt, but {size} is {n}; set it to 2 or more, or choose a "
+                "recipe with another credit, such as ppo."
+            )
+        if self.credit.needs_trees and self.sampler.episodes_per_tree < 2:
+            raise ConfigurationError(
+                f"{credit} compares episodes of one tree, but a tree of {self.sampler.name!r} has one; set "
+                "sampler.name=trees with 2 or more sampler.leaves, or choose another credit.estimator."
             )
         if self.selector.needs_groups and n < 2:
             raise ConfigurationError(
-                f"{self.name}: selector {self.selector.name!r} compares episodes of one prompt, but "
-                f"sampler.rollouts is {n}; set it to 2 or more, or choose a recipe that trains on all groups, "
-                "such as grpo."
+                f"{self.name}: selector {self.selector.name!r} compares episodes of one prompt, but {size} is "
+                f"{n}; set it to 2 or more, or choose a recipe that trains on all groups, such as grpo."
             )
         if self.rewards.needs_groups and n < 2:
             raise ConfigurationError(
-                f"{self.name}: rewards.normalize compares episodes of one prompt, but sampler.rollouts is {n}; "
-                'set it to 2 or more, or set rewards.over = "batch".'
+                f"{self.name}: rewards.normalize compares episodes of one prompt, but {size} is {n}; set it to "
+                '2 or more, or set rewards.over = "batch".'
             )
         if self.credit.needs_critic and self.critic is None:
             raise ConfigurationError(f"{credit} needs a critic; set critic.lr, or choose another credit.")
@@ -149,8 +156,13 @@ class Recipe:
 
     @property
     def needs_reference(self) -> bool:
-        """True if the objective compares with a frozen reference policy."""
-        return self.objective.kl.coef > 0 or any(term.needs_reference for term in self.objective.terms)
+        """True if the objective compares with a reference policy."""
+        return self.needs_token_reference or any(term.needs_reference for term in self.objective.pair_terms)
+
+    @property
+    def needs_token_reference(self) -> bool:
+        """True if the objective compares the tokens of the rollouts with a reference policy."""
+        return self.objective.kl.coef > 0 or any(term.needs_reference for term in self.objective.token_terms)
 
     @property
     def needs_entropy(self) -> bool:

@@ -17,22 +17,28 @@ Sources:
     RLOO        arXiv:2402.14740, app. "Preference Training"
     DAPO        arXiv:2503.14476; code: run_dapo_qwen2.5_32b.sh
     GiGPO       arXiv:2505.10978; code: examples/gigpo_trainer/run_{alfworld,webshop,sokoban}.sh
+    Tree-GRPO   arXiv:2509.21240; code: its release, which is built on Search-R1's
     T-STAR      arXiv:2604.07165, section 4 and appendix B
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ...envs.errors import unknown_name
 from ...envs.plugins import plugin_object, plugin_objects
 from .credit.anchor import Anchor
+from .credit.cognitive_credit import Cognitive
 from .credit.gae import Gae
 from .credit.group import Group
+from .credit.tree import TreeCredit
+from .grafting import Grafting
 from .objectives.settings import Kl, Objective, Overlong
+from .objectives.surgical import Surgical
 from .recipe import Critic, Optimization, Recipe
 from .rewards import Rewards
-from .samplers import Chains
+from .samplers import Chains, Trees
 from .schedules import Linear
 from .selectors import Dynamic, Uncertainty
 
@@ -53,7 +59,7 @@ def _table(*recipes: Recipe) -> dict[str, Recipe]:
     return {recipe.name: recipe for recipe in recipes}
 
 
-RECIPES: Mapping[str, Recipe] = _table(
+_BASES: Mapping[str, Recipe] = _table(
     Recipe(
         name="ppo",
         about="PPO with a token-level critic and a KL penalty in the reward (arXiv:1707.06347).",
@@ -297,7 +303,112 @@ RECIPES: Mapping[str, Recipe] = _table(
             passes=1,  # RAGEN sec. 4.3: Online-1 was best
         ),
     ),
+    Recipe(
+        name="tree_grpo",
+        about="Tree-GRPO: episodes branch off each other; GRPO within their tree and prompt (arXiv:2509.21240).",
+        credit=TreeCredit(
+            estimator="total",  # Tree-GRPO: inter-tree + intra-tree
+            eps=1e-6,  # Tree-GRPO code
+            singleton="zero",  # Tree-GRPO code: "return", which is biased upward; no tree has a single leaf here
+            prefix_weighting="duplicate",  # Tree-GRPO code: every leaf is a sequence of its own
+        ),
+        objective=Objective(
+            clip_low=0.2,  # Tree-GRPO code
+            clip_high=0.2,  # Tree-GRPO code
+            dual_clip=3.0,  # Tree-GRPO code
+            aggregation="token-mean",  # Tree-GRPO code
+            entropy_coef=0.001,  # Tree-GRPO code
+            kl=Kl(coef=0.001, estimator="k3", placement="loss"),  # Tree-GRPO code
+        ),
+        sampler=Trees(
+            prompts=512,  # Tree-GRPO, on question answering (web agent: 128)
+            trees=2,  # Tree-GRPO: M
+            expansions=2,  # Tree-GRPO: N
+            rounds=1,  # Tree-GRPO: L
+            leaves=None,  # Tree-GRPO: K = 3, which are all leaves of a tree
+            choice="random",  # Tree-GRPO: uniform, with replacement
+            temperature=1.0,  # Tree-GRPO code
+            top_p=1.0,  # Search-R1 (default of Tree-GRPO's code: 0.95, off the policy that is trained)
+            reply_tokens=500,  # Tree-GRPO code: per turn
+        ),
+        optimization=Optimization(
+            updates=180,  # Tree-GRPO, on question answering (web agent: 34)
+            lr=1e-6,  # Tree-GRPO code of its GRPO runs; that of tree runs leaves it undefined
+            warmup=51,  # Tree-GRPO code: 0.285 of the steps
+            episodes_per_step=384,  # Tree-GRPO code: mini-batches of 64, which we read as prompts of 6 episodes
+        ),
+    ),
 )
+
+
+def t_star(base: Recipe, name: str, about: str, *, omega: float = 0.0) -> Recipe:
+    """Return T-STAR on top of a recipe (arXiv:2604.07165, section 4 and appendix B).
+
+    The advantages of a cognitive graph replace those between episodes, and the surgical term is added to the
+    objective. Sampler, optimizer and the rest of the objective are the base's, with T-STAR's sizes. The paper does
+    not say whether its GRPO loss has a KL term; there is none here, and only the surgical term has a reference.
+
+    Args:
+        base: Recipe to extend.
+        name, about: See `Recipe`.
+        omega: Weight of GiGPO's step advantage, which is added.
+    """
+    sizes = base.with_settings(
+        {
+            "sampler.prompts": 32,  # T-STAR: a batch of 32, which we read as prompts
+            "sampler.rollouts": 8,  # T-STAR: M
+            "sampler.max_turns": 20,  # T-STAR: steps
+            "sampler.max_actions": 20,  # T-STAR: steps
+            "optimization.updates": 160,  # T-STAR
+            "optimization.lr": 5e-6,  # T-STAR
+            "optimization.episodes_per_step": None,  # T-STAR alg. 1: one step per update
+        }
+    )
+    return replace(
+        sizes,
+        name=name,
+        about=about,
+        credit=Cognitive(
+            kl_threshold=0.25,  # T-STAR
+            kl_samples=16,  # T-STAR: K
+            gamma=0.99,  # T-STAR (1 is lemma 1's condition)
+            delta=0.3,  # T-STAR, for returns from 0 to 1
+            omega=omega,
+        ),
+        rewards=Rewards(),  # T-STAR: 0 or 1, which δ is chosen for
+        objective=replace(
+            base.objective,
+            kl=Kl(),
+            terms=(*base.objective.terms, Surgical(beta=0.1, weight=0.15)),  # T-STAR: β, λ
+            reference_decay=0.95,  # T-STAR: α
+        ),
+        grafting=Grafting(mode="rewrite"),  # T-STAR eq. 9; pairs of one update, which algorithm 1 never drops
+    )
+
+
+RECIPES: Mapping[str, Recipe] = {
+    **_BASES,
+    **_table(
+        t_star(
+            _BASES["grpo"],
+            "t_star",
+            "T-STAR over GRPO: merged turns share values, and thoughts at divergences are corrected "
+            "(arXiv:2604.07165).",
+        ),
+        t_star(
+            _BASES["dapo_tstar"],
+            "t_star_dapo",
+            "T-STAR over its version of DAPO (arXiv:2604.07165, app. B.3).",
+        ),
+        t_star(
+            # GiGPO subtracts 0.1 for an invalid action where success earns 10.
+            _BASES["gigpo"].with_settings({"sampler.format_penalty": -0.01}),
+            "t_star_gigpo",
+            "T-STAR over GiGPO: its advantage of episodes is replaced, that of steps stays (arXiv:2604.07165).",
+            omega=1.0,  # GiGPO eq. 8; code
+        ),
+    ),
+}
 
 
 def recipe_names() -> list[str]:

@@ -14,18 +14,21 @@ from ...envs.errors import ConfigurationError, unknown_name
 from ...envs.plugins import plugin_class
 from .credit.anchor import Anchor
 from .credit.base import Credit
+from .credit.cognitive_credit import Cognitive
 from .credit.gae import Gae
 from .credit.group import Group
+from .credit.tree import TreeCredit
+from .objectives.surgical import Surgical
 from .objectives.term import Term
-from .samplers import Chains, Sampler
+from .samplers import Chains, Sampler, Trees
 from .selectors import All, Dynamic, Selector, Uncertainty
 
 PartT = TypeVar("PartT")
 
-SAMPLERS: Mapping[str, type[Sampler]] = {part.name: part for part in (Chains,)}
+SAMPLERS: Mapping[str, type[Sampler]] = {part.name: part for part in (Chains, Trees)}
 SELECTORS: Mapping[str, type[Selector]] = {part.name: part for part in (All, Uncertainty, Dynamic)}
-CREDITS: Mapping[str, type[Credit]] = {part.name: part for part in (Gae, Group, Anchor)}
-TERMS: Mapping[str, type[Term]] = {}
+CREDITS: Mapping[str, type[Credit]] = {part.name: part for part in (Gae, Group, Anchor, TreeCredit, Cognitive)}
+TERMS: Mapping[str, type[Term]] = {part.name: part for part in (Surgical,)}
 
 _TABLES: Mapping[type, tuple[str, Mapping[str, type]]] = {
     Sampler: ("sampler", SAMPLERS),

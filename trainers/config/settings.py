@@ -81,6 +81,10 @@ class HardwareConfig:
         lora: Adapters to train instead of all weights; None trains all weights.
         microbatch_tokens: Tokens of a micro-batch, padding included. Bounds the memory of an update and does not
             change its result. None means 2048 on a CPU and 16384 elsewhere.
+        share_prefixes: Compute a prefix that several conversations of a micro-batch share once. None shares the
+            turns of episodes that branch off each other; True also the prompts of episodes that do not; False
+            repeats them. Results differ by rounding. Models whose attention does not accept trees repeat them in
+            any case.
         in_flight: Episodes to roll out at the same time, in each process.
         engine: Sampling engine: "transformers" samples with the trained model itself; "vllm" samples with vLLM in
             the same process and copies the weights to it after every update.
@@ -92,6 +96,7 @@ class HardwareConfig:
     gradient_checkpointing: bool = False
     lora: LoraConfig | None = None
     microbatch_tokens: int | None = None
+    share_prefixes: bool | None = None
     in_flight: int = 64
     engine: Literal["transformers", "vllm"] = "transformers"
     vllm_memory: float = 0.3

@@ -7,7 +7,7 @@ episode reached with its next turn. Without merges across different pasts the gr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -106,6 +106,25 @@ class GraphEpisode:
 
 
 @dataclass(frozen=True, slots=True)
+class Graft:
+    """Thought that was rewritten for the failed branch of a divergence.
+
+    Attributes:
+        node: Position of the divergence's node in `CognitiveGraph.nodes`.
+        chosen: Rewritten thought, z_rect.
+        rejected: Thought of the failed branch, z⁻.
+        valid: True if the pair is trained on.
+        reason: Reason for which it is not; empty if it is.
+    """
+
+    node: int
+    chosen: str
+    rejected: str
+    valid: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class CognitiveGraph:
     """Cognitive graph of one group.
 
@@ -118,6 +137,7 @@ class CognitiveGraph:
         edges: Edges, by parent.
         divergences: Divergences, by node.
         episodes: Episodes, in the order of the rollouts.
+        grafts: Rewritten thoughts, by node; empty where none were generated.
     """
 
     group: int
@@ -128,6 +148,14 @@ class CognitiveGraph:
     edges: tuple[GraphEdge, ...]
     divergences: tuple[GraphDivergence, ...]
     episodes: tuple[GraphEpisode, ...]
+    grafts: tuple[Graft, ...] = ()
+
+    def find_divergence(self, pair: DivergencePair) -> GraphDivergence | None:
+        """Return the divergence whose best and worst child contain the turns of a pair; None if there is none."""
+        for one in self.divergences:
+            if pair.best in self.nodes[one.best].turns and pair.worst in self.nodes[one.worst].turns:
+                return one
+        return None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the graph as plain data, which JSON can hold."""
@@ -136,10 +164,16 @@ class CognitiveGraph:
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> CognitiveGraph:
         """Return the graph of a record written by `to_dict`, also after a way through JSON."""
-        parts = {"nodes": GraphNode, "edges": GraphEdge, "divergences": GraphDivergence, "episodes": GraphEpisode}
+        parts: dict[str, Callable[..., Any]] = {
+            "nodes": GraphNode,
+            "edges": GraphEdge,
+            "divergences": GraphDivergence,
+            "episodes": GraphEpisode,
+            "grafts": Graft,
+        }
         fields = dict(record)
         for name, part in parts.items():
-            fields[name] = tuple(part(**_with_tuples(entry)) for entry in record[name])
+            fields[name] = tuple(part(**_with_tuples(entry)) for entry in record.get(name, ()))
         return cls(**fields)
 
 

@@ -95,6 +95,8 @@ def from_episodes(
         ),
         turn_state=tuple(turn.state_key for turn in turns),
         turn_next_state=tuple(turn.next_state_key for turn in turns),
+        turn_effects=tuple(turn.effects for turn in turns),
+        turn_choices=tuple(turn.choices for turn in turns),
         turn_tokens=tuple(np.array(turn.token_ids or (), dtype=np.int64) for turn in turns),
         action_turn=np.repeat(np.arange(len(turns)), [len(places) for places in offsets]),
         action_offset=np.concatenate([*offsets, np.zeros(0, dtype=np.int64)]),

@@ -13,9 +13,22 @@ from typing import NamedTuple
 import numpy as np
 
 from ...envs.errors import ConfigurationError
-from .prefix_trees import lexicographic_order, merge_prefixes
+from .prefix_trees import (
+    TreeLayout,
+    lexicographic_order,
+    merge_prefixes,
+    shared_lengths,
+    split_tree,
+    tree_size,
+)
 from .rollouts import Rollouts
 from .segments import BoolArray, IntArray, factorize
+
+MIN_SEGMENT = 16
+"""Least number of tokens between two branches of a tree. Attention makes a pass for each segment, which for fewer
+tokens costs more than it saves."""
+MIN_SHARED = 0.05
+"""Least fraction of the tokens that a tree must save; rows that share less are laid out side by side."""
 
 
 def optimizer_batches(rollouts: Rollouts, episodes: int | None, *, seed: int) -> list[IntArray]:
@@ -52,7 +65,9 @@ class MicroBatch:
             one sequence are in different rows.
         turns: Turn of each copy, numbered from 0 within the micro-batch, [m].
         positions: Position of each token in its sequences, [1, T]; None unless the sequences are a tree.
-        paths: Index in the tree of each token of each sequence, padded on the right with 0, [R, L]; None likewise.
+        segments: See `PrefixTree.segments`, [S, 3]; None unless the layout is "segments".
+        paths: Index in the tree of each token of each sequence, padded on the right with 0, [R, L]; None unless
+            the layout is "paths".
         owners: Flattened index in `paths` of one occurrence of each token, [T]; None likewise.
     """
 
@@ -64,6 +79,7 @@ class MicroBatch:
     rows: IntArray
     turns: IntArray
     positions: IntArray | None = None
+    segments: IntArray | None = None
     paths: IntArray | None = None
     owners: IntArray | None = None
 
@@ -73,7 +89,7 @@ def make_microbatches(
     episodes: IntArray | None,
     max_tokens: int,
     *,
-    share_prefixes: bool = False,
+    tree: TreeLayout | None = None,
     multiple_of: int = 1,
     keep: BoolArray | None = None,
 ) -> list[MicroBatch]:
@@ -85,15 +101,17 @@ def make_microbatches(
     Args:
         rollouts: Episodes of the update.
         episodes: Indices of the episodes of the optimizer batch; None for all.
-        max_tokens: Maximum size of a micro-batch in tokens, shared ones counted as often as they occur.
-        share_prefixes: Lay out the rows of a micro-batch as a tree, for models whose attention accepts it.
+        max_tokens: Maximum size of a micro-batch in tokens. With the layout "paths", whose attention repeats
+            shared tokens, they count as often as they occur.
+        tree: Layout of the rows of a micro-batch as a tree, for models whose attention accepts it. None lays them
+            out side by side, as are rows that share too little for a tree to save time.
         multiple_of: Number of which the number of micro-batches becomes a multiple (the ranks that share them), if
             there are enough rows.
         keep: Mask of the copies in the loss, [M]; None keeps all.
 
     Returns:
-        Micro-batches. Side by side, those with the longest rows are first, so that memory runs out in the first
-        one or never.
+        Micro-batches, those with the longest rows (of trees: with the most tokens) first, so that memory runs out
+        in the first one or never.
 
     Raises:
         ConfigurationError: `max_tokens` is not positive.
@@ -112,11 +130,30 @@ def make_microbatches(
     # The last sampled token of a row determines the longest prefix to compute.
     ends = [int(rollouts.action_position[rollouts.copies.action[part]].max()) for part in parts]
     sequences = [rollouts.rows[row][:end] for row, end in zip(rows.tolist(), ends, strict=True)]
-    order = lexicographic_order(sequences) if share_prefixes else sorted(range(len(ends)), key=lambda i: -ends[i])
-    lay_out = _as_tree if share_prefixes else _side_by_side
+    if tree is not None:
+        order = lexicographic_order(sequences)
+        sequences, parts = [sequences[i] for i in order], [parts[i] for i in order]
+        lengths = [len(sequence) for sequence in sequences]
+        shared = shared_lengths(sequences, MIN_SEGMENT)
+        if sum(shared) >= MIN_SHARED * sum(lengths):
+            if tree == "segments":
+                sets = split_tree(lengths, shared, max_tokens, multiple_of=multiple_of)
+            else:
+                sets = split_by_tokens(lengths, range(len(lengths)), max_tokens, multiple_of=multiple_of)
+            sets.sort(key=lambda batch: -tree_size(batch, lengths, shared))
+            return [
+                _make(
+                    rollouts,
+                    _as_tree([sequences[i] for i in batch], [shared[i] for i in batch], tree),
+                    [parts[i] for i in batch],
+                )
+                for batch in sets
+            ]
+    lengths = [len(sequence) for sequence in sequences]
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     return [
-        _make(rollouts, lay_out([sequences[i] for i in batch]), [parts[i] for i in batch])
-        for batch in split_by_tokens(ends, order, max_tokens, multiple_of=multiple_of)
+        _make(rollouts, _side_by_side([sequences[i] for i in batch]), [parts[i] for i in batch])
+        for batch in split_by_tokens(lengths, order, max_tokens, multiple_of=multiple_of)
     ]
 
 
@@ -157,6 +194,7 @@ class _Layout(NamedTuple):
     places: list[IntArray]
     tokens: IntArray
     positions: IntArray | None = None
+    segments: IntArray | None = None
     paths: IntArray | None = None
     owners: IntArray | None = None
 
@@ -167,13 +205,15 @@ def _side_by_side(sequences: Sequence[IntArray]) -> _Layout:
     return _Layout(places, _pad(sequences, width))
 
 
-def _as_tree(sequences: Sequence[IntArray]) -> _Layout:
-    tokens, positions, places = merge_prefixes(sequences)
+def _as_tree(sequences: Sequence[IntArray], shared: Sequence[int], kind: TreeLayout) -> _Layout:
+    tokens, positions, places, segments = merge_prefixes(sequences, shared)
+    if kind == "segments":
+        return _Layout(places, tokens[None], positions[None], segments=segments)
     width = max(map(len, sequences))
     owners = np.empty(len(tokens), dtype=np.int64)
     for line, path in enumerate(places):
         owners[path] = line * width + np.arange(len(path))
-    return _Layout(places, tokens[None], positions[None], _pad(places, width), owners)
+    return _Layout(places, tokens[None], positions[None], paths=_pad(places, width), owners=owners)
 
 
 def _pad(arrays: Sequence[IntArray], width: int) -> IntArray:
@@ -210,6 +250,7 @@ def _make(rollouts: Rollouts, layout: _Layout, parts: Sequence[IntArray]) -> Mic
         rows=factorize(zip(sequence.tolist(), rollouts.copies.episode[copies].tolist(), strict=True)),
         turns=factorize(rollouts.copies.path[copies].tolist()),
         positions=layout.positions,
+        segments=layout.segments,
         paths=layout.paths,
         owners=layout.owners,
     )

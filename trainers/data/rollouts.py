@@ -83,6 +83,10 @@ class Rollouts:
         turn_state: Key of the state before each turn, [S]; None where it was not stored.
         turn_next_state: Key of the state after each turn, [S]; None where it was not stored or the environment
             terminated. A limit of steps or turns does not terminate.
+        turn_effects: Executed actions of each turn that modified the environment (see `Turn.effects`), [S]; None
+            where they were not stored.
+        turn_choices: Admissible actions before each turn, [S]; None where they were not stored or cannot be
+            listed.
         turn_tokens: Token ids that each turn adds to its conversation, S arrays.
         action_turn: Turn of each sampled token, ascending, [N].
         action_offset: Index of each sampled token among those that its turn adds, [N].
@@ -105,6 +109,8 @@ class Rollouts:
     turn_actions: tuple[tuple[str, ...], ...]
     turn_state: tuple[Hashable, ...]
     turn_next_state: tuple[Hashable, ...]
+    turn_effects: tuple[tuple[str, ...] | None, ...]
+    turn_choices: tuple[tuple[str, ...] | None, ...]
     turn_tokens: tuple[IntArray, ...]
     action_turn: IntArray
     action_offset: IntArray
@@ -139,6 +145,11 @@ class Rollouts:
         return np.bincount(self.copies.episode, minlength=self.episodes)
 
     # ------------------------------------------------------------------ structure
+
+    @property
+    def has_branches(self) -> bool:
+        """True if episodes share a turn."""
+        return len(self.paths.turn) > self.turns
 
     @cached_property
     def turn_depth(self) -> IntArray:

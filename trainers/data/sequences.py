@@ -52,6 +52,8 @@ def from_sequences(prompts: Sequence[IntArray], replies: Sequence[IntArray]) -> 
         turn_actions=((),) * count,
         turn_state=(None,) * count,
         turn_next_state=(None,) * count,
+        turn_effects=(None,) * count,
+        turn_choices=(None,) * count,
         turn_tokens=tuple(
             np.concatenate([prompt, reply]).astype(np.int64)
             for prompt, reply in zip(prompts, replies, strict=True)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..algorithms.objectives.loss import Sums
 from ..data.microbatches import MicroBatch, make_microbatches
+from ..data.prefix_trees import TreeLayout
 from ..data.rollouts import Rollouts
 from ..data.segments import BoolArray
 from .optimizer import PolicyOptimizer
@@ -21,17 +22,23 @@ def rank_microbatches(
     max_tokens: int,
     keep: BoolArray | None = None,
     *,
-    share_prefixes: bool = False,
+    tree: TreeLayout | None = None,
 ) -> Iterator[tuple[MicroBatch, bool]]:
     """Yield this rank's micro-batches, padded to an equal count per rank; the flag is False for padding."""
-    world_size, rank = optimizer.world_size, optimizer.accelerator.process_index
     microbatches = make_microbatches(
-        rollouts, None, max_tokens, share_prefixes=share_prefixes, multiple_of=world_size, keep=keep
+        rollouts, None, max_tokens, tree=tree, multiple_of=optimizer.world_size, keep=keep
     )
+    yield from share_among_ranks(optimizer, microbatches)
+
+
+def share_among_ranks(
+    optimizer: PolicyOptimizer, microbatches: Sequence[MicroBatch]
+) -> list[tuple[MicroBatch, bool]]:
+    """Return this rank's micro-batches, padded to an equal count per rank; the flag is False for padding."""
+    world_size, rank = optimizer.world_size, optimizer.accelerator.process_index
     count = len(microbatches)
-    microbatches += microbatches[:1] * (-count % world_size)
-    for number in range(rank, len(microbatches), world_size):
-        yield microbatches[number], number < count
+    padded = [*microbatches, *(list(microbatches[:1]) * (-count % world_size))]
+    return [(padded[number], number < count) for number in range(rank, len(padded), world_size)]
 
 
 def accumulate_gradients(
@@ -42,6 +49,7 @@ def accumulate_gradients(
     *,
     entropy_grad: bool = False,
     backward: bool = True,
+    more: bool = False,
 ) -> list[Sums]:
     """Run forward and backward over the micro-batches of one optimizer step; the caller takes the step.
 
@@ -52,13 +60,15 @@ def accumulate_gradients(
         loss_of: Returns the summand of the loss that a micro-batch contributes, and metrics of it.
         entropy_grad: True if the loss differentiates entropies.
         backward: False computes metrics only.
+        more: True if a further call adds to the gradients of this step, so that they need not synchronize yet.
 
     Returns:
         Metrics of every micro-batch that is not padding.
     """
     parts = []
     for number, (micro, counts) in enumerate(microbatches, 1):
-        with optimizer.accumulate(is_last=number == len(microbatches)) if backward else torch.no_grad():
+        is_last = number == len(microbatches) and not more
+        with optimizer.accumulate(is_last) if backward else torch.no_grad():
             inputs = forward_inputs(micro, optimizer.accelerator.device)
             with optimizer.autocast():  # FSDP does not apply it by itself.
                 scores = optimizer.model(**inputs, temperature=temperature, entropy_grad=entropy_grad)

@@ -1,11 +1,9 @@
-"""Policy with its critic, and the frozen reference policy."""
+"""Policy with its critic, and the loading of models to train."""
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +16,7 @@ from ...envs.extras import missing_extra
 from ..algorithms.objectives.logprobs import score_hidden, score_tokens
 from ..config.settings import LoraConfig
 from ..data.microbatches import MicroBatch
+from ..data.prefix_trees import TreeLayout
 from .tree_attention import enable_tree_attention, tree_inputs
 
 if TYPE_CHECKING:
@@ -37,13 +36,13 @@ class Policy(nn.Module):  # type: ignore[misc]  # torch is untyped here
 
     Attributes:
         model: The language model; engines may share it.
-        accepts_trees: True if a micro-batch may be a tree of common prefixes.
+        tree_layout: Layout in which a micro-batch may be a tree of common prefixes; None if it may not.
     """
 
     def __init__(self, model: PreTrainedModel, critic: bool = False) -> None:
         super().__init__()
         self.model = model
-        self.accepts_trees = enable_tree_attention(model)
+        self.tree_layout: TreeLayout | None = enable_tree_attention(model)
         width = model.config.get_text_config(decoder=True).hidden_size
         self.critic: Any = None
         if critic:
@@ -68,6 +67,7 @@ class Policy(nn.Module):  # type: ignore[misc]  # torch is untyped here
         use_policy: bool = True,
         entropy_grad: bool = True,
         positions: Tensor | None = None,
+        segments: Tensor | None = None,
         paths: Tensor | None = None,
         owners: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -81,15 +81,15 @@ class Policy(nn.Module):  # type: ignore[misc]  # torch is untyped here
             use_critic: Compute values.
             use_policy: Compute log-probabilities and entropies.
             entropy_grad: See `score_tokens`.
-            positions, paths, owners: See `MicroBatch`.
+            positions, segments, paths, owners: See `MicroBatch`.
 
         Returns:
             Log-probabilities, entropies and values, each float32 [n]; empty if not computed.
         """
         logp = entropy = values = torch.zeros(0, device=tokens.device)
         inputs: dict[str, Any] = {"input_ids": tokens, "use_cache": False}
-        if positions is not None and paths is not None and owners is not None:
-            inputs = tree_inputs(tokens, positions, paths, owners)
+        if positions is not None:
+            inputs = tree_inputs(tokens, positions, segments, paths, owners)
         if use_policy and self._has_linear_head:
             hidden = _hidden_states(_body(self.model), inputs, sources)
             head = self.model.get_output_embeddings()
@@ -105,7 +105,7 @@ class Policy(nn.Module):  # type: ignore[misc]  # torch is untyped here
 
 def forward_inputs(micro: MicroBatch, device: Any) -> dict[str, Tensor]:
     """Return the arguments of `Policy.forward` that a micro-batch determines, on a device."""
-    names = ("tokens", "sources", "targets", "positions", "paths", "owners")
+    names = ("tokens", "sources", "targets", "positions", "segments", "paths", "owners")
     arrays = {name: getattr(micro, name) for name in names}
     return {name: torch.as_tensor(array, device=device) for name, array in arrays.items() if array is not None}
 
@@ -206,25 +206,3 @@ def peft_wrapper(model: PreTrainedModel) -> PeftModel | None:
     """Return the peft model around a model with adapters; None for a model without."""
     held = getattr(model, "peft_wrapper", None)
     return held[0] if held else None
-
-
-class Reference:
-    """Frozen policy from before training.
-
-    With adapters it is the model with its adapters disabled, which costs no memory; otherwise it is a frozen copy.
-
-    Args:
-        model: Model whose current weights become the reference.
-    """
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        self._peft = peft_wrapper(model)
-        self._copy: Policy | None = None
-        if self._peft is None:
-            self._copy = Policy(copy.deepcopy(model)).eval().requires_grad_(False)
-
-    @contextmanager
-    def scorer(self, policy: nn.Module) -> Iterator[nn.Module]:
-        """Context that yields the module to call instead of `policy` to score tokens under the reference."""
-        with self._peft.disable_adapter() if self._peft is not None else nullcontext():
-            yield policy if self._copy is None else self._copy

@@ -23,10 +23,12 @@ class StepPlan(NamedTuple):
     Attributes:
         episodes: Number of episodes.
         tokens: Mask of the copies in the loss, [M].
+        number: Number of the pass over the rollouts, from 0.
     """
 
     episodes: int
     tokens: BoolArray
+    number: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Prepared:
         scores: dict[str, FloatArray | None] = {}
         if self.old_logprobs is not self.rollouts.logprobs:
             scores["sampler_logp"] = self.rollouts.logprobs
-        has_terms = any(term.needs_reference for term in recipe.objective.terms)
+        has_terms = any(term.needs_reference for term in recipe.objective.token_terms)
         scores |= {
             "old_logp": self.old_logprobs,
             "ref_logp": self.ref_logprobs if has_terms or not kl_in_reward(recipe) else None,
@@ -114,7 +116,8 @@ def plan_steps(rollouts: Rollouts, recipe: Recipe, *, update: int, seed: int) ->
     for number in range(recipe.optimization.passes):
         pass_seed = stable_seed("pass", seed, update, number)
         for episodes in optimizer_batches(rollouts, recipe.optimization.episodes_per_step, seed=pass_seed):
-            plans.append(StepPlan(len(episodes), in_loss & np.isin(rollouts.copies.episode, episodes)))
+            tokens = in_loss & np.isin(rollouts.copies.episode, episodes)
+            plans.append(StepPlan(len(episodes), tokens, number))
     return _nonempty(plans)
 
 

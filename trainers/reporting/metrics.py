@@ -55,9 +55,10 @@ def rollout_metrics(rollouts: Rollouts, failed: int = 0) -> dict[str, float]:
 
     Of all episodes: `failed` (number of those that ended with an error) and `success` (fraction; failed ones are
     unsolved). Of the others: `return` (undiscounted, without penalties), `group_return_std` (mean over groups),
-    `silent_groups` (fraction of groups whose returns are all equal), `valid_turns` (fraction of turns in the
-    required format with only legal actions), `truncated` (fraction of episodes), `turns` per episode,
-    `reply_tokens` per turn, `penalty` per episode, `episodes`, and `sampled_tokens`.
+    `silent_groups` (fraction of groups whose returns are all equal), `truncated` (fraction of episodes), `turns`
+    per episode, `penalty` per episode, and `episodes`; a turn that episodes share counts in each of them. Of the
+    distinct turns: `valid_turns` (fraction of those in the required format with only legal actions), and
+    `reply_tokens` per turn.
 
     Args:
         rollouts: Complete episodes.
@@ -74,9 +75,8 @@ def rollout_metrics(rollouts: Rollouts, failed: int = 0) -> dict[str, float]:
         "silent_groups": float(np.mean(statistics.std == 0)),
         "valid_turns": float(1.0 - rollouts.turn_invalid.mean()) if rollouts.turns else 0.0,
         "truncated": float(rollouts.truncated.mean()),
-        "turns": rollouts.turns / episodes,
+        "turns": len(rollouts.paths.turn) / episodes,
         "reply_tokens": rollouts.actions / max(rollouts.turns, 1),
-        "penalty": float(rollouts.turn_penalty.sum() / episodes),
+        "penalty": float(rollouts.turn_penalty[rollouts.paths.turn].sum() / episodes),
         "episodes": float(rollouts.episodes),
-        "sampled_tokens": float(rollouts.actions),
     }

@@ -15,7 +15,8 @@ from jinja2 import PackageLoader
 
 from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import read_jsonl, write_atomic
-from ...eval.report import make_templates, pack, pack_cell
+from ...eval.page_data import pack
+from ...eval.report import make_templates, pack_cell
 from ...eval.statistics import Interval
 from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE, SETTINGS_FILE
 from ..checkpoints.store import Checkpoints
@@ -23,6 +24,7 @@ from ..config.serialize import flatten, to_plain
 from ..monitor import ROLLED_BACK, Monitor
 from .charts import HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw_charts
 from .samples import read_samples
+from .trees import pack_stored_trees
 
 FAILED_METRICS = {"failed": "training", "validation/failed": "validation"}
 
@@ -78,6 +80,7 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
     best = Checkpoints(folder / CHECKPOINTS_FOLDER).index.best
     page = make_templates(PackageLoader(__package__, "templates")).get_template("training.html")
     target = path or folder / "report.html"
+    trees, left_out = pack_stored_trees(folder)
     text = page.render(
         folder=folder,
         **heading,
@@ -94,6 +97,8 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
         settings=format_settings(settings),
         cells=_pack_samples(folder),
         texts=pack({}),
+        trees=trees,
+        trees_left_out=left_out,
     )
     write_atomic(target, text)
     return target

@@ -5,33 +5,55 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ...agents.forks import Keep
+from ..algorithms.samplers import Trees
 from ..algorithms.selectors import NotEnoughGroups
 from ..config.resolve import make_entry
 from ..config.run import TrainingConfig
 from ..data.episodes import from_episodes
 from ..data.rollouts import Rollouts
 from ..state import TrainerState
+from .budget import Budget
 from .failures import EpisodesFailed, Failures
 from .rollout_plan import plan_chains
 from .sampler import RolloutSampler
 from .tasks import draw_tasks
+from .tree_growth import Prompt, TreeEpisode, arrange_forest, tree_metrics
+
+
+class Batch(NamedTuple):
+    """One generation batch.
+
+    Attributes:
+        rollouts: Complete episodes.
+        failures: Episodes that ended with an error and are left out.
+        budget: Interaction with model and environment, of all episodes.
+        trees: All episodes of trees; empty for chains.
+    """
+
+    rollouts: Rollouts
+    failures: Failures
+    budget: Budget
+    trees: Sequence[TreeEpisode] = ()
 
 
 class Collection(NamedTuple):
     """Rollouts of one update.
 
     Attributes:
-        batches: Generation batches, in order.
+        batches: Complete episodes of the generation batches, in order.
         failures: Episodes that ended with an error and are left out.
+        budget: Interaction with model and environment, of all episodes.
         kept: Groups to train on, each (generation batch, group).
         scale: Factor on the advantages.
+        trees: Statistics of trees, see `tree_metrics`; empty for chains.
     """
 
     batches: list[Rollouts]
     failures: Failures
+    budget: Budget
     kept: Sequence[tuple[int, int]]
     scale: float
+    trees: dict[str, float]
 
 
 class Collector:
@@ -70,29 +92,51 @@ class Collector:
         recipe = self._config.recipe
         refill = recipe.selector.refill(recipe.sampler.prompts)
         batches: list[Rollouts] = []
-        failures, scale = Failures(), 1.0
+        trees: list[TreeEpisode] = []
+        failures, budget, scale = Failures(), Budget(), 1.0
         while refill.wants_more:
-            rollouts, failed = self.roll_out(temperature)
-            groups, scale = recipe.selector.select(recipe.rewards.rescale(rollouts))
+            batch = self.roll_out(temperature)
+            groups, scale = recipe.selector.select(recipe.rewards.rescale(batch.rollouts))
             refill = refill.add([(len(batches), group) for group in groups])
-            batches.append(rollouts)
-            failures = failures.add(failed)
-        return Collection(batches, failures, refill.batch(), scale)
+            batches.append(batch.rollouts)
+            failures, budget = failures.add(batch.failures), budget.add(batch.budget)
+            trees += batch.trees
+        metrics = tree_metrics(trees) if trees else {}
+        return Collection(batches, failures, budget, refill.batch(), scale, metrics)
 
-    def roll_out(self, temperature: float) -> tuple[Rollouts, Failures]:
-        """Return one generation batch, and its episodes that ended with an error, which are left out.
+    def roll_out(self, temperature: float) -> Batch:
+        """Return one generation batch.
 
         Raises:
-            EpisodesFailed: They are more than the share that `Monitor.failed` allows.
+            EpisodesFailed: More episodes ended with an error than the share that `Monitor.failed` allows.
         """
-        config, recipe = self._config, self._config.recipe
-        tasks = draw_tasks(self.env.tasks, self.state.task, recipe.sampler.prompts, config.seed, config.env.tasks)
-        plan = plan_chains(tasks, recipe.sampler.rollouts, batch=self.state.batch, seed=config.seed)
-        keep: tuple[Keep, ...] = ("states",) if recipe.credit.needs_states else ()
-        episodes = self.sampler.roll_out(self.entry, plan.jobs, temperature, keep=keep)
-        failures = Failures.among(episodes)
-        failures.check(config.monitor.failed, "episodes")
-        complete, keys = plan.arrange(episodes)
+        config, sampler = self._config, self._config.recipe.sampler
+        tasks = draw_tasks(self.env.tasks, self.state.task, sampler.prompts, config.seed, config.env.tasks)
+        roll_out = self._roll_out_trees if isinstance(sampler, Trees) else self._roll_out_chains
+        batch = roll_out(tasks, temperature)
         self.state.task += len(tasks)
         self.state.batch += 1
-        return from_episodes(complete, keys), failures
+        return batch
+
+    def _roll_out_chains(self, tasks: Sequence[str], temperature: float) -> Batch:
+        config, recipe = self._config, self._config.recipe
+        plan = plan_chains(tasks, recipe.sampler.rollouts, batch=self.state.batch, seed=config.seed)
+        episodes = self.sampler.roll_out(self.entry, plan.jobs, temperature, keep=recipe.credit.keep)
+        failures = Failures.among(episodes)
+        failures.check(config.monitor.failed, "episodes")
+        budget = Budget.spent(((episode, 0) for episode in episodes), self.env.calls_tool)
+        return Batch(from_episodes(*plan.arrange(episodes)), failures, budget)
+
+    def _roll_out_trees(self, tasks: Sequence[str], temperature: float) -> Batch:
+        config, recipe = self._config, self._config.recipe
+        assert isinstance(recipe.sampler, Trees)
+        prompts = [Prompt((self.state.batch, number), task) for number, task in enumerate(tasks)]
+        played = self.sampler.grow_trees(
+            self.entry, prompts, recipe.sampler, temperature, seed=config.seed, keep=recipe.credit.keep
+        )
+        failures = Failures.among([one.episode for one in played])
+        failures.check(config.monitor.failed, "episodes")
+        budget = Budget.spent(((one.episode, one.shared) for one in played), self.env.calls_tool)
+        forest = arrange_forest(played)
+        rollouts = from_episodes(forest.episodes, forest.groups, trees=forest.trees, branches=forest.branches)
+        return Batch(rollouts, failures, budget, played)

@@ -47,6 +47,18 @@ class RolloutPlan:
         return [by_place[place] for place in complete], [self.keys[place] for place in complete]
 
 
+def rollout_seed(seed: int, key: GroupKey, rollout: int) -> int:
+    """Return the seed of an episode that begins at the start of its task.
+
+    Args:
+        seed: Seed of the run.
+        key: Group of the episode.
+        rollout: Number of the episode within its group.
+    """
+    # 53 bits survive a round trip through JSON and do not collide within a run.
+    return stable_seed("rollout", seed, *key, rollout) >> 11
+
+
 def plan_chains(tasks: Sequence[str], rollouts: int, *, batch: int, seed: int) -> RolloutPlan:
     """Plan P prompts × N independent episodes.
 
@@ -59,7 +71,6 @@ def plan_chains(tasks: Sequence[str], rollouts: int, *, batch: int, seed: int) -
     jobs, keys = [], []
     for prompt, task in enumerate(tasks):
         for rollout in range(rollouts):
-            # 53 bits survive a round trip through JSON and do not collide within a run.
-            jobs.append(Job(task, stable_seed("rollout", seed, batch, prompt, rollout) >> 11))
+            jobs.append(Job(task, rollout_seed(seed, (batch, prompt), rollout)))
             keys.append((batch, prompt))
     return RolloutPlan(tuple(jobs), tuple(keys))

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from ...agents.engines.base import Sampling
+from ...agents.engines.base import Completion, Request, Sampling
 from ...agents.episode import Episode
 from ...agents.forks import Keep
 from ...agents.play import Job, play
 from ...envs.core import TextEnv
 from ...eval.statistics import Interval, rate
 from ...eval.suite import Entry, Suite
-from ..algorithms.samplers import Sampler
+from ..algorithms.samplers import Sampler, Trees
 from ..config.resolve import held_out_tasks, make_entry, resolve_dialogue
 from ..config.settings import DialogueConfig, EnvConfig, ValidationConfig
 from ..learning.distributed import gather_lists
 from ..state import Activity
 from .failures import Failures, engine_failures
 from .policy_agent import PolicyAgent, ReplyCounts
+from .tree_growth import Prompt, TreeEpisode, TreeGrowth
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from .policy_engine import PolicyEngine
+
+T = TypeVar("T")
 
 SAMPLE_EPISODES = 6
 """Episodes of a validation that are kept for people to read."""
@@ -62,6 +66,8 @@ class RolloutSampler:
     Attributes:
         dialogue: Dialogue between environment and model.
         engine: Engine that samples replies.
+        chat: Encoder of the chat template.
+        reply_tokens: Maximum length of a reply in tokens.
     """
 
     def __init__(
@@ -83,6 +89,9 @@ class RolloutSampler:
             Sampling(top_p=sampler.top_p, max_tokens=sampler.reply_tokens),
             template=dialogue.template,
         )
+        assert self._agent.chat is not None, "the engine of a policy has a tokenizer"
+        self.chat = self._agent.chat
+        self.reply_tokens = sampler.reply_tokens
         self._in_flight = in_flight
         self._accelerator = accelerator
         self._envs: dict[str, list[TextEnv[Any]]] = {}
@@ -128,13 +137,11 @@ class RolloutSampler:
         Raises:
             SamplingFailed: The engine failed.
         """
-        world_size, rank = self._accelerator.num_processes, self._accelerator.process_index
         # Contiguous blocks, since adjacent jobs often share a prompt, which an engine can cache.
-        own = jobs[len(jobs) * rank // world_size : len(jobs) * (rank + 1) // world_size]
+        own = self._own_part(jobs)
         self.activity.begin(phase, len(own), "episodes")
-        with engine_failures(self._in_flight):
-            self._policy_engine.refresh()
-            episodes = self._roll_out_here(entry, own, temperature, keep=keep, top_p=top_p)
+        with self._sampling(temperature, top_p):
+            episodes = list(self._play(entry, own, len(own), keep))
         for episode in episodes:
             if episode.seed not in samples:
                 episode.exchanges.clear()
@@ -143,22 +150,114 @@ class RolloutSampler:
         places = {job.seed: place for place, job in enumerate(jobs)}
         return sorted(episodes, key=lambda episode: places[episode.seed])
 
-    def _roll_out_here(
-        self, entry: Entry, jobs: Sequence[Job], temperature: float, *, keep: Collection[Keep], top_p: float | None
-    ) -> list[Episode]:
-        """Roll out jobs in this process; episodes come in the order in which they end."""
-        agent = self._agent
-        default = agent.sampling
-        agent.sampling = replace(default, temperature=temperature, top_p=default.top_p if top_p is None else top_p)
+    def grow_trees(
+        self,
+        entry: Entry,
+        prompts: Sequence[Prompt],
+        trees: Trees,
+        temperature: float,
+        *,
+        seed: int,
+        keep: Collection[Keep] = (),
+    ) -> list[TreeEpisode]:
+        """Roll out trees of episodes with the current weights; see `TreeGrowth`.
+
+        All processes must request the same prompts, and all receive all episodes, by prompt, tree and number. The
+        trees of a prompt are grown by one process.
+
+        Args:
+            entry: Environment.
+            prompts: Prompts with different keys.
+            trees: Shape of the trees.
+            temperature: Sampling temperature.
+            seed: Seed of the run.
+            keep: Further data to record of every turn; see `play`.
+
+        Raises:
+            SamplingFailed: The engine failed.
+        """
+        growth = TreeGrowth(self._own_part(prompts), trees, seed=seed, release=self._agent.release_held)
+        kept: set[Keep] = {*keep, "forks"}
+        if trees.choice == "value":
+            kept.add("states")
+        self.activity.begin("rolling out", growth.total, "episodes")
+        with self._sampling(temperature, None), self._agent.holding():
+            for episode in self._play(entry, growth.jobs, growth.at_once, kept):
+                episode.exchanges.clear()
+                growth.add(episode)
+        episodes = gather_lists(self._accelerator, growth.episodes())
+        self.activity.end()
+        return sorted(episodes, key=lambda one: (one.key, one.tree, one.number))
+
+    def _own_part(self, items: Sequence[T]) -> Sequence[T]:
+        """Return this process's contiguous part of the items."""
+        world_size, rank = self._accelerator.num_processes, self._accelerator.process_index
+        return items[len(items) * rank // world_size : len(items) * (rank + 1) // world_size]
+
+    @contextmanager
+    def _sampling(self, temperature: float, top_p: float | None) -> Iterator[None]:
+        """Context in which the agent samples with the current weights."""
+        agent, default = self._agent, self._agent.sampling
+        with engine_failures(self._in_flight):
+            self._policy_engine.refresh()
+            agent.sampling = replace(
+                default, temperature=temperature, top_p=default.top_p if top_p is None else top_p
+            )
+            try:
+                with self._policy_engine.precision():
+                    yield
+            finally:
+                agent.sampling = default
+
+    def _play(self, entry: Entry, jobs: Iterable[Job], at_once: int, keep: Collection[Keep]) -> Iterator[Episode]:
+        """Play jobs in this process; episodes come in the order in which they end.
+
+        Args:
+            entry: Environment.
+            jobs: Episodes to play.
+            at_once: Number of jobs of which no more can be played at the same time.
+            keep: See `play`.
+        """
         envs = self._envs.setdefault(repr(entry), [])
-        while len(envs) < min(self._in_flight, len(jobs)):
+        count = min(self._in_flight, at_once)
+        while len(envs) < count:
             envs.append(entry.make())
-        try:
-            with self._policy_engine.precision():
-                episodes = play(agent, envs[: len(jobs)], jobs, max_turns=entry.max_turns, keep=keep)
-                return list(self.activity.count(episodes))
-        finally:
-            agent.sampling = default
+        return self.activity.count(play(self._agent, envs[:count], jobs, max_turns=entry.max_turns, keep=keep))
+
+    def complete(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int], *, phase: str
+    ) -> list[Completion]:
+        """Sample a reply to each of several prompts, outside of episodes, with the current weights.
+
+        All processes must request the same replies; they divide them, and all receive all, in order. Prompts with
+        equal beginnings should be adjacent, since an engine can cache them.
+
+        Args:
+            prompts: Token ids up to the beginning of the reply.
+            sampling: Sampling settings.
+            seeds: Seed of each reply.
+            phase: Description for displays.
+
+        Raises:
+            SamplingFailed: The engine failed.
+        """
+        world_size, rank = self._accelerator.num_processes, self._accelerator.process_index
+        own = range(len(prompts) * rank // world_size, len(prompts) * (rank + 1) // world_size)
+        self.activity.begin(phase, len(own), "replies")
+        completions: dict[str, Completion] = {}
+        with engine_failures(self._in_flight), self._policy_engine.precision():
+            self._policy_engine.refresh()
+            for number in own:
+                request = Request(f"reply-{number}", (), list(prompts[number]), sampling, seeds[number])
+                self.engine.submit(request)
+            while len(completions) < len(own):
+                for name, completion in self.engine.collect():
+                    completions[name] = completion
+                    self.engine.release(name)
+                    self.activity.advance()
+        found = gather_lists(self._accelerator, [completions[f"reply-{number}"] for number in own])
+        self.activity.end()
+        return found
 
     def validate(
         self, env: EnvConfig, validation: ValidationConfig, temperature: float, seed: int

@@ -29,10 +29,11 @@ from ...envs.searchqa.downloads import DATA_SETS
 from ...eval.file_schemas import EXCHANGE, RUN_FILE, episode_keys
 from ...eval.suite import Entry, Suite, suite_names
 from ...eval.summary import Comparison, Line, Summary
+from ..algorithms.grafting import Grafting
 from ..algorithms.objectives.settings import Kl, Mismatch, Objective, Overlong
 from ..algorithms.recipe import Critic, Optimization
 from ..algorithms.recipes import RECIPES
-from ..algorithms.registry import CREDITS, SAMPLERS, SELECTORS
+from ..algorithms.registry import CREDITS, SAMPLERS, SELECTORS, TERMS
 from ..algorithms.rewards import Rewards
 from ..algorithms.schedules import Linear
 from ..config.run import SFTConfig, TrainingConfig
@@ -46,8 +47,10 @@ from ..config.settings import (
     SFTSettings,
     ValidationConfig,
 )
+from ..data.cognitive_graph import CognitiveGraph, Graft, GraphDivergence, GraphEdge, GraphEpisode, GraphNode
 from ..monitor import Monitor
 from ..reporting.metric_names import SFT_METRICS, TRAINING_METRICS
+from ..reporting.trees import GROUPS, MAX_TEXT, StoredTree, TurnText
 from .definition import Study, StudyFile, study_names
 
 _NOTE = "<!-- Generated from the code by `make docs`. -->\n"
@@ -125,10 +128,17 @@ def _settings_page() -> str:
         "objective.kl": (Kl, "KL penalty"),
         "objective.mismatch": (Mismatch, "correction for the sampler's probabilities"),
         "overlong": (Overlong, "episodes that are too long"),
+        "grafting": (Grafting, "preference pairs made at divergences"),
         "critic": (Critic, "value model, for credits that need one; `critic=null` removes it"),
     }
     for path, (kind, title) in nested.items():
         parts += [f"## `{path}`: {title}\n", fields_table(fields_of(kind), f"{path}.")]
+    parts.append(
+        "## `objective.terms`: further terms of the loss\n\nA list of names, or of mappings with settings:"
+        " `--set 'objective.terms=[{name: surgical, weight: 0.3}]'`.\n"
+    )
+    for name, term in TERMS.items():
+        parts += [f"### `{name}`\n\n{summary_of(term)}\n", fields_table(fields_of(term), heading="key")]
     parts += [
         "## Schedules\n\n`sampler.temperature` is a number, or changes linearly over the run:"
         " `--set sampler.temperature.start=1.0 --set sampler.temperature.end=0.7`.\n",
@@ -164,6 +174,7 @@ def _recipe_rows() -> Iterator[tuple[str, str]]:
             "credit",
             "objective",
             "overlong",
+            "grafting",
             "critic",
             "optimization",
         ):
@@ -291,12 +302,35 @@ def _files_page() -> str:
             "### `metrics.jsonl`\n\nOne update per line, an object of numbers. A metric that was not measured in"
             " an update, or is not finite, is absent.\n",
             markdown_table(("metric", "meaning"), _rows(TRAINING_METRICS)),
+            *_tree_tables(),
             "## `arboretum sft`\n\n### `run.json`\n",
             markdown_table(_KEY_TABLE, sft_rows),
             "### `metrics.jsonl`\n\nOne optimizer step per line.\n",
             markdown_table(("metric", "meaning"), _rows(SFT_METRICS)),
         ]
     )
+
+
+def _tree_tables() -> list[str]:
+    """Return the sections of `trees.jsonl`."""
+    nested = {
+        "An entry of `turns`": TurnText,
+        "`graph`": CognitiveGraph,
+        "An entry of `nodes`": GraphNode,
+        "An entry of `edges`": GraphEdge,
+        "An entry of `divergences`": GraphDivergence,
+        "An entry of `episodes`": GraphEpisode,
+        "An entry of `grafts`": Graft,
+    }
+    tables = [f"{name}:\n\n{markdown_table(_KEY_TABLE, _keys(cls))}" for name, cls in nested.items()]
+    return [
+        "### `trees.jsonl`\n\nOne group of episodes per line, merged by the credit or sampled as a tree:"
+        f" up to {GROUPS} groups of the first update, of each with a validation, and of the last. Texts of a turn"
+        f" are cut to {MAX_TEXT} characters. Recipes whose episodes are independent and are not merged have no"
+        " such file.\n",
+        markdown_table(_KEY_TABLE, _keys(StoredTree)),
+        *tables,
+    ]
 
 
 def _rows(texts: Mapping[str, str]) -> list[tuple[str, str]]:

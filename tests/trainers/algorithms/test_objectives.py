@@ -22,9 +22,9 @@ from arboretum.trainers.algorithms.objectives.kl import kl_estimate
 from arboretum.trainers.algorithms.objectives.loss import policy_loss, reduce_metrics
 from arboretum.trainers.algorithms.objectives.mismatch import sampler_weights
 from arboretum.trainers.algorithms.objectives.ratio import importance_ratios
-from arboretum.trainers.algorithms.objectives.surgical import surgical_losses, surgical_margins, total_loss
+from arboretum.trainers.algorithms.objectives.surgical import Surgical, surgical_losses, surgical_margins
 from arboretum.trainers.algorithms.objectives.surrogate import clipped_surrogate
-from arboretum.trainers.algorithms.objectives.tokens import Tokens
+from arboretum.trainers.algorithms.objectives.tokens import Pairs, Tokens
 from arboretum.trainers.algorithms.objectives.value import value_losses
 
 quick = settings(deadline=None, max_examples=50)
@@ -318,7 +318,28 @@ def test_surgical_loss_prefers_the_rectified_thought() -> None:
     assert float(loss.detach()) == pytest.approx(math.log(2))
     assert gradient(loss, rect) == pytest.approx([-0.05])
     assert gradient(loss, neg) == pytest.approx([0.05])
-    assert float(total_loss(double(0.5), double([]))) == 0.5
+
+
+def test_normalized_surgical_term_compares_means_per_token() -> None:
+    """Twice the tokens at the same log-ratio per token is the same preference."""
+    short = Pairs(double([-6.0]), double([-2.0]), double([3.0]), double([2.0]), double([-9.0]), double([-1.0]))
+    long = Pairs(double([-12.0]), double([-4.0]), double([6.0]), double([4.0]), double([-18.0]), double([-2.0]))
+    normalized = Surgical(beta=0.5, weight=2.0, length_normalized=True)
+    # margin: (-6 + 9) / 3 - (-2 + 1) / 2 = 1.5
+    expected = 2.0 * math.log(1.0 + math.exp(-0.5 * 1.5))
+    for pairs in (short, long):
+        assert normalized.pair_losses(pairs).tolist() == pytest.approx([expected])
+    summed = Surgical(beta=0.5, weight=2.0)
+    assert summed.pair_losses(short).tolist() == pytest.approx([2.0 * math.log(1.0 + math.exp(-0.5 * 4.0))])
+    assert summed.pair_losses(long).tolist() == pytest.approx([2.0 * math.log(1.0 + math.exp(-0.5 * 8.0))])
+
+
+def test_term_on_pairs_adds_nothing_to_tokens() -> None:
+    tokens = Tokens(double([-1.0, -2.0]), double([1.0, -1.0]), double([0.5, 0.5]), torch.tensor([0, 0]))
+    plain, sums = policy_loss(Objective(), tokens)
+    with_term, sums_with_term = policy_loss(Objective(terms=(Surgical(),)), tokens)
+    assert float(plain) == float(with_term) and sums == sums_with_term
+    assert Surgical().losses(tokens).tolist() == [0.0, 0.0]
 
 
 # ---------------------------------------------------------------------- penalties, schedules, settings

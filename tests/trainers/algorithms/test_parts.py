@@ -15,9 +15,10 @@ from arboretum.envs.errors import ConfigurationError
 from arboretum.trainers.algorithms.credit.anchor import Anchor
 from arboretum.trainers.algorithms.credit.gae import Gae
 from arboretum.trainers.algorithms.credit.group import Group
+from arboretum.trainers.algorithms.objectives.surgical import Surgical
 from arboretum.trainers.algorithms.recipe import Critic, Recipe
 from arboretum.trainers.algorithms.recipes import RECIPES, get_recipe
-from arboretum.trainers.algorithms.samplers import Chains
+from arboretum.trainers.algorithms.samplers import Chains, Trees
 from arboretum.trainers.algorithms.selectors import All, Dynamic, Uncertainty
 from arboretum.trainers.config.serialize import from_plain, to_plain
 from support.rollouts import chain_rollouts
@@ -34,12 +35,12 @@ import numpy as np
 from arboretum.trainers.algorithms.credit.base import Advantages, Credit
 from arboretum.trainers.algorithms.objectives.term import Term
 from arboretum.trainers.algorithms.recipe import Recipe
-from arboretum.trainers.algorithms.samplers import Sampler
+from arboretum.trainers.algorithms.samplers import Chains
 from arboretum.trainers.algorithms.selectors import Selection, Selector
 
 
 @dataclass(frozen=True)
-class Pairs(Sampler):
+class Pairs(Chains):
     """Sampler with a setting of its own."""
 
     margin: float = 0.5
@@ -124,7 +125,7 @@ def test_name_of_the_current_part_keeps_its_settings() -> None:
 def test_anchor_credit_on_grpo_matches_turns_by_state() -> None:
     recipe = RECIPES["grpo"].with_settings({"credit.name": "anchor", "credit.omega": 0.5})
     assert recipe.credit == Anchor(omega=0.5)
-    assert recipe.credit.needs_states and not RECIPES["grpo"].credit.needs_states
+    assert recipe.credit.keep == {"states"} and not RECIPES["grpo"].credit.keep
     assert recipe.objective == RECIPES["grpo"].objective
 
 
@@ -154,7 +155,9 @@ def test_sampler_name_keeps_prompts_and_rollouts() -> None:
         ({"selector.name": "uncertanty"}, "unknown selector 'uncertanty'; did you mean uncertainty?"),
         ({"credit.name": "anchr"}, "unknown credit 'anchr'; did you mean anchor?"),
         ({"sampler.name": "chain"}, "unknown sampler 'chain'; did you mean chains?"),
-        ({"objective.terms": ["surgical"]}, "unknown term 'surgical'; there are none."),
+        ({"objective.terms": ["surgicl"]}, "unknown term 'surgicl'; did you mean surgical?"),
+        ({"objective.terms": [{"name": "surgical", "beta": 0}]}, "objective.terms: surgical.beta must be above 0"),
+        ({"objective.reference_decay": 2.0}, "objective.reference_decay must be between 0 and 1, but is 2.0."),
         ({"objective.terms.name": "surgical"}, "objective.terms is a list; set objective.terms as a whole"),
         ({"selector.name": 3}, "selector.name must be the name of a part, but is 3."),
         (
@@ -172,6 +175,15 @@ def test_impossible_part_is_rejected(settings: dict[str, Any], message: str) -> 
     with pytest.raises(ConfigurationError) as caught:
         RECIPES["grpo"].with_settings(settings)
     assert str(caught.value).startswith(message)
+
+
+def test_terms_are_set_by_name_or_with_settings() -> None:
+    by_name = RECIPES["dapo"].with_settings({"objective.terms": ["surgical"]})
+    assert by_name.objective.terms == (Surgical(beta=0.1, weight=0.15, length_normalized=False),)
+    assert by_name.needs_reference and not by_name.needs_token_reference
+    changed = RECIPES["dapo"].with_settings({"objective.terms": [{"name": "surgical", "weight": 0.3}]})
+    assert changed.objective.pair_terms == (Surgical(weight=0.3),) and changed.objective.token_terms == ()
+    assert reload(changed) == changed
 
 
 # ---------------------------------------------------------------------- parts of plug-ins
@@ -204,7 +216,13 @@ def test_plugin_selector_is_found_by_path(plugin: str) -> None:
         RECIPES["grpo"].with_settings({"selector.name": f"{plugin}:First", "selector.count": "two"})
 
 
-def test_plugin_sampler_keeps_the_settings_common_to_all_samplers(plugin: str) -> None:
+def test_trees_keep_the_settings_that_they_share_with_chains() -> None:
+    recipe = RECIPES["gigpo"].with_settings({"sampler.name": "trees", "sampler.rounds": 2})
+    assert recipe.sampler == Trees(prompts=16, reply_tokens=512, format_penalty=0.0, rounds=2)
+    assert recipe.sampler.rollouts == 2 * (2 * 2 + 1)
+
+
+def test_plugin_sampler_keeps_the_settings_that_it_shares_with_the_old_one(plugin: str) -> None:
     recipe = RECIPES["gigpo"].with_settings({"sampler.name": f"{plugin}:Pairs", "sampler.prompts": 32})
     assert type(recipe.sampler).__name__ == "Pairs"
     assert asdict(recipe.sampler) == {**asdict(RECIPES["gigpo"].sampler), "prompts": 32, "margin": 0.5}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +34,11 @@ from arboretum.trainers.algorithms.objectives.kl import kl_estimate
 from arboretum.trainers.algorithms.objectives.loss import policy_loss
 from arboretum.trainers.algorithms.objectives.ratio import importance_ratios
 from arboretum.trainers.algorithms.objectives.settings import AGGREGATIONS, Kl, Objective
-from arboretum.trainers.algorithms.objectives.surgical import (
-    surgical_losses,
-    surgical_margins,
-    total_loss,
-    update_reference,
-)
+from arboretum.trainers.algorithms.objectives.surgical import Surgical, surgical_losses, surgical_margins
 from arboretum.trainers.algorithms.objectives.surrogate import clipped_surrogate
-from arboretum.trainers.algorithms.objectives.tokens import Tokens
+from arboretum.trainers.algorithms.objectives.tokens import Pairs, Tokens
 from arboretum.trainers.algorithms.objectives.value import value_losses
+from arboretum.trainers.learning.reference import update_average
 
 ELSEWHERE = {"qa"}
 """Topics of the search environment, tested there."""
@@ -333,7 +330,11 @@ def tstar(inputs: Inputs) -> Any:
     if "trajectories" in inputs:
         return tstar_tree(inputs)
     if "grpo_loss" in inputs:
-        return total_loss(tensor(inputs["grpo_loss"]), tensor(inputs["surgical_losses"]), inputs["lam"])
+        # Pairs whose rejected thoughts are as likely as under the reference, and margins of the recorded losses.
+        margins = -torch.log(torch.expm1(tensor(inputs["surgical_losses"]))) / 0.1
+        zeros, counts = torch.zeros_like(margins), torch.ones_like(margins)
+        pairs = Pairs(margins, zeros, counts, counts, zeros, zeros)
+        return inputs["grpo_loss"] + Surgical(beta=0.1, weight=inputs["lam"]).pair_losses(pairs).mean()
     if "logp_rect" in inputs:
         names = ("logp_rect", "ref_rect", "logp_neg", "ref_neg")
         margins = surgical_margins(*(tensor(inputs[name]) for name in names))
@@ -341,7 +342,7 @@ def tstar(inputs: Inputs) -> Any:
     if "theta" in inputs:
         reference, path = tensor(inputs["ref0"]), []
         for theta in inputs["theta"]:
-            reference = update_reference(reference, tensor(theta), inputs["alpha"])
+            reference = update_average(reference, tensor(theta), inputs["alpha"])
             path.append(float(reference))
         return path
     if "logp_i" in inputs:
@@ -354,7 +355,24 @@ def tstar(inputs: Inputs) -> Any:
             "exact": cognitive.exact_kl(i, j),
         }
     if "p_i" in inputs:
-        return cognitive.exact_kl(np.log(floats(inputs["p_i"])), np.log(floats(inputs["p_j"])))
+        i, j = np.log(floats(inputs["p_i"])), np.log(floats(inputs["p_j"]))
+        forward, backward = cognitive.exact_kl(i, j), cognitive.exact_kl(j, i)
+        largest, mean = max(forward, backward), (forward + backward) / 2
+        results = {"loss": forward, "ij": forward, "ji": backward, "max": largest, "mean": mean}
+        results |= {"forward": forward, "backward": backward, "kl_ij": forward, "kl_ji": backward}
+        rules = (
+            ("forward", forward),
+            ("backward", backward),
+            ("max", largest),
+            ("mean", mean),
+            ("exact", forward),
+        )
+        return results | {f"equivalent_{rule}": kl < inputs.get("eps_kl", 0.25) for rule, kl in rules}
+    if "first_actions" in inputs:
+        sets = cognitive.comparison_sets(inputs["first_actions"], inputs.get("limit", 16))
+        pairs = [(i, j) for i, j in combinations(range(len(sets)), 2) if sets[i] == sets[j]]
+        every = len(sets) * (len(sets) - 1) // 2
+        return {"pairs": len(pairs), "all_pairs": every}
     if "kl" in inputs:
         return cognitive.merge_steps(
             floats(inputs["kl"]),
@@ -371,11 +389,13 @@ def tstar_tree(inputs: Inputs) -> Any:
     if "rewards" not in inputs:
         return name_nodes(dict(cognitive.edge_weights(paths)))
     rewards = floats(inputs["rewards"])
-    q = cognitive.q_values(paths, rewards, inputs["gamma"])
+    gamma = inputs.get("gamma", 1.0)
+    q = cognitive.q_values(paths, rewards, gamma)
     results: dict[str, Any] = {"tree": name_nodes(q), "Q": name_nodes(q), **name_nodes(q)}
     layers = cognitive.layer_paths(steps)
-    results["dag"] = name_nodes(cognitive.q_values(layers, rewards, inputs["gamma"]), ":")
-    results["adv"] = name_nodes(dict(cognitive.node_advantages(q, rewards)))
+    results["dag"] = name_nodes(cognitive.q_values(layers, rewards, gamma), ":")
+    advantages = cognitive.node_advantages(np.array(list(q.values())), rewards)
+    results["adv"] = name_nodes(dict(zip(q, advantages.tolist(), strict=True)))
     if "delta" in inputs:
         delta = inputs["delta"]
         divergent = cognitive.divergences(paths, q, delta)

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import arboretum
 from arboretum.envs.errors import ConfigurationError
+from arboretum.trainers.algorithms.credit.cognitive_credit import Cognitive
 from arboretum.trainers.algorithms.credit.gae import Gae
+from arboretum.trainers.algorithms.credit.tree import TreeCredit
+from arboretum.trainers.algorithms.objectives.surgical import Surgical
 from arboretum.trainers.algorithms.recipe import Recipe
 from arboretum.trainers.algorithms.recipes import RECIPES, get_recipe
-from arboretum.trainers.algorithms.samplers import Chains
+from arboretum.trainers.algorithms.samplers import Chains, Trees
 from arboretum.trainers.algorithms.schedules import Linear
 from arboretum.trainers.algorithms.selectors import Dynamic, Uncertainty
 from arboretum.trainers.sampling.context_check import check_context
 
 
 def test_table_lists_every_algorithm() -> None:
-    expected = ["ppo", "grpo", "dr_grpo", "rloo", "dapo", "dapo_tstar", "gigpo", "starpo", "starpo_s"]
+    expected = ["ppo", "grpo", "dr_grpo", "rloo", "dapo", "dapo_tstar", "gigpo", "starpo", "starpo_s", "tree_grpo"]
+    expected += ["t_star", "t_star_dapo", "t_star_gigpo"]
     assert list(RECIPES) == expected
     assert all(recipe.name == name and recipe.about for name, recipe in RECIPES.items())
 
@@ -28,7 +35,7 @@ def test_recipes_have_the_distinctive_values_of_their_papers() -> None:
     dapo, gigpo, starpo, starpo_s = (RECIPES[name] for name in ("dapo", "gigpo", "starpo", "starpo_s"))
     assert (dapo.objective.clip_low, dapo.objective.clip_high) == (0.2, 0.28)
     assert dapo.objective.kl.coef == 0 and isinstance(dapo.selector, Dynamic) and dapo.overlong.coef == 1
-    assert (gigpo.sampler.rollouts, gigpo.objective.kl.coef, gigpo.credit.needs_states) == (8, 0.01, True)
+    assert (gigpo.sampler.rollouts, gigpo.objective.kl.coef, gigpo.credit.keep) == (8, 0.01, {"states"})
     assert (starpo.sampler.prompts, starpo.sampler.rollouts, starpo.sampler.max_actions) == (8, 16, 10)
     assert starpo.objective.kl.coef == 0.001 and starpo.needs_reference and starpo.needs_entropy
     assert isinstance(starpo_s.selector, Uncertainty) and starpo_s.selector.amount == 0.25
@@ -47,6 +54,7 @@ def test_recipes_have_the_published_batch_sizes_and_optimizers() -> None:
         "gigpo": (16, 8, 32),
         "starpo": (8, 16, 32),
         "starpo_s": (8, 16, 32),
+        "tree_grpo": (512, 6, 384),
     }
     for name, (prompts, rollouts, step) in batches.items():
         recipe = RECIPES[name]
@@ -63,6 +71,7 @@ def test_recipes_have_the_published_batch_sizes_and_optimizers() -> None:
     assert {name: r.optimization.warmup for name, r in RECIPES.items() if r.optimization.warmup} == {
         "rloo": 18,
         "dapo": 20,
+        "tree_grpo": 51,
     }
     assert RECIPES["rloo"].objective.kl.coef == 0.03 and RECIPES["rloo"].objective.kl.placement == "reward"
     assert {name for name, recipe in RECIPES.items() if recipe.objective.entropy_coef == 0.001} == {
@@ -70,7 +79,49 @@ def test_recipes_have_the_published_batch_sizes_and_optimizers() -> None:
         "grpo",
         "starpo",
         "starpo_s",
+        "t_star",
+        "tree_grpo",
     }
+
+
+def test_readme_lists_the_recipes_in_the_order_of_the_table() -> None:
+    text = (Path(arboretum.__file__).parent / "README.md").read_text(encoding="utf-8")
+    listed = re.search(r"The recipes (.*?) are rows\s+of one table", text, re.DOTALL)
+    assert listed is not None
+    assert re.findall(r"`(\w+)`", listed[1]) == list(RECIPES)
+
+
+def test_tree_recipe_has_the_sizes_of_the_paper() -> None:
+    recipe = RECIPES["tree_grpo"]
+    assert isinstance(recipe.sampler, Trees) and isinstance(recipe.credit, TreeCredit)
+    sizes = (
+        recipe.sampler.trees,
+        recipe.sampler.expansions,
+        recipe.sampler.rounds,
+        recipe.sampler.episodes_per_tree,
+    )
+    assert sizes == (2, 2, 1, 3)
+    objective = recipe.objective
+    assert (objective.aggregation, objective.dual_clip, objective.kl.coef) == ("token-mean", 3.0, 0.001)
+
+
+@pytest.mark.parametrize("base", ["grpo", "dapo_tstar", "gigpo"])
+def test_t_star_has_the_published_values_over_every_base(base: str) -> None:
+    recipe = RECIPES[{"grpo": "t_star", "dapo_tstar": "t_star_dapo", "gigpo": "t_star_gigpo"}[base]]
+    credit = recipe.credit
+    assert isinstance(credit, Cognitive)
+    assert (credit.kl_threshold, credit.kl_samples, credit.delta, credit.gamma) == (0.25, 16, 0.3, 0.99)
+    assert credit.omega == (1.0 if base == "gigpo" else 0.0)
+    assert recipe.objective.pair_terms == (Surgical(beta=0.1, weight=0.15),)
+    assert recipe.objective.reference_decay == 0.95 and recipe.objective.kl.coef == 0
+    assert recipe.grafting.mode == "rewrite" and not recipe.needs_token_reference
+    assert (recipe.sampler.prompts, recipe.sampler.rollouts, recipe.sampler.max_turns) == (32, 8, 20)
+    assert (recipe.optimization.updates, recipe.optimization.lr) == (160, 5e-6)
+    inherited, kept = RECIPES[base].objective, recipe.objective
+    for name in ("clip_low", "clip_high", "aggregation", "dual_clip", "entropy_coef"):
+        assert getattr(kept, name) == getattr(inherited, name)
+    assert recipe.sampler.temperature == RECIPES[base].sampler.temperature
+    assert recipe.rewards.scale == 1.0
 
 
 def test_importing_the_table_does_not_import_torch() -> None:
@@ -136,6 +187,22 @@ def test_settings_of_several_parts_change_together() -> None:
         ("ppo", {"optimization.lr": float("nan")}, "optimization.lr"),
         ("ppo", {"optimization.passes": 0}, "optimization.passes"),
         ("starpo_s", {"selector.rule": "count", "selector.amount": 9}, "only 8 prompts"),
+        ("tree_grpo", {"sampler.leaves": 4}, "sampler.leaves is 4, but a tree has only 1 rounds × 2 expansions"),
+        ("tree_grpo", {"sampler.trees": 0}, "sampler.trees must be at least 1"),
+        ("tree_grpo", {"sampler.rounds": 0}, "sampler.rounds must be at least 1"),
+        ("tree_grpo", {"sampler.rollouts": 4}, "unknown setting 'sampler.rollouts'"),
+        ("tree_grpo", {"sampler.choice": "best"}, "choose one of 'random', 'entropy', 'value'"),
+        (
+            "tree_grpo",
+            {"sampler.trees": 1, "sampler.leaves": 1},
+            "sampler.trees × sampler.leaves is 1; set it to 2 or more",
+        ),
+        ("tree_grpo", {"credit.prefix_weighting": "twice"}, "choose one of 'duplicate', 'mean', 'once'"),
+        (
+            "grpo",
+            {"credit.name": "tree", "credit.estimator": "intra"},
+            "compares episodes of one tree, but a tree of 'chains' has one; set sampler.name=trees",
+        ),
     ],
 )
 def test_impossible_settings_are_rejected_in_one_sentence(

@@ -88,6 +88,51 @@ def test_killed_run_resumes_to_the_same_numbers(run_of: Make, tmp_path: Path) ->
     assert_resumes_exactly(config, uninterrupted)
 
 
+KILLED_IN_A_ROUND = """
+import os, pickle, signal, sys, torch
+
+torch.set_num_threads(1)
+from arboretum.trainers.sampling.tree_growth import TreeGrowth
+from arboretum.trainers.trainer import Trainer
+
+trainer = Trainer(pickle.load(sys.stdin.buffer))
+add = TreeGrowth.add
+
+def add_or_die(self, episode):
+    add(self, episode)
+    if trainer.state.update == 2 and episode.details.get("reused_turns"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+TreeGrowth.add = add_or_die
+for _ in trainer.run():
+    pass
+"""
+
+
+@pytest.mark.parametrize("choice", ["random", "entropy", "value"])
+def test_run_killed_in_an_expansion_round_resumes_to_the_same_numbers(
+    choice: str, run_of: Make, tmp_path: Path
+) -> None:
+    """The process ends when the first branch of the third update has ended, with others of its round in flight."""
+    changes: dict[str, object] = {
+        "optimization.updates": 4,
+        "sampler.rounds": 2,
+        "sampler.leaves": 4,
+        "sampler.choice": choice,
+        "credit.prefix_weighting": "mean",
+    }
+    uninterrupted = finish(Trainer(run_of("tree_grpo", changes, out=tmp_path / "uninterrupted")))
+    config = run_of("tree_grpo", changes, out=tmp_path / "killed", checkpoint_every=1)
+    child = subprocess.run(
+        [sys.executable, "-c", KILLED_IN_A_ROUND],
+        input=pickle.dumps(config),
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=120,
+    )
+    assert child.returncode == -signal.SIGKILL
+    assert_resumes_exactly(config, uninterrupted)
+
+
 @pytest.mark.parametrize("name", ["ppo", "grpo"])
 def test_killed_run_of_the_shipped_model_resumes_to_the_same_numbers(
     name: str, run_of: Make, tmp_path: Path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,13 @@ from arboretum.trainers.algorithms.credit.anchor import Anchor
 from arboretum.trainers.algorithms.credit.base import Credit
 from arboretum.trainers.algorithms.credit.gae import Gae
 from arboretum.trainers.algorithms.credit.group import Group
+from arboretum.trainers.algorithms.objectives.penalties import apply_overlong_penalty, tokens_in_loss
+from arboretum.trainers.algorithms.objectives.settings import Overlong
+from arboretum.trainers.algorithms.rewards import Rewards
+from arboretum.trainers.algorithms.selectors import All, Dynamic, Selector, Uncertainty
 from arboretum.trainers.data.episodes import Branch, from_episodes
 from arboretum.trainers.data.rollouts import Rollouts
+from arboretum.trainers.reporting.metrics import rollout_metrics
 
 
 def random_turn(rng: np.random.Generator, *, can_restart: bool) -> Turn:
@@ -114,6 +119,7 @@ def test_penalty_of_an_episode_does_not_reach_the_episodes_that_share_its_turns(
     np.testing.assert_allclose(
         forest.add_episode_penalties(penalties).returns(penalties=True),
         chains.returns(penalties=True) + penalties,
+        atol=1e-12,
     )
 
 
@@ -152,3 +158,49 @@ def test_branch_that_the_episodes_do_not_have_is_rejected() -> None:
             from_episodes(episodes, groups, branches=[None, wrong, *none[2:]])
     with pytest.raises(ConfigurationError, match="one of each for each episode"):
         from_episodes(episodes, groups, branches=none[1:])
+
+
+# ---------------------------------------------------------------------- what reads rollouts
+
+
+@given(seeds)
+def test_metrics_of_episodes_are_those_of_their_chains(seed: int) -> None:
+    forest, chains = both(seed)
+    ours, theirs = rollout_metrics(forest, failed=1), rollout_metrics(chains, failed=1)
+    of_distinct_turns = {"valid_turns", "reply_tokens"}
+    assert ours.keys() == theirs.keys() >= of_distinct_turns
+    for name in ours.keys() - of_distinct_turns:
+        assert ours[name] == pytest.approx(theirs[name]), name
+    assert ours["reply_tokens"] == forest.actions / forest.turns
+    assert ours["valid_turns"] == pytest.approx(1 - np.mean(forest.turn_invalid))
+
+
+@given(seeds)
+@pytest.mark.parametrize(
+    "selector",
+    [All(), Uncertainty(amount=0.5), Uncertainty(amount=0.5, penalties=True), Dynamic("return"), Dynamic()],
+    ids=repr,
+)
+def test_selected_groups_are_those_of_the_chains(selector: Selector, seed: int) -> None:
+    forest, chains = both(seed)
+    assert selector.select(forest) == selector.select(chains)
+
+
+@given(seeds)
+@pytest.mark.parametrize("normalize", ["none", "mean-std"])
+@pytest.mark.parametrize("over", ["group", "batch"])
+def test_rewards_of_training_are_those_of_the_chains(normalize: Any, over: Any, seed: int) -> None:
+    overlong = Overlong(coef=0.5, max_tokens=12, cache=8)
+    rewards = Rewards(scale=2.0, normalize=normalize, over=over)
+    forest, chains = (rewards.apply(apply_overlong_penalty(rollouts, overlong)) for rollouts in both(seed))
+    np.testing.assert_allclose(forest.returns(penalties=True), chains.returns(penalties=True), atol=1e-12)
+
+
+@given(seeds)
+def test_tokens_of_overlong_episodes_are_dropped_from_these_episodes_only(seed: int) -> None:
+    forest, chains = both(seed)
+    cut = np.random.default_rng(seed).random(forest.episodes) < 0.5
+    settings = Overlong(drop_truncated=True)
+    in_forest, in_chains = (tokens_in_loss(replace(one, cut_off=cut), settings) for one in (forest, chains))
+    assert in_forest.tolist() == in_chains.tolist()
+    assert in_forest.tolist() == (~cut[forest.copies.episode]).tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,16 @@ from arboretum.trainers.data.microbatches import (
     optimizer_batches,
     split_by_tokens,
 )
+from arboretum.trainers.data.prefix_trees import (
+    TreeLayout,
+    lexicographic_order,
+    merge_prefixes,
+    shared_lengths,
+    split_tree,
+    tree_size,
+)
 from arboretum.trainers.data.rollouts import Rollouts
+from arboretum.trainers.data.sequences import from_sequences
 
 torch = pytest.importorskip("torch")
 
@@ -71,19 +81,36 @@ def test_every_sequence_is_in_one_set_within_the_bound(sizes: list[int], bound: 
 
 def histories(part: MicroBatch) -> list[list[int]]:
     """Return the tokens that each scored token is predicted from, as the layout defines them."""
-    if part.paths is None or part.owners is None or part.positions is None:
+    if part.positions is None:
         width = part.tokens.shape[1]
         lines = [divmod(source, width) for source in part.sources.tolist()]
         return [part.tokens[line, : place + 1].tolist() for line, place in lines]
+    if part.segments is not None:
+        found = []
+        for source in part.sources.tolist():
+            ancestors = [range(first, min(end, source + 1)) for first, end, last in part.segments if source < last]
+            places = [place for run in ancestors for place in run]
+            assert places[-1] == source and part.positions[0, source] == len(places) - 1
+            found.append(part.tokens[0, places].tolist())
+        return found
+    assert part.paths is not None and part.owners is not None
     owners = [divmod(int(part.owners[source]), part.paths.shape[1]) for source in part.sources]
     assert [part.positions[0, source] for source in part.sources] == [place for _, place in owners]
     return [part.tokens[0, part.paths[line, : place + 1]].tolist() for line, place in owners]
 
 
-@pytest.mark.parametrize("share_prefixes", [False, True])
-def test_micro_batches_have_every_sampled_token_and_its_history_only(share_prefixes: bool) -> None:
+@pytest.fixture
+def any_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Share prefixes of any length, however little they save."""
+    for name in ("MIN_SEGMENT", "MIN_SHARED"):
+        monkeypatch.setattr(f"arboretum.trainers.data.microbatches.{name}", 1 if name == "MIN_SEGMENT" else 0)
+
+
+@pytest.mark.usefixtures("any_prefix")
+@pytest.mark.parametrize("tree", [None, "segments", "paths"])
+def test_micro_batches_have_every_sampled_token_and_its_history_only(tree: TreeLayout | None) -> None:
     rollouts = random_rollouts()
-    parts = make_microbatches(rollouts, None, 64, share_prefixes=share_prefixes)
+    parts = make_microbatches(rollouts, None, 64, tree=tree)
     copies = np.concatenate([part.copies for part in parts])
     assert sorted(copies.tolist()) == list(range(rollouts.actions))
     for part in parts:
@@ -97,19 +124,87 @@ def test_micro_batches_have_every_sampled_token_and_its_history_only(share_prefi
             assert past[source] == sequence[:position]
 
 
-def test_common_prefixes_are_computed_once() -> None:
+@pytest.mark.usefixtures("any_prefix")
+@pytest.mark.parametrize("layout", ["segments", "paths"])
+def test_common_prefixes_are_computed_once(layout: TreeLayout) -> None:
     turns = [
         Turn("", "", token_ids=[0, 1, 2, 3, 9, 5 + i // 2, 7, i], logprobs=[0.0] * 8, loss_mask=[0] * 4 + [1] * 4)
         for i in range(4)
     ]
     rollouts = from_episodes([Episode("Env", "t", 0, "model", turns=[turn]) for turn in turns], [0] * 4)
     (apart,) = make_microbatches(rollouts, None, 100)
-    (tree,) = make_microbatches(rollouts, None, 100, share_prefixes=True)
+    (tree,) = make_microbatches(rollouts, None, 100, tree=layout)
     assert apart.tokens.size == 4 * 7  # The last token is only predicted.
     assert tree.tokens.tolist() == [[0, 1, 2, 3, 9, 5, 7, 6, 7]]
     assert tree.positions is not None and tree.positions.tolist() == [[0, 1, 2, 3, 4, 5, 6, 5, 6]]
     assert len(apart.targets) == len(apart.copies) == len(tree.copies) == 16
     assert len(tree.targets) == 1 + 2 + 2 + 4  # 9; 5 or 6; 7 after either; four last tokens
+    if layout == "segments":
+        assert tree.segments is not None and tree.segments.tolist() == [[0, 5, 9], [5, 7, 7], [7, 9, 9]]
+    else:
+        assert (
+            tree.paths is not None
+            and tree.paths.tolist() == [[0, 1, 2, 3, 4, 5, 6]] * 2 + [[0, 1, 2, 3, 4, 7, 8]] * 2
+        )
+
+
+def test_rows_that_share_little_are_laid_out_side_by_side() -> None:
+    """A tree must save 5 % of the tokens, in segments of at least 16."""
+    for own, is_tree in ((400, False), (180, True)):
+        prompts = [np.array([*range(17), *[i] * (own - 1)]) for i in range(20, 24)]
+        rollouts = from_sequences(prompts, [np.array([1])] * 4)
+        (part,) = make_microbatches(rollouts, None, 10**4, tree="segments")
+        # Three of four rows share 16 tokens: 2.9 % of 4 · 416, or 6.1 % of 4 · 196.
+        assert part.tokens.shape == ((1, 4 * 196 - 3 * 16) if is_tree else (4, 416))
+        assert (part.segments is not None) == is_tree
+
+
+sequences = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=8), min_size=1, max_size=8)
+
+
+@given(sequences, st.integers(1, 3))
+def test_segments_of_a_tree_are_the_ancestors_of_every_token(lists: list[list[int]], multiple: int) -> None:
+    arrays = [np.array(ids) for ids in lists]
+    arrays = [arrays[i] for i in lexicographic_order(arrays)]
+    tree = merge_prefixes(arrays, shared_lengths(arrays, multiple))
+    size = len(tree.tokens)
+    expected, found = np.zeros((size, size), dtype=int), np.zeros((size, size), dtype=int)
+    for path, ids in zip(tree.paths, arrays, strict=True):
+        assert tree.tokens[path].tolist() == ids.tolist()
+        assert tree.positions[path].tolist() == list(range(len(ids)))
+        for place in range(len(path)):
+            expected[path[place], path[: place + 1]] = 1
+    for first, end, last in tree.segments.tolist():
+        for token in range(first, end):
+            found[token, first : token + 1] += 1
+        found[end:last, first:end] += 1
+    assert found.tolist() == expected.tolist()
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=9), st.integers(1, 30))
+def test_trees_are_cut_where_they_share_least(shape: list[tuple[int, int]], bound: int) -> None:
+    """No other cut into consecutive sets within the bound has fewer tokens, or as many in fewer sets."""
+    lengths = [length for length, _ in shape]
+    shared = [0, *(min(share, a, b) for (a, share), (b, _) in itertools.pairwise(shape))]
+
+    def cost(parts: list[list[int]]) -> tuple[int, int]:
+        return sum(tree_size(part, lengths, shared) for part in parts), len(parts)
+
+    def allowed(parts: list[list[int]]) -> bool:
+        return all(len(part) == 1 or tree_size(part, lengths, shared) <= bound for part in parts)
+
+    numbers = list(range(len(lengths)))
+    options = []
+    for cuts in itertools.product([False, True], repeat=len(lengths) - 1):
+        places = [0, *(i for i, cut in enumerate(cuts, 1) if cut), len(lengths)]
+        options.append([numbers[a:b] for a, b in itertools.pairwise(places)])
+    found = split_tree(lengths, shared, bound)
+    assert allowed(found) and found in options
+    assert cost(found) == min(cost(parts) for parts in options if allowed(parts))
+    for multiple in (2, 3):
+        parts = split_tree(lengths, shared, bound, multiple_of=multiple)
+        assert allowed(parts) and parts in options
+        assert len(parts) % multiple == 0 or all(len(part) == 1 for part in parts)
 
 
 def test_optimizer_batches_have_every_episode_once() -> None:
@@ -152,6 +247,7 @@ OBJECTIVES = [
 ]
 
 
+@pytest.mark.usefixtures("any_prefix")
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: f"{o.ratio}-{o.aggregation}")
 def test_loss_gradient_and_metrics_do_not_depend_on_the_cut(objective: Objective) -> None:
     """For every aggregation and ratio, several cuts, with and without shared prefixes."""
@@ -167,10 +263,10 @@ def test_loss_gradient_and_metrics_do_not_depend_on_the_cut(objective: Objective
         keep=inside,
     )
 
-    def run(max_tokens: int, share_prefixes: bool) -> tuple[float, Any, dict[str, float]]:
+    def run(max_tokens: int, tree: TreeLayout | None) -> tuple[float, Any, dict[str, float]]:
         model = Bigram()
         total, sums = 0.0, []
-        for part in make_microbatches(rollouts, episodes, max_tokens, share_prefixes=share_prefixes):
+        for part in make_microbatches(rollouts, episodes, max_tokens, tree=tree):
             scores = score_hidden(model.states(part), model.head, torch.tensor(part.targets))
             logp, entropy = (score[torch.tensor(part.copy_source)] for score in scores)
             tokens = Tokens(
@@ -190,10 +286,11 @@ def test_loss_gradient_and_metrics_do_not_depend_on_the_cut(objective: Objective
             sums.append(part_sums)
         return total, model.embedding.grad, reduce_metrics(sums)
 
-    expected, gradient, metrics = run(10**6, False)
+    expected, gradient, metrics = run(10**6, None)
     assert float(gradient.abs().max()) > 1e-4
-    for max_tokens, share_prefixes in ((1, False), (40, False), (1, True), (40, True), (10**6, True)):
-        value, other, other_metrics = run(max_tokens, share_prefixes)
+    cuts: list[tuple[int, TreeLayout | None]] = [(1, None), (40, None), (1, "paths"), (40, "paths")]
+    for max_tokens, tree in (*cuts, (1, "segments"), (40, "segments"), (10**6, "segments")):
+        value, other, other_metrics = run(max_tokens, tree)
         assert value == pytest.approx(expected, abs=1e-10)
         torch.testing.assert_close(other, gradient, rtol=0, atol=1e-10)
         assert other_metrics == pytest.approx(metrics, abs=1e-10)

@@ -150,6 +150,19 @@ def test_two_processes_reach_the_weights_of_one(accelerate_config: str, run_of: 
     assert_metrics_close(two, one)
 
 
+@pytest.mark.parametrize("choice", ["random", "value"])
+def test_two_processes_grow_the_trees_of_one(choice: str, run_of: Make, tmp_path: Path) -> None:
+    """Three prompts: one process grows the trees of one of them, the other those of two."""
+    changes = {**CHANGES, "sampler.choice": choice, "sampler.rounds": 2}
+    one = run_of("tree_grpo", changes, out=tmp_path / "one", **OPTIONS)
+    two = dataclasses.replace(one, out=tmp_path / "two")
+    expected = full_state_dict(train_with_one(one).optimizer.policy)
+    assert_weights_close(train_with_two("ddp", two)["states"][-1], expected)
+    assert_metrics_close(two, one)
+    rounds = written_metrics(one)[1:]
+    assert all(record["expansions"] == 3 * 2 * 4 and record["reused_tokens"] > 0 for record in rounds)
+
+
 def test_two_processes_under_the_launcher_of_torch_reach_the_weights_of_one(run_of: Make, tmp_path: Path) -> None:
     changes = {"optimization.updates": 3}
     options = {**OPTIONS, "hardware": HardwareConfig(device="cpu", microbatch_tokens=2000)}

@@ -26,7 +26,7 @@ NO_VALIDATION = ValidationConfig(every=0)
 
 def roll_out(trainer: Trainer, *, random_rewards: bool = False, temperature: float = 1.0) -> Rollouts:
     """Return one generation batch; with `random_rewards`, every turn gets a reward of its own."""
-    rollouts, failures = trainer.collector.roll_out(temperature)
+    rollouts, failures, *_ = trainer.collector.roll_out(temperature)
     assert failures.failed == 0
     if random_rewards:
         rewards = np.random.default_rng(0).normal(size=rollouts.turns)

@@ -18,6 +18,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from ....agents.forks import Keep
 from ....envs.checks import at_least, fraction, one_of
 from ....envs.errors import ConfigurationError
 from ...data.rollouts import Rollouts
@@ -177,8 +178,8 @@ class Anchor(Credit):
     needs_groups: ClassVar[bool] = True
 
     @property
-    def needs_states(self) -> bool:
-        return self.anchor == "state"
+    def keep(self) -> frozenset[Keep]:
+        return frozenset({"states"} if self.anchor == "state" else ())
 
     def __post_init__(self) -> None:
         fraction("credit.gamma", self.gamma)
@@ -197,7 +198,7 @@ class Anchor(Credit):
     def assign(
         self, rollouts: Rollouts, values: FloatArray | None = None, in_loss: BoolArray | None = None
     ) -> Advantages:
-        anchors = rollouts.turn_state if self.needs_states else rollouts.turn_observation
+        anchors = rollouts.turn_state if self.anchor == "state" else rollouts.turn_observation
         if any(anchor is None for anchor in anchors):
             raise ConfigurationError('the turns have no state keys; roll out with keep={"states"}.')
         turns, episodes = rollouts.paths

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple, Protocol
 
+from ....agents.forks import Keep
 from ...data.cognitive_graph import CognitiveGraph, DivergencePair
 from ...data.rollouts import Rollouts
 from ...data.segments import BoolArray, FloatArray, IntArray
@@ -72,7 +73,8 @@ class Credit(ABC):
         needs_groups: True if the rule compares episodes of one prompt.
 
     Attributes:
-        needs_states: True if `assign` reads the state keys of the turns.
+        keep: What `play` must record of every turn beyond its tokens, since `assign` reads it.
+        needs_trees: True if the rule has no advantage where every tree has a single episode.
         needs_policy: True if `assign` takes a further argument `policy`, a `PolicyProbe`.
     """
 
@@ -81,7 +83,11 @@ class Credit(ABC):
     needs_groups: ClassVar[bool] = False
 
     @property
-    def needs_states(self) -> bool:
+    def keep(self) -> frozenset[Keep]:
+        return frozenset()
+
+    @property
+    def needs_trees(self) -> bool:
         return False
 
     @property

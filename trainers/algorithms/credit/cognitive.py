@@ -1,21 +1,20 @@
-"""T-STAR's credit: episodes of a task merged into a tree of equivalent steps (arXiv:2604.07165).
+"""Formulas of T-STAR: episodes of a task merged into a tree of equivalent steps (arXiv:2604.07165).
 
 A *path* is the sequence of merged nodes that an episode passes through, without the root. Everything here is a
-function of paths and of the episodes' rewards.
-
-The tree sampler and T-STAR recipe of the next milestone use this module; until then only tests do.
+function of paths and of the episodes' rewards; `Cognitive` in `cognitive_credit.py` makes them from rollouts.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from ....envs.errors import unknown_name
-from ...data.segments import FloatArray, group_statistics
+from ...data.segments import FloatArray, IntArray, factorize, group_statistics
 
 ROOT: tuple[Hashable, ...] = ()
 """Node at which all paths start."""
@@ -28,29 +27,28 @@ Symmetrize = Literal["max", "mean", "forward"]
 # ---------------------------------------------------------------------- equivalence of steps
 
 
-def exact_kl(logp_i: FloatArray, logp_j: FloatArray) -> float:
-    """Return KL(π(·|s_i) ‖ π(·|s_j)) over an enumerated set of actions (eq. 2).
+def exact_kl(logp_i: FloatArray, logp_j: FloatArray) -> FloatArray:
+    """Return KL(π(·|s_i) ‖ π(·|s_j)) over an enumerated set of actions (eq. 2), shape [...].
 
     Args:
-        logp_i, logp_j: Log-probabilities of the same actions in both states, shape [A]. They need not be
-            normalized.
+        logp_i, logp_j: Log-probabilities of the same actions in both states, shape [..., A], broadcast against
+            each other. They need not be normalized.
     """
-    i = logp_i - np.logaddexp.reduce(logp_i)
-    j = logp_j - np.logaddexp.reduce(logp_j)
-    return float(np.sum(np.exp(i) * (i - j)))
+    i = logp_i - np.logaddexp.reduce(logp_i, axis=-1, keepdims=True)
+    j = logp_j - np.logaddexp.reduce(logp_j, axis=-1, keepdims=True)
+    return np.asarray((np.exp(i) * (i - j)).sum(axis=-1))
 
 
-def sampled_kl(logp_i: FloatArray, logp_j: FloatArray, estimator: Literal["k1", "k3"] = "k1") -> float:
-    """Return an estimate of KL(π(·|s_i) ‖ π(·|s_j)) from actions sampled from π(·|s_i) (eq. 18).
+def sampled_kl(logp_i: FloatArray, logp_j: FloatArray, estimator: Literal["k1", "k3"] = "k1") -> FloatArray:
+    """Return an estimate of KL(π(·|s_i) ‖ π(·|s_j)) from actions sampled from π(·|s_i) (eq. 18), shape [...].
 
     Args:
-        logp_i, logp_j: Log-probabilities of the K sampled actions in both states, shape [K].
+        logp_i, logp_j: Log-probabilities of the K sampled actions in both states, shape [..., K], broadcast
+            against each other.
         estimator: "k1" is the paper's and may be negative; "k3" is never negative.
     """
     d = logp_j - logp_i
-    if estimator == "k1":
-        return float(-d.mean())
-    return float((np.exp(d) - 1.0 - d).mean())
+    return np.asarray((-d if estimator == "k1" else np.exp(d) - 1.0 - d).mean(axis=-1))
 
 
 def merge_steps(
@@ -102,17 +100,14 @@ def merge_steps(
     return list(sets.values())
 
 
-def candidate_pairs(first_actions: Sequence[Hashable], limit: int = 16) -> list[tuple[int, int]]:
-    """Return the pairs of episodes whose steps are compared.
+def comparison_sets(first_actions: Sequence[Hashable], limit: int = 16) -> IntArray:
+    """Return the set of each episode of a group, [E]; the steps of different sets are not compared by divergence.
 
     Args:
         first_actions: First action of each episode.
-        limit: Number of episodes up to which all pairs are compared; above it only those with equal first actions.
+        limit: Number of episodes up to which all are one set; more are divided by their first actions.
     """
-    pairs = combinations(range(len(first_actions)), 2)
-    if len(first_actions) <= limit:
-        return list(pairs)
-    return [(i, j) for i, j in pairs if first_actions[i] == first_actions[j]]
+    return factorize(first_actions) if len(first_actions) > limit else np.zeros(len(first_actions), dtype=np.int64)
 
 
 # ---------------------------------------------------------------------- the tree
@@ -144,20 +139,15 @@ def layer_paths(labels: Sequence[Sequence[Label]]) -> list[list[Hashable]]:
 
 def visits(paths: Sequence[Path]) -> dict[Hashable, int]:
     """Return k_v, the number of episodes through each node, in order of first visit, the root first."""
-    counts: dict[Hashable, int] = {ROOT: len(paths)}
-    for path in paths:
-        for node in path:
-            counts[node] = counts.get(node, 0) + 1
-    return counts
+    return {ROOT: len(paths)} | Counter(chain.from_iterable(paths))
 
 
 def edges(paths: Sequence[Path]) -> dict[Hashable, dict[Hashable, int]]:
     """Return the number of episodes from each node to each of its children, in order of first visit."""
+    steps = Counter(chain.from_iterable(zip([ROOT, *path], path, strict=False) for path in paths))
     counts: dict[Hashable, dict[Hashable, int]] = {}
-    for path in paths:
-        for parent, child in zip([ROOT, *path], path, strict=False):
-            children = counts.setdefault(parent, {})
-            children[child] = children.get(child, 0) + 1
+    for (parent, child), count in steps.items():
+        counts.setdefault(parent, {})[child] = count
     return counts
 
 
@@ -182,32 +172,70 @@ def q_values(paths: Sequence[Path], rewards: FloatArray, gamma: float = 1.0) -> 
     Returns:
         Q by node, the root first.
     """
+    return _back_up(paths, rewards.tolist(), None, gamma)
+
+
+def continuation_values(
+    paths: Sequence[Path], rewards: Sequence[Sequence[float]], gamma: float = 1.0
+) -> dict[Hashable, float]:
+    """Return V(v) = γ Σ_c w(v → c) (r + V(c)) of every node: what its episodes earn after it, on average.
+
+    r is the mean reward of the steps from v to c, and V is 0 where an episode ends. If only last steps are
+    rewarded, V is `q_values` at inner nodes. Otherwise Q(v) also averages what episodes earned before they met in
+    v, and so attributes the rewards of one past to another; V does not.
+
+    Args:
+        paths: Merged nodes of each episode; all occurrences of a node have the same depth.
+        rewards: Reward of each step of each episode.
+        gamma: γ.
+
+    Returns:
+        V by node, the root first.
+    """
+    return _back_up(paths, [0.0] * len(paths), rewards, gamma)
+
+
+def _back_up(
+    paths: Sequence[Path], ends: Sequence[float], rewards: Sequence[Sequence[float]] | None, gamma: float
+) -> dict[Hashable, float]:
+    """Return the mean over each node's episodes of γ (r + value of the next node), or of `ends` at the end."""
     counts = visits(paths)
     sums = dict.fromkeys(counts, 0.0)
     values: dict[Hashable, float] = {}
-    full = [[ROOT, *path] for path in paths]
-    for depth in range(max(map(len, full), default=0) - 1, -1, -1):
-        layer = []
-        for path, reward in zip(full, rewards.tolist(), strict=True):
-            if depth < len(path):
-                is_end = depth == len(path) - 1
-                sums[path[depth]] += reward if is_end else gamma * values[path[depth + 1]]
-                layer.append(path[depth])
-        values |= {node: sums[node] / counts[node] for node in layer}
+    for depth in range(max(map(len, paths), default=0), -1, -1):
+        layer = set()
+        for i, path in enumerate(paths):
+            if depth <= len(path):
+                node = path[depth - 1] if depth else ROOT
+                if depth == len(path):
+                    sums[node] += ends[i]
+                else:
+                    reward = rewards[i][depth] if rewards is not None else 0.0
+                    sums[node] += gamma * (reward + values[path[depth]])
+                layer.add(node)
+        for node in layer:
+            values[node] = sums[node] / counts[node]
     return {node: values[node] for node in counts if node in values}
 
 
-def node_advantages(q: dict[Hashable, float], rewards: FloatArray, eps: float = 1e-6) -> dict[Hashable, float]:
-    """Return A(v) = (Q(v) - mean R) / (std R + ε) of every node (eq. 5); all 0 if the rewards are nearly equal.
+def node_advantages(
+    q: FloatArray, rewards: FloatArray, eps: float = 1e-6, *, discounts: FloatArray | float = 1.0
+) -> FloatArray:
+    """Return A(v) = (Q(v) - D mean R) / (std R + ε) of nodes (eq. 5); all 0 if the rewards are nearly equal.
 
     Args:
-        q: Q by node.
-        rewards: R of each episode, shape [E].
+        q: Q of each node, shape [V].
+        rewards: R of each episode of the group, shape [E].
         eps: ε added to the sample standard deviation.
+        discounts: D of each node, shape [V]; 1 in the paper. With `q_values` of the reward 1 for every episode,
+            the mean is discounted like the rewards in Q ("depth-matched").
     """
-    statistics = group_statistics(rewards, np.zeros(len(rewards), dtype=np.int64))
+    statistics = group_statistics(rewards, np.zeros(len(rewards), dtype=np.int64), 1)
     mean, std = float(statistics.mean[0]), float(statistics.std[0])
-    return {node: 0.0 if std == 0.0 else (value - mean) / (std + eps) for node, value in q.items()}
+    if std == 0.0:
+        return np.zeros(len(q))
+    advantages: FloatArray = (q - discounts * mean) / (std + eps)
+    return advantages
 
 
 class Divergence(NamedTuple):

@@ -76,7 +76,7 @@ def policy_loss(objective: Objective, tokens: Tokens, kl_coef: float | None = No
     if objective.entropy_coef:
         assert tokens.entropy is not None, "an entropy bonus needs Tokens.entropy"
         losses = losses - objective.entropy_coef * tokens.entropy
-    for term in objective.terms:
+    for term in objective.token_terms:
         added = term.losses(tokens)
         name = f"term/{term.name}"
         measured[name] = measured[name] + added if name in measured else added

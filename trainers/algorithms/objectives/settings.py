@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ....envs.checks import at_least, one_of
+from ....envs.checks import at_least, fraction, one_of
 from ....envs.errors import ConfigurationError
-from .term import Term
+from .term import PairTerm, Term
 
 Ratio = Literal["token", "sequence", "sequence-token", "turn"]
 Aggregation = Literal[
@@ -109,6 +109,8 @@ class Objective:
         kl: KL penalty to a reference policy.
         mismatch: Correction for sampler probabilities that differ from the trainer's.
         terms: Further terms of the loss, such as those of plug-ins.
+        reference_decay: Decay α of a reference policy that is a moving average, π_ref ← α·π_ref + (1 - α)·π after
+            every update; of the adapters alone with LoRA. None keeps the initial policy as the reference.
     """
 
     ratio: Ratio = "token"
@@ -122,6 +124,7 @@ class Objective:
     kl: Kl = Kl()
     mismatch: Mismatch = Mismatch()
     terms: tuple[Term, ...] = ()
+    reference_decay: float | None = None
 
     def __post_init__(self) -> None:
         one_of("objective.ratio", self.ratio, RATIOS)
@@ -137,6 +140,18 @@ class Objective:
                 f"{self.ratio_cap}."
             )
         at_least("objective.norm_length", self.norm_length, 1)
+        if self.reference_decay is not None:
+            fraction("objective.reference_decay", self.reference_decay)
+
+    @property
+    def token_terms(self) -> tuple[Term, ...]:
+        """Terms on single tokens."""
+        return tuple(term for term in self.terms if not isinstance(term, PairTerm))
+
+    @property
+    def pair_terms(self) -> tuple[PairTerm, ...]:
+        """Terms on preference pairs."""
+        return tuple(term for term in self.terms if isinstance(term, PairTerm))
 
     @property
     def needs_norm_length(self) -> bool:

@@ -1,13 +1,16 @@
-"""T-STAR's surgical loss: prefer the rectified thought to the failed one (arXiv:2604.07165, eq. 10-12).
-
-The tree sampler and T-STAR recipe of the next milestone use this module; until then only tests do.
-"""
+"""T-STAR's surgical loss: prefer the rectified thought to the failed one (arXiv:2604.07165, eq. 10-12)."""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-from torch.nn.functional import logsigmoid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ....envs.checks import at_least, positive
+from .term import PairTerm
+from .tokens import Pairs
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def surgical_margins(logp_rect: Tensor, ref_rect: Tensor, logp_neg: Tensor, ref_neg: Tensor) -> Tensor:
@@ -28,26 +31,45 @@ def surgical_losses(margins: Tensor, beta: float = 0.1) -> Tensor:
         margins: Δ, shape [pairs].
         beta: β.
     """
+    from torch.nn.functional import logsigmoid
+
     return -logsigmoid(beta * margins)
 
 
-def total_loss(policy: Tensor, surgical: Tensor, weight: float = 0.15) -> Tensor:
-    """Return L = L_policy + λ · mean of the surgical losses (eq. 10); L_policy if there are no pairs.
+@dataclass(frozen=True)
+class Surgical(PairTerm):
+    """T-STAR's preference loss at divergences, λ · mean of -log σ(β Δ) over pairs (eq. 10-12).
 
-    Args:
-        policy: L_policy, a scalar.
-        surgical: Surgical loss of each pair, shape [pairs].
-        weight: λ.
+    The loss is that of DPO (arXiv:2305.18290), between two continuations of one conversation. Defaults are the
+    published values.
+
+    Attributes:
+        beta: Inverse temperature β of the preference.
+        weight: Coefficient λ of the term.
+        length_normalized: Take mean log-probabilities per token instead of sums, so that Δ does not grow with the
+            length of the thoughts (as in SimPO, arXiv:2405.14734).
     """
-    return policy + weight * surgical.mean() if surgical.numel() else policy
 
+    beta: float = 0.1  # T-STAR, section 4
+    weight: float = 0.15  # T-STAR, section 4
+    length_normalized: bool = False
 
-def update_reference(reference: Tensor, policy: Tensor, decay: float = 0.95) -> Tensor:
-    """Return π_ref ← α π_ref + (1 - α) π, the moving average after each update (alg. 1, line 11).
+    name: ClassVar[str] = "surgical"
+    needs_reference: ClassVar[bool] = True
 
-    Args:
-        reference: Weight of the reference policy, any shape.
-        policy: Weight of the policy, same shape.
-        decay: α.
-    """
-    return torch.lerp(policy, reference, decay)
+    def __post_init__(self) -> None:
+        positive("objective.terms: surgical.beta", self.beta)
+        at_least("objective.terms: surgical.weight", self.weight, 0.0)
+
+    def pair_losses(self, pairs: Pairs) -> Tensor:
+        assert pairs.ref_chosen is not None and pairs.ref_rejected is not None
+        chosen, rejected = 1.0, 1.0
+        if self.length_normalized:
+            chosen, rejected = 1.0 / pairs.chosen_tokens, 1.0 / pairs.rejected_tokens
+        margins = surgical_margins(
+            pairs.chosen * chosen,
+            pairs.ref_chosen * chosen,
+            pairs.rejected * rejected,
+            pairs.ref_rejected * rejected,
+        )
+        return self.weight * surgical_losses(margins, self.beta)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from .tokens import Tokens
+from .tokens import Pairs, Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,3 +32,23 @@ class Term(ABC):
 
         The tokens' weights (the aggregation of the objective) are applied by the caller.
         """
+
+
+@dataclass(frozen=True)
+class PairTerm(Term):
+    """Term that the objective adds for every preference pair; single tokens get nothing.
+
+    The mean over the pairs of an optimizer step is added to the loss of the step; without pairs nothing is. Pairs
+    come from the branches that the credit rule compares (`Advantages.divergences`).
+
+    Class attributes:
+        name: Name of the term; its metric is `term/<name>`, the mean over pairs.
+        needs_reference: True if `pair_losses` reads the reference's log-probabilities.
+    """
+
+    def losses(self, tokens: Tokens) -> Tensor:
+        return tokens.logp.new_zeros(tokens.logp.shape)
+
+    @abstractmethod
+    def pair_losses(self, pairs: Pairs) -> Tensor:
+        """Return the term at every pair, its coefficient included, shape [p]."""

@@ -1,4 +1,4 @@
-"""Inputs of the loss at the sampled tokens of a micro-batch."""
+"""Inputs of the loss: sampled tokens and preference pairs of a micro-batch."""
 
 from __future__ import annotations
 
@@ -35,3 +35,21 @@ class Tokens:
     ref_logp: Tensor | None = None
     sampler_logp: Tensor | None = None
     entropy: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Preference pairs of one micro-batch: a chosen and a rejected continuation, each attribute of shape [p].
+
+    Attributes:
+        chosen, rejected: log π of the whole continuation, the sum over its tokens, with gradient.
+        chosen_tokens, rejected_tokens: Number of its tokens.
+        ref_chosen, ref_rejected: log π_ref of the whole continuation; None where no term needs the reference.
+    """
+
+    chosen: Tensor
+    rejected: Tensor
+    chosen_tokens: Tensor
+    rejected_tokens: Tensor
+    ref_chosen: Tensor | None = None
+    ref_rejected: Tensor | None = None

@@ -1,0 +1,14 @@
+"""Data that a report's page embeds and unpacks on demand."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from typing import Any
+
+
+def pack(data: Any) -> str:
+    """Return data as gzipped, base64-encoded JSON."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), 6, mtime=0)).decode()
