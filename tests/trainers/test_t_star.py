@@ -121,15 +121,16 @@ def test_policy_rewrites_its_thoughts(thinking_model: Path, run_of: Make) -> Non
     for weight in (0.15, 0.0):
         changes = {
             **SIZES,
-            "sampler.reply_tokens": 48,
+            "sampler.reply_tokens": 96,
             "sampler.rollouts": 8,
-            "grafting.thought_tokens": 40,
+            "grafting.thought_tokens": 96,
             "objective.terms": [{"name": "surgical", "weight": weight}],
         }
         dialogue = DialogueConfig("think", {"show_reward": False})
         config = run_of("t_star", changes, model=str(thinking_model), dialogue=dialogue, validation=NO_VALIDATION)
         trainer = finish(Trainer(config))
         records = updates_of(trainer)
+        print(records)
         assert sum(record["graph/divergences"] for record in records) > 0
         for record in records:
             faults = [record.get(f"graft/{name}", 0.0) for name in ("empty", "long", "equal", "leak", "format")]
