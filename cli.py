@@ -132,7 +132,9 @@ class ModelOptions:
         dialogue_arg: Setting of the dialogue, as key=value, such as max_turns=5, over the suite's. Repeat the
             option for more.
         examples: Solved examples in the prompt. None uses the agent's default: 3 for react and reflexion, else 0.
-        temperature: Sampling temperature; 0 is greedy. None uses the suite's.
+        agent_arg: Setting of the agents that have it, as key=value, such as n=4 of best_of_n or simulations=32 of
+            mcts. Repeat the option for more.
+        temperature: Sampling temperature; 0 is greedy. None uses the suite's, or 1 for best_of_n and mcts.
         max_tokens: Maximum length of a reply in tokens. None uses the suite's.
         engine_arg: Argument of the engine, as key=value, such as cost_limit=5. Repeat the option for more.
         device: Device of a model in this process (engine transformers): cuda, cuda:1, mps or cpu. None uses the
@@ -151,6 +153,7 @@ class ModelOptions:
     ] = None
     dialogue_arg: UseAppendAction[tuple[str, ...]] = ()
     examples: int | None = None
+    agent_arg: UseAppendAction[tuple[str, ...]] = ()
     temperature: float | None = None
     max_tokens: int | None = None
     engine_arg: UseAppendAction[tuple[str, ...]] = ()

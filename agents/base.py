@@ -31,6 +31,7 @@ class Seat:
         time_limit: Wall time of the episode in seconds; infinite without a limit.
         deadline: `time.perf_counter()` at which the time limit expires.
         fork: State before the current turn; None unless `play` keeps forks.
+        max_turns: Replies after which `play` truncates the episode; None for no limit.
     """
 
     env: TextEnv[Any]
@@ -43,6 +44,7 @@ class Seat:
     time_limit: float = math.inf
     deadline: float = math.inf
     fork: Fork | None = None
+    max_turns: int | None = None
 
 
 class Stop(RuntimeError):
@@ -89,6 +91,9 @@ class Agent(ABC):
 
     uses_success_labels = False
     """True if the agent acts on the environment's success signal; reports mention it."""
+
+    uses_simulator = False
+    """True if the agent tries actions out in copies of the episode before it plays them; reports mention it."""
 
     one_process = False
     """True if all episodes must run in one process (a model in memory, a person at the keyboard)."""

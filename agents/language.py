@@ -34,6 +34,7 @@ class ChatState:
         pending: Name of the conversation whose request is in progress; None if there is none.
         usage: Tokens and cost of the episode's replies.
         parent: Name of the conversation from which this one was forked; None if there is none.
+        submitted: True once a request of this conversation has been submitted.
         reused: Number of sampled tokens of the turns that were not played but reused.
     """
 
@@ -47,6 +48,7 @@ class ChatState:
     pending: str | None = None
     usage: Usage = field(default_factory=Usage)
     parent: str | None = None
+    submitted: bool = False
     reused: int = 0
 
     def copy(self) -> ChatState:
@@ -110,6 +112,14 @@ class LanguageAgent(Agent):
             self.chat = ChatTokens(engine.tokenizer, template)
             engine.end_ids = engine.end_ids | self.chat.end_ids
 
+    @classmethod
+    def check(cls, sampling: Sampling, **settings: Any) -> None:
+        """Check sampling settings together with those that only this class has, before a model is loaded.
+
+        Raises:
+            ConfigurationError: A value is out of range.
+        """
+
     # ------------------------------------------------------------------ interface of Agent
 
     def begin(self, seat: Seat) -> None:
@@ -128,7 +138,9 @@ class LanguageAgent(Agent):
                 " language agent."
             )
         chat = memory.state.copy()
-        chat.parent, chat.name = chat.name, f"{self.name}-{next(_conversation_ids)}"
+        if chat.submitted:  # else the engine has never seen this conversation
+            chat.parent = chat.name
+        chat.name, chat.submitted = f"{self.name}-{next(_conversation_ids)}", False
         chat.messages, chat.users = chat.messages[: memory.messages], chat.users[: memory.users]
         if chat.tokens is not None:
             chat.tokens = chat.tokens.fork(memory.tokens)
@@ -275,7 +287,9 @@ class LanguageAgent(Agent):
 
     def _submit(self, seat: Seat, request: Request, purpose: str) -> None:
         self.engine.submit(request)
-        seat.memory.pending = request.conversation
+        chat: ChatState = seat.memory
+        chat.pending = request.conversation
+        chat.submitted = chat.submitted or request.conversation == chat.name
         turn = len(seat.episode.turns)
         seat.episode.exchanges.append(Exchange(turn, purpose, request.messages, request.prefill))
 

@@ -83,7 +83,7 @@ def play(
             if job is None:
                 break
             env = free.pop()
-            seat = _start(agent, env, job, time_limit, keep)
+            seat = _start(agent, env, job, max_turns, time_limit, keep)
             if seat.episode.error is not None:
                 free.append(env)
                 yield seat.episode
@@ -101,7 +101,7 @@ def play(
             if now >= seat.deadline:
                 seat.episode.error = _expired(seat)
             elif reply is not None:
-                _execute(agent, seat, reply, now - seat.waiting_since, max_turns, keep)
+                execute(agent, seat, reply, now - seat.waiting_since, keep)
                 seat.waiting_since = 0.0
             episode = seat.episode
             over = episode.terminated or episode.truncated or episode.error is not None
@@ -136,7 +136,14 @@ def _ask(agent: Agent, method: Callable[..., T], *arguments: Any) -> T:
         raise Stop(_reason(f"the agent {agent.name}", error)) from error
 
 
-def _start(agent: Agent, env: TextEnv[Any], job: Job, time_limit: float | None, keep: Collection[Keep]) -> Seat:
+def _start(
+    agent: Agent,
+    env: TextEnv[Any],
+    job: Job,
+    max_turns: int | None,
+    time_limit: float | None,
+    keep: Collection[Keep],
+) -> Seat:
     if job.origin is None:
         env_id = env.spec.id if env.spec is not None else type(env).__name__
         episode = Episode(env=env_id, task=job.task or "", seed=job.seed, agent=agent.name)
@@ -149,6 +156,7 @@ def _start(agent: Agent, env: TextEnv[Any], job: Job, time_limit: float | None, 
         episode = job.origin.begin(agent.name, job.seed)
     # The string "player" is part of the seed: changing it would change every recorded result.
     seat = Seat(env, "", {}, episode, random.Random(stable_seed("player", job.seed, job.task)))
+    seat.max_turns = max_turns
     if time_limit is not None:
         seat.time_limit, seat.deadline = time_limit, time.perf_counter() + time_limit
     _begin(agent, seat, job, keep)
@@ -210,15 +218,16 @@ def _keep_fork(agent: Agent, seat: Seat, keep: Collection[Keep]) -> None:
         seat.episode.error = _reason("the environment", error)
 
 
-def _execute(
-    agent: Agent,
-    seat: Seat,
-    reply: Reply,
-    agent_seconds: float,
-    max_turns: int | None,
-    keep: Collection[Keep],
-) -> None:
-    """Execute a reply's actions in the environment and append the turn to the episode."""
+def execute(agent: Agent, seat: Seat, reply: Reply, agent_seconds: float, keep: Collection[Keep]) -> None:
+    """Execute a reply's actions in the environment and append the turn to the episode.
+
+    Args:
+        agent: The agent, whose `settle` is called.
+        seat: The episode.
+        reply: The agent's reply.
+        agent_seconds: Wall time of the reply, in seconds.
+        keep: See `play`.
+    """
     episode = seat.episode
     if reply.error is not None:
         episode.error = reply.error
@@ -252,8 +261,8 @@ def _execute(
     if episode.error is not None:
         return
     reason = reply.quit or _ask(agent, agent.settle, seat)
-    if max_turns is not None and len(episode.turns) >= max_turns:
-        reason = reason or f"the {max_turns} turns are spent"
+    if seat.max_turns is not None and len(episode.turns) >= seat.max_turns:
+        reason = reason or f"the {seat.max_turns} turns are spent"
     if episode.terminated or episode.truncated:
         return
     if reason is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from importlib import import_module
@@ -14,6 +15,7 @@ from .dialogue import Dialogue, make_dialogue
 from .engines.base import Engine, Sampling
 from .engines.registry import ENGINES
 from .human import HumanAgent
+from .language import LanguageAgent
 from .reference import ExpertAgent, RandomAgent
 
 
@@ -26,12 +28,14 @@ class LanguageAgentSpec:
         cls: Name of its class.
         dialogue: Name of its default dialogue.
         settings: Arguments of the class.
+        sampling: Sampling settings that differ from the defaults of `Sampling`.
     """
 
     module: str
     cls: str
     dialogue: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
 
 
 MODEL_FREE_AGENTS: dict[str, type[Agent]] = {kind.name: kind for kind in (RandomAgent, ExpertAgent, HumanAgent)}
@@ -44,8 +48,11 @@ LANGUAGE_AGENTS: dict[str, LanguageAgentSpec] = {
     "react": LanguageAgentSpec("language", "LanguageAgent", "react", {"examples": 3}),
     "reflexion": LanguageAgentSpec("reflexion", "Reflexion", "react", {"examples": 3}),
     "search_o1": LanguageAgentSpec("search_o1", "SearchO1", "search_o1"),
+    "best_of_n": LanguageAgentSpec("best_of_n", "BestOfN", "no_think", sampling={"temperature": 1.0}),
+    "mcts": LanguageAgentSpec("mcts", "MCTS", "no_think", sampling={"temperature": 1.0}),
 }
-"""ReAct and Reflexion have three examples in the prompt and decode greedily, as in the protocol of T-STAR."""
+"""ReAct and Reflexion have three examples in the prompt and decode greedily, as in the protocol of T-STAR. Agents
+that search need different replies to one prompt; the probability of a reply without a thought is its action's."""
 
 
 def agent_names() -> list[str]:
@@ -84,7 +91,7 @@ def make_agent(
         name,
         engine,
         make_agent_dialogue(name, dialogue_name, dialogue),
-        make_sampling(sampling or {}),
+        make_agent_sampling(name, sampling or {}),
         **{**LANGUAGE_AGENTS[name].settings, **settings},
     )
 
@@ -124,6 +131,43 @@ def make_agent_dialogue(
         ConfigurationError: The dialogue or a setting is unknown, or a value is invalid.
     """
     return make_dialogue(name or LANGUAGE_AGENTS[agent].dialogue, settings)
+
+
+def language_agent_options(name: str) -> dict[str, Any]:
+    """Return the defaults of the settings that only this language agent has, such as `trials` of Reflexion."""
+    parameters = inspect.signature(agent_class(name)).parameters.values()
+    common = inspect.signature(LanguageAgent).parameters
+    named = [one for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    return {one.name: one.default for one in named if one.name not in common}
+
+
+def check_language_agent(name: str, sampling: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Check settings of a language agent without making it.
+
+    Args:
+        name: Name of the agent.
+        sampling: Settings of `Sampling`.
+        settings: Settings of the agent, see `language_agent_options`.
+
+    Raises:
+        ConfigurationError: A setting is unknown, or out of range.
+    """
+    kind = agent_class(name)
+    assert issubclass(kind, LanguageAgent)
+    kind.check(make_agent_sampling(name, sampling), **settings)
+
+
+def make_agent_sampling(agent: str, options: Mapping[str, Any]) -> Sampling:
+    """Make the sampling settings of a language agent.
+
+    Args:
+        agent: Name of the agent.
+        options: Settings over the agent's defaults.
+
+    Raises:
+        ConfigurationError: A setting is unknown.
+    """
+    return make_sampling({**LANGUAGE_AGENTS[agent].sampling, **options})
 
 
 def needs_model(agent: str) -> ConfigurationError:

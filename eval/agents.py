@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import chain
 from typing import Any, Protocol
 
 from ..agents.base import Agent
@@ -14,14 +15,16 @@ from ..agents.language import LanguageAgent
 from ..agents.registry import (
     LANGUAGE_AGENTS,
     agent_class,
+    check_language_agent,
+    language_agent_options,
     make_agent,
     make_agent_dialogue,
-    make_sampling,
+    make_agent_sampling,
     needs_model,
 )
 from ..agents.tokens.templates import check_template
 from ..envs.checks import at_least
-from ..envs.errors import ConfigurationError
+from ..envs.errors import ConfigurationError, unknown_name
 from .given import identify_given_agent
 from .identity import identify_agent, model_label
 from .models import Model, resolve_model
@@ -37,6 +40,7 @@ class AgentFactory(Protocol):
         name: Name in tables and records; unique within a run.
         one_process: True if all episodes must be played in this process.
         uses_success_labels: True if the agent uses the success that the environment reports, for example to retry.
+        uses_simulator: True if the agent tries actions out in copies of the episode before it plays them.
         identity: Everything that decides the agent's episodes, as plain data; a run is resumed only with the same.
     """
 
@@ -46,6 +50,8 @@ class AgentFactory(Protocol):
     def one_process(self) -> bool: ...
     @property
     def uses_success_labels(self) -> bool: ...
+    @property
+    def uses_simulator(self) -> bool: ...
     @property
     def identity(self) -> Mapping[str, Any]: ...
 
@@ -98,19 +104,24 @@ class NamedAgent:
                 check_template(settings["template"])
             at_least("examples", settings.get("examples"), 0)
             self._make_dialogue({})
-            make_sampling(self._sampling)
+            self._check_sampling(self._sampling)
             self.name = f"{kind}:{model_label(model.name)}"
         else:
             self.name = agent().name
         self.one_process = agent.one_process
         self.uses_success_labels = agent.uses_success_labels
+        self.uses_simulator = agent.uses_simulator
 
     @cached_property
     def identity(self) -> Mapping[str, Any]:
         """Everything that decides the agent's episodes, as plain data; empty for agents without a model."""
         if self._model is None:
             return {}
-        return identify_agent(self._make_dialogue({}), self._model.identity, self._sampling, self._settings)
+        settings = self._settings
+        if self.uses_simulator:  # Its defaults decide what its results cost, so the record names them.
+            settings = {**language_agent_options(self.kind), **settings}
+            settings = {name: value for name, value in settings.items() if value is not None}
+        return identify_agent(self._make_dialogue({}), self._model.identity, self._sampling, settings)
 
     def dialogue(self, suite: Suite, entry: Entry, /) -> Dialogue | None:
         """Return the dialogue of an entry, after checking the entry's settings; None without a model.
@@ -121,7 +132,7 @@ class NamedAgent:
         if self._model is None:
             return None
         try:
-            make_sampling(self._merge_sampling(suite, entry))
+            self._check_sampling(self._merge_sampling(suite, entry))
             return self._make_dialogue({**suite.dialogue, **entry.dialogue})
         except ConfigurationError as error:
             raise ConfigurationError(f"suite {suite.name}, entry {entry.name!r}: {error}") from None
@@ -132,7 +143,8 @@ class NamedAgent:
         if dialogue is None:
             return None
         examples = {**LANGUAGE_AGENTS[self.kind].settings, **self._settings}.get("examples", 0)
-        return describe_settings(dialogue, make_sampling(self._merge_sampling(suite, entry)), examples)
+        sampling = make_agent_sampling(self.kind, self._merge_sampling(suite, entry))
+        return describe_settings(dialogue, sampling, examples)
 
     def make(self, suite: Suite, entry: Entry, /) -> Agent:
         """Make the agent for an entry. The entry's settings override the suite's, the command line's both."""
@@ -152,6 +164,12 @@ class NamedAgent:
     def _merge_sampling(self, suite: Suite, entry: Entry) -> dict[str, Any]:
         return {**suite.sampling, **entry.sampling, **self._sampling}
 
+    def _check_sampling(self, sampling: Mapping[str, Any]) -> None:
+        """Raise `ConfigurationError` if sampling settings are unknown, or do not fit those of the agent."""
+        own = language_agent_options(self.kind)
+        settings = {name: value for name, value in self._settings.items() if name in own}
+        check_language_agent(self.kind, sampling, settings)
+
 
 class GivenAgent:
     """Factory of an agent that the caller has made.
@@ -165,6 +183,7 @@ class GivenAgent:
         self.name = agent.name
         self.one_process = agent.one_process
         self.uses_success_labels = agent.uses_success_labels
+        self.uses_simulator = agent.uses_simulator
 
     @cached_property
     def identity(self) -> Mapping[str, Any]:
@@ -212,6 +231,32 @@ def check_settings(agents: Sequence[object], model: object, settings: Mapping[st
         raise ConfigurationError(f"{option} is for language agents; name one of {known}.")
 
 
+def divide_settings(
+    agents: Sequence[object], settings: Mapping[str, Any], option: str
+) -> dict[str, dict[str, Any]]:
+    """Return the settings of each language agent: those of the given ones that it has.
+
+    Args:
+        agents: Names of agents, or agents.
+        settings: Settings of agents by name, such as `simulations`.
+        option: Name of the option that gave them.
+
+    Raises:
+        ConfigurationError: A setting is none of any of these agents.
+    """
+    named = [name for name in agents if isinstance(name, str) and name in LANGUAGE_AGENTS]
+    known = {name: language_agent_options(name) for name in named}
+    options_of_all = sorted({*chain(*known.values())})
+    for key in settings:
+        if not options_of_all:
+            raise ConfigurationError(f"{option} has no effect: {', '.join(named)} has no settings of its own.")
+        if key not in options_of_all:
+            raise unknown_name(f"setting of {' and '.join(named)} in {option}", key, options_of_all)
+    return {
+        name: {key: value for key, value in settings.items() if key in options} for name, options in known.items()
+    }
+
+
 @contextmanager
 def open_agents(
     agents: Sequence[str],
@@ -223,6 +268,7 @@ def open_agents(
     dialogue: str | None = None,
     dialogue_arg: Sequence[str] = (),
     examples: int | None = None,
+    agent_arg: Sequence[str] = (),
     temperature: float | None = None,
     max_tokens: int | None = None,
     engine_arg: Sequence[str] = (),
@@ -241,6 +287,7 @@ def open_agents(
         dialogue: Name of a dialogue; None for each agent's own.
         dialogue_arg: Settings of the dialogue over the suite's, each `key=value`.
         examples: Number of solved examples in the prompt; None for each agent's default.
+        agent_arg: Settings of the agents, each `key=value`, for those that have them.
         temperature: Sampling temperature; None for the suite's.
         max_tokens: Maximum length of a reply in tokens; None for the suite's.
         engine_arg: Further arguments of the engine, each `key=value`.
@@ -260,6 +307,7 @@ def open_agents(
             "--dialogue": dialogue,
             "--dialogue-arg": dialogue_arg,
             "--examples": examples,
+            "--agent-arg": agent_arg,
             "--temperature": temperature,
             "--max-tokens": max_tokens,
             "--device": device,
@@ -273,6 +321,7 @@ def open_agents(
         if v is not None
     }
     dialogue_settings = parse_options(dialogue_arg, "--dialogue-arg")
+    own = divide_settings(agents, parse_options(agent_arg, "--agent-arg"), "--agent-arg")
     if isinstance(model, str):
         engine_options = parse_options(engine_arg, "--engine-arg")
         engine, model = resolve_model(model, engine)
@@ -285,7 +334,7 @@ def open_agents(
             engine_options["device"] = device
         model = Model(engine, model, base_url, engine_options)
     factories = [
-        NamedAgent(name, model, sampling, dialogue_settings, **settings)
+        NamedAgent(name, model, sampling, dialogue_settings, **settings, **own[name])
         if name in LANGUAGE_AGENTS
         else NamedAgent(name)
         for name in agents

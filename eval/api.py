@@ -19,7 +19,7 @@ from ..envs.checks import at_least
 from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError, DataError, unknown_name
 from . import runner
-from .agents import AgentFactory, GivenAgent, NamedAgent, check_settings
+from .agents import AgentFactory, GivenAgent, NamedAgent, check_settings, divide_settings
 from .evaluate import prepare, report
 from .models import GivenModel, Model, resolve_model
 from .planning import Scope
@@ -136,6 +136,7 @@ def evaluate(
     dialogue: str | None = None,
     dialogue_args: Mapping[str, Any] | None = None,
     examples: int | None = None,
+    agent_args: Mapping[str, Any] | None = None,
     temperature: float | None = None,
     max_tokens: int | None = None,
     limit: int | None = None,
@@ -164,6 +165,7 @@ def evaluate(
         dialogue: Name of a dialogue; None for each agent's own.
         dialogue_args: Settings of the dialogue over the suite's.
         examples: Number of solved examples in the prompt; None for each agent's default.
+        agent_args: Settings of the agents that have them, such as `n` of best_of_n.
         temperature: Sampling temperature; None for the suite's.
         max_tokens: Maximum length of a reply in tokens; None for the suite's.
         limit, seed, repeats, timeout: See `Scope`.
@@ -192,12 +194,14 @@ def evaluate(
         "dialogue": dialogue,
         "dialogue_args": dialogue_args,
         "examples": examples,
+        "agent_args": agent_args,
         "temperature": temperature,
         "max_tokens": max_tokens,
     }
     check_settings(names, model, language_settings, "model")
     given = (("template", template), ("dialogue_name", dialogue), ("examples", examples))
     settings = {name: value for name, value in given if value is not None}
+    own = divide_settings(names, agent_args or {}, "agent_args")
     limits = (("temperature", temperature), ("max_tokens", max_tokens))
     sampling = {name: value for name, value in limits if value is not None}
     with ExitStack() as stack:
@@ -215,7 +219,7 @@ def evaluate(
             if isinstance(one, Agent):
                 factories.append(GivenAgent(one))
             elif one in LANGUAGE_AGENTS:
-                factories.append(NamedAgent(one, shared, sampling, dialogue_args, **settings))
+                factories.append(NamedAgent(one, shared, sampling, dialogue_args, **settings, **own[one]))
             else:
                 factories.append(NamedAgent(one))
         at_least("in_flight", in_flight, 1)

@@ -244,6 +244,7 @@ def _build_manifest(plan: Plan, agents: Mapping[str, AgentFactory]) -> dict[str,
         "settings": {name: _settings(plan.suite, agent) for name, agent in agents.items() if agent.identity},
         "budgets": {name: _budgets(plan.suite, agent) for name, agent in agents.items()},
         "uses_success_labels": uses_labels,
+        "uses_simulator": [name for name, agent in agents.items() if agent.uses_simulator],
         "expected": {},
         "tasks": {},
         "sessions": [describe_session(None)],
@@ -304,7 +305,8 @@ def report(folders: Sequence[Path], path: Path | None = None) -> Summary:
     results: dict[EpisodeKey, Result] = {}
     sources: list[ReportedRun] = []
     agents: list[str] = []
-    merged: dict[str, Any] = {**runs[0].manifest, "expected": {}, "budgets": {}, "uses_success_labels": []}
+    merged: dict[str, Any] = {**runs[0].manifest, "expected": {}, "budgets": {}}
+    merged |= {key: [] for key in ("uses_success_labels", "uses_simulator")}
     for folder, run in zip(folders, runs, strict=True):
         new_names = {}
         for name in run.agents:
@@ -321,9 +323,10 @@ def report(folders: Sequence[Path], path: Path | None = None) -> Summary:
         ]
         results |= {result.key: result for result in shown}
         merged["expected"] |= run.manifest.get("expected", {})
-        budgets, labels = (run.manifest.get(key, ()) for key in ("budgets", "uses_success_labels"))
+        budgets = run.manifest.get("budgets", ())
         merged["budgets"] |= {new: budgets[old] for old, new in new_names.items() if old in budgets}
-        merged["uses_success_labels"] += [new for old, new in new_names.items() if old in labels]
+        for key in ("uses_success_labels", "uses_simulator"):
+            merged[key] += [new for old, new in new_names.items() if old in run.manifest.get(key, ())]
         sources.append(ReportedRun(folder, shown, run.manifest))
     problems = [problem for run in runs for problem in run.problems]
     summary = summarize(suite, agents, results, merged, problems)

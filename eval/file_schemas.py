@@ -20,6 +20,7 @@ RUN_FILE: Mapping[str, str] = {
     "budgets": "By agent and entry: the agent's own limits, `max_turns` and `max_actions`, where it has any.",
     "uses_success_labels": "Names of the agents that use the success reported by the environment, for example"
     " to retry.",
+    "uses_simulator": "Names of the agents that search with the environment as a simulator.",
     "expected": "By entry: number of episodes per agent.",
     "tasks": "By entry: digest of its tasks. A run is resumed only with the same.",
     "sessions": "Calls that played episodes: date and command, without credentials.",

@@ -19,7 +19,7 @@ from ..agents.language import LanguageAgent
 from .identity import identify_agent, identify_model
 from .plain import object_id, to_plain
 
-_LANGUAGE_STATE = {"name", "engine", "dialogue", "sampling", "demonstrations", "chat"}
+_LANGUAGE_STATE = {"name", "engine", "dialogue", "sampling", "demonstrations", "chat", "hold", "_held"}
 """Attributes of every language agent, which its identity describes by other means."""
 
 

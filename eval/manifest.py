@@ -69,6 +69,7 @@ class _Manifest(TypedDict):
     settings: NotRequired[dict[str, dict[str, _Settings]]]
     budgets: NotRequired[dict[str, dict[str, dict[str, int]]]]
     uses_success_labels: NotRequired[list[str]]
+    uses_simulator: NotRequired[list[str]]
     expected: NotRequired[dict[str, int]]
     tasks: NotRequired[dict[str, str]]
     entries: NotRequired[dict[str, _Facts]]

@@ -72,6 +72,7 @@ def write_report(path: Path, summary: Summary, runs: Sequence[ReportedRun]) -> N
         texts=pack(texts),
         trees=trees,
         trees_left_out=left_out,
+        has_cost=any(line.simulated_steps is not None for line in summary.lines),
         has_score=any(line.score is not None for line in summary.lines),
     )
     write_atomic(path, page)

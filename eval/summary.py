@@ -40,6 +40,9 @@ class Line:
         invalid: Fraction of actions that the environment refused.
         truncated: Fraction of episodes that a limit ended.
         seconds: Mean wall time of an episode.
+        tokens: Mean number of tokens that an episode sampled, those of a search included; None without a model.
+        simulated_steps: Mean number of actions per episode that a search executed in branches, in addition to
+            `steps`; None without a search.
         normalized: (success - random) / (expert - random): 0 for the random agent, 1 for the expert; None without
             both of them, or if the expert is not better than the random agent.
     """
@@ -57,6 +60,8 @@ class Line:
     invalid: float
     truncated: float
     seconds: float
+    tokens: float | None = None
+    simulated_steps: float | None = None
     normalized: float | None = None
 
 
@@ -222,8 +227,15 @@ def _notes(agents: Sequence[str], results: Iterable[Result], manifest: Mapping[s
             notes.append(f"{agent}: {prompt[agent]:,.0f} prompt and {sampled[agent]:,.0f} sampled tokens{dollars}")
     for agent, budgets in manifest.get("budgets", {}).items():
         notes += _budget_notes(agent, budgets)
+    searching = manifest.get("uses_simulator", ())
     for agent in manifest.get("uses_success_labels", ()):
-        notes.append(f"{agent} uses the success label of each episode and retries failed tasks")
+        if agent not in searching:
+            notes.append(f"{agent} uses the success label of each episode and retries failed tasks")
+    for agent in searching:
+        notes.append(
+            f"{agent} searches with the environment as a simulator: it plays branches of an episode and sees their"
+            " rewards before it chooses; compare it at its cost, the tokens and steps per episode"
+        )
     return notes
 
 
@@ -289,7 +301,16 @@ def _summarize_line(
         invalid=sum(r.invalid for r in complete) / steps if steps else 0.0,
         truncated=fmean(r.truncated for r in complete) if complete else math.nan,
         seconds=fmean(r.seconds for r in complete) if complete else math.nan,
+        tokens=_mean_amount(complete, "completion_tokens"),
+        simulated_steps=_mean_amount(complete, "simulated_steps"),
     )
+
+
+def _mean_amount(results: Sequence[Result], key: str) -> float | None:
+    """Return the mean of an amount in the details; None if no episode has it."""
+    if not any(key in result.details for result in results):
+        return None
+    return fmean(amount(result.details, key) for result in results)
 
 
 def _by_task(results: Iterable[Result]) -> dict[str, list[Result]]:

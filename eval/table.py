@@ -18,7 +18,10 @@ _TABLE_WIDTH = 72
 
 
 def results_table(summary: Summary) -> Table:
-    """Return the table of a summary's lines, with 95 % intervals of success rates."""
+    """Return the table of a summary's lines, with 95 % intervals of success rates.
+
+    If an agent searched, the table has the tokens per episode instead of the refused actions.
+    """
     with_score = any(line.score is not None for line in summary.lines)
     table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
     # "env", because rich folds a longer heading if names of agents are long.
@@ -27,7 +30,8 @@ def results_table(summary: Summary) -> Table:
     table.add_column("success %", justify="right", no_wrap=True)
     if with_score:
         table.add_column("score", justify="right", no_wrap=True)
-    for name in ("return", "steps", "refused %", "n"):
+    with_cost = _has_cost(summary)
+    for name in ("return", "steps", "tokens" if with_cost else "refused %", "n"):
         table.add_column(name, justify="right", no_wrap=True)
     previous: tuple[str, str | None] | None = None
     for line in summary.lines:
@@ -41,8 +45,8 @@ def results_table(summary: Summary) -> Table:
             cells.append(Text(number(line.score.value, 1) if line.score else "–"))
         cells += [
             Text(number(line.mean_return.value)),
-            Text(number(line.steps, 1)),
-            Text(percent(line.invalid)),
+            Text(_format_steps(line)),
+            Text(_format_tokens(line) if with_cost else percent(line.invalid)),
             Text(_format_count(line)),
         ]
         table.add_row(*cells)
@@ -68,12 +72,28 @@ def fit_results(summary: Summary, width: int) -> Table | Text:
         success = "–" if math.isnan(line.success.value) else _format_success(line).plain.strip()
         score = f", score {number(line.score.value, 1)}" if line.score else ""
         text.append(f"  {line.agent}: {success.replace('– ', '–').replace('  ', ' ')} %{score}\n")
+        last = f"{_format_tokens(line)} tokens" if _has_cost(summary) else f"{percent(line.invalid)} % refused"
         text.append(
-            f"    return {number(line.mean_return.value)}, {number(line.steps, 1)} steps,"
-            f" {percent(line.invalid)} % refused, n {_format_count(line)}\n",
+            f"    return {number(line.mean_return.value)}, {_format_steps(line)} steps,"
+            f" {last}, n {_format_count(line)}\n",
             style="dim",
         )
     return text
+
+
+def _has_cost(summary: Summary) -> bool:
+    """Return True if an agent searched, so that results are to be compared at their cost."""
+    return any(line.simulated_steps is not None for line in summary.lines)
+
+
+def _format_tokens(line: Line) -> str:
+    return "–" if line.tokens is None else f"{line.tokens:,.0f}"
+
+
+def _format_steps(line: Line) -> str:
+    """Format the steps of an episode; those of a search in branches follow a plus sign."""
+    simulated = "" if line.simulated_steps is None else f"+{line.simulated_steps:,.0f}"
+    return f"{number(line.steps, 1)}{simulated}"
 
 
 def _format_count(line: Line) -> str:

@@ -34,6 +34,7 @@ REQUIRED: dict[str, tuple[str, tuple[str, ...]]] = {
     "trees_update": ("lm", ("torch", "transformers", "accelerate")),
     "trees_growth": ("lm", ("torch", "transformers", "accelerate")),
     "utilization": ("lm", ("torch", "transformers", "accelerate")),
+    "trees_sampling": ("lm", ("torch", "transformers")),
 }
 """Extra and packages without which a module measures nothing, by the name of the module without its package."""
 

@@ -57,7 +57,7 @@ function describe(index) {
   const n = node(index), parts = [title(index), `${n.episodes.length} of ${tree.episodes.length} episodes`, `${tree.value} ${compact(n.q)}`];
   if (n.ends.length) parts.push(`${n.ends.length} end here, ${solved(n.ends)} solved`);
   if (divergence(index)) parts.push("divergence");
-  if (grafts(index).length) parts.push("thought rewritten");
+  if (grafts(index).length) parts.push("corrected");
   return parts.join("; ").slice(0, 300);
 }
 
@@ -182,8 +182,8 @@ function drawDivergence(index) {
   const [, best, worst, gap] = divergence(index), parts = [make("h4", "", `Divergence: the best and the worst continuation differ by ${exact(gap)}`)];
   parts.push(make("div", "branches", drawBranch(best, `Best branch: ${short(action(best), 60)}`, "good"), drawBranch(worst, `Worst branch: ${short(action(worst), 60)}`, "bad")));
   for (const [, chosen, rejected, valid, reason] of grafts(index)) {
-    parts.push(make("h4", "", "Thought rewritten for the worst branch ", tag(valid ? "trained on" : `not trained on${reason ? `: ${reason}` : ""}`, valid ? "good" : "bad")));
-    parts.push(make("div", "branches grafted", make("div", "branch bad", make("h4", "", "Before"), make("pre", "rejected", rejected)), make("div", "branch good", make("h4", "", "Rewritten"), make("pre", "chosen", chosen))));
+    parts.push(make("h4", "", "Correction of the worst branch ", tag(valid ? "trained on" : `not trained on${reason ? `: ${reason}` : ""}`, valid ? "good" : "bad")));
+    parts.push(make("div", "branches grafted", make("div", "branch bad", make("h4", "", "Rejected"), make("pre", "rejected", rejected)), make("div", "branch good", make("h4", "", "Preferred"), make("pre", "chosen", chosen))));
   }
   return parts;
 }

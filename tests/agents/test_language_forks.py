@@ -69,7 +69,7 @@ def test_forked_greedy_episode_equals_the_unforked_one_token_for_token(history: 
         assert texts(Episode.from_dict(other.to_dict())) == texts(episode)
 
 
-@pytest.mark.parametrize("name", LANGUAGE_AGENTS)
+@pytest.mark.parametrize("name", [name for name in LANGUAGE_AGENTS if name not in ("best_of_n", "mcts")])
 def test_every_language_agent_forks(name: str, engine: Any) -> None:
     agent = make(engine, name)
     (episode,) = play(
@@ -133,6 +133,12 @@ def test_saving_costs_no_copy_of_the_conversation(engine: Any) -> None:
     assert len({id(mark.state.messages) for mark in marks}) == 1
     assert len({id(mark.state.tokens) for mark in marks[1:]}) == 1
     assert [mark.tokens for mark in marks] == sorted(mark.tokens for mark in marks)
+
+
+@pytest.mark.parametrize("name", ["best_of_n", "mcts"])
+def test_episodes_of_a_search_cannot_be_forked(name: str, engine: Any) -> None:
+    with pytest.raises(Stop, match=f"episodes of agent {name} cannot be forked"):
+        record(make(engine, name, temperature=1.0))
 
 
 def test_language_agent_refuses_to_continue_an_episode_without_a_conversation(engine: Any) -> None:

@@ -168,7 +168,7 @@ def test_rewritten_thought_is_preferred_in_the_plain_conversation(chat: ChatToke
     assert all(text.rejected.startswith("I should go left.") and not text.fault for text in found.texts)
     assert found.metrics["graft/coverage"] == 1 and found.metrics["graft/validity"] == 1
     assert found.metrics["graft/skipped"] == 0
-    assert sampler.sampling == Sampling(temperature=0.9, max_tokens=40)
+    assert sampler.sampling == Sampling(temperature=0.9, max_tokens=40, stop=("</answer>",))
 
 
 def test_prompt_shows_context_and_both_branches(chat: ChatTokens) -> None:

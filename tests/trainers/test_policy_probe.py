@@ -24,7 +24,7 @@ ACTIONS = ["Left", "Right", "Up", "Down || Down"]
 
 def contexts_of(trainer: Trainer, count: int) -> list[Any]:
     """Return the conversations before the first turns that were sampled."""
-    rollouts, _ = trainer.collector.roll_out(1.0)
+    rollouts = trainer.collector.roll_out(1.0)[0]
     texts = TurnTexts(rollouts, trainer.sampler.dialogue, trainer.sampler.chat.tokenizer)
     return [texts.prompt(turn) for turn in range(count)]
 

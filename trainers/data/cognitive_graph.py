@@ -150,14 +150,12 @@ class CognitiveGraph:
     episodes: tuple[GraphEpisode, ...]
     grafts: tuple[Graft, ...] = ()
 
-    def divergence_before(self, turn: int) -> GraphDivergence | None:
-        """Return the divergence whose worst child contains a turn; None if there is none.
-
-        Args:
-            turn: Index on the turn axis of the update's rollouts.
-        """
-        found = (one for one in self.divergences if turn in self.nodes[one.worst].turns)
-        return next(found, None)
+    def find_divergence(self, pair: DivergencePair) -> GraphDivergence | None:
+        """Return the divergence whose best and worst child contain the turns of a pair; None if there is none."""
+        for one in self.divergences:
+            if pair.best in self.nodes[one.best].turns and pair.worst in self.nodes[one.worst].turns:
+                return one
+        return None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the graph as plain data, which JSON can hold."""

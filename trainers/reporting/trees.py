@@ -21,11 +21,12 @@ from ..algorithms.credit.base import Advantages
 from ..config.run import TrainingConfig
 from ..data.cognitive_graph import CognitiveGraph, Graft
 from ..data.rollouts import Rollouts
-from ..sampling.grafting import GraftText
 from .forest_graphs import forest_graphs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from ..sampling.grafting import GraftText  # It needs PyTorch, which reports do not.
 
 FILE = "trees.jsonl"
 
@@ -166,7 +167,7 @@ def attach_grafts(graph: CognitiveGraph, grafts: Sequence[GraftText]) -> Cogniti
     """Return a graph with the rewritten thoughts of its divergences."""
     found = []
     for text in grafts:
-        divergence = graph.divergence_before(text.pair.worst) if text.pair.group == graph.group else None
+        divergence = graph.find_divergence(text.pair) if text.pair.group == graph.group else None
         if divergence is not None:
             sides = _cut(text.chosen), _cut(text.rejected)
             found.append(Graft(divergence.node, *sides, valid=not text.fault, reason=text.fault))

@@ -137,6 +137,7 @@ class Grafter:
         sampling = Sampling(
             temperature=temperature if settings.temperature is None else settings.temperature,
             max_tokens=settings.thought_tokens,
+            stop=dialogue.stop,  # A reply in the dialogue's form is complete there.
         )
         seeds = [stable_seed("graft", self._seed, update, number) >> 11 for number in range(len(asked))]
         replies = self._sampler.complete([ids for _, ids in asked], sampling, seeds, phase="grafting thoughts")

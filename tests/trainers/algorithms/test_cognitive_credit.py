@@ -47,11 +47,13 @@ class TablePolicy:
     def __init__(self, table: dict[int, dict[str, float]]) -> None:
         self.table = table
         self.scored: list[int] = []
+        self.contexts: set[tuple[int, ...]] = set()
 
     def action_logprobs(
         self, contexts: Sequence[IntArray], actions: Sequence[Sequence[str]], *, normalize: bool = True
     ) -> list[FloatArray]:
         self.scored += [int(context[-1]) for context in contexts]
+        self.contexts |= {tuple(context.tolist()) for context in contexts}
         return [
             np.log([self.table[int(context[-1])].get(action, 1e-12) for action in texts])
             for context, texts in zip(contexts, actions, strict=True)
@@ -202,6 +204,19 @@ def test_contexts_with_different_choices_do_not_merge() -> None:
     result = Cognitive().assign(rollouts, policy=policy)
     assert {s for s in merged_turns(result) if s & {0, 2, 4}} == {frozenset({0, 2}), frozenset({4})}
     assert result.metrics["graph/pairs_choices"] == pytest.approx(2 / 3)
+
+
+def test_context_is_the_conversation_up_to_the_next_reply() -> None:
+    """Of one conversation it holds all replies before; where the history was cut, only what remains."""
+    rollouts = meeting(("a", "b"))
+    kept = replace(rollouts, turn_restart=np.array([False, False] * 3))
+    start = 3  # number of the state "start", which comes after M, N and O
+    policy = TablePolicy(BY_STATE)
+    Cognitive().assign(kept, policy=policy)
+    assert policy.contexts == {(start, 1000, 1000, state) for state in (0, 1, 2)}
+    policy = TablePolicy(BY_STATE)
+    Cognitive().assign(rollouts, policy=policy)
+    assert policy.contexts == {(0,), (1,), (2,)}
 
 
 def test_one_context_of_each_state_is_compared_where_asked() -> None:

@@ -389,10 +389,11 @@ def tstar_tree(inputs: Inputs) -> Any:
     if "rewards" not in inputs:
         return name_nodes(dict(cognitive.edge_weights(paths)))
     rewards = floats(inputs["rewards"])
-    q = cognitive.q_values(paths, rewards, inputs["gamma"])
+    gamma = inputs.get("gamma", 1.0)
+    q = cognitive.q_values(paths, rewards, gamma)
     results: dict[str, Any] = {"tree": name_nodes(q), "Q": name_nodes(q), **name_nodes(q)}
     layers = cognitive.layer_paths(steps)
-    results["dag"] = name_nodes(cognitive.q_values(layers, rewards, inputs["gamma"]), ":")
+    results["dag"] = name_nodes(cognitive.q_values(layers, rewards, gamma), ":")
     advantages = cognitive.node_advantages(np.array(list(q.values())), rewards)
     results["adv"] = name_nodes(dict(zip(q, advantages.tolist(), strict=True)))
     if "delta" in inputs:

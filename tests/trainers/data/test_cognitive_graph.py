@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from arboretum.trainers.data.cognitive_graph import (
     CognitiveGraph,
+    DivergencePair,
     Graft,
     GraphDivergence,
     GraphEdge,
@@ -35,8 +36,8 @@ def test_graph_survives_json() -> None:
         ),
     )
     assert CognitiveGraph.from_dict(json.loads(json.dumps(graph.to_dict()))) == graph
-    assert graph.divergence_before(9) == graph.divergences[0]
-    assert graph.divergence_before(4) is None  # in the best child
+    assert graph.find_divergence(DivergencePair(3, 4, 9, 1.0)) == graph.divergences[0]
+    assert graph.find_divergence(DivergencePair(3, 9, 4, 1.0)) is None
     record = graph.to_dict()
     del record["grafts"]
     assert CognitiveGraph.from_dict(record) == replace(graph, grafts=())

@@ -163,6 +163,39 @@ def test_two_processes_grow_the_trees_of_one(choice: str, run_of: Make, tmp_path
     assert all(record["expansions"] == 3 * 2 * 4 and record["reused_tokens"] > 0 for record in rounds)
 
 
+T_STAR: dict[str, object] = {
+    "sampler.prompts": 4,
+    "sampler.rollouts": 6,
+    "optimization.lr": 1e-3,
+    "optimization.episodes_per_step": 12,
+    "grafting.max_age": 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("accelerate_config", "rank"),
+    [("ddp", 0), ("fsdp2", 0), ("fsdp2", 4), pytest.param("zero2", 0, marks=ZERO.marks)],
+)
+def test_two_processes_graft_and_average_as_one(
+    accelerate_config: str, rank: int, run_of: Make, tmp_path: Path
+) -> None:
+    """Every pair counts once, and the moving average is the same in every process."""
+    lora = LoraConfig(rank=rank, alpha=8) if rank else None
+    options = {**OPTIONS, "hardware": HardwareConfig(microbatch_tokens=2000, lora=lora)}
+    one = run_of("t_star", {**CHANGES, **T_STAR}, out=tmp_path / "one", **options)
+    two = dataclasses.replace(one, out=tmp_path / "two")
+    for config in (one, two):
+        claim_run_folder(config, resume=False)
+    trainer = train_with_one(one)
+    assert sum(record.get("pairs", 0.0) for record in trainer.history) > 2
+    expected = full_state_dict(trainer.optimizer.policy)
+    assert_weights_close(train_with_two(accelerate_config, two)["states"][-1], expected)
+    assert_metrics_close(two, one)
+    last = "checkpoints/update-000003/trainer.pt"
+    averages = [torch.load(config.out / last)["learner"]["reference"] for config in (one, two)]
+    assert_weights_close(averages[1], averages[0])
+
+
 def test_two_processes_under_the_launcher_of_torch_reach_the_weights_of_one(run_of: Make, tmp_path: Path) -> None:
     changes = {"optimization.updates": 3}
     options = {**OPTIONS, "hardware": HardwareConfig(device="cpu", microbatch_tokens=2000)}

@@ -61,7 +61,7 @@ def margins(trainer: Trainer, pairs: list[Preference]) -> list[float]:
 
 def no_advantages(trainer: Trainer) -> Any:
     """Return a prepared update of episodes with equal rewards."""
-    rollouts, _ = trainer.collector.roll_out(1.0)
+    rollouts = trainer.collector.roll_out(1.0)[0]
     rollouts = dataclasses.replace(
         rollouts, turn_reward=np.zeros(rollouts.turns), turn_penalty=np.zeros(rollouts.turns)
     )
@@ -115,7 +115,7 @@ def test_pairs_change_an_update_by_their_own_gradient_only(run_of: Make) -> None
     for pairs, weight in (([], 0.15), (random_pairs(3), 0.0), (random_pairs(3), 0.15)):
         terms = {"objective.terms": [{"name": "surgical", "weight": weight}]}
         trainer = Trainer(run_of("dapo", {**SURGICAL, **terms}, validation=NO_VALIDATION))
-        rollouts, _ = trainer.collector.roll_out(1.0)
+        rollouts = trainer.collector.roll_out(1.0)[0]
         rewards = np.random.default_rng(0).normal(size=rollouts.turns)
         rollouts = dataclasses.replace(rollouts, turn_reward=rewards)
         prepared = trainer.learner.prepare(rollouts, update=0, temperature=1.0)

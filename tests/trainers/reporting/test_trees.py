@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,13 @@ from arboretum.agents.episode import Episode, Move, Turn
 from arboretum.trainers.algorithms.credit.base import Advantages
 from arboretum.trainers.algorithms.credit.cognitive import q_values, tree_paths
 from arboretum.trainers.algorithms.recipes import RECIPES
+from arboretum.trainers.checkpoints.run_folder import claim_run_folder
 from arboretum.trainers.config.run import TrainingConfig
 from arboretum.trainers.config.serialize import to_plain
 from arboretum.trainers.config.settings import EnvConfig, ValidationConfig
 from arboretum.trainers.data.cognitive_graph import (
     CognitiveGraph,
+    DivergencePair,
     Graft,
     GraphDivergence,
     GraphEdge,
@@ -37,12 +40,15 @@ from arboretum.trainers.reporting.trees import (
     StoredTree,
     TreeFile,
     TurnText,
+    attach_grafts,
     choose_graphs,
     read_trees,
     to_tree,
 )
+from arboretum.trainers.sampling.grafting import GraftText
 from support.pages import low_contrasts, set_width
 
+Make = Callable[..., TrainingConfig]
 HOSTILE = '<script>document.title="owned"</script><img src=x onerror="document.title=\'owned\'">'
 
 
@@ -204,6 +210,20 @@ def test_groups_with_most_to_see_are_chosen(forest: Rollouts) -> None:
     assert chosen == [grafted, graph, plain, flat] and len(chosen) == GROUPS
 
 
+def test_corrections_belong_to_the_divergence_of_their_turns(forest: Rollouts) -> None:
+    (graph,) = forest_graphs(forest, np.zeros(len(forest.copies.action)))
+    turn = {node.actions[0]: node.turns[0] for node in graph.nodes if node.turns}
+    at = {node.actions: place for place, node in enumerate(graph.nodes)}
+    texts = [
+        GraftText(DivergencePair(0, turn["c"], turn["d"], 1.0), "new", "old"),
+        GraftText(DivergencePair(0, turn["e"], turn["b"], 0.5), "", "old", "empty"),
+        GraftText(DivergencePair(1, turn["c"], turn["d"], 1.0), "of another group", "old"),
+        GraftText(DivergencePair(0, turn["y"], turn["d"], 1.0), "of no divergence", "old"),
+    ]
+    grafts = attach_grafts(graph, texts).grafts
+    assert grafts == (Graft(at["b",], "new", "old", True), Graft(at["a",], "", "old", False, "empty"))
+
+
 # ---------------------------------------------------------------------- page
 
 
@@ -282,3 +302,40 @@ def test_rewritten_thoughts_stand_beside_the_branches(page: Path, browser: Any, 
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     assert low_contrasts(browser) == {}
     assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("tree_grpo", {}),
+        ("grpo", {"credit.name": "cognitive", "credit.equivalence": "state", "objective.terms": ["surgical"]}),
+    ],
+)
+def test_resumed_run_has_the_trees_of_an_uninterrupted_one(
+    name: str, changes: dict[str, object], run_of: Make, tmp_path: Path, one_thread: None
+) -> None:
+    from arboretum.trainers.trainer import Trainer
+    from support.training import finish
+
+    settings = {"optimization.updates": 4, **changes}
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    claim_run_folder(uninterrupted := run_of(name, settings, out=whole), resume=False)
+    finish(Trainer(uninterrupted))
+    config = run_of(name, settings, out=broken, checkpoint_every=2)
+    for record in Trainer(config).run():
+        if record.metrics["update"] == 3:  # One update after the checkpoint: it must be made again.
+            break
+    # A tree of an update that the checkpoint does not have, and a line that a kill cut off.
+    with (broken / "trees.jsonl").open("a") as file:
+        file.write(json.dumps({"update": 3, "graph": {}, "turns": []}) + '\n{"upd')
+    finish(Trainer(config, resume=True))
+    assert (broken / "trees.jsonl").read_text() == (whole / "trees.jsonl").read_text()
+    trees = read_trees(whole)
+    assert {tree.update for tree in trees} == {1, 2, 4}
+    if changes:
+        assert any(tree.graph.grafts for tree in trees)
+    else:
+        assert any(len(turn.episodes) > 1 for tree in trees for turn in tree.turns)
+    page = write_report(whole).read_text()
+    assert page.count('class="tree"') == len(trees)
