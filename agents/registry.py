@@ -133,12 +133,12 @@ def make_agent_dialogue(
     return make_dialogue(name or LANGUAGE_AGENTS[agent].dialogue, settings)
 
 
-def language_agent_options(name: str) -> list[str]:
-    """Return the names of the settings that only this language agent has, such as `trials` of Reflexion."""
+def language_agent_options(name: str) -> dict[str, Any]:
+    """Return the defaults of the settings that only this language agent has, such as `trials` of Reflexion."""
     parameters = inspect.signature(agent_class(name)).parameters.values()
     common = inspect.signature(LanguageAgent).parameters
-    named = [one.name for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    return [option for option in named if option not in common]
+    named = [one for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    return {one.name: one.default for one in named if one.name not in common}
 
 
 def check_language_agent(name: str, sampling: Mapping[str, Any], settings: Mapping[str, Any]) -> None:

@@ -117,7 +117,11 @@ class NamedAgent:
         """Everything that decides the agent's episodes, as plain data; empty for agents without a model."""
         if self._model is None:
             return {}
-        return identify_agent(self._make_dialogue({}), self._model.identity, self._sampling, self._settings)
+        settings = self._settings
+        if self.uses_simulator:  # Its defaults decide what its results cost, so the record names them.
+            settings = {**language_agent_options(self.kind), **settings}
+            settings = {name: value for name, value in settings.items() if value is not None}
+        return identify_agent(self._make_dialogue({}), self._model.identity, self._sampling, settings)
 
     def dialogue(self, suite: Suite, entry: Entry, /) -> Dialogue | None:
         """Return the dialogue of an entry, after checking the entry's settings; None without a model.

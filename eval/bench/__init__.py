@@ -31,6 +31,8 @@ REQUIRED: dict[str, tuple[str, tuple[str, ...]]] = {
     "openai": ("openai", ("aiohttp", "stamina")),
     "update": ("lm", ("torch", "transformers", "accelerate")),
     "phases": ("lm", ("torch", "transformers", "accelerate")),
+    "trees_update": ("lm", ("torch", "transformers", "accelerate")),
+    "trees_growth": ("lm", ("torch", "transformers", "accelerate")),
     "utilization": ("lm", ("torch", "transformers", "accelerate")),
     "trees_sampling": ("lm", ("torch", "transformers")),
 }

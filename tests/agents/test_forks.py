@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pickle
 import random
+import re
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import arboretum
 from arboretum.agents.base import Agent, Reply, Seat, Stop
 from arboretum.agents.episode import Episode
 from arboretum.agents.forks import CannotFork, Origin
@@ -193,6 +196,14 @@ def test_agent_with_a_memory_that_it_cannot_save_is_refused() -> None:
         Stop, match=r"cannot be forked: Remembering keeps a memory .* define save\(\) and resume\(\)"
     ):
         record(make("TextSokoban-v0"), agent=Remembering())
+
+
+def test_example_of_the_page_forks_an_episode(capsys: pytest.CaptureFixture[str]) -> None:
+    page = Path(arboretum.__file__).parent / "docs" / "search.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    exec(compile(code, str(page), "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4 and all(line.startswith("1 ") for line in lines) and len(set(lines)) > 1
 
 
 # ---------------------------------------------------------------------- effects and choices

@@ -48,9 +48,11 @@ def test_summary_has_the_cost_of_each_agent(folder: Path) -> None:
 def test_record_and_report_say_which_agents_search(folder: Path) -> None:
     manifest = json.loads((folder / "run.json").read_text())
     assert manifest["uses_simulator"] == ["best_of_n:sapling", "mcts:sapling"]
-    assert manifest["identities"]["best_of_n:sapling"]["settings"] == {"n": 4}
-    assert manifest["identities"]["mcts:sapling"]["settings"] == {"simulations": 4, "tokens": 200}
+    assert manifest["identities"]["best_of_n:sapling"]["settings"] == {"n": 4, "select": "return"}
+    settings = {"simulations": 4, "width": 4, "tokens": 200, "exploration": 1.25, "parallel": 4}
+    assert manifest["identities"]["mcts:sapling"]["settings"] == settings
     page = (folder / "report.html").read_text()
+    assert "n 4, select return" in page
     assert "simulated steps" in page and "searches with the environment as a simulator" in page
 
 

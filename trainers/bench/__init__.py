@@ -4,6 +4,8 @@ from __future__ import annotations
 
 TRAINING: dict[str, tuple[str, ...]] = {
     "train": tuple(f"{__name__}.{module}" for module in ("update", "phases", "utilization")),
-    "trees": tuple(f"{__name__}.{module}" for module in ("trees_sampling", "trees_overhead")),
+    "trees": tuple(
+        f"{__name__}.{module}" for module in ("trees_sampling", "trees_update", "trees_growth", "trees_overhead")
+    ),
 }
 """Modules of each training benchmark of `arboretum bench`, by the name of the benchmark."""

@@ -38,15 +38,15 @@ def measure(peers: bool = False, workload: Workload | None = None) -> Iterator[R
         folder = Path(name)
         workload.write(folder)
         settings: dict[str, Any] = asdict(workload)
-        default = _run_system("update_ours", folder, {**settings, "same_budget": False})
+        default = run_system("update_ours", folder, {**settings, "same_budget": False})
         yield Row("update step", _rate(default), "tokens/s", details=f"memory {default['memory'] / _MB:,.0f} MB")
         if not peers:
             return
         if missing := not_measured("TRL", "peers", "trl"):
             yield missing
             return
-        ours = _run_system("update_ours", folder, settings)
-        theirs = _run_system("update_trl", folder, settings)
+        ours = run_system("update_ours", folder, settings)
+        theirs = run_system("update_trl", folder, settings)
         details = f"TRL {_rate(theirs):,.0f} tokens/s"
         yield Row(
             "update step, speed relative to TRL", _rate(ours) / _rate(theirs), "x", target=1.2, details=details
@@ -66,7 +66,7 @@ def _rate(report: dict[str, Any]) -> float:
     return float(report["tokens"] / statistics.median(report["seconds"]))
 
 
-def _run_system(module: str, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
+def run_system(module: str, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """Run a module of this package in a process of its own, and return its report (see `Stopwatch.report`)."""
     package = __name__.rpartition(".")[0]
     command = [sys.executable, "-m", f"{package}.{module}", str(folder), json.dumps(settings)]

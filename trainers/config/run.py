@@ -7,13 +7,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ...agents.forks import take_snapshot
 from ...envs.checks import at_least
 from ...envs.core import TextEnv
 from ...envs.errors import ConfigurationError
 from ...envs.extras import missing_extra
 from ...envs.tasks import GeneratedTasks
 from ..algorithms.recipe import Recipe
-from ..algorithms.samplers import Chains
+from ..algorithms.samplers import Chains, Trees
 from ..monitor import Monitor
 from .resolve import held_out_tasks, make_entry, max_episode_tokens, resolve_dialogue, resolve_limits
 from .settings import DialogueConfig, EnvConfig, ExpertConfig, HardwareConfig, SFTSettings, ValidationConfig
@@ -56,13 +57,16 @@ class TrainingConfig:
 
         Raises:
             ConfigurationError: Unknown environment, dialogue or setting; a value out of range; too few tasks;
-                settings that contradict each other.
+                settings that contradict each other; an environment that cannot be forked, for a sampler of trees.
         """
         self.check_values()
         env = make_entry(self.env, self.env.split).make()
         if len(env.tasks) == 0:
             raise ConfigurationError(f"{self.env.id} has no tasks in split {self.env.split!r}.")
         self._check_validation(env)
+        if isinstance(self.recipe.sampler, Trees):
+            env.reset(seed=0)
+            take_snapshot(env)
         if self.hardware.engine == "vllm" and find_spec("vllm") is None:
             raise missing_extra("engine = vllm", "vllm", "vllm")
         dialogue = resolve_dialogue(self.dialogue, self.recipe.sampler)

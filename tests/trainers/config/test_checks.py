@@ -9,6 +9,7 @@ import pytest
 
 from arboretum.cli import main
 from arboretum.envs.errors import ConfigurationError
+from arboretum.envs.frozenlake import FrozenLake
 from arboretum.trainers.algorithms.recipes import RECIPES
 from arboretum.trainers.config.run import SFTConfig, TrainingConfig
 from arboretum.trainers.config.settings import EnvConfig, ExpertConfig, HardwareConfig, ValidationConfig
@@ -118,3 +119,16 @@ def test_trainers_check_values_before_loading_anything(
     if "monitor" not in settings:
         with pytest.raises(ConfigurationError, match=message):
             SFTTrainer(SFTConfig(**{**common, **settings}))
+
+
+def test_trees_need_an_environment_that_can_be_forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FrozenLake, "snapshot", None)
+
+    def config(recipe: str) -> TrainingConfig:
+        return TrainingConfig(RECIPES[recipe], EnvConfig("TextFrozenLake-v0"), MODEL, tmp_path)
+
+    with pytest.raises(ConfigurationError, match=r"TextFrozenLake-v0 cannot be forked: it has no snapshot\(\)"):
+        config("tree_grpo").check()
+    config("grpo").check()
+    monkeypatch.setattr(FrozenLake, "deterministic", True)
+    config("tree_grpo").check()
