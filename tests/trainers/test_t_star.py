@@ -10,13 +10,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum-rl[lm]'")
 
-from arboretum.trainers.config.run import SFTConfig
 from arboretum.trainers.config.settings import (
     DialogueConfig,
     EnvConfig,
-    ExpertConfig,
-    HardwareConfig,
-    SFTSettings,
     ValidationConfig,
 )
 from arboretum.trainers.trainer import Trainer
@@ -90,48 +86,6 @@ def test_single_step_episodes_diverge_at_the_start(run_of: Make) -> None:
     records = updates_of(trainer)
     assert all(record["graph/depth"] == 1 for record in records)
     assert sum(record["pairs"] for record in records) > 0
-
-
-@pytest.fixture(scope="module")
-def thinking_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a tiny model that writes a thought before each action."""
-    from arboretum.eval.bench.tiny import make_tiny_model
-    from arboretum.trainers.sft import SFTTrainer
-
-    torch.set_num_threads(1)
-    root = tmp_path_factory.mktemp("thinking")
-    config = SFTConfig(
-        EnvConfig("TextFrozenLake-v0"),
-        str(make_tiny_model(root / "tiny")),
-        root,
-        dialogue=DialogueConfig("think", {"max_turns": 4, "max_actions": 8, "show_reward": False}),
-        hardware=HardwareConfig(device="cpu"),
-        expert=ExpertConfig(noise=0.5, keep="all"),
-        sft=SFTSettings(episodes=200, epochs=3, batch=16, lr=3e-3, warmup=3),
-    )
-    trainer = SFTTrainer(config)
-    for _ in trainer.run():
-        pass
-    return trainer.export()
-
-
-def test_policy_rewrites_its_thoughts(thinking_model: Path, run_of: Make) -> None:
-    """Every divergence gets a pair, or is counted as skipped or with its fault."""
-    changes = {
-        **SIZES,
-        "sampler.reply_tokens": 96,
-        "sampler.max_turns": 2,
-        "grafting.thought_tokens": 64,
-        "optimization.updates": 1,
-    }
-    dialogue = DialogueConfig("think", {"show_reward": False})
-    config = run_of("t_star", changes, model=str(thinking_model), dialogue=dialogue, validation=NO_VALIDATION)
-    (record,) = updates_of(finish(Trainer(config)))
-    assert record["graph/divergences"] > 0
-    faults = [record.get(f"graft/{name}", 0.0) for name in ("empty", "long", "equal", "leak", "format")]
-    found = record["pairs"] + sum(faults) + record["graft/skipped"]
-    assert found > 0 and record["graft/coverage"] == pytest.approx(record["pairs"] / found)
-    assert record["pairs"] + sum(faults) > 0, "no thought was written"
 
 
 ENVIRONMENTS: list[Any] = [
