@@ -108,7 +108,7 @@ def test_samples_occur_as_often_as_their_scores_say(run_of: Make) -> None:
 def test_actions_beyond_the_context_window_are_neither_scored_nor_sampled(
     run_of: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """"Down || Down" has more tokens than there is room for; after one token more there is room for none."""
+    """The last action has more tokens than there is room for; without any room nothing can be sampled."""
     trainer = Trainer(run_of("dapo", validation=ValidationConfig(every=0)))
     context = contexts_of(trainer, 1)[0]
     probe = LearnerProbe(trainer.learner, trainer.sampler, 1.0)
