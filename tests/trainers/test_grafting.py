@@ -24,7 +24,7 @@ from arboretum.trainers.algorithms.credit.base import Advantages, Credit
 from arboretum.trainers.algorithms.grafting import Grafting
 from arboretum.trainers.config.settings import DialogueConfig, ValidationConfig
 from arboretum.trainers.data.cognitive_graph import DivergencePair
-from arboretum.trainers.data.episodes import from_episodes
+from arboretum.trainers.data.episodes import Branch, from_episodes
 from arboretum.trainers.data.preferences import Preference
 from arboretum.trainers.data.rollouts import Rollouts
 from arboretum.trainers.data.segments import BoolArray, FloatArray
@@ -39,8 +39,8 @@ BAD = "<think>I should go left.</think><answer>Left</answer>"
 WRITTEN = "The goal is on the other side, so right is the way."
 
 
-def make_rollouts(chat: ChatTokens, dialogue: str, episodes: Sequence[Sequence[str]]) -> Rollouts:
-    """Return rollouts of one group whose turns have these replies, without the prefill; the first one succeeds."""
+def episodes_of(chat: ChatTokens, dialogue: str, episodes: Sequence[Sequence[str]]) -> list[Episode]:
+    """Return episodes whose turns have these replies, without the prefill; the first one succeeds."""
     rendered = make_dialogue(dialogue)
     played = []
     for number, replies in enumerate(episodes):
@@ -68,6 +68,12 @@ def make_rollouts(chat: ChatTokens, dialogue: str, episodes: Sequence[Sequence[s
                 )
             )
         played.append(Episode("TextFrozenLake-v0", "t", number, "policy", success=number == 0, turns=turns))
+    return played
+
+
+def make_rollouts(chat: ChatTokens, dialogue: str, episodes: Sequence[Sequence[str]]) -> Rollouts:
+    """Return the `episodes_of` these replies as rollouts of one group."""
+    played = episodes_of(chat, dialogue, episodes)
     return from_episodes(played, [0] * len(played))
 
 
@@ -187,6 +193,28 @@ def test_prompt_shows_context_and_both_branches(chat: ChatTokens) -> None:
     assert "at most 30 words" in failed and "{{" not in prompt
     graft(sampler, rollouts, [DivergencePair(0, 1, 4, 1.0)], history=0)
     assert "observation 0" not in sampler.prompts[0]
+
+
+def test_outcome_of_a_turn_that_branches_share_counts_all_its_episodes(chat: ChatTokens) -> None:
+    """Of the three episodes through the better turn, the first one failed."""
+    played, tails = (
+        episodes_of(chat, "think", replies)
+        for replies in ([[GOOD, BAD], [BAD, BAD]], [[GOOD, GOOD], [GOOD, GOOD], [BAD, GOOD]])
+    )
+    (failed, other), (one, two, hopeless) = played, tails
+    failed.success, one.success, two.success = False, True, True
+    for branch, origin in ((one, failed), (two, failed), (hopeless, other)):
+        branch.turns[0] = origin.turns[0]
+    rollouts = from_episodes(
+        [failed, one, two, other, hopeless],
+        [0] * 5,
+        branches=[None, Branch(0, 1), Branch(0, 1), None, Branch(3, 1)],
+    )
+    sampler = Scripted(chat, "think", [Completion(WRITTEN, "stop")])
+    graft(sampler, rollouts, [DivergencePair(0, 0, 4, 1.0)])
+    worked, failure = sampler.prompts[0].split("## Branch that worked")[1].split("## Branch that failed")
+    assert "In the end 2 of 3 attempts from here solved the task." in worked
+    assert "In the end the task was not solved." in failure
 
 
 def test_faulty_and_impossible_divergences_are_counted(chat: ChatTokens) -> None:

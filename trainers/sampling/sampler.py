@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from ...agents.base import Stop
 from ...agents.engines.base import Completion, Request, Sampling
 from ...agents.episode import Episode
 from ...agents.forks import Keep
@@ -252,6 +253,8 @@ class RolloutSampler:
                 self.engine.submit(request)
             while len(completions) < len(own):
                 for name, completion in self.engine.collect():
+                    if completion.finish == "error":
+                        raise Stop(f"{self.engine.name} failed: {completion.error}")
                     completions[name] = completion
                     self.engine.release(name)
                     self.activity.advance()

@@ -124,10 +124,12 @@ class TurnTexts:
         return turns[::-1]
 
     def outcome(self, turn: int) -> str:
-        """Return the observation after a turn, and how the first episode through it ended."""
+        """Return the observation after a turn, and how the episodes through it ended; branches share turns."""
         rollouts = self.rollouts
-        episode = int(rollouts.paths.episode[np.flatnonzero(rollouts.paths.turn == turn)[0]])
-        ended = "the task was solved." if rollouts.success[episode] else "the task was not solved."
+        solved = rollouts.success[rollouts.paths.episode[rollouts.paths.turn == turn]]
+        ended = f"{int(solved.sum())} of {len(solved)} attempts from here solved the task."
+        if solved.all() or not solved.any():
+            ended = "the task was solved." if solved.all() else "the task was not solved."
         following = np.flatnonzero(rollouts.turn_parent == turn)
         if len(following) == 0:
             return f"The episode ended; {ended}"

@@ -98,6 +98,18 @@ def test_shared_prefix_counts_for_every_leaf_or_once() -> None:
         assert weights is not None and weights.sum() == pytest.approx(rollouts.actions)
 
 
+@pytest.mark.parametrize("weighting", ["mean", "once"])
+def test_leaf_that_is_not_in_the_loss_takes_no_weight_of_a_shared_prefix(weighting: PrefixWeighting) -> None:
+    """The leaf that sampled the first two turns was cut off, as `overlong.drop_truncated` leaves it out."""
+    rollouts = two_trees()
+    in_loss = rollouts.copies.episode > 0
+    found = TreeCredit(prefix_weighting=weighting).assign(rollouts, None, in_loss).multiplicity
+    assert found is not None and not found[~in_loss].any()
+    per_token = np.bincount(rollouts.copies.action, found, minlength=rollouts.actions)
+    own_turn_of_the_leaf = rollouts.action_turn == 2
+    assert per_token == pytest.approx(np.where(own_turn_of_the_leaf, 0.0, 1.0))
+
+
 @pytest.mark.parametrize("weighting", ["duplicate", "mean", "once"])
 def test_effective_weight_of_a_shared_prefix_in_the_token_mean(weighting: PrefixWeighting) -> None:
     """The gradient at a token is Σ over its leaves of A·w: with duplicates Σ A / copies, where intra cancels."""

@@ -61,26 +61,31 @@ def tree_advantages(
     return intra if estimator == "intra" else inter + intra
 
 
-def prefix_weights(rollouts: Rollouts, weighting: PrefixWeighting) -> FloatArray | None:
+def prefix_weights(
+    rollouts: Rollouts, weighting: PrefixWeighting, in_loss: BoolArray | None = None
+) -> FloatArray | None:
     """Return the weight of each copy of a sampled token in the loss, shape [M]; None where all weights are 1.
 
     Args:
         rollouts: Episodes that may share turns.
-        weighting: For a token with k copies: "duplicate" gives each of them weight 1, as if all episodes were
-            separate sequences (Tree-GRPO's released code); "mean" gives each of them 1/k, so that the token counts
-            once, with the mean advantage of its leaves; "once" gives weight 1 to the copy of the first episode,
-            which sampled the token unless that one was dropped, and 0 to the others.
+        weighting: For a token with k copies in the loss: "duplicate" gives each of them weight 1, as if all
+            episodes were separate sequences (Tree-GRPO's released code); "mean" gives each of them 1/k, so that
+            the token counts once, with the mean advantage of its leaves; "once" gives weight 1 to the copy of the
+            first episode, which sampled the token unless that one was dropped, and 0 to the others.
+        in_loss: Mask of the copies in the loss, shape [M]; None for all. The others have weight 0.
     """
     copied = rollouts.copies.action
     if weighting == "duplicate" or len(copied) == rollouts.actions:
         return None
+    kept = np.arange(len(copied)) if in_loss is None else np.flatnonzero(in_loss)
+    weights = np.zeros(len(copied))
     if weighting == "mean":
-        weights: FloatArray = 1.0 / np.bincount(copied)[copied]
-        return weights
-    # Episodes are in the order in which they branch off each other, so the first copy is the one that was sampled.
-    first = np.zeros(len(copied))
-    first[np.unique(copied, return_index=True)[1]] = 1.0
-    return first
+        weights[kept] = 1.0 / np.bincount(copied[kept])[copied[kept]]
+    else:
+        # Episodes are in the order in which they branch off each other, so the first copy is the one that was
+        # sampled.
+        weights[kept[np.unique(copied[kept], return_index=True)[1]]] = 1.0
+    return weights
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,7 @@ class TreeCredit(Credit):
             in the released code.
         prefix_weighting: Weight of a token that k leaves share: "duplicate" counts it for each of them, as in the
             released code; "mean" once, with the mean of their advantages; "once" once, with the advantage of the
-            leaf that sampled it (the first one that was kept).
+            leaf that sampled it (the first one that was kept). Leaves that are not in the loss do not count.
     """
 
     estimator: Estimator = "total"
@@ -129,5 +134,6 @@ class TreeCredit(Credit):
             singleton=self.singleton,
         )
         return Advantages(
-            advantages[rollouts.copies.episode], multiplicity=prefix_weights(rollouts, self.prefix_weighting)
+            advantages[rollouts.copies.episode],
+            multiplicity=prefix_weights(rollouts, self.prefix_weighting, in_loss),
         )
