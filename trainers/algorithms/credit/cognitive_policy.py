@@ -17,7 +17,7 @@ import numpy as np
 
 from ....envs.seeding import stable_seed
 from ...data.rollouts import Rollouts
-from ...data.segments import FloatArray, IntArray
+from ...data.segments import FloatArray, IntArray, group_statistics
 from .base import PolicyProbe
 from .cognitive import Symmetrize, exact_kl, merge_steps, sampled_kl
 from .cognitive_steps import Steps
@@ -77,7 +77,7 @@ def compare_by_policy(
     tokens: dict[bytes, IntArray] = {}
     keys = [[_add_context(tokens, rollouts, turn, steps) for turn in turns] for turns, _ in sets]
     if rule.contexts == "one":
-        chosen = [_choose_contexts(row, turns, classes) for row, (turns, _) in zip(keys, sets, strict=True)]
+        chosen = _choose_contexts(rollouts, steps, classes, [turns for turns, _ in sets], keys)
         keys = [[key for key, _ in row] for row in chosen]
         sets = [([turn for _, turn in row], choices) for row, (_, choices) in zip(chosen, sets, strict=True)]
     divergences = _divergences(keys, [choices for _, choices in sets], tokens, probe, rule)
@@ -113,11 +113,13 @@ def _comparable_sets(
     """Return the sets of turns to compare with their lists of actions, and the pairs with different lists."""
     buckets: dict[Hashable, dict[Choices, list[int]]] = {}
     has_tokens = np.isin(np.arange(rollouts.turns), rollouts.action_turn)
+    # Without a spread of returns, all advantages of a group are 0 however its turns merge.
+    spread = group_statistics(rollouts.returns(penalties=True), rollouts.group).std[steps.group] > 0
     for turn, (child, bucket, first) in enumerate(
         zip(steps.child.tolist(), steps.bucket.tolist(), steps.first_set.tolist(), strict=True)
     ):
         # Without a sampled token the next prompt was not answered, and no context is left to score.
-        if child >= 0 and has_tokens[child]:
+        if child >= 0 and has_tokens[child] and spread[turn]:
             listed = rollouts.turn_choices[child]
             choices = None if listed is None else tuple(sorted(set(listed)))
             buckets.setdefault((bucket, first), {}).setdefault(choices, []).append(turn)
@@ -132,12 +134,32 @@ def _comparable_sets(
     return sets, separate
 
 
-def _choose_contexts(keys: Sequence[bytes], turns: Sequence[int], classes: IntArray) -> list[tuple[bytes, int]]:
-    """Return key and turn of one context of each class: that of the smallest key, in any order of the episodes."""
-    smallest: dict[int, tuple[bytes, int]] = {}
-    for key, turn in sorted(zip(keys, turns, strict=True)):
-        smallest.setdefault(int(classes[turn]), (key, turn))
-    return list(smallest.values())
+def _choose_contexts(
+    rollouts: Rollouts,
+    steps: Steps,
+    classes: IntArray,
+    sets: Sequence[Sequence[int]],
+    keys: Sequence[Sequence[bytes]],
+) -> list[list[tuple[bytes, int]]]:
+    """Return key and turn of one context of each class in each set, such that few tokens are encoded.
+
+    A context is the beginning of every later one of its conversation. From the deepest sets on, the context with
+    the fewest tokens that no chosen one begins with is chosen; of equal ones that with the smallest key, so that
+    the choice does not depend on the order of the episodes.
+    """
+    chosen: list[list[tuple[bytes, int]]] = [[] for _ in sets]
+    encoded: set[int] = set()
+    for number in sorted(range(len(sets)), key=lambda n: (-int(steps.depth[sets[n][0]]), min(keys[n]))):
+        members: dict[int, list[tuple[bytes, int]]] = {}
+        for key, turn in sorted(zip(keys[number], sets[number], strict=True)):
+            members.setdefault(int(classes[turn]), []).append((key, turn))
+        for candidates in members.values():
+            paths = [rollouts.conversation(int(steps.child[turn])) for _, turn in candidates]
+            costs = [sum(len(rollouts.turn_tokens[one]) for one in path if one not in encoded) for path in paths]
+            best = costs.index(min(costs))
+            chosen[number].append(candidates[best])
+            encoded.update(paths[best])
+    return chosen
 
 
 def _add_context(contexts: dict[bytes, IntArray], rollouts: Rollouts, turn: int, steps: Steps) -> bytes:
