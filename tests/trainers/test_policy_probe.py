@@ -11,7 +11,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum-rl[lm]'")
 
+from arboretum.trainers.algorithms.credit.cognitive import exact_kl, merge_steps
 from arboretum.trainers.config.settings import DialogueConfig, ValidationConfig
+from arboretum.trainers.sampling.failures import SamplingFailed
 from arboretum.trainers.sampling.policy_probe import LearnerProbe
 from arboretum.trainers.sampling.turn_texts import TurnTexts
 from arboretum.trainers.trainer import Trainer
@@ -101,3 +103,39 @@ def test_samples_occur_as_often_as_their_scores_say(run_of: Make) -> None:
             found = sum(text == action for text in texts) / count
             assert found == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / count) + 0.005)
     assert any(sum(text in ACTIONS for text in texts) > count / 4 for texts in samples)
+
+
+def test_actions_beyond_the_context_window_are_neither_scored_nor_sampled(
+    run_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last action has more tokens than there is room for; without any room nothing can be sampled."""
+    trainer = Trainer(run_of("dapo", validation=ValidationConfig(every=0)))
+    context = contexts_of(trainer, 1)[0]
+    probe = LearnerProbe(trainer.learner, trainer.sampler, 1.0)
+    (free,) = probe.action_logprobs([context], [ACTIONS])
+    used = len(context) + len(probe._prefix)
+    room = max(len(probe._action_ids(action)) for action in ACTIONS[:3])
+    assert room < len(probe._action_ids(ACTIONS[3]))
+    monkeypatch.setattr(trainer.sampler.engine, "context", used + room)
+    (found,) = probe.action_logprobs([context], [ACTIONS])
+    assert np.isnan(found[3]) and np.allclose(found[:3], free[:3], atol=1e-5)
+    divergences = np.array([[0.0, exact_kl(found, free)], [exact_kl(free, found), 0.0]])
+    assert np.isnan(divergences).sum() == 2 and merge_steps(divergences, [0, 0]) == [[0], [1]]
+    monkeypatch.setattr(trainer.sampler.engine, "context", used)
+    asked: list[int] = []
+    complete = trainer.sampler.complete
+    monkeypatch.setattr(
+        trainer.sampler, "complete", lambda p, *a, **o: asked.append(len(p)) or complete(p, *a, **o)
+    )
+    assert probe.sample_actions([context], 3, seed=0) == [["", "", ""]] and asked == [0]
+    assert np.isnan(probe.action_logprobs([context], [ACTIONS])[0]).all()
+
+
+def test_reply_without_finite_logits_is_a_failure_of_the_engine(run_of: Make) -> None:
+    trainer = Trainer(run_of("dapo", validation=ValidationConfig(every=0)))
+    context = contexts_of(trainer, 1)[0]
+    probe = LearnerProbe(trainer.learner, trainer.sampler, 1.0)
+    with torch.no_grad():
+        next(iter(trainer.optimizer.policy.model.parameters())).fill_(float("nan"))
+    with pytest.raises(SamplingFailed, match="logits"):
+        probe.sample_actions([context], 2, seed=0)

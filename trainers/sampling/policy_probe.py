@@ -20,7 +20,9 @@ class LearnerProbe:
     (`Dialogue.action_prefix`), so that its probability is that of the action alone. Its end belongs to it: the
     dialogue's stop text, or the token that ends the turn; without it "go" would be as likely as "go north".
 
-    Equal pairs of context and action are scored once. All methods are collective operations of all processes.
+    Equal pairs of context and action are scored once. An action that does not fit into the context window has the
+    score NaN, so that no divergence compares with it; where not even its prefix fits, samples are empty. All
+    methods are collective operations of all processes.
 
     Args:
         learner: Learner of the policy.
@@ -49,6 +51,9 @@ class LearnerProbe:
             row = []
             for action in options:
                 ids = self._action_ids(action)
+                if not self._has_room(len(prompt) + len(ids)):
+                    row.append(-1)
+                    continue
                 place = places.setdefault((key, ids), len(places))
                 if place == len(prompts):
                     prompts.append(prompt)
@@ -56,14 +61,15 @@ class LearnerProbe:
                 row.append(place)
             wanted.append(row)
         scores = self._learner.score_sequences(prompts, replies, self._temperature)
-        sums = np.array([float(score.mean() if normalize else score.sum()) for score in scores])
+        sums = np.array([*(float(score.mean() if normalize else score.sum()) for score in scores), np.nan])
         return [sums[row] if row else np.zeros(0) for row in wanted]
 
     def sample_actions(self, contexts: Sequence[IntArray], count: int, seed: int) -> list[list[str]]:
         """See `PolicyProbe`. Contexts include the prefill of the reply; equal ones have equal samples."""
         dialogue = self._sampler.dialogue
-        distinct = {context.tobytes(): context for context in contexts}
-        prompts = [[*context.tolist(), *self._prefix] for context in distinct.values()]
+        distinct = {context.tobytes(): [*context.tolist(), *self._prefix] for context in contexts}
+        found = {key: [""] * count for key in distinct}
+        fitting = [key for key, prompt in distinct.items() if self._has_room(len(prompt) + 1)]
         sampling = Sampling(
             temperature=self._temperature,
             max_tokens=self._sampler.reply_tokens,
@@ -71,14 +77,18 @@ class LearnerProbe:
         )
         seeds = [
             stable_seed("action", seed, number, sample) >> 11
-            for number in range(len(prompts))
+            for number in range(len(fitting))
             for sample in range(count)
         ]
-        repeated = [prompt for prompt in prompts for _ in range(count)]
+        repeated = [distinct[key] for key in fitting for _ in range(count)]
         replies = self._sampler.complete(repeated, sampling, seeds, phase="sampling actions")
         texts = [dialogue.read_action(reply.text) for reply in replies]
-        found = {key: texts[number * count : (number + 1) * count] for number, key in enumerate(distinct)}
+        found |= {key: texts[number * count : (number + 1) * count] for number, key in enumerate(fitting)}
         return [list(found[context.tobytes()]) for context in contexts]
+
+    def _has_room(self, tokens: int) -> bool:
+        context = self._sampler.engine.context
+        return context is None or tokens <= context
 
     def _action_ids(self, action: str) -> tuple[int, ...]:
         """Return the tokens of an action after the prefix, with its end."""

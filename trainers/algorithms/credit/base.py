@@ -50,7 +50,8 @@ class PolicyProbe(Protocol):
                 False scores by the log-probability of the whole action, as divergences of samples need it.
 
         Returns:
-            For each context, the score of each action, written after the fixed prefix of actions.
+            For each context, the score of each action, written after the fixed prefix of actions; NaN where it
+            does not fit into the context window.
         """
 
     def sample_actions(self, contexts: Sequence[IntArray], count: int, seed: int) -> list[list[str]]:

@@ -32,11 +32,12 @@ def exact_kl(logp_i: FloatArray, logp_j: FloatArray) -> FloatArray:
 
     Args:
         logp_i, logp_j: Log-probabilities of the same actions in both states, shape [..., A], broadcast against
-            each other. They need not be normalized.
+            each other. They need not be normalized. NaN, where a score is unknown, makes the divergence NaN.
     """
-    i = logp_i - np.logaddexp.reduce(logp_i, axis=-1, keepdims=True)
-    j = logp_j - np.logaddexp.reduce(logp_j, axis=-1, keepdims=True)
-    return np.asarray((np.exp(i) * (i - j)).sum(axis=-1))
+    with np.errstate(invalid="ignore"):  # NaN stays NaN.
+        i = logp_i - np.logaddexp.reduce(logp_i, axis=-1, keepdims=True)
+        j = logp_j - np.logaddexp.reduce(logp_j, axis=-1, keepdims=True)
+        return np.asarray((np.exp(i) * (i - j)).sum(axis=-1))
 
 
 def sampled_kl(logp_i: FloatArray, logp_j: FloatArray, estimator: Literal["k1", "k3"] = "k1") -> FloatArray:
@@ -63,7 +64,7 @@ def merge_steps(
     Args:
         divergences: KL(i ‖ j), shape [n, n].
         histories: Changes to the environment before each step, length n; only steps with equal histories merge.
-        threshold: ε_kl; a pair is connected if its divergence is below.
+        threshold: ε_kl; a pair is connected if its divergence is below. NaN connects nothing.
         symmetrize: Combination of a pair's two directions: their "max", their "mean", or the "forward" one, KL(i
             ‖ j) with i < j.
 
