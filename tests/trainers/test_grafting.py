@@ -294,13 +294,18 @@ def test_run_with_old_pairs_resumes_exactly(run_of: Make, tmp_path: Path) -> Non
 
 @pytest.mark.heavy
 @pytest.mark.usefixtures("one_thread")
-def test_run_with_rewritten_thoughts_counts_what_the_model_wrote(run_of: Make) -> None:
-    """The small model writes no sentences, but every divergence has a defined result."""
-    dialogue = DialogueConfig("react", {"max_actions_per_turn": 1, "show_reward": False})
-    changes = {**CHANGES, "sampler.max_actions_per_turn": 1, "sampler.reply_tokens": 24, "credit": FirstTurns()}
-    changes |= {"grafting.thought_tokens": 16, "optimization.updates": 2}
-    config = run_of("grpo", changes, dialogue=dialogue, validation=ValidationConfig(every=0))
-    trainer = finish(Trainer(config))
-    for record in trainer.history:
-        assert record["seconds/graft"] >= 0 and 0 <= record["graft/coverage"] <= 1
-        assert record["pairs"] <= 4 and record["graft/skipped"] >= 0
+def test_policy_writes_thoughts_by_its_own_engine(run_of: Make) -> None:
+    """The small model writes no sentences, but every divergence has a defined result, the same every time."""
+    dialogue = DialogueConfig("think", {"show_reward": False})
+    changes = {**CHANGES, "grafting.thought_tokens": 16, "sampler.reply_tokens": 24}
+    trainer = Trainer(run_of("grpo", changes, dialogue=dialogue, validation=ValidationConfig(every=0)))
+    rollouts = make_rollouts(trainer.sampler.chat, "think", [[GOOD]] + [[BAD]] * 12)
+    pairs = [DivergencePair(0, 0, worst, 1.0) for worst in range(1, 13)]
+    first, second, other = (
+        trainer.grafter.graft(rollouts, pairs, update=update, temperature=1.0) for update in (0, 0, 1)
+    )
+    assert first.metrics == second.metrics and first.texts == second.texts != other.texts
+    faults = sum(first.metrics[f"graft/{name}"] for name in ("empty", "long", "equal", "leak", "format"))
+    assert len(first.pairs) + faults == 12 and first.metrics["graft/skipped"] == 0
+    for pair in first.pairs:
+        assert 0 < len(pair.chosen.tokens) <= 32

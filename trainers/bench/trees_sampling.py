@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from ...agents.engines.transformers import TransformersEngine
 from ...agents.episode import Episode
 from ...agents.play import play
 from ...envs.core import TextEnv
-from ...eval.bench.row import Row
+from ...eval.bench.row import Row, ratio
 from ...eval.bench.tiny import make_tiny_model
 from ...eval.suite import Entry
 from ..algorithms.samplers import Chains, Sampler, Trees
@@ -132,13 +133,16 @@ def _cost(played: Sequence[tuple[Episode, int]], computed: int, seconds: float) 
     )
 
 
-def measure(peers: bool = False, prompts: int = 24, turns: Sequence[int] = GROWTH_TURNS) -> Iterator[Row]:
+def measure(
+    peers: bool = False, prompts: int = 24, turns: Sequence[int] = GROWTH_TURNS, rounds: int = 3
+) -> Iterator[Row]:
     """Yield the gain in episodes, the tokens encoded per new token, and the cost by number of turns.
 
     Args:
         peers: Unused; the baseline are chains.
         prompts: Prompts of the gain in episodes.
         turns: Turns per episode of the growth.
+        rounds: Measurements of the growth.
     """
     del peers
     import torch
@@ -147,7 +151,7 @@ def measure(peers: bool = False, prompts: int = 24, turns: Sequence[int] = GROWT
     torch.set_num_threads(1)  # Spinning threads would count as CPU time.
     try:
         yield from _gain(prompts)
-        yield from _growth(turns)
+        yield from _growth(turns, rounds)
     finally:
         torch.set_num_threads(threads)
 
@@ -178,34 +182,36 @@ def _gain(prompts: int) -> Iterator[Row]:
     engine.close()
 
 
-def _growth(turns: Sequence[int]) -> Iterator[Row]:
-    """Yield the CPU time per new token of chains and trees, relative to that of the fewest turns."""
+def _growth(turns: Sequence[int], rounds: int) -> Iterator[Row]:
+    """Yield the growth of the CPU time per new token with the number of turns, for chains and trees."""
+    kinds: dict[str, Sampler] = {"chains": Chains(rollouts=2), "trees": PUBLISHED}
+    costs: dict[tuple[str, int], list[Cost]] = {(name, count): [] for name in kinds for count in turns}
     with tempfile.TemporaryDirectory() as folder:
         model = make_tiny_model(Path(folder) / "model", context=8192)
         engine = TransformersEngine(model, device="cpu", max_batch=_IN_FLIGHT)
         engine.end_ids = frozenset()  # All replies have the same length, so episodes last to the limit of turns.
-        costs: dict[str, list[Cost]] = {"chains": [], "trees": []}
-        for count in turns:
-            # Short episodes take little time, so there are more of them.
-            prompts = max(_PROMPTS, 80 // count)
-            setup = Setup(engine, "TextFrozenLake-v0", count, _GROWTH_REPLY, prompts)
-            costs["chains"].append(setup.roll_out(Chains(rollouts=2)))
-            costs["trees"].append(setup.roll_out(PUBLISHED))
+        for _ in range(rounds):
+            for name, count in costs:
+                setup = Setup(engine, "TextFrozenLake-v0", count, _GROWTH_REPLY, _PROMPTS)
+                costs[name, count].append(setup.roll_out(kinds[name]))
         engine.close()
-    for name, measured in costs.items():
-        first = measured[0]
-        for count, cost in zip(turns, measured, strict=True):
-            yield _growth_row(name, count, cost, first)
+    for (name, count), measured in costs.items():
+        if count != turns[0]:
+            yield _growth_row(name, (turns[0], count), costs[name, turns[0]], measured)
 
 
-def _growth_row(name: str, turns: int, cost: Cost, first: Cost) -> Row:
-    """Return the time per new token; its target is growth in proportion to the longest conversation."""
-    each, base = cost.seconds / cost.added, first.seconds / first.added
+def _growth_row(name: str, turns: tuple[int, int], fewest: Sequence[Cost], more: Sequence[Cost]) -> Row:
+    """Return the growth of the time per new token; its target is that of the longest conversation.
+
+    Costs of the same round are compared, since the speed of a shared machine drifts.
+    """
+    before, after = ([cost.seconds / cost.added for cost in costs] for costs in (fewest, more))
     return Row(
-        f"{name}: time per new token, {turns} turns",
-        1e6 * each,
-        "µs",
-        target=None if cost is first else 1e6 * base * cost.longest / first.longest,
+        f"{name}: time per new token at {turns[1]} turns / at {turns[0]}",
+        ratio(after, before),
+        "x",
+        target=more[0].longest / fewest[0].longest,
         higher_is_better=False,
-        details=f"{cost.longest} tokens, {cost.computed / cost.added:.2f} encoded per new token",
+        details=f"{1e6 * statistics.median(before):.0f} µs to {1e6 * statistics.median(after):.0f} µs, "
+        f"conversations of {fewest[0].longest} to {more[0].longest} tokens",
     )

@@ -134,8 +134,8 @@ def choose_cache(
 
 def _count_plain_layers(model: PreTrainedModel, context: int | None) -> int | None:
     """Return the number of layers if all keep plain keys and values over the whole context window, else None."""
-    if model.config._attn_implementation not in ("sdpa", "eager"):
-        return None  # flash attention kernels accept no custom mask
+    if "flash" in model.config._attn_implementation:
+        return None  # Flash attention kernels accept no custom mask.
     try:
         layers = DynamicCache(config=model.config).layers
     except (AttributeError, KeyError, TypeError, ValueError):

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum
 from arboretum.agents.engines.transformers import TransformersEngine
 from arboretum.eval.bench.tiny import make_tiny_model
 from arboretum.trainers.algorithms.samplers import Chains, Trees
-from arboretum.trainers.bench.trees_sampling import Setup
+from arboretum.trainers.bench.trees_sampling import Setup, measure
 
 
 def test_cost_of_chains_and_trees_counts_new_turns_only(tmp_path: Path) -> None:
@@ -27,3 +27,11 @@ def test_cost_of_chains_and_trees_counts_new_turns_only(tmp_path: Path) -> None:
     assert trees.episodes / trees.sampled > 1.2 * chains.episodes / chains.sampled
     assert 0 < chains.longest < 4096
     engine.close()
+
+
+def test_every_measurement_has_a_row() -> None:
+    rows = list(measure(prompts=2, turns=(2, 3), rounds=1))
+    names = [row.what for row in rows]
+    assert [row.unit for row in rows] == ["x"] * len(rows) and len(set(names)) == len(names) == 5
+    assert [row.target is not None for row in rows] == [False, True, True, True, True]
+    assert all(row.value > 0 and row.details for row in rows)

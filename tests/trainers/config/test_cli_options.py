@@ -37,7 +37,8 @@ def test_every_setting_of_a_training_run_has_an_option() -> None:
         TrainOptions,
         "--env-arg size=5 --env-arg map=null --split test --tasks 3 --seed 7 --out there"
         " --dialogue react --dialogue-arg max_turns=4 --dialogue-arg show_reward=false --template qwen3"
-        " --device cpu --precision bfloat16 --gradient-checkpointing --microbatch-tokens 99 --in-flight 5"
+        " --device cpu --precision bfloat16 --gradient-checkpointing --microbatch-tokens 99 --share-prefixes True"
+        " --in-flight 5"
         " --lora --lora.rank 4 --lora.alpha 8 --lora.targets q_proj"
         " --validation.every 3 --validation.tasks 4 --validation.split valid --validation.temperature 0"
         " --validation.repeats 2 --monitor.window 4 --monitor.variance 0.4 --monitor.gradient 9"
@@ -51,7 +52,7 @@ def test_every_setting_of_a_training_run_has_an_option() -> None:
         Path("there"),
         7,
         DialogueConfig("react", {"max_turns": 4, "show_reward": False}, "qwen3"),
-        HardwareConfig("cpu", "bfloat16", True, LoraConfig(4, 8, "q_proj"), 99, 5),
+        HardwareConfig("cpu", "bfloat16", True, LoraConfig(4, 8, "q_proj"), 99, True, 5),
         ValidationConfig(3, 4, "valid", 0.0, 2),
         Monitor(4, 0.4, gradient=9.0),
         2,
