@@ -29,6 +29,7 @@ class Forest:
         prompt: Tokens of the prompt before the first turn.
         observation: Tokens of the observation before every later turn.
         reply: Sampled tokens of a turn.
+        group: Trees of a group, whose returns are compared. A group of one episode has no advantages.
     """
 
     trees: int
@@ -37,6 +38,7 @@ class Forest:
     prompt: int = 128
     observation: int = 40
     reply: int = 24
+    group: int = 1
 
     def rollouts(self, *, branched: bool) -> Rollouts:
         """Return the episodes as a forest, or the same ones as chains that repeat what they share."""
@@ -54,7 +56,7 @@ class Forest:
                     turns = [*episodes[first].turns[:shared], *turns[shared:]]
                 episodes.append(Episode("Env", "task", member, "model", success=bool(member % 2), turns=turns))
                 origins.append(origin)
-        groups = [index // (self.branches + 1) for index in range(len(episodes))]
+        groups = [index // (self.group * (self.branches + 1)) for index in range(len(episodes))]
         return from_episodes(episodes, groups, branches=origins if branched else None)
 
     def _turns(self, rng: np.random.Generator) -> Iterator[Turn]:

@@ -102,19 +102,21 @@ def make_learner(model: str, share_prefixes: bool | None, microbatch_tokens: int
     )
 
 
-def compare(model: str, ours: tuple[Rollouts, bool | None], theirs: tuple[Rollouts, bool | None]) -> float:
+def compare(
+    model: str, ours: tuple[Rollouts, bool | None], theirs: tuple[Rollouts, bool | None], rounds: int = 3
+) -> float:
     """Return the speedup of one update over another; each is given by its rollouts and `share_prefixes`."""
     runs = []
     for rollouts, share_prefixes in (theirs, ours):
         learner = make_learner(model, share_prefixes, MICROBATCH_TOKENS)
 
         def run(learner: Learner = learner, rollouts: Rollouts = rollouts) -> int:
-            learner.update(rollouts, update=0, temperature=1.0)
+            assert learner.update(rollouts, update=0, temperature=1.0)["steps"] == 1
             return 1
 
         run()
         runs.append(run)
-    baseline, own = paired(runs, rounds=3)
+    baseline, own = paired(runs, rounds)
     return ratio(baseline, own)
 
 
@@ -138,26 +140,26 @@ def measure(peers: bool = False) -> Iterator[Row]:
         ours, theirs = (peak_memory(model, forest, branched=branched) for branched in (True, False))
         details = f"{ours / _MB:,.0f} MB, chains {theirs / _MB:,.0f} MB"
         yield Row(f"{what}: memory", ours / theirs, "x", 1.0, higher_is_better=False, details=details)
-    alone = Forest(trees=24, branches=0, turns=9).rollouts(branched=False)
-    speed = compare("0.46M", (alone, True), (alone, False))
+    alone = Forest(trees=24, branches=0, turns=9, group=8).rollouts(branched=False)
+    speed = compare("0.46M", (alone, True), (alone, False), rounds=9)
     yield Row("update on chains that share nothing, with share_prefixes: speed", speed, "x", 0.97)
     for prompt in (128, 512):
-        groups = _with_common_prompts(Forest(trees=32, branches=0, turns=5, prompt=prompt), size=8)
+        groups = _with_common_prompts(Forest(trees=32, branches=0, turns=5, prompt=prompt, group=8))
         speed = compare("0.46M", (groups, True), (groups, False))
         details = f"groups of 8 chains, prompt of {prompt} in a context of {max(map(len, groups.rows))} tokens"
         yield Row("update on chains with common prompts, share_prefixes=true: speed", speed, "x", details=details)
 
 
-def _with_common_prompts(forest: Forest, size: int) -> Rollouts:
+def _with_common_prompts(forest: Forest) -> Rollouts:
     """Return unbranched episodes in groups, the first prompt of each of which is that of the group's first one."""
     from dataclasses import replace
 
     rollouts = forest.rollouts(branched=False)
     tokens = list(rollouts.turn_tokens)
     for number in range(len(rollouts.episode_leaf)):
-        tokens[number * forest.turns] = tokens[number // size * size * forest.turns].copy()
+        tokens[number * forest.turns] = tokens[number // forest.group * forest.group * forest.turns].copy()
         # The replies differ from their first token on.
-        tokens[number * forest.turns][forest.prompt] = number % size
+        tokens[number * forest.turns][forest.prompt] = number % forest.group
     return replace(rollouts, turn_tokens=tuple(tokens))
 
 

@@ -37,7 +37,7 @@ def test_growth_is_measured_at_equal_numbers_of_tokens_up_to_a_context_of_8000()
 
 
 def test_chains_of_a_group_have_a_common_prompt_and_different_replies() -> None:
-    rows = _with_common_prompts(Forest(trees=6, branches=0, turns=2, prompt=9), size=3).rows
+    rows = _with_common_prompts(Forest(trees=6, branches=0, turns=2, prompt=9, group=3)).rows
     for number, row in enumerate(rows):
         first = rows[number // 3 * 3]
         assert row[:9].tolist() == first[:9].tolist()
