@@ -94,7 +94,7 @@ class TrainingConfig:
         held_out = make_entry(self.env, self.validation.split, self.validation.tasks)
         try:
             validation_env = held_out.make()
-        except ConfigurationError as error:  # the training split has just been opened, so the fault is this split's
+        except ConfigurationError as error:  # the training split has just been opened
             raise ConfigurationError(f"validation.split: {error}") from None
         held_out_tasks(held_out, validation_env)
         # Training on an endless split visits tasks of its own, unless it is limited to the first few.
