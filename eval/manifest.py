@@ -109,9 +109,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except OSError:
-        raise DataError(
-            path.parent, "holds no run (no run.json); give the folder that `arboretum eval` wrote."
-        ) from None
+        raise DataError(path.parent, "holds no run (no run.json); give the folder of a run.") from None
     except (ValueError, RecursionError) as error:
         raise DataError(path, f"is not JSON ({error}).") from None
     if not isinstance(manifest, dict) or not {"suite", "agents"} <= manifest.keys():

@@ -38,7 +38,7 @@ def run(*arguments: str, stdin: str = "", cwd: Path | None = None) -> subprocess
         (["play", "TextBandit-v0", "--seed", "-1"], "seed must not be negative"),
         (["eval", "quick", "--workers", "0"], "--workers must be at least 1"),
         (["eval", "quick", "--out", "/proc/nowhere"], "cannot be written to"),
-        (["report", "/nowhere"], "holds no run"),
+        (["report", "/nowhere"], "holds no run (no run.json); give the folder of a run"),
         (["eval", "/nowhere.yaml"], "cannot be read"),
     ],
 )

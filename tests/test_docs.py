@@ -217,6 +217,13 @@ def test_every_command_in_a_page_has_its_verb_and_options(
         )
 
 
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_every_option_in_the_text_of_a_page_exists(page: Path) -> None:
+    texts = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "help").glob("*.txt"))
+    named = {match for code in inline_code(page) for match in re.findall(r"^--[a-z][\w.-]*", code)}
+    assert named <= set(re.findall(r"--[a-z][\w.-]*", texts))
+
+
 def test_every_setting_in_the_readme_can_be_set() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     settings = re.findall(r"--set ([a-z_.]+=[^\s`]+)", text)

@@ -78,7 +78,7 @@ def convert(value: object, kind: Any, path: str) -> Any:
         return _instance(value, kind, path)
     elif origin is tuple and inner and is_part(inner[0]):
         if not isinstance(value, (list, tuple)):
-            raise ConfigurationError(f"{path} expects a list, but is {value!r}.")
+            raise ConfigurationError(f"{path} expects a list, as in [name], but is {value!r}.")
         return tuple(convert(one, inner[0], f"{path}[{place}]") for place, one in enumerate(value))
     elif kind is Path:
         return Path(convert(str(value) if isinstance(value, Path) else value, str, path))

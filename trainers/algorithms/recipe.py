@@ -144,7 +144,8 @@ class Recipe:
         if (self.optimization.episodes_per_step or 1) > episodes:
             raise ConfigurationError(
                 f"{self.name}: optimization.episodes_per_step is {self.optimization.episodes_per_step}, but an "
-                f"update has only {self.sampler.prompts} prompts × {n} rollouts = {episodes} episodes."
+                f"update has only {self.sampler.prompts} prompts × {n} rollouts = {episodes} episodes; lower it, "
+                "or set it to null for one step per update."
             )
         selector = self.selector
         counts = isinstance(selector, Uncertainty) and selector.rule == "count"

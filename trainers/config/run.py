@@ -92,7 +92,11 @@ class TrainingConfig:
         if not self.validation.every:
             return
         held_out = make_entry(self.env, self.validation.split, self.validation.tasks)
-        held_out_tasks(held_out, held_out.make())
+        try:
+            validation_env = held_out.make()
+        except ConfigurationError as error:  # the training split has just been opened
+            raise ConfigurationError(f"validation.split: {error}") from None
+        held_out_tasks(held_out, validation_env)
         # Training on an endless split visits tasks of its own, unless it is limited to the first few.
         is_endless = isinstance(env.tasks, GeneratedTasks) and self.env.tasks is None
         if self.env.split is None or (self.validation.split in (None, self.env.split) and not is_endless):

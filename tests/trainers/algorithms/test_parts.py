@@ -164,7 +164,7 @@ def test_sampler_name_keeps_prompts_and_rollouts() -> None:
             {"selector.name": "arboretum.trainers.algorithms.selectors:Selector"},
             "selector arboretum.trainers.algorithms.selectors:Selector is abstract; it must define select.",
         ),
-        ({"objective.terms": "surgical"}, "objective.terms expects a list, but is 'surgical'."),
+        ({"objective.terms": "surgical"}, "objective.terms expects a list, as in [name], but is 'surgical'."),
         ({"objective.terms": [{"coef": 1.0}]}, "objective.terms[0] lacks its name; set objective.terms[0].name."),
         ({"selector.name": "dynamic", "selector.amount": 0.5}, "unknown setting 'selector.amount'"),
         ({"credit.name": "no_such_module:Part"}, "no_such_module:Part cannot be imported"),

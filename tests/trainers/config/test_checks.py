@@ -41,7 +41,11 @@ def error_of(command: str, out: Path, capsys: pytest.CaptureFixture[str]) -> str
         (f"grpo {LAKE} --dialogue-arg max_turn=3", "max_turn"),
         (f"grpo {LAKE} --split training", "unknown split"),
         (f"grpo {LAKE} --env-arg colour=red", "unknown option"),
-        ("grpo --env TextBandit-v0", "unknown split"),
+        ("grpo --env TextBandit-v0", "validation.split: unknown split 'valid'; known: train, test"),
+        (
+            f"tree_grpo {LAKE} --set sampler.prompts=2",
+            "only 2 prompts × 6 rollouts = 12 episodes; lower it, or set it to null",
+        ),
         ("grpo --env TextBandit-v0 --validation.split test --validation.tasks 64", "asks for 64 tasks"),
         (
             "grpo --env TextBandit-v0 --validation.split train --validation.tasks 4",
