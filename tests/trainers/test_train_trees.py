@@ -1,4 +1,4 @@
-"""`arboretum train tree_grpo` end to end: on one environment quickly, and on the four of the papers."""
+"""Training with trees and T-STAR end to end: quickly on two environments, and on the four of the papers."""
 
 from __future__ import annotations
 
@@ -28,10 +28,12 @@ SMALL = {
 }
 
 
-def train(env: str, model: str, folder: Path, changes: dict[str, Any] | None = None) -> list[dict[str, float]]:
+def train(
+    env: str, model: str, folder: Path, changes: dict[str, Any] | None = None, *, recipe: str = "tree_grpo"
+) -> list[dict[str, float]]:
     """Train with the command, and return the records of the updates."""
     settings = {**SMALL, **(changes or {})}
-    command = ["train", "tree_grpo", "--env", env, "--model", model, "--out", str(folder), "--device", "cpu"]
+    command = ["train", recipe, "--env", env, "--model", model, "--out", str(folder), "--device", "cpu"]
     command += ["--dialogue", "no_think", "--validation.every", "2", "--validation.tasks", "2"]
     if env == "TextALFWorld-v0":
         command += ["--validation.split", "valid_seen"]
@@ -57,11 +59,27 @@ def check(records: list[dict[str, float]]) -> None:
     assert sum(record["reused_tokens"] for record in records) > 0
 
 
-def test_shipped_model_trains_on_trees(tmp_path: Path) -> None:
-    records = train("TextFrozenLake-v0", "sapling", tmp_path / "run")
+@pytest.mark.parametrize("env", ["TextFrozenLake-v0", "TextSokoban-v0"])
+def test_shipped_model_trains_on_trees(env: str, tmp_path: Path) -> None:
+    records = train(env, "sapling", tmp_path / "run")
     check(records)
     assert any(record.get("steps", 0) and record["grad_norm"] > 0 for record in records)
     assert all(record["tool_calls"] == 0 for record in records)
+
+
+def test_shipped_model_trains_by_t_star(tmp_path: Path) -> None:
+    changes = {"sampler.prompts": 6, "sampler.rollouts": 6, "optimization.episodes_per_step": 36}
+    changes |= {"sampler.max_turns": 8, "sampler.max_actions_per_turn": 1, "sampler.max_actions": 8}
+    records = train("TextSokoban-v0", "sapling", tmp_path / "run", changes, recipe="t_star")
+    assert len(records) == 2
+    for record in records:
+        assert 0 < record["graph/merge_ratio"] < 1 and record["graph/contexts"] > 0 and record["steps"] == 1
+    # A solved level returns about 10, so values of branches differ by more than 0.3.
+    assert sum(record["graph/divergences"] for record in records) > 0
+    assert sum(record["pairs"] for record in records) > 0
+    assert any(record.get("term/surgical", 0.0) > 0 for record in records)
+    report = (tmp_path / "run" / "report.html").read_text()
+    assert "Trees" in report and (tmp_path / "run" / "trees.jsonl").read_text()
 
 
 @pytest.fixture(scope="module")
