@@ -170,6 +170,7 @@ def render_table(study: Study, rows: Sequence[Row]) -> Table:
         caption="95 % intervals in brackets\ngain over the warm start in points, * significant at 5 %",
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
+        pad_edge=False,
     )
     for heading in HEADINGS:
         table.add_column(heading, justify="left" if heading == "policy" else "right", no_wrap=True)
@@ -183,7 +184,7 @@ def render_table(study: Study, rows: Sequence[Row]) -> Table:
         is_reference = row.runs == 0 and row.policy != WARM_START
         style = "green" if row.is_improvement else "dim" if is_reference else ""
         policy, *cells = format_cells(row)
-        table.add_row(f"  {policy}", *cells, style=style)
+        table.add_row(f" {policy}", *cells, style=style)
     return table
 
 
