@@ -72,6 +72,7 @@ class Credit(ABC):
         name: Name of the rule, in `credit.name`.
         needs_critic: True if `assign` reads the critic's values.
         needs_groups: True if the rule compares episodes of one prompt.
+        needs_turn_rewards: True if the rule reads every reward in the turn that earned it.
 
     Attributes:
         keep: What `play` must record of every turn beyond its tokens, since `assign` reads it.
@@ -82,6 +83,7 @@ class Credit(ABC):
     name: ClassVar[str]
     needs_critic: ClassVar[bool] = False
     needs_groups: ClassVar[bool] = False
+    needs_turn_rewards: ClassVar[bool] = False
 
     @property
     def keep(self) -> frozenset[Keep]:
