@@ -87,6 +87,7 @@ class Cognitive(Credit):
 
     name: ClassVar[str] = "cognitive"
     needs_groups: ClassVar[bool] = True
+    finds_divergences: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         one_of("credit.merging", self.merging, ("layered", "prefix", "none"))
