@@ -238,7 +238,7 @@ class TextEnv(RebuiltCopies, BranchRules, gym.Env[str, str], Generic[StateT]):
         steps = (
             None if plan is None else max(1, len(plan))
         )  # Even where the goal holds, an action ends the episode.
-        return Optimum(0.0, None) if steps is None or steps > self._steps_left() else Optimum(1.0, steps)
+        return Optimum(0.0, None) if steps is None or steps > self.steps_left() else Optimum(1.0, steps)
 
     def _level_content(self) -> object:
         """Return what the open level consists of, as a value whose `repr` is the same in every process.
@@ -467,7 +467,7 @@ class TextEnv(RebuiltCopies, BranchRules, gym.Env[str, str], Generic[StateT]):
     def _ended(self) -> bool:
         return self._terminated or self._truncated
 
-    def _steps_left(self) -> float:
+    def steps_left(self) -> float:
         """Return the number of steps until the step limit; infinity without one."""
         return math.inf if self.max_steps is None else self.max_steps - self._steps
 

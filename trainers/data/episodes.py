@@ -10,7 +10,7 @@ import numpy as np
 from ...agents.episode import Episode, Turn
 from ...envs.errors import ConfigurationError
 from .rollouts import Rollouts
-from .segments import factorize
+from .segments import FloatArray, factorize
 
 
 class Branch(NamedTuple):
@@ -109,7 +109,17 @@ def from_episodes(
             dtype=np.float64,
         ),
         action_penalty=np.zeros(sum(len(places) for places in offsets)),
+        turn_limits=_limits(turns),
     )
+
+
+def _limits(turns: Sequence[Turn]) -> FloatArray | None:
+    """Return what the limits allow before and after each turn, [S, 2, 2]; None if that was not recorded."""
+    recorded = [(turn.limits, turn.limits_after) for turn in turns]
+    if any(before is None or after is None for before, after in recorded):
+        return None
+    numbers = np.array(recorded, dtype=np.float64).reshape(len(turns), 2, 2)  # None becomes NaN.
+    return np.where(np.isnan(numbers), np.inf, numbers)
 
 
 def _roots(branches: Sequence[Branch | None]) -> list[int]:
