@@ -105,6 +105,7 @@ TRAINING_METRICS: Mapping[str, str] = {
     "seconds/validate": "Wall time of the validation after this update.",
     "seconds/checkpoint": "Wall time of the checkpoint before this update.",
     "seconds/rest": "Wall time between the updates beside validation and checkpoints.",
+    "cpu_seconds": "CPU time of this process for sampling and training.",
     "sampled_tokens_per_second": "Rate of sampling.",
     "trained_tokens_per_second": "Rate of training; prompt tokens are counted, shared ones repeatedly.",
 }
@@ -120,6 +121,7 @@ SFT_METRICS: Mapping[str, str] = {
     "lr": "Learning rate.",
     "skipped": "1 if the step was skipped because of NaN or infinite gradients, else 0.",
     "seconds/step": "Wall time of the step.",
+    "cpu_seconds": "CPU time of this process for the step.",
     "tokens_per_second": "Rate of training; prompt tokens are counted.",
 }
 """Metrics of `arboretum sft` by name."""

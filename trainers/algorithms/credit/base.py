@@ -71,6 +71,7 @@ class Credit(ABC):
     Class attributes:
         name: Name of the rule, in `credit.name`.
         needs_critic: True if `assign` reads the critic's values.
+        finds_divergences: True if `assign` lists divergences, of which preference pairs are made.
         needs_groups: True if the rule compares episodes of one prompt.
         needs_turn_rewards: True if the rule reads every reward in the turn that earned it.
 
@@ -84,6 +85,7 @@ class Credit(ABC):
 
     name: ClassVar[str]
     needs_critic: ClassVar[bool] = False
+    finds_divergences: ClassVar[bool] = False
     needs_groups: ClassVar[bool] = False
     needs_turn_rewards: ClassVar[bool] = False
 
