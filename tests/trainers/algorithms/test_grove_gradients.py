@@ -182,5 +182,5 @@ def test_redrawn_outcomes_lower_the_noise_further() -> None:
     credit = Grove(scale="none")
     observed = gradients(found, credit, pi)
     further = gradients(found._replace(rollouts=replace(rollouts, turn_redraws=tuple(redraws))), credit, pi)
-    assert further.var(axis=0).sum() < 0.9 * observed.var(axis=0).sum()
+    assert further.var(axis=0).sum() < 0.8 * observed.var(axis=0).sum()
     assert cosine(further.mean(axis=0), exact_gradient(pi, 0.0).ravel()) > 0.985
