@@ -239,7 +239,7 @@ def to_markdown(table: StudyTable) -> str:
     columns = table.used(terminal=False)
     notes = "; ".join(table.notes)
     lines = [
-        f"**{table.title}** ({notes})",
+        f"**{table.title}**: {notes}.",
         "",
         "| env | " + " | ".join(table.columns[column] for column in columns) + " |",
         "|" + "---|" * (1 + len(columns)),
