@@ -313,7 +313,8 @@ def read_curves(study: Study, out: Path) -> list[Curve]:
     curves = []
     for trial in study.trials():
         tokens, points = 0.0, []
-        for record in read_jsonl(out / trial.folder / METRICS_FILE, damaged="skip"):
+        path = out / trial.folder / METRICS_FILE
+        for record in read_jsonl(path, damaged="skip") if path.exists() else ():
             tokens += record.get("sampled_tokens", 0.0)
             values = {key: record[key] for key in kept if key in record}
             points.append({"update": record["update"], "generated_tokens": tokens, **values})

@@ -77,6 +77,8 @@ class Credit(ABC):
 
     Attributes:
         keep: What `play` must record of every turn beyond its tokens, since `assign` reads it.
+        redraws: Further outcomes to draw of every combination of state and actions in a group, without the policy,
+            as `Rollouts.turn_redraws`; `keep` must then have "states" and "snapshots".
         needs_trees: True if the rule has no advantage where every tree has a single episode.
         needs_policy: True if `assign` takes a further argument `policy`, a `PolicyProbe`.
     """
@@ -90,6 +92,10 @@ class Credit(ABC):
     @property
     def keep(self) -> frozenset[Keep]:
         return frozenset()
+
+    @property
+    def redraws(self) -> int:
+        return 0
 
     @property
     def needs_trees(self) -> bool:
