@@ -60,7 +60,8 @@ class Row:
             best temperature (sampled), "supervised" over further supervised fine-tuning (sampled, run by run).
         passes: pass@k by k; empty where it was not evaluated.
         unsolved: Fraction of tasks that no sample solved; None without samples.
-        pass_gains: Gain in pass@k over the warm start for the largest k, by name such as "pass@16".
+        pass_gains: Gains in pass@k for the largest k: by names such as "pass@16" over the warm start, and "pass@16
+            tuned" over the warm start at its best temperature.
         levels: Success on the levels of the warm start: by name of the level and decoding.
         level_gains: Changes of these since the warm start, by name of the level and decoding.
         details: Further measurements, such as the temperature or the CPU time per run in seconds.
@@ -228,8 +229,13 @@ class _EnvResults:
         if not row.passes:
             return replace(row, level_gains=level_gains)
         k = max(row.passes)
-        gain = Gain(crossed_difference(_passes(outcomes, k), _passes([self._before], k)))
-        return replace(row, level_gains=level_gains, pass_gains={f"pass@{k}": gain})
+        others = {f"pass@{k}": self._before, f"pass@{k} tuned": self._tuned}
+        pass_gains = {
+            name: Gain(crossed_difference(_passes(outcomes, k), _passes([other], k)))
+            for name, other in others.items()
+            if other is not None and "samples" in other
+        }
+        return replace(row, level_gains=level_gains, pass_gains=pass_gains)
 
     def _gains(self, recipe: str, runs: Mapping[int, dict[str, Any]]) -> dict[str, Gain]:
         outcomes = [result["outcomes"] for result in runs.values()]

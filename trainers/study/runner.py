@@ -163,7 +163,9 @@ def _write_results(study: Study, out: Path, console: Console) -> None:
     write_atomic(out / "table.md", "\n".join(map(to_markdown, tables)))
     write_page(study, out, tables, curves)
     for table in tables:
+        console.print()
         console.print(render_table(table))
+    console.print()
     lines = [f"Tables: {out / 'table.md'}; with learning curves: {out / REPORT_FILE}"]
     lines += [f"Evaluate a final model, such as: {commands[0]}"] if commands else []
     for line in lines:

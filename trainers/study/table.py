@@ -108,26 +108,30 @@ def _pass_table(study: Study, rows: Sequence[Row]) -> StudyTable:
         f"never: no sample of {study.samples} solves the task",
     ]
     if any(row.pass_gains for row in rows):
-        notes += [f"gain in pass@{largest} over the warm start, in points", _star_note(rows, "pass_gains")]
+        notes += [f"gain and tuned: in pass@{largest}, as in the first table", _star_note(rows, "pass_gains")]
     numbers = {f"pass@{k} rate": f"pass@{k}" for k in study.pass_k[:-1]}
     intervals = {f"pass@{k}": f"pass@{k}" for k in study.pass_k}
+    columns = {"policy": "policy", "runs": "runs", **numbers, **intervals, "gain": "gain", "tuned": "tuned"}
     return StudyTable(
         f"{study.name}: pass@k on {tasks} of these tasks",
         notes,
-        {"policy": "policy", "runs": "runs", **numbers, **intervals, "gain": "gain", "never": "never"},
+        {**columns, "never rate": "never", "never": "never"},
         [(row, _pass_cells(row, largest)) for row in rows if row.passes],
-        wide=tuple(f"pass@{k}" for k in study.pass_k[:-1]),
-        narrow=tuple(numbers),
+        wide=("never", *(f"pass@{k}" for k in study.pass_k[:-1])),
+        narrow=("never rate", *numbers),
     )
 
 
 def _pass_cells(row: Row, largest: int) -> Cells:
+    unsolved = row.unsolved
     return {
         **_policy_cells(row),
         **{f"pass@{k} rate": f"{100 * interval.value:.0f}%" for k, interval in row.passes.items()},
         **{f"pass@{k}": format_rate(interval) for k, interval in row.passes.items()},
         "gain": _format_gain(row.pass_gains.get(f"pass@{largest}")),
-        "never": "" if row.unsolved is None else format_rate(row.unsolved),
+        "tuned": _format_gain(row.pass_gains.get(f"pass@{largest} tuned")),
+        "never rate": "" if unsolved is None else f"{100 * unsolved.value:.0f}%",
+        "never": "" if unsolved is None else format_rate(unsolved),
     }
 
 
@@ -200,7 +204,7 @@ def format_rate(interval: Interval) -> str:
 def _format_gain(gain: Gain | None) -> str:
     if gain is None:
         return ""
-    return f"{100 * gain.result.difference.value:+.0f}{'*' if gain.is_significant else ''}"
+    return f"{round(100 * gain.result.difference.value):+d}{'*' if gain.is_significant else ''}"
 
 
 def render_table(table: StudyTable) -> Table:
@@ -235,7 +239,7 @@ def to_markdown(table: StudyTable) -> str:
     columns = table.used(terminal=False)
     notes = "; ".join(table.notes)
     lines = [
-        f"**{table.title}** ({notes})",
+        f"**{table.title}**: {notes}.",
         "",
         "| env | " + " | ".join(table.columns[column] for column in columns) + " |",
         "|" + "---|" * (1 + len(columns)),

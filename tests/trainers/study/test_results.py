@@ -176,7 +176,7 @@ def test_tables_with_the_longest_names_fit_80_columns(tmp_path: Path) -> None:
         {"0": [True] * 16, "1": [True] * 16},
     )
     write(tmp_path, WARM_START, before)
-    write(tmp_path, TUNED, {"sampled": before["sampled"]}, temperature=0.25)
+    write(tmp_path, TUNED, {part: before[part] for part in ("sampled", "samples")}, temperature=0.25)
     for seed in range(2):
         write(tmp_path, Trial("Lake", recipe, seed), after)
         write(tmp_path, Trial("Lake", SUPERVISED, seed), before)

@@ -281,7 +281,7 @@ def test_command_reports_every_control_and_resumes(
     for policy in ("grpo", "supervised", "warm start"):
         values = [rows[policy][f"pass@{k}"]["value"] for k in (1, 4)]
         assert values[0] <= values[1] == pytest.approx(1 - rows[policy]["unsolved"]["value"])
-    assert set(rows["grpo"]["gains"]) == {"sampled", "tuned", "supervised", "greedy", "pass@4"}
+    assert set(rows["grpo"]["gains"]) == {"sampled", "tuned", "supervised", "greedy", "pass@4", "pass@4 tuned"}
     assert set(rows["grpo"]["levels"]["dry"]) == {"sampled", "greedy", "sampled_change", "greedy_change"}
     (curve,) = summary["curves"]
     tokens = [point["generated_tokens"] for point in curve["points"]]
