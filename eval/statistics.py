@@ -95,6 +95,15 @@ def mean(values: Sequence[float], confidence: float = 0.95) -> Interval:
     return Interval(center, center - half, center + half)
 
 
+def student_mean(values: Sequence[float], confidence: float = 0.95) -> Interval:
+    """Return the mean with Student's interval, for few values such as the results of seeds; infinite for one."""
+    if len(values) < 2:
+        return mean(values, confidence)
+    center = fmean(values)
+    half = _t(confidence, len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    return Interval(center, center - half, center + half)
+
+
 class Paired(NamedTuple):
     """Paired comparison of agents a and b on the tasks that both completed.
 
