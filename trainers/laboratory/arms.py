@@ -55,7 +55,7 @@ class Arm:
 
 
 def _t_star(**settings: Any) -> Cognitive:
-    """Return T-STAR's credit for states that a key identifies; see the recipe `t_star` for the settings."""
+    """Return T-STAR's credit, by default for states that a key identifies; see the recipe `t_star`."""
     return Cognitive(**{"equivalence": "state", "identity": "state", "gamma": 0.99, **settings})
 
 
@@ -83,6 +83,10 @@ ARMS: Mapping[str, Arm] = {
     "t-star-plain": Arm("T-STAR, γ .99, without surgical loss", _t_star()),
     "t-star-gamma1": Arm("T-STAR, γ 1, with surgical loss", _t_star(gamma=1.0), surgical=Surgical()),
     "t-star-gamma1-plain": Arm("T-STAR, γ 1, without surgical loss", _t_star(gamma=1.0)),
+    "t-star-policy": Arm(
+        "T-STAR, γ 1, merges states in which the policy acts alike (ε .25), without surgical loss",
+        _t_star(gamma=1.0, equivalence="policy"),
+    ),
     "t-star-prefix": Arm(
         "T-STAR, γ 1, merges below equal parents only, without surgical loss",
         _t_star(gamma=1.0, merging="prefix"),
@@ -110,7 +114,7 @@ def get_arm(name: str) -> Arm:
     """Return an arm by its name, or the arm of a registered credit with its default settings.
 
     Raises:
-        ConfigurationError: No such arm or credit, or the credit needs what a table does not have.
+        ConfigurationError: No such arm or credit.
     """
     if name in ARMS:
         return ARMS[name]
@@ -119,11 +123,6 @@ def get_arm(name: str) -> Arm:
     except ConfigurationError:
         raise unknown_name("arm of the laboratory", name, arm_names()) from None
     credit = credit_class()
-    if credit.needs_policy:
-        raise ConfigurationError(
-            f"credit {name!r} compares states by the policy, which the laboratory does not pass; choose an arm "
-            "that compares state keys, such as t-star."
-        )
     return Arm(f"credit {name!r} with its defaults", credit, TREES if credit.needs_trees else CHAINS)
 
 

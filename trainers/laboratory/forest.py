@@ -13,9 +13,6 @@ from ..data.rollouts import Rollouts
 from ..data.segments import FloatArray, IntArray, factorize
 from .mdp import Mdp
 
-_PROMPT = 0
-"""Token before every action, since a conversation begins with one that is not sampled."""
-
 
 class Steps(NamedTuple):
     """Steps of episodes, episode by episode.
@@ -65,9 +62,44 @@ def _texts(names: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
 
 
 @lru_cache(maxsize=64)
-def _tokens(width: int) -> tuple[IntArray, ...]:
-    """Return the tokens that a turn adds, by action: a prompt and the action."""
-    return tuple(np.array([_PROMPT, 1 + action]) for action in range(width))
+def _tokens(rows: int, width: int) -> tuple[IntArray, ...]:
+    """Return the tokens that a turn adds for every entry of `Mdp.names`: the row as its prompt, and the action."""
+    return tuple(np.stack([np.repeat(np.arange(rows), width), np.tile(np.arange(width), rows)], axis=1))
+
+
+@lru_cache(maxsize=64)
+def _choices(names: tuple[str, ...], width: int) -> tuple[tuple[str, ...], ...]:
+    """Return the texts of the actions of every row; actions that a row does not have are empty texts."""
+    rows = (names[start : start + width] for start in range(0, len(names), width))
+    return tuple(tuple(name for name in row if name) for row in rows)
+
+
+class TableProbe:
+    """Access of a credit rule to a table; a context ends with the prompt of a turn, which is its row.
+
+    Args:
+        mdp: Tasks.
+        log_policy: Log-probability of each action, [N, A].
+    """
+
+    def __init__(self, mdp: Mdp, log_policy: FloatArray) -> None:
+        self._names, self._log_policy = mdp.names, log_policy
+
+    def action_logprobs(
+        self, contexts: Sequence[IntArray], actions: Sequence[Sequence[str]], *, normalize: bool = True
+    ) -> list[FloatArray]:
+        """Return the log-probability of each action in each context; see `PolicyProbe`."""
+        width = self._log_policy.shape[1]
+        scores = []
+        for context, texts in zip(contexts, actions, strict=True):
+            row = int(context[-1])
+            names = self._names[row * width : (row + 1) * width]
+            scores.append(self._log_policy[row, [names.index(text) for text in texts]])
+        return scores
+
+    def sample_actions(self, contexts: Sequence[IntArray], count: int, seed: int) -> list[list[str]]:
+        """Raise, since every row lists its actions, so that none is sampled."""
+        raise NotImplementedError("a table lists its actions")
 
 
 def build_rollouts(
@@ -106,12 +138,12 @@ def build_rollouts(
     limits[:, 0, 0] = mdp.horizon - depths
     limits[:, 1, 0] = mdp.horizon - depths - 1
     places = steps.rows * width + steps.actions
-    texts = _texts(mdp.names)
+    texts, rows = _texts(mdp.names), steps.rows.tolist()
     cells = places.tolist()
     actions = tuple([texts[place] for place in cells])
     is_effect = mdp.effects.ravel()[places].tolist()
     next_keys = [*range(mdp.rows), None]
-    tokens = _tokens(width)
+    tokens, choices = _tokens(mdp.rows, width), _choices(mdp.names, width)
     won = steps.rewards[ends - 1] > 0
     return Rollouts(
         group=factorize(groups.tolist()),
@@ -127,11 +159,11 @@ def build_rollouts(
         turn_invalid=np.zeros(count, dtype=bool),
         turn_observation=("",) * count,
         turn_actions=actions,
-        turn_state=tuple(steps.rows.tolist()),
+        turn_state=tuple(rows),
         turn_next_state=tuple([next_keys[key] for key in steps.following.tolist()]),
         turn_effects=tuple([text if effect else () for text, effect in zip(actions, is_effect, strict=True)]),
-        turn_choices=(None,) * count,
-        turn_tokens=tuple([tokens[action] for action in steps.actions.tolist()]),
+        turn_choices=tuple([choices[row] for row in rows]),
+        turn_tokens=tuple([tokens[place] for place in cells]),
         action_turn=np.arange(count),
         action_offset=np.ones(count, dtype=np.int64),
         logprobs=log_policy[steps.rows, steps.actions],

@@ -16,7 +16,7 @@ class LaboratoryOptions:
 
     Attributes:
         tasks: Tasks of the laboratory. None given takes all but lock24f1.
-        arms: Arms of the laboratory, or registered credits. None given takes all.
+        arms: Arms of the laboratory, or registered credits. None given takes all but t-star-policy.
         seeds: Paired seeds of the laboratory. None is 30.
         regime: Step sizes in the laboratory: "fixed-kl" scales every update to one divergence, "tuned" chooses a
             learning rate for each arm on other seeds. None is "fixed-kl".

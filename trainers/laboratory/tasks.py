@@ -22,7 +22,7 @@ TASKS = 8
 """Locks, graphs or lakes of a panel; twice as many Sokoban levels, and three times as many starts of blocks."""
 SOKOBAN_SHORTEST = 5
 """Fewest moves of a Sokoban level's optimal solution."""
-LAKE_TASKS = "train/{}"
+TASK_NAME = "train/{}"
 
 
 class Panel(NamedTuple):
@@ -65,7 +65,7 @@ def _graphs(depth: int, width: int, slip: float = 0.0) -> Callable[[np.random.Ge
 def _lakes(size: int, horizon: int, success_rate: float = 1.0) -> Callable[[np.random.Generator], Mdp]:
     def make(rng: np.random.Generator) -> Mdp:
         numbers = rng.integers(0, 2**31, TASKS)
-        return join([make_lake(LAKE_TASKS.format(number), size, success_rate, horizon) for number in numbers])
+        return join([make_lake(TASK_NAME.format(number), size, success_rate, horizon) for number in numbers])
 
     return make
 
@@ -74,7 +74,7 @@ def _sokoban(rng: np.random.Generator) -> Mdp:
     env = make_env("TextSokoban-v0", reward_mode="sparse")
     levels: list[Mdp] = []
     while len(levels) < 2 * TASKS:
-        task = LAKE_TASKS.format(rng.integers(0, 2**31))
+        task = TASK_NAME.format(rng.integers(0, 2**31))
         env.reset(seed=0, options={"task": task})
         if len(env.expert_actions() or ()) >= SOKOBAN_SHORTEST:
             levels.append(enumerate_env(env, task, 20))

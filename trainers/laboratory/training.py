@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from ..data.cognitive_graph import DivergencePair
 from ..data.rollouts import Rollouts
 from ..data.segments import FloatArray, IntArray
 from .arms import Arm
+from .forest import TableProbe
 from .mdp import Mdp, evaluate, exact_values
 from .sampling import TableSampler
 from .table_policy import action_probabilities, log_probabilities, policy_gradient, step_of_divergence
@@ -138,7 +139,7 @@ class TableLearner:
             logits: Logits of the policy that sampled them, [N, A].
             policy: Its probabilities, [N, A].
         """
-        actions = rollouts.action_tokens - 1
+        actions = rollouts.action_tokens
         credit = self.assign(rollouts, rows, actions, policy)
         copied = rollouts.copies.action
         weights = token_weights("token-mean", rollouts.copies.episode, multiplicity=credit.multiplicity)
@@ -166,7 +167,11 @@ class TableLearner:
             discounts = arm.discount**rollouts.turn_depth
             rollouts = replace(rollouts, turn_reward=rollouts.turn_reward * discounts)
         values = self.critic[rows] if arm.credit.needs_critic else None
-        credit = arm.credit.assign(rollouts, values)
+        probe: dict[str, Any] = {}
+        if arm.credit.needs_policy:
+            with np.errstate(divide="ignore"):
+                probe["policy"] = TableProbe(self._mdp, np.log(policy))
+        credit = arm.credit.assign(rollouts, values, **probe)
         if credit.value_targets is not None:
             visited = rows[rollouts.copies.action]
             counts = np.bincount(visited, minlength=len(self.critic))

@@ -27,12 +27,13 @@ def make_episode(mdp: Mdp, log_policy: np.ndarray, steps: list[tuple[int, int, i
             "",
             "",
             moves=[Move("", reward, True, True)],
-            token_ids=[0, 1 + action],
+            token_ids=[row, action],
             logprobs=[0.0, float(log_policy[row, action])],
             loss_mask=[0, 1],
             actions=(mdp.names[row * width + action],),
             state_key=row,
             next_state_key=None if after == mdp.rows else after,
+            choices=tuple(name for name in mdp.names[row * width : (row + 1) * width] if name),
             effects=(mdp.names[row * width + action],) if mdp.effects[row, action] else (),
         )
         for row, action, after, reward in steps

@@ -8,6 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from arboretum.trainers.algorithms.credit.cognitive_credit import Cognitive
 from arboretum.trainers.algorithms.credit.group import Group
 from arboretum.trainers.algorithms.objectives.surgical import Surgical, surgical_losses, surgical_margins
 from arboretum.trainers.algorithms.samplers import Chains
@@ -139,6 +140,22 @@ def test_preference_gradient_is_that_of_the_surgical_loss() -> None:
     assert ours == pytest.approx(-tensor.grad.numpy(), abs=1e-12)
 
 
+def test_merging_by_a_policy_that_acts_differently_everywhere_is_merging_by_state() -> None:
+    """With a threshold that no two different rows meet, comparing by the policy adds nothing to equal keys."""
+    panel = make_panel("lake4s", 0)
+    policy = action_probabilities(panel.logits)
+    sampler = TableSampler(panel.mdp, policy, np.random.default_rng(0))
+    rollouts, rows = sampler.roll_out(Chains(rollouts=8), 0, 0)
+    by_state, by_policy = (
+        TableLearner(panel.mdp, Arm("", Cognitive(equivalence=kind, kl_threshold=limit)), panel.logits).assign(
+            rollouts, rows, rollouts.action_tokens, policy
+        )
+        for kind, limit in (("state", 0.25), ("policy", 1e-12))
+    )
+    assert by_policy.metrics["graph/pairs_policy"] > 0
+    assert by_policy.advantages.tolist() == by_state.advantages.tolist()
+
+
 def test_critic_moves_towards_the_value_targets_of_gae() -> None:
     """With λ 1 the targets are the returns: repeated updates approach the exact values of the states visited."""
     mdp = join([make_lock(2, 2, np.random.default_rng(0))])
@@ -148,7 +165,7 @@ def test_critic_moves_towards_the_value_targets_of_gae() -> None:
     for update in range(60):
         sampler = TableSampler(mdp, policy, np.random.default_rng(update))
         rollouts, rows = sampler.roll_out(Chains(rollouts=200), 0, update)
-        learner.assign(rollouts, rows, rollouts.action_tokens - 1, policy)
+        learner.assign(rollouts, rows, rollouts.action_tokens, policy)
     assert learner.critic == pytest.approx(np.array([0.25, 0.5, 0.0]), abs=0.03)
 
 
