@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
+from ..envs.snapshots import Snapshot
 from .exchange import Exchange, pack_exchanges, unpack_exchanges
 from .forks import Fork
 
@@ -40,7 +41,7 @@ class Limits(NamedTuple):
 
 
 NOT_STORED = frozenset(
-    {"actions", "state_key", "next_state_key", "effects", "choices", "limits", "limits_after", "fork"}
+    {"actions", "state_key", "next_state_key", "effects", "choices", "limits", "limits_after", "snapshot", "fork"}
 )
 """Fields of a turn that its record in a file does not have."""
 
@@ -75,6 +76,8 @@ class Turn:
             listed.
         limits: What the limits allow before the turn, this turn included; recorded with `keep={"limits"}`.
         limits_after: The same after the turn, recorded likewise.
+        snapshot: State of the environment before the turn, recorded with `keep={"snapshots"}`; None where it has
+            no snapshots.
         fork: The state before the turn, recorded with `keep={"forks"}`.
 
     `actions` and everything that only `keep` records are not stored in files.
@@ -100,6 +103,7 @@ class Turn:
     choices: tuple[str, ...] | None = None
     limits: Limits | None = None
     limits_after: Limits | None = None
+    snapshot: Snapshot | None = None
     fork: Fork | None = None
 
     def to_dict(self) -> dict[str, Any]:

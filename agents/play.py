@@ -16,7 +16,7 @@ from ..envs.seeding import stable_seed
 from .base import Agent, Reply, Seat, Stop
 from .deadline import Expired, expires_after
 from .episode import Episode, Limits, Move, Turn
-from .forks import CannotFork, Keep, Origin, open_fork, take_fork
+from .forks import CannotFork, Keep, Origin, open_fork, take_fork, take_snapshot
 
 _STANDARD_INFO = frozenset({"task", "success", "valid", "changed", "admissible_actions"})
 
@@ -64,7 +64,7 @@ def play(
         keep: Further data to record of every turn, none of which is stored in files. "states": the environment's
             `state_key()` before and after it, and its effects; "forks": the state before it, for `Origin`;
             "choices": the admissible actions before it; "limits": the turns and actions that the limits allow
-            before and after it.
+            before and after it; "snapshots": the environment's snapshot before it.
 
     Yields:
         Finished episodes. If the environment failed or the time limit expired, `error` has the reason and `turns`
@@ -72,8 +72,8 @@ def play(
 
     Raises:
         Stop: The agent failed or cannot continue; episodes in progress are discarded.
-        CannotFork: Forks are to be kept of an environment that has neither snapshots nor `deterministic = True`,
-            or the origin of a job has no fork.
+        CannotFork: Forks or snapshots are to be kept of an environment that has neither snapshots nor
+            `deterministic = True`, or the origin of a job has no fork.
     """
     take = _taker(jobs)
     free: list[TextEnv[Any]] = [env.unwrapped for env in reversed(envs)]  # type: ignore[misc]
@@ -254,8 +254,12 @@ def execute(agent: Agent, seat: Seat, reply: Reply, agent_seconds: float, keep: 
     start = time.perf_counter()
     try:
         with expires_after(seat.deadline):
+            if "snapshots" in keep:
+                turn.snapshot = take_snapshot(seat.env)
             _execute_actions(seat, turn, reply.actions, keep)
             _record_state(seat)
+    except CannotFork:
+        raise
     except Expired:
         episode.error = _expired(seat)
     except Exception as error:

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .student_t import two_sided_quantile
+
 
 class Interval(NamedTuple):
     """Estimate with its confidence interval."""
@@ -100,7 +102,7 @@ def student_mean(values: Sequence[float], confidence: float = 0.95) -> Interval:
     if len(values) < 2:
         return mean(values, confidence)
     center = fmean(values)
-    half = _t(confidence, len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    half = two_sided_quantile(confidence, len(values) - 1) * stdev(values) / math.sqrt(len(values))
     return Interval(center, center - half, center + half)
 
 

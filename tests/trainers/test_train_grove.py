@@ -105,6 +105,7 @@ HEAVY: dict[str, object] = {"sampler.prompts": 4, "optimization.lr": 1e-3, "opti
     ("recipe", "changes"),
     [
         pytest.param("grove", {"credit.key": "step_state", "credit.gamma": 0.95}, id="chains"),
+        pytest.param("grove", {"credit.redraws": 3, "credit.before": "unchanged"}, id="redraws"),
         pytest.param("grove", {"selector.name": "dynamic", "selector.on_exhausted": "partial"}, id="dynamic"),
         pytest.param("tree_grpo", {"credit.name": "grove", "sampler.expansions": 3}, id="trees"),
     ],

@@ -60,6 +60,20 @@ class Copies(NamedTuple):
     row: IntArray
 
 
+class Redraw(NamedTuple):
+    """Further outcome of a turn's actions, with the random events of the environment drawn anew.
+
+    Attributes:
+        reward: Reward of the environment.
+        next_state: Key of the state after the actions; None where the environment terminated.
+        actions: Number of executed actions.
+    """
+
+    reward: float
+    next_state: Hashable
+    actions: int
+
+
 @dataclass(frozen=True)
 class Rollouts:
     """Episodes to train on.
@@ -94,6 +108,8 @@ class Rollouts:
         action_penalty: Reward that training adds at each sampled token, such as -β·KL to a reference policy, [N].
         turn_limits: Turns and actions that the limits allow before each turn, this turn included, and the same
             after it, [S, 2, 2]; infinite without a limit. None where they were not stored.
+        turn_redraws: Further outcomes of the actions of each turn, [S]; turns of a group with equal state and
+            actions have the same ones. None where none were drawn.
     """
 
     group: IntArray
@@ -119,6 +135,7 @@ class Rollouts:
     logprobs: FloatArray
     action_penalty: FloatArray
     turn_limits: FloatArray | None = None
+    turn_redraws: tuple[tuple[Redraw, ...], ...] | None = None
 
     # ------------------------------------------------------------------ sizes
 

@@ -23,6 +23,7 @@ TRAINING_METRICS: Mapping[str, str] = {
     "sampled_tokens": "Sampled tokens, those of failed and dropped episodes included.",
     "reused_tokens": "Sampled tokens that branches took over from other episodes, which cost nothing.",
     "environment_steps": "Actions executed in the environment, without those of reused turns.",
+    "redrawn_steps": "Actions of redrawn outcomes (`credit.redraws`), which are in no other metric.",
     "tool_calls": "Valid actions among them that call a tool, such as a search engine.",
     "trees": "Trees; only of the sampler `trees`, like the next three.",
     "leaves": "Episodes per tree that are trained on.",
@@ -66,6 +67,7 @@ TRAINING_METRICS: Mapping[str, str] = {
     "grove/recurring": "Fraction of turns, but first ones, in whose state another turn of the group starts.",
     "grove/shared_actions": "Fraction of turns whose state and action another turn of the group has.",
     "grove/unvisited": "Fraction of turns that a limit cut in a state in which nobody acted.",
+    "grove/redrawn": "Redrawn outcomes that the values include, per turn (`credit.redraws`).",
     "grove/value_abs": "Absolute value of the state before a turn, mean.",
     "grove/correlation": "Correlation over turns of the advantages with those of GRPO.",
     "mismatch_kl": "Divergence of the trainer's probabilities from the sampler's (k3).",
@@ -103,6 +105,7 @@ TRAINING_METRICS: Mapping[str, str] = {
     "seconds/validate": "Wall time of the validation after this update.",
     "seconds/checkpoint": "Wall time of the checkpoint before this update.",
     "seconds/rest": "Wall time between the updates beside validation and checkpoints.",
+    "cpu_seconds": "CPU time of this process for sampling and training.",
     "sampled_tokens_per_second": "Rate of sampling.",
     "trained_tokens_per_second": "Rate of training; prompt tokens are counted, shared ones repeatedly.",
 }
@@ -118,6 +121,7 @@ SFT_METRICS: Mapping[str, str] = {
     "lr": "Learning rate.",
     "skipped": "1 if the step was skipped because of NaN or infinite gradients, else 0.",
     "seconds/step": "Wall time of the step.",
+    "cpu_seconds": "CPU time of this process for the step.",
     "tokens_per_second": "Rate of training; prompt tokens are counted.",
 }
 """Metrics of `arboretum sft` by name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,8 +30,9 @@ from arboretum.trainers.algorithms.credit.grove import (
 )
 from arboretum.trainers.algorithms.credit.grove_credit import Grove, flow_weights
 from arboretum.trainers.algorithms.recipes import RECIPES
+from arboretum.trainers.algorithms.rewards import Rewards
 from arboretum.trainers.data.episodes import Branch, from_episodes
-from arboretum.trainers.data.rollouts import Rollouts
+from arboretum.trainers.data.rollouts import Redraw, Rollouts
 from arboretum.trainers.data.segments import FloatArray, factorize
 from support.rollouts import chain_rollouts
 
@@ -114,7 +116,9 @@ def test_recorded_case_is_reproduced(case: dict[str, Any]) -> None:
     left = np.stack([inputs["horizon"] - depth, np.full(count, np.inf)], axis=1)
     layers = limit_layers(left, np.zeros(count), depth)
     mean = np.array([rewards.sum() / chains])
-    values = back_up(visits, Outcomes(action, rewards, np.array(ends)), layers, mean, inputs["gamma"])
+    values = back_up(
+        visits, Outcomes(action, rewards, np.array(ends), np.zeros(count)), layers, mean, inputs["gamma"]
+    )
     advantages = values.q - baselines(visits, values, np.array([count / chains]))
     np.testing.assert_allclose(advantages, case["expected"]["advantages_before_std"], rtol=0, atol=tol)
 
@@ -234,6 +238,20 @@ def test_penalty_belongs_to_its_own_turn_and_not_to_turns_of_equal_action() -> N
     np.testing.assert_allclose(found, [1 - 0.35, 0.7 - 0.5, 0 - 0.85], atol=1e-12)
 
 
+def test_redrawn_outcomes_that_end_or_lead_to_visited_states_count_like_observed_ones() -> None:
+    """Q(s, b) is the mean over m, x, two ends with 0 and 0.5, and m again; the unvisited z is left out."""
+    drawn = (Redraw(0.0, None, 1), Redraw(0.5, None, 1), Redraw(0.0, "m", 1), Redraw(0.0, "z", 1))
+    redraws = ((), (), drawn, (), drawn, ())
+    rollouts = rollouts_of(MEETING, turns=2, turn_redraws=redraws)
+    result = PLAIN.assign(rollouts)
+    q_a, q_b = 1 / 2, (1 / 2 + 0 + 0 + 1 / 2 + 1 / 2) / 5
+    found = by_turn(rollouts, result)
+    assert found[0] == pytest.approx(q_a - q_b) and found[2] == pytest.approx(q_b - (q_a + q_b) / 2)
+    assert result.metrics["grove/redrawn"] == pytest.approx(3 / 6)
+    scaled = Rewards(scale=10.0).apply(rollouts)
+    np.testing.assert_allclose(by_turn(scaled, PLAIN.assign(scaled)), 10 * found, atol=1e-12)
+
+
 # ---------------------------------------------------------------------- properties
 
 
@@ -346,6 +364,22 @@ def test_metrics_describe_the_graph() -> None:
     assert 0 < metrics["grove/correlation"] < 1
 
 
+def test_credit_of_256_episodes_takes_milliseconds() -> None:
+    """About 6 ms on one core; the bound leaves room for slow machines."""
+    rng = np.random.default_rng(0)
+    episodes: list[list[Step]] = []
+    for _ in range(256):
+        walk = [("abcd"[int(rng.integers(4))], f"cell {rng.integers(16)}") for _ in range(15)]
+        episodes.append(steps_of(walk, float(rng.random() < 0.5)))
+    rollouts = rollouts_of(episodes, [episode // 8 for episode in range(256)], turns=15)
+    seconds = []
+    for _ in range(5):
+        start = time.process_time()
+        Grove().assign(rollouts)
+        seconds.append(time.process_time() - start)
+    assert min(seconds) < 0.05
+
+
 # ---------------------------------------------------------------------- trees
 
 
@@ -406,6 +440,7 @@ def test_recipe_differs_from_grpo_in_credit_and_aggregation_only() -> None:
     assert same == grpo and replace(grove.objective, aggregation=grpo.objective.aggregation) == grpo.objective
     assert grove.objective.aggregation == "token-mean" and grove.credit == Grove()
     assert grove.credit.keep == {"states", "limits"} and not grove.credit.needs_policy
+    assert Grove(redraws=8).keep == {"states", "limits", "snapshots"} and Grove().redraws == 0
 
 
 @pytest.mark.parametrize(

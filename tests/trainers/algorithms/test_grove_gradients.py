@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
@@ -12,7 +13,7 @@ import pytest
 from arboretum.trainers.algorithms.credit.base import Credit
 from arboretum.trainers.algorithms.credit.group import Group
 from arboretum.trainers.algorithms.credit.grove_credit import Grove
-from arboretum.trainers.data.rollouts import Rollouts
+from arboretum.trainers.data.rollouts import Redraw, Rollouts
 from arboretum.trainers.data.segments import FloatArray, IntArray
 from support.rollouts import chain_rollouts
 
@@ -162,3 +163,24 @@ def test_reward_of_the_turn_before_is_taken_out_of_its_baseline() -> None:
     choices: tuple[Literal["remaining", "unchanged"], ...] = ("remaining", "unchanged")
     noise = [gradients(found, Grove(scale="none", before=before), pi).var(axis=0).sum() for before in choices]
     assert noise[0] < 0.95 * noise[1]
+
+
+def test_redrawn_outcomes_lower_the_noise_further() -> None:
+    pi, found = policy(), sample(8, 1000, 0.0)
+    rollouts, rng = found.rollouts, np.random.default_rng(1)
+    groups = rollouts.group[rollouts.paths.episode]
+    drawn: dict[tuple[int, int, int], tuple[Redraw, ...]] = {}
+    redraws = []
+    for key in zip(groups.tolist(), found.cells.tolist(), found.actions.tolist(), strict=True):
+        if key not in drawn:
+            chances, cells = zip(*moves(*key[1:]), strict=True)
+            drawn[key] = tuple(
+                Redraw(reward_of(cell, 0.0), cell if 0 <= cell < LENGTH else None, 1)
+                for cell in rng.choice(cells, p=chances, size=8).tolist()
+            )
+        redraws.append(drawn[key])
+    credit = Grove(scale="none")
+    observed = gradients(found, credit, pi)
+    further = gradients(found._replace(rollouts=replace(rollouts, turn_redraws=tuple(redraws))), credit, pi)
+    assert further.var(axis=0).sum() < 0.9 * observed.var(axis=0).sum()
+    assert cosine(further.mean(axis=0), exact_gradient(pi, 0.0).ravel()) > 0.985

@@ -17,7 +17,7 @@ from arboretum.trainers.laboratory.experiment import Experiment, Results, run_ex
 from arboretum.trainers.laboratory.figure import draw_figure
 from arboretum.trainers.laboratory.table import closed_gaps, make_cells, to_markdown
 
-SMALL = Experiment(tasks=("lake4", "lock12f1"), arms=("gigpo", "exact", "tree-2"), seeds=2)
+SMALL = Experiment(tasks=("lake4", "lock12f1"), arms=("gigpo", "exact", "tree-4"), seeds=2)
 
 
 def ignore(done: int, total: int) -> None:
@@ -32,7 +32,7 @@ def results() -> Results:
 
 
 def test_arms_are_preceded_by_those_they_are_compared_with() -> None:
-    assert SMALL.all_arms == ("grpo", "gigpo", "exact", "grpo-2", "tree-2")
+    assert SMALL.all_arms == ("grpo", "gigpo", "exact", "grpo-4", "tree-4")
 
 
 def test_every_pair_of_a_seed_starts_from_one_policy_and_has_one_budget(results: Results) -> None:
@@ -54,7 +54,7 @@ def test_table_names_its_comparisons_and_its_regime(results: Results) -> None:
     assert "2 paired seeds" in text and "6 comparisons without correction" in text and "0.02 nats" in text
     rows = [line for line in text.splitlines() if line.startswith("| exact")]
     assert len(rows) == 2 and rows[0].endswith("| 1.00 |")
-    assert "| tree-2 − grpo-2 |" in text
+    assert "| tree-4 − grpo-4 |" in text
 
 
 def test_differences_are_paired_by_seed(results: Results) -> None:
@@ -63,9 +63,8 @@ def test_differences_are_paired_by_seed(results: Results) -> None:
     differences = [auc["gigpo", seed] - auc["grpo", seed] for seed in range(2)]
     assert cell.difference is not None
     assert cell.difference.value == pytest.approx(sum(differences) / 2)
-    # Student's t with one degree of freedom: 12.7 times the standard error, which is |d1 - d2| / 2. The quantile's
-    # expansion is coarse there, and meant for three seeds or more.
-    assert cell.difference.high - cell.difference.value > 4 * abs(differences[0] - differences[1]) / 2
+    half = 12.7062 * abs(differences[0] - differences[1]) / 2  # Student's t with one degree of freedom
+    assert cell.difference.high - cell.difference.value == pytest.approx(half, rel=1e-4)
 
 
 def test_gap_is_measured_between_grpo_and_exact_advantages(results: Results) -> None:

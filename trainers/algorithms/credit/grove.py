@@ -60,11 +60,13 @@ class Outcomes(NamedTuple):
         action: Action.
         reward: Reward of the environment.
         next_state: State after it, `ENDED` or `UNVISITED`.
+        spent: Actions by which it lowered the limit of actions; 0 without that limit.
     """
 
     action: IntArray
     reward: FloatArray
     next_state: IntArray
+    spent: FloatArray
 
 
 class Layers(NamedTuple):
@@ -103,7 +105,7 @@ def limit_layers(left: FloatArray, spent: FloatArray, depth: IntArray) -> Layers
 
     Args:
         left: Turns and actions that the limits allow before each turn, infinite without a limit, [S, 2].
-        spent: Actions by which each outcome lowered the limit of actions; 0 without that limit, [O].
+        spent: See `Outcomes`, [O].
         depth: Number of turns before each turn, [S]. Without any limit, that of turns is the longest episode.
     """
     no_column, no_cost = np.zeros(len(depth), dtype=np.int64), np.zeros(len(spent), dtype=np.int64)

@@ -30,7 +30,10 @@ NOISE = 1e-12
 
 
 def describe_visits(rollouts: Rollouts, key: Key = "state") -> tuple[Visits, Outcomes]:
-    """Return the turns of rollouts as visits of states, and their outcomes, one a turn.
+    """Return the turns of rollouts as visits of states, and the outcomes of their actions.
+
+    The outcomes are those of the turns, in their order, and then the redrawn ones that ended or led to a visited
+    state.
 
     Args:
         rollouts: Episodes, with the state keys of their turns. Turns without a key have a state of their own; in a
@@ -66,12 +69,35 @@ def describe_visits(rollouts: Rollouts, key: Key = "state") -> tuple[Visits, Out
         name = rollouts.turn_next_state[turn]
         identity = (groups[turn], depths[turn] + 1, name) if by_step else (groups[turn], name)
         next_state[turn] = states.get(identity, UNVISITED)
-    numbers = (np.array(values, dtype=np.int64) for values in (state, action, next_state))
-    state_array, action_array, next_array = numbers
+    drawn: list[tuple[int, float, int, int]] = []
+    done: set[int] = set()
+    for turn, redraws in enumerate(rollouts.turn_redraws or ()):
+        if action[turn] in done or not sampled[turn]:
+            continue
+        done.add(action[turn])
+        for reward, name, executed in redraws:
+            identity = (groups[turn], depths[turn] + 1, name) if by_step else (groups[turn], name)
+            number = ENDED if name is None else states.get(identity, UNVISITED)
+            if number != UNVISITED:
+                drawn.append((action[turn], reward, number, executed))
+    drawn_action, drawn_reward, drawn_next, drawn_spent = (
+        np.array(column) for column in (zip(*drawn, strict=True) if drawn else [[]] * 4)
+    )
+    spent = np.zeros(rollouts.turns)
+    if rollouts.turn_limits is not None and np.isfinite(rollouts.turn_limits[:, :, 1]).all():
+        spent = rollouts.turn_limits[:, 0, 1] - rollouts.turn_limits[:, 1, 1]
+    else:
+        drawn_spent = np.zeros(len(drawn))
+    numbers = [np.array(values, dtype=np.int64) for values in (state, action, next_state)]
     penalty = rollouts.turn_scores - rollouts.turn_reward
     return (
-        Visits(group, rollouts.turn_parent, rollouts.turn_depth, state_array, action_array, penalty),
-        Outcomes(action_array, rollouts.turn_reward, next_array),
+        Visits(group, rollouts.turn_parent, rollouts.turn_depth, numbers[0], numbers[1], penalty),
+        Outcomes(
+            np.concatenate([numbers[1], drawn_action.astype(np.int64)]),
+            np.concatenate([rollouts.turn_reward, drawn_reward]),
+            np.concatenate([numbers[2], drawn_next.astype(np.int64)]),
+            np.concatenate([spent, drawn_spent]),
+        ),
     )
 
 
@@ -114,6 +140,9 @@ class Grove(Credit):
             "step_state" for those that do so at the same turn number.
         before: Baseline of the turn before, towards which that of a turn is shrunk: "remaining" subtracts the
             reward of the turn before, "unchanged" does not. Equal where only the end of an episode is rewarded.
+        redraws: Outcomes r that are drawn of each visited combination of state and actions, from a snapshot of the
+            environment and without the policy, for environments with chance. Those that end the episode or lead to
+            a visited state are added to the observed ones. 0 draws none.
         scale: Divisor of the advantages: "group" for the standard deviation of the group's returns + ε (1 where
             that deviation is 0), "none" for 1.
         eps: ε added to the standard deviation.
@@ -124,6 +153,7 @@ class Grove(Credit):
     gamma: float = 1.0
     key: Key = "state"
     before: Literal["remaining", "unchanged"] = "remaining"
+    redraws: int = 0
     scale: Literal["group", "none"] = "group"
     eps: float = 1e-6
     branch_weighting: BranchWeighting = "flow"
@@ -137,13 +167,17 @@ class Grove(Credit):
         positive("credit.gamma", self.gamma)
         one_of("credit.key", self.key, ("state", "step_state"))
         one_of("credit.before", self.before, ("remaining", "unchanged"))
+        at_least("credit.redraws", self.redraws, 0)
         one_of("credit.scale", self.scale, ("group", "none"))
         at_least("credit.eps", self.eps, 0.0)
         one_of("credit.branch_weighting", self.branch_weighting, ("flow", "once"))
 
     @property
     def keep(self) -> frozenset[Keep]:
-        return frozenset({"states", "limits"})
+        needed: set[Keep] = {"states", "limits"}
+        if self.redraws:
+            needed.add("snapshots")
+        return frozenset(needed)
 
     def assign(
         self, rollouts: Rollouts, values: FloatArray | None = None, in_loss: BoolArray | None = None
@@ -153,12 +187,8 @@ class Grove(Credit):
         returns = rollouts.returns(penalties=True)
         statistics = group_statistics(returns, rollouts.group)
         limits = rollouts.turn_limits
-        if limits is None:
-            limits = np.full((rollouts.turns, 2, 2), np.inf)
-        has_actions = np.isfinite(limits[:, :, 1]).all(axis=1)
-        spent = np.zeros(rollouts.turns)
-        spent[has_actions] = limits[has_actions, 0, 1] - limits[has_actions, 1, 1]
-        layers = limit_layers(limits[:, 0], spent, visits.depth)
+        left = np.full((rollouts.turns, 2), np.inf) if limits is None else limits[:, 0]
+        layers = limit_layers(left, outcomes.spent, visits.depth)
         found = back_up(visits, outcomes, layers, statistics.mean, self.gamma)
         turns, episodes = rollouts.paths
         length = np.bincount(rollouts.group[episodes], minlength=rollouts.groups) / statistics.count
@@ -188,10 +218,13 @@ def _metrics(rollouts: Rollouts, visits: Visits, outcomes: Outcomes, values: Val
     recurring = np.bincount(visits.state)[visits.state] > 1
     later = visits.depth > 0
     states = len(np.unique(visits.state)) / rollouts.groups
-    return {
+    redrawn = (
+        {} if rollouts.turn_redraws is None else {"grove/redrawn": len(outcomes.action) / rollouts.turns - 1.0}
+    )
+    return redrawn | {
         "grove/states": states,
         "grove/recurring": float(recurring[later].mean()) if later.any() else 0.0,
         "grove/shared_actions": float((np.bincount(visits.action)[visits.action] > 1).mean()),
-        "grove/unvisited": float((outcomes.next_state == UNVISITED).mean()),
+        "grove/unvisited": float((outcomes.next_state[: rollouts.turns] == UNVISITED).mean()),
         "grove/value_abs": float(np.abs(values.v).mean()),
     }
