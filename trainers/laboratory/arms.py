@@ -97,6 +97,7 @@ ARMS: Mapping[str, Arm] = {
         surgical=Surgical(),
     ),
     "ppo": Arm("PPO with a tabular critic, λ .95", Gae(gamma=1.0, lam=0.95)),
+    "ppo-unwhitened": Arm("The same without whitening", Gae(gamma=1.0, lam=0.95, whiten=False)),
     "grove": Arm("GROVE, γ 1", Grove()),
     "grove-discounted": Arm("GROVE, γ .95", Grove(gamma=0.95)),
     "grove-step": Arm("GROVE, γ 1, states pooled at equal steps only", Grove(key="step_state")),

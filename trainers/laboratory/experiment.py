@@ -27,7 +27,7 @@ from .training import StepSize, train
 DEFAULT_ARMS = tuple(name for name in arm_names() if name != "t-star-policy")
 """All arms but the one that compares states by the policy, which takes ten times as long."""
 DEFAULT_TASKS = tuple(name for name in FAMILIES if name != "lock24f1")
-LEARNING_RATES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+LEARNING_RATES = (8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 """Learning rates from which the tuned regime chooses."""
 FIRST_TUNING_SEED = 1_000_000
 """Number of the first seed on which learning rates are chosen, apart from those that are reported."""
