@@ -48,6 +48,9 @@ from ..config.settings import (
     ValidationConfig,
 )
 from ..data.cognitive_graph import CognitiveGraph, Graft, GraphDivergence, GraphEdge, GraphEpisode, GraphNode
+from ..laboratory.arms import ARMS
+from ..laboratory.experiment import DEFAULT_TASKS, LEARNING_RATES, Experiment, Run
+from ..laboratory.tasks import FAMILIES
 from ..monitor import Monitor
 from ..reporting.metric_names import SFT_METRICS, TRAINING_METRICS
 from ..reporting.trees import GROUPS, MAX_TEXT, StoredTree, TurnText
@@ -87,6 +90,7 @@ def reference_pages() -> Iterator[tuple[str, str]]:
         "engines.md": ("Engines, dialogues and sampling", _engines_page()),
         "suites.md": ("Suites and studies in YAML", _definitions_page()),
         "files.md": ("Files of a run", _files_page()),
+        "laboratory.md": ("The laboratory of credit rules", _laboratory_page()),
         "data.md": ("Benchmark data", _data_page()),
     }
     links = "\n".join(f"* [{title}]({name})" for name, (title, _) in pages.items())
@@ -360,6 +364,32 @@ def _keys(cls: Any) -> list[tuple[str, str]]:
 
 
 # ---------------------------------------------------------------------- data
+
+
+def _laboratory_page() -> str:
+    tasks = [
+        (f"`{name}`" + ("" if name in DEFAULT_TASKS else " (not by default)"), family.about)
+        for name, family in FAMILIES.items()
+    ]
+    options = [option for option in fields_of(Experiment) if option.name != "tuning_seeds"]
+    arms = [(f"`{name}`", arm.about, f"`{arm.baseline}`") for name, arm in ARMS.items()]
+    rates = ", ".join(f"{rate:g}" for rate in LEARNING_RATES)
+    return "\n".join(
+        [
+            "`arboretum study credit` trains softmax tables by the credit rules of training, and evaluates them"
+            " exactly; see [the laboratory](../laboratory.md).\n",
+            "## Options\n",
+            fields_table(options, "--", "option"),
+            f"The tuned regime chooses among the learning rates {rates}.\n",
+            "## Tasks\n",
+            markdown_table(("name", "tasks"), tasks),
+            "## Arms\n\nThe name of another registered credit, a plug-in's included, is an arm with the credit's"
+            " defaults and eight chains.\n",
+            markdown_table(("name", "arm", "compared with"), arms),
+            "## `results.jsonl`: one record per run\n",
+            fields_table(fields_of(Run), heading="key"),
+        ]
+    )
 
 
 def _data_page() -> str:
