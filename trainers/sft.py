@@ -93,7 +93,7 @@ class SFTTrainer:
             lora=hardware.lora,
             gradient_checkpointing=hardware.gradient_checkpointing,
         )
-        engine = model_engine(model, self.tokenizer, hardware.in_flight)
+        engine = model_engine(model, self.tokenizer, hardware.in_flight, self.accelerator.autocast)
         self.sampler = RolloutSampler(
             engine, config.dialogue, config.sampler, in_flight=hardware.in_flight, accelerator=self.accelerator
         )
