@@ -1,4 +1,4 @@
-"""Folders of models: the model that ships with the package, and the integrity of exported ones."""
+"""Folders of models: the models that ship with the package, and the integrity of exported ones."""
 
 from __future__ import annotations
 
