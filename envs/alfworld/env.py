@@ -17,6 +17,7 @@ from .library import Library, open_library
 from .model import Action, Game, State
 from .planner import plan
 from .rules import MODIFYING, admissible_commands, format_command, introduction, is_state, is_won, step
+from .searcher import next_command
 
 
 class Moment(NamedTuple):
@@ -76,7 +77,10 @@ class ALFWorld(TextEnv[Moment]):
     position and condition of every object and door. The last reply is not part of it.
 
     ## Expert
-    `expert_actions()` is a shortest plan, found by A* search over the engine's rules.
+    `expert_actions()` is a shortest plan, found by A* search over the engine's rules; it uses what no observation
+    has shown. `searching_actions()`, the plan of the agent `searching_expert`, follows from the commands and
+    replies so far: it visits receptacles in the order of the first observation and opens closed ones until it sees
+    an object that the task asks for. It understands the sentences of ALFWorld's tasks.
 
     ## Source
     Rules and texts follow alfworld 0.4.2 on TextWorld 1.7.0. Task ids are sorted paths; the original's task order
@@ -201,6 +205,12 @@ class ALFWorld(TextEnv[Moment]):
         if self._listed[0] is not state:
             self._listed = (state, tuple(admissible_commands(self.game, state)))
         return self._listed[1]
+
+    def searching_actions(self, observations: Sequence[str], actions: Sequence[str]) -> list[str] | None:
+        if self._ended:
+            return None
+        command = next_command(observations, actions)
+        return None if command is None else [command]
 
     def expert_actions(self) -> list[str] | None:
         if self._ended:

@@ -158,6 +158,8 @@ class ExpertConfig:
             there is no such action, or the environment cannot list its actions, an admissible one is drawn.
         learn_noise: Train on random actions too. False excludes them from the loss: they only lead to states from
             which the expert has to recover.
+        searching: Demonstrate with the agent `searching_expert`, which sees only observations, in the place of
+            `expert`; one action per reply.
     """
 
     noise: float = 0.0
@@ -166,6 +168,7 @@ class ExpertConfig:
     keep: Literal["solved", "all"] = "solved"
     refused: float = 0.0
     learn_noise: bool = True
+    searching: bool = False
 
     def check(self) -> None:
         """Raise `ConfigurationError` for a value out of range."""

@@ -13,6 +13,7 @@ from ...agents.engines.base import Completion, Engine, Message, Request, Usage
 from ...agents.episode import Episode
 from ...agents.language import ChatState, LanguageAgent
 from ...agents.play import play
+from ...agents.reference import searching_plan
 from ...envs.errors import ConfigurationError
 from ...eval.suite import Entry
 from ..config.settings import ExpertConfig
@@ -112,7 +113,11 @@ class Demonstrator(LanguageAgent):
         limit = self.expert.actions_per_turn or self.dialogue.max_actions_per_turn
         left = self.dialogue.actions_left(seat.episode.turns)
         limit = min(limit, self.dialogue.max_actions_per_turn, limit if left is None else max(left, 1))
-        plan = list(seat.env.expert_actions() or ())
+        if self.expert.searching:
+            limit = 1
+            plan = list(searching_plan(seat) or ())
+        else:
+            plan = list(seat.env.expert_actions() or ())
         refused = self._refused_actions(seat, plan) if self.expert.refused else ()
         is_noisy = False
         for place, _ in enumerate(plan[:limit]):

@@ -97,3 +97,14 @@ def test_thoughts_that_announce_a_random_action_are_not_learnt() -> None:
     turns = [turn for episode in demonstrations("TextSokoban-v0", expert, "think") for turn in episode.turns]
     assert {learnt_text(turn) in ("", turn.reply.removeprefix("<think>")) for turn in turns} == {True}
     assert {bool(learnt_text(turn)) for turn in turns} == {True, False}
+
+
+def test_searching_demonstrations_go_only_to_receptacles_and_take_only_objects_that_were_shown() -> None:
+    expert = ExpertConfig(noise=0.2, refused=0.5, learn_noise=False, searching=True)
+    for episode in demonstrations("TextALFWorld-v0", expert, count=8):
+        shown = ""
+        for turn in episode.turns:
+            shown += turn.observation
+            if learnt_text(turn).startswith("take "):
+                assert f"a {turn.moves[0].action.removeprefix('take ').partition(' from ')[0]}" in shown
+        assert episode.success
