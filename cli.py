@@ -420,16 +420,26 @@ def study(
 
 
 @app.command
-def sapling(out: Path = Path("runs/sapling"), seed: int = 0) -> int:
-    """Pretrain the sapling again, the small model that ships with the package.
+def sapling(
+    family: Annotated[
+        Positional[str],
+        _help("Environments of the sapling: {}.", ["grids (FrozenLake and Sokoban)", "blocksworld"]),
+    ] = "grids",
+    /,
+    out: Path | None = None,
+    seed: int = 0,
+) -> int:
+    """Pretrain a sapling again, one of the small models that ship with the package, and evaluate it.
+
+    A run that was interrupted continues from its last validation when the same command is given again.
 
     Args:
-        out: Folder of the model.
-        seed: Seed of the initial weights and of the training data; the shipped model has 0.
+        out: Folder of the model. None makes a name below runs/.
+        seed: Seed of the initial weights and of the training data; the shipped models have 0.
     """
     from .trainers.sapling.command import make_sapling
 
-    return make_sapling(out, seed, console=console)
+    return make_sapling(family, out, seed, console=console)
 
 
 COMMANDS = (envs, docs, play, eval, report, compare, bench, serve, index, data, train, sft, study, sapling)

@@ -225,6 +225,18 @@ class TextEnv(RebuiltCopies, BranchRules, gym.Env[str, str], Generic[StateT]):
         after every step.
         """
 
+    def searching_actions(self, observations: Sequence[str], actions: Sequence[str]) -> list[str] | None:
+        """Return the next actions of an expert that sees only what an agent sees, or None if it is at a loss.
+
+        The plan of `expert_actions` may use what no observation has shown, which cannot be imitated. Environments
+        in which something is hidden override this method; by default it is that plan.
+
+        Args:
+            observations: All observations of the episode, the first and the current one included.
+            actions: The actions between them.
+        """
+        return self.expert_actions()
+
     def optimum(self) -> Optimum | None:
         """Return what optimal play from the current state still reaches, or None if that is unknown.
 
