@@ -406,17 +406,9 @@ def study(
         workers: Runs at the same time, each in a process of its own with one thread.
         laboratory: Options of the study `credit`.
     """
-    if name == "credit":
-        from .trainers.laboratory.command import run_laboratory
+    from .trainers.study.command import run
 
-        return run_laboratory(laboratory, out or Path("runs") / "study-credit", workers=workers, console=console)
-    laboratory.reject()
-    from .trainers.study.definition import load_study
-    from .trainers.study.runner import run_study
-
-    definition = load_study(name)
-    folder = out or Path("runs") / f"study-{definition.name}"
-    return run_study(definition, folder, workers=workers, console=console)
+    return run(name, out, laboratory, workers=workers, console=console)
 
 
 @app.command
