@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ...envs.errors import ConfigurationError
-from .shipped_models import SAPLING, expand_home
+from .shipped_models import SHIPPED_MODELS, expand_home
 
 _MODEL_NAME = re.compile(r"[\w.:-]{1,96}(/[\w.:-]{1,96})?")
 """A name on the hub, or with a tag (`llama3:8b`) on a server."""
@@ -18,20 +18,20 @@ MODEL, ADAPTER = "config.json", "adapter_config.json"
 
 
 def check_model(name: str | Path, file: str = MODEL) -> None:
-    """Raise unless a model can be found: the shipped one, a folder, or a name on the Hugging Face hub.
+    """Raise unless a model can be found: a shipped one, a folder, or a name on the Hugging Face hub.
 
     An existing folder is never looked for on the hub. Neither is a name that the hub cannot have: one with two
     slashes, or one that begins with a slash, a dot or a tilde. The hub is asked once, without the retries of the
     libraries that load models.
 
     Args:
-        name: Folder, name on the hub, or "sapling".
+        name: Folder, name on the hub, or the name of a shipped model, such as "sapling".
         file: File that the folder or repository must contain; `MODEL` or `ADAPTER`.
 
     Raises:
         ConfigurationError: The model does not exist, or the hub does not answer.
     """
-    if name == SAPLING:
+    if name in SHIPPED_MODELS:
         return
     kind = "adapter" if file == ADAPTER else "model"
     if not str(name):

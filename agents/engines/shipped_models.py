@@ -9,6 +9,10 @@ from ...envs.checksums import SUMS_FILE, verify_checksums
 from ...envs.errors import ConfigurationError
 
 SAPLING = "sapling"
+BLOCKSWORLD_SAPLING = "sapling-blocksworld"
+
+SHIPPED_MODELS = (SAPLING, BLOCKSWORLD_SAPLING)
+"""Names of the shipped models, which are those of their folders in `assets/`."""
 
 CHECKSUMS_FIX = (
     "restore it from a copy or export the model again; if you changed it on purpose, delete SHA256SUMS beside it."
@@ -17,16 +21,16 @@ CHECKSUMS_FIX = (
 
 
 def model_source(name: str | Path) -> str | Path:
-    """Return the folder of the shipped model for "sapling", and any other name or path unchanged but for `~`.
+    """Return the folder of a shipped model for its name, and any other name or path unchanged but for `~`.
 
-    A folder of that name in the working directory can be passed as "./sapling". A folder with `SHA256SUMS`, as
+    A folder of such a name in the working directory can be passed as "./sapling". A folder with `SHA256SUMS`, as
     training and `arboretum sapling` write it, is verified; see `envs.checksums`.
 
     Raises:
         ConfigurationError: The path begins with the name of an unknown user.
         DataError: A file of the model is damaged.
     """
-    source = asset(SAPLING) if name == SAPLING else name
+    source = asset(str(name)) if name in SHIPPED_MODELS else name
     if str(source).startswith("~"):
         source = expand_home(source)
     if (Path(source) / SUMS_FILE).exists():
