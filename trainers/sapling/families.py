@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from ...agents.engines.shipped_models import SAPLING
+from ...agents.engines.shipped_models import BLOCKSWORLD_SAPLING, SAPLING
 from ...envs.errors import unknown_name
 from ..config.settings import DialogueConfig, EnvConfig, ExpertConfig
 from .family import Family, Source, Stage
@@ -52,17 +52,27 @@ _RECOVERING_EXPERT = ExpertConfig(noise=0.2, refused=0.5, learn_noise=False)
 
 BLOCKSWORLD = Family(
     "blocksworld",
-    f"{SAPLING}-blocksworld",
+    BLOCKSWORLD_SAPLING,
     "Blocksworld with 3 to 5 blocks",
-    # All sizes from the start, so that none is forgotten.
+    # All sizes from the start, so that none is forgotten. The second stage anneals, so that sampled play comes
+    # closer to greedy play.
     stages=(
         Stage(
-            (Source(_BLOCKS[3], 9216), Source(_BLOCKS[4], 9984), Source(_BLOCKS[5], 9984)),
+            (Source(_BLOCKS[3], 4608), Source(_BLOCKS[4], 4992), Source(_BLOCKS[5], 4992)),
             _RECOVERING_EXPERT,
             lr=1e-3,
-            chunks=48,
+            lr_span=2.0,
+            chunks=24,
             observation_weight=0.3,
-            validations=6,
+            validations=3,
+        ),
+        Stage(
+            (Source(_BLOCKS[3], 1152), Source(_BLOCKS[4], 1248), Source(_BLOCKS[5], 1248)),
+            _RECOVERING_EXPERT,
+            lr=5e-4,
+            chunks=6,
+            observation_weight=0.3,
+            validations=1,
         ),
     ),
     held_out={f"{blocks} blocks": env for blocks, env in _BLOCKS.items()},

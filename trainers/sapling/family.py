@@ -36,7 +36,9 @@ class Stage:
     Attributes:
         sources: Environments and numbers of episodes.
         expert: Expert that demonstrates the episodes.
-        lr: Peak learning rate, reached after the warmup; it decays to 0 along a cosine.
+        lr: Peak learning rate, reached after the warmup; it decays along a cosine.
+        lr_span: Steps after which the learning rate is 0, as a multiple of those of the stage. Above 1 the stage
+            ends before, with a policy that still explores.
         chunks: Number of equal parts in which episodes are generated and trained on.
         observation_weight: Weight λ of the loss on observations; see `imitation.joint_loss`.
         validations: Number of validations on held-out tasks; they are evenly spaced, the last one at the end.
@@ -45,6 +47,7 @@ class Stage:
     sources: tuple[Source, ...]
     expert: ExpertConfig = field(default_factory=ExpertConfig)
     lr: float = 2e-3
+    lr_span: float = 1.0
     chunks: int = 32
     observation_weight: float = 0.0
     validations: int = 4
@@ -54,6 +57,7 @@ class Stage:
         for name in ("chunks", "validations"):
             at_least(name, getattr(self, name), 1)
         positive("lr", self.lr)
+        at_least("lr_span", self.lr_span, 1)
         at_least("observation_weight", self.observation_weight, 0)
 
     def steps(self, batch: int) -> int:

@@ -153,7 +153,12 @@ class SaplingTrainer:
         optimizer = make_optimizer(
             self._accelerator,
             self._policy,
-            Optimization(updates=steps, lr=stage.lr, schedule="cosine", warmup=min(WARMUP_STEPS, steps - 1)),
+            Optimization(
+                updates=round(steps * stage.lr_span),
+                lr=stage.lr,
+                schedule="cosine",
+                warmup=min(WARMUP_STEPS, steps - 1),
+            ),
         )
         done = (self._step - first_step) * stage.chunks // steps
         if done and self._optimizer_state is not None:

@@ -26,7 +26,7 @@ from arboretum.trainers.data.episodes import from_episodes
 from arboretum.trainers.data.microbatches import make_microbatches
 from arboretum.trainers.sampling.demonstrations import collect_demonstrations
 from arboretum.trainers.sapling.evaluation import evaluate, scores_table
-from arboretum.trainers.sapling.families import BLOCKSWORLD, FAMILIES, FROZENLAKE, GRIDS, SOKOBAN, find_family
+from arboretum.trainers.sapling.families import BLOCKSWORLD, FAMILIES, FROZENLAKE, SOKOBAN, find_family
 from arboretum.trainers.sapling.family import Family, Source, Stage
 from arboretum.trainers.sapling.imitation import joint_loss, with_observations
 from arboretum.trainers.sapling.pretraining import SaplingConfig, SaplingTrainer
@@ -110,7 +110,7 @@ def test_blocks_are_one_token_each_in_facts_actions_and_refusals() -> None:
     assert len(BLOCKS_TOKENIZER.encode(observation, add_special_tokens=False)) < 45
 
 
-@pytest.mark.parametrize("family", [GRIDS], ids=lambda family: family.name)
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_shipped_model_is_small_and_has_the_architecture_of_its_family(family: Family) -> None:
     folder = Path(model_source(family.model))
     assert sum(file.stat().st_size for file in folder.iterdir()) < 3e6
