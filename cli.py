@@ -406,30 +406,32 @@ def study(
         workers: Runs at the same time, each in a process of its own with one thread.
         laboratory: Options of the study `credit`.
     """
-    if name == "credit":
-        from .trainers.laboratory.command import run_laboratory
+    from .trainers.study.command import run
 
-        return run_laboratory(laboratory, out or Path("runs") / "study-credit", workers=workers, console=console)
-    laboratory.reject()
-    from .trainers.study.definition import load_study
-    from .trainers.study.runner import run_study
-
-    definition = load_study(name)
-    folder = out or Path("runs") / f"study-{definition.name}"
-    return run_study(definition, folder, workers=workers, console=console)
+    return run(name, out, laboratory, workers=workers, console=console)
 
 
 @app.command
-def sapling(out: Path = Path("runs/sapling"), seed: int = 0) -> int:
-    """Pretrain the sapling again, the small model that ships with the package.
+def sapling(
+    family: Annotated[
+        Positional[str],
+        _help("Environments of the sapling: {}.", ["grids (FrozenLake and Sokoban)", "blocksworld"]),
+    ] = "grids",
+    /,
+    out: Path | None = None,
+    seed: int = 0,
+) -> int:
+    """Pretrain a sapling again, one of the small models that ship with the package, and evaluate it.
+
+    A run that was interrupted continues from its last validation when the same command is given again.
 
     Args:
-        out: Folder of the model.
-        seed: Seed of the initial weights and of the training data; the shipped model has 0.
+        out: Folder of the model. None makes a name below runs/.
+        seed: Seed of the initial weights and of the training data; the shipped models have 0.
     """
     from .trainers.sapling.command import make_sapling
 
-    return make_sapling(out, seed, console=console)
+    return make_sapling(family, out, seed, console=console)
 
 
 COMMANDS = (envs, docs, play, eval, report, compare, bench, serve, index, data, train, sft, study, sapling)

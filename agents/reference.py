@@ -1,4 +1,4 @@
-"""The two reference agents of every result: random actions below, the environment's own solver above."""
+"""The reference agents of every result: random actions below, the environment's own solvers above."""
 
 from __future__ import annotations
 
@@ -43,3 +43,33 @@ class ExpertAgent(Agent):
     def _choose(self, seat: Seat) -> str:
         plan = seat.env.expert_actions()
         return plan[0] if plan else seat.env.random_action(seat.rng)
+
+
+class SearchingExpertAgent(Agent):
+    """Agent that takes the first action of an expert that sees only the observations of the episode.
+
+    Where nothing is hidden it is the same as `ExpertAgent`; see `TextEnv.searching_actions`. Where the expert has
+    no action it acts as `RandomAgent`.
+    """
+
+    name = "searching_expert"
+
+    def act(self, seats: Sequence[Seat]) -> list[Reply | None]:
+        return [_reply(self._choose, seat) for seat in seats]
+
+    def _choose(self, seat: Seat) -> str:
+        plan = searching_plan(seat)
+        return plan[0] if plan else seat.env.random_action(seat.rng)
+
+
+def searching_plan(seat: Seat) -> list[str] | None:
+    """Return the plan of the searching expert of an episode whose turns have one action each.
+
+    Of a turn with several actions only the last observation is known, so the actions before the last are unknown
+    to the expert.
+    """
+    turns = seat.episode.turns
+    observations = [*(turn.observation for turn in turns), seat.observation]
+    return seat.env.searching_actions(
+        observations, [turn.moves[-1].action if turn.moves else "" for turn in turns]
+    )

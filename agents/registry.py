@@ -16,7 +16,7 @@ from .engines.base import Engine, Sampling
 from .engines.registry import ENGINES
 from .human import HumanAgent
 from .language import LanguageAgent
-from .reference import ExpertAgent, RandomAgent
+from .reference import ExpertAgent, RandomAgent, SearchingExpertAgent
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,9 @@ class LanguageAgentSpec:
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
 
-MODEL_FREE_AGENTS: dict[str, type[Agent]] = {kind.name: kind for kind in (RandomAgent, ExpertAgent, HumanAgent)}
+MODEL_FREE_AGENTS: dict[str, type[Agent]] = {
+    kind.name: kind for kind in (RandomAgent, ExpertAgent, SearchingExpertAgent, HumanAgent)
+}
 
 LANGUAGE_AGENTS: dict[str, LanguageAgentSpec] = {
     "direct": LanguageAgentSpec("language", "LanguageAgent", "plain"),

@@ -225,6 +225,14 @@ class TextEnv(RebuiltCopies, BranchRules, gym.Env[str, str], Generic[StateT]):
         after every step.
         """
 
+    def searching_actions(self, observations: Sequence[str], actions: Sequence[str]) -> list[str] | None:
+        """Return the next actions of an expert that sees only what an agent sees, or None if it is at a loss.
+
+        `expert_actions` may use what no observation has shown, which cannot be imitated: override this where
+        something is hidden. Given are all observations of the episode so far, and the actions between them.
+        """
+        return self.expert_actions()
+
     def optimum(self) -> Optimum | None:
         """Return what optimal play from the current state still reaches, or None if that is unknown.
 
@@ -235,9 +243,8 @@ class TextEnv(RebuiltCopies, BranchRules, gym.Env[str, str], Generic[StateT]):
         if self._ended:
             return self._final_optimum()
         plan = self.expert_actions()
-        steps = (
-            None if plan is None else max(1, len(plan))
-        )  # Even where the goal holds, an action ends the episode.
+        # Even where the goal holds, an action ends the episode.
+        steps = None if plan is None else max(1, len(plan))
         return Optimum(0.0, None) if steps is None or steps > self.steps_left() else Optimum(1.0, steps)
 
     def _level_content(self) -> object:
@@ -490,6 +497,4 @@ class TextEnv(RebuiltCopies, BranchRules, gym.Env[str, str], Generic[StateT]):
         """Add the optional entries of `info`."""
         if self.admissible:
             info["admissible_actions"] = self.admissible_actions()
-        details = self._details()
-        if details is not None:
-            info.update(details)
+        info.update(self._details() or {})

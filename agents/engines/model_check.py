@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...envs.errors import ConfigurationError
 from .packaged_model import SMOLLM2, check_smollm2
-from .shipped_models import SAPLING, expand_home
+from .shipped_models import SHIPPED_MODELS, expand_home
 
 _MODEL_NAME = re.compile(r"[\w.:-]{1,96}(/[\w.:-]{1,96})?")
 """A name on the hub, or with a tag (`llama3:8b`) on a server."""
@@ -26,13 +26,13 @@ def check_model(name: str | Path, file: str = MODEL) -> None:
     libraries that load models.
 
     Args:
-        name: Folder, name on the hub, "sapling" or "smollm2".
+        name: Folder, name on the hub, or a name such as "sapling" or "smollm2"; see `NAMED_MODELS`.
         file: File that the folder or repository must contain; `MODEL` or `ADAPTER`.
 
     Raises:
         ConfigurationError: The model does not exist, or the hub does not answer.
     """
-    if name == SAPLING:
+    if name in SHIPPED_MODELS:
         return
     if name == SMOLLM2:
         check_smollm2()

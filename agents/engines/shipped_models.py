@@ -10,20 +10,24 @@ from ...envs.errors import ConfigurationError
 from .packaged_model import SMOLLM2, smollm2_folder
 
 SAPLING = "sapling"
+BLOCKSWORLD_SAPLING = "sapling-blocksworld"
+
+SHIPPED_MODELS = (SAPLING, BLOCKSWORLD_SAPLING)
+"""Names of the shipped models, which are those of their folders in `assets/`."""
 
 CHECKSUMS_FIX = (
     "restore it from a copy or export the model again; if you changed it on purpose, delete SHA256SUMS beside it."
 )
 """What the user can do about a damaged model, as the end of an error's message."""
 
-NAMED_MODELS = (SAPLING, SMOLLM2)
+NAMED_MODELS = (*SHIPPED_MODELS, SMOLLM2)
 """Names that stand for the folder of a model."""
 
 
 def model_source(name: str | Path) -> str | Path:
-    """Return the folder of "sapling" or "smollm2", and any other name or path unchanged but for `~`.
+    """Return the folder of a model that has a name here, and any other name or path unchanged but for `~`.
 
-    A folder of that name in the working directory can be passed as "./sapling". A folder with `SHA256SUMS`, as
+    A folder of such a name in the working directory can be passed as "./sapling". A folder with `SHA256SUMS`, as
     training and `arboretum sapling` write it, is verified; see `envs.checksums`.
 
     Raises:
@@ -32,7 +36,7 @@ def model_source(name: str | Path) -> str | Path:
     """
     if name == SMOLLM2:
         return smollm2_folder()
-    source = asset(SAPLING) if name == SAPLING else name
+    source = asset(str(name)) if name in SHIPPED_MODELS else name
     if str(source).startswith("~"):
         source = expand_home(source)
     if (Path(source) / SUMS_FILE).exists():

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ..core import Outcome, RewardMode, TextEnv
 from ..data import data_folder
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, unknown_name
 from ..snapshots import Snapshot
 from .domain import household_text
 from .gamefile import read_dialect
@@ -17,6 +17,10 @@ from .library import Library, open_library
 from .model import Action, Game, State
 from .planner import plan
 from .rules import MODIFYING, admissible_commands, format_command, introduction, is_state, is_won, step
+from .searcher import next_command
+
+HOMES = ("full", "easy")
+"""Kinds of generated homes."""
 
 
 class Moment(NamedTuple):
@@ -69,6 +73,9 @@ class ALFWorld(TextEnv[Moment]):
       single game file. None selects `$ARBORETUM_DATA/alfworld` if it exists, else generated homes. Of the
       generated splits, "valid_unseen" uses floor plans of its own; "valid_seen" shares those of "train" but places
       other objects in them.
+    * `homes`: "full" or "easy" for generated homes of that kind, also where game files are available. None selects
+      game files if there are any, else full homes. Easy homes have at most 8 pieces of furniture, at most 2 of a
+      kind, and only tasks of the types "Pick" and "Look"; tables of results name them "easy generated homes".
     * `max_steps=50`: Step limit, 50 in ALFWorld. None lifts it.
 
     ## State
@@ -76,7 +83,10 @@ class ALFWorld(TextEnv[Moment]):
     position and condition of every object and door. The last reply is not part of it.
 
     ## Expert
-    `expert_actions()` is a shortest plan, found by A* search over the engine's rules.
+    `expert_actions()` is a shortest plan, found by A* search over the engine's rules; it uses what no observation
+    has shown. `searching_actions()`, the plan of the agent `searching_expert`, follows from the commands and
+    replies so far: it visits receptacles in the order of the first observation and opens closed ones until it sees
+    an object that the task asks for. It understands the sentences of ALFWorld's tasks.
 
     ## Source
     Rules and texts follow alfworld 0.4.2 on TextWorld 1.7.0. Task ids are sorted paths; the original's task order
@@ -89,15 +99,23 @@ class ALFWorld(TextEnv[Moment]):
         self,
         split: str | None = None,
         data: str | Path | None = None,
+        homes: Literal["full", "easy"] | None = None,
         max_steps: int | None = 50,
         reward_mode: RewardMode = "dense",
         admissible: bool = False,
         render_mode: str | None = None,
     ) -> None:
+        if homes not in (None, *HOMES):
+            raise unknown_name("kind of homes", str(homes), HOMES)
+        if homes is not None and data is not None:
+            raise ConfigurationError("homes= selects generated homes, and data= game files; omit one of them.")
         path = Path(data).expanduser() if data is not None else None
-        folder = path if path is not None and path.is_file() else data_folder("alfworld", data)
+        folder = None
+        if homes is None:
+            folder = path if path is not None and path.is_file() else data_folder("alfworld", data)
+        self._easy = homes == "easy"
         super().__init__(
-            config={"games": "generated" if folder is None else "files"},
+            config={"games": "files" if folder is not None else "generated easy" if self._easy else "generated"},
             max_steps=max_steps,
             reward_mode=reward_mode,
             admissible=admissible,
@@ -127,7 +145,9 @@ class ALFWorld(TextEnv[Moment]):
 
     @property
     def generated_data(self) -> str | None:
-        return "generated homes" if self._library is None else None
+        if self._library is not None:
+            return None
+        return "easy generated homes" if self._easy else "generated homes"
 
     @property
     def instructions(self) -> str:
@@ -146,7 +166,7 @@ class ALFWorld(TextEnv[Moment]):
 
     def _open(self, task: str) -> Moment:
         if self._library is None:
-            game = generate_game(task)
+            game = generate_game(task, self._easy)
         elif task in self._library:
             game = self._library.game(task)
         else:
@@ -201,6 +221,12 @@ class ALFWorld(TextEnv[Moment]):
         if self._listed[0] is not state:
             self._listed = (state, tuple(admissible_commands(self.game, state)))
         return self._listed[1]
+
+    def searching_actions(self, observations: Sequence[str], actions: Sequence[str]) -> list[str] | None:
+        if self._ended:
+            return None
+        command = next_command(observations, actions)
+        return None if command is None else [command]
 
     def expert_actions(self) -> list[str] | None:
         if self._ended:

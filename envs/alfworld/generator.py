@@ -22,6 +22,12 @@ from .planner import plan
 from .rules import format_command
 
 FLOOR_PLANS = 400
+EASY_FURNITURE = 8
+"""Maximum number of pieces of furniture in an easy home."""
+EASY_PER_KIND = 2
+"""Maximum number of pieces of one kind in an easy home."""
+EASY_TYPES = ("pick_and_place_simple", "look_at_obj_in_light")
+"""Types of task in easy homes: nothing is cleaned, heated or cooled, and one object is enough."""
 
 
 class HomeTasks(GeneratedTasks):
@@ -40,14 +46,19 @@ def parse_task(task: str) -> tuple[str, int]:
     return split, HomeTasks(None if split == ANY else split).index(task)
 
 
-def generate_game(task: str) -> Game:
-    """Return the compiled game of a generated task."""
-    return _generate(*parse_task(task))[1]
+def generate_game(task: str, easy: bool = False) -> Game:
+    """Return the compiled game of a generated task.
+
+    Args:
+        task: Task id.
+        easy: Generate an easy home: at most `EASY_FURNITURE` pieces of furniture, and tasks of `EASY_TYPES`.
+    """
+    return _generate(*parse_task(task), easy)[1]
 
 
-def generate_file(task: str) -> dict[str, Any]:
+def generate_file(task: str, easy: bool = False) -> dict[str, Any]:
     """Return the game file of a generated task as a dictionary (`pddl_domain`, `grammar`, `pddl_problem`, …)."""
-    return _generate(*parse_task(task))[0]
+    return _generate(*parse_task(task), easy)[0]
 
 
 class _Home(NamedTuple):
@@ -79,16 +90,18 @@ class _Trial(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _generate(split: str, index: int) -> tuple[dict[str, Any], Game]:
+def _generate(split: str, index: int, easy: bool) -> tuple[dict[str, Any], Game]:
     """Return the file and the compiled game of the first solvable trial of the task's seed."""
-    rng = random.Random(stable_seed("alfworld", split, index))
-    task_type = rng.choice(list(TASK_TYPES))
+    rng = random.Random(stable_seed("alfworld easy" if easy else "alfworld", split, index))
+    task_type = rng.choice(list(EASY_TYPES if easy else TASK_TYPES))
     while True:
         number = rng.randrange(FLOOR_PLANS)
         trial_seed = rng.getrandbits(64)
         if split not in (ANY, _split_of(number, trial_seed)):
             continue
         home = _draw_floor_plan(number)
+        if easy:
+            home = _thin_out(home, number)
         trial = _draw_trial(home, task_type, random.Random(trial_seed))
         if trial is None:
             continue
@@ -138,6 +151,16 @@ def _draw_floor_plan(number: int) -> _Home:
                 places.setdefault(kind, []).append(place)
             furniture.append((_draw_id(rng, taken, kind, traits.part), kind, place))
     return _Home(room, furniture, _draw_location(rng, taken))
+
+
+def _thin_out(home: _Home, number: int) -> _Home:
+    """Return a floor plan with a random part of its furniture, in the original order."""
+    rng = random.Random(stable_seed("alfworld easy furniture", number))
+    kept: list[tuple[str, str, str]] = []
+    for piece in rng.sample(home.furniture, len(home.furniture)):
+        if len(kept) < EASY_FURNITURE and [kind for _, kind, _ in kept].count(piece[1]) < EASY_PER_KIND:
+            kept.append(piece)
+    return home._replace(furniture=[piece for piece in home.furniture if piece in kept])
 
 
 def _draw_location(rng: random.Random, taken: set[str]) -> str:

@@ -153,16 +153,27 @@ class ExpertConfig:
         thoughts: Text in the place of reasoning, where the dialogue has one: "plan" writes the plan in words,
             "none" leaves it empty.
         keep: Episodes to train on: "solved" ones only, or "all".
+        refused: Fraction of the random actions that are not admissible at that point, so that the environment
+            refuses them. They are drawn from the plan and from what was admissible earlier in the episode. Where
+            there is no such action, or the environment cannot list its actions, an admissible one is drawn.
+        learn_noise: Train on random actions too. False excludes them from the loss: they only lead to states from
+            which the expert has to recover.
+        searching: Demonstrate with the agent `searching_expert`, which sees only observations, in the place of
+            `expert`; one action per reply.
     """
 
     noise: float = 0.0
     actions_per_turn: int | None = None
     thoughts: Literal["plan", "none"] = "plan"
     keep: Literal["solved", "all"] = "solved"
+    refused: float = 0.0
+    learn_noise: bool = True
+    searching: bool = False
 
     def check(self) -> None:
         """Raise `ConfigurationError` for a value out of range."""
         fraction("expert.noise", self.noise)
+        fraction("expert.refused", self.refused)
         at_least("expert.actions_per_turn", self.actions_per_turn, 1)
         one_of("expert.thoughts", self.thoughts, ("plan", "none"))
         one_of("expert.keep", self.keep, ("solved", "all"))

@@ -11,8 +11,9 @@ from ...agents.dialogue import Dialogue
 from ...agents.dialogue.think import SEPARATOR
 from ...agents.engines.base import Completion, Engine, Message, Request, Usage
 from ...agents.episode import Episode
-from ...agents.language import LanguageAgent
+from ...agents.language import ChatState, LanguageAgent
 from ...agents.play import play
+from ...agents.reference import searching_plan
 from ...envs.errors import ConfigurationError
 from ...eval.suite import Entry
 from ..config.settings import ExpertConfig
@@ -68,33 +69,88 @@ class Demonstrator(LanguageAgent):
         assert self.chat is not None
         ending = self.chat.bridge((), [Message("user", "")])
         self._end_id = next(i for i in ending if i in self.chat.end_ids)
+        self._known_actions: dict[str, dict[str, None]] = {}  # by conversation, in order of appearance
+        self._expert_tokens: dict[str, int] = {}  # at the beginning of a reply that ends in a random action
 
     def ask(self, seat: Seat, text: str | None = None) -> Reply | None:
-        actions, plan = self._choose(seat)
+        actions, plan, is_noisy = self._choose(seat)
         thought = plan_in_words(plan) if self.expert.thoughts == "plan" else ""
+        ids = self._encode(thought, actions)
+        if is_noisy and not self.expert.learn_noise:
+            # A thought names the random action, so the expert's part of the reply ends before the thought.
+            expert_ids = [] if self.dialogue.has_thoughts else self._encode("", [*actions[:-1], ""])
+            self._expert_tokens[seat.memory.name] = _common_prefix(ids, expert_ids)
+        self._script.replies[seat.memory.name] = ids
+        return super().ask(seat, text)
+
+    def receive(self, seat: Seat, completion: Completion) -> Reply | None:
+        reply = super().receive(seat, completion)
+        expert_tokens = self._expert_tokens.pop(seat.memory.name, None)
+        if expert_tokens is not None and reply is not None and reply.loss_mask is not None:
+            sampled = sum(reply.loss_mask)
+            kept = min(expert_tokens, sampled)
+            reply.loss_mask[len(reply.loss_mask) - sampled + kept :] = [0] * (sampled - kept)
+        return reply
+
+    def end(self, seat: Seat) -> None:
+        if isinstance(seat.memory, ChatState):
+            self._known_actions.pop(seat.memory.name, None)
+            self._expert_tokens.pop(seat.memory.name, None)
+        super().end(seat)
+
+    def _encode(self, thought: str, actions: Sequence[str]) -> list[int]:
+        """Return the token ids of a reply, its end included and the prefill excluded."""
         reply = self.dialogue.demonstrate(thought, f" {SEPARATOR} ".join(actions))
         # The prefill is part of the prompt; sampling begins after it.
         sampled = reply.removeprefix(self.dialogue.prefill)
         ids = list(self._script.tokenizer.encode(sampled, add_special_tokens=False))
         if not reply.endswith(self.dialogue.stop or ("\0",)):
             ids.append(self._end_id)
-        self._script.replies[seat.memory.name] = ids
-        return super().ask(seat, text)
+        return ids
 
-    def _choose(self, seat: Seat) -> tuple[list[str], list[str]]:
-        """Return the actions of this turn, and the plan that begins with them."""
+    def _choose(self, seat: Seat) -> tuple[list[str], list[str], bool]:
+        """Return the actions of this turn, the plan that begins with them, and True if the last one is random."""
         limit = self.expert.actions_per_turn or self.dialogue.max_actions_per_turn
         left = self.dialogue.actions_left(seat.episode.turns)
         limit = min(limit, self.dialogue.max_actions_per_turn, limit if left is None else max(left, 1))
-        plan = list(seat.env.expert_actions() or ())
+        if self.expert.searching:
+            limit = 1
+            plan = list(searching_plan(seat) or ())
+        else:
+            plan = list(seat.env.expert_actions() or ())
+        refused = self._refused_actions(seat, plan) if self.expert.refused else ()
+        is_noisy = False
         for place, _ in enumerate(plan[:limit]):
             if seat.rng.random() < self.expert.noise:
-                # Drawn from the actions admissible now, so it may be refused unless it is the first.
-                plan = [*plan[:place], seat.env.random_action(seat.rng)]
+                # An admissible action is drawn from those admissible now, so it may be refused unless it is first.
+                if refused and seat.rng.random() < self.expert.refused:
+                    action = seat.rng.choice(refused)
+                else:
+                    action = seat.env.random_action(seat.rng)
+                plan = [*plan[:place], action]
+                is_noisy = True
                 break
         if not plan:
-            plan = [seat.env.random_action(seat.rng)]
-        return plan[:limit], plan
+            plan, is_noisy = [seat.env.random_action(seat.rng)], True
+        return plan[:limit], plan, is_noisy
+
+    def _refused_actions(self, seat: Seat, plan: Sequence[str]) -> Sequence[str]:
+        """Return actions of the plan, and actions admissible earlier in the episode, that are inadmissible now."""
+        admissible = seat.env.admissible_actions()
+        if admissible is None:
+            return ()
+        known = self._known_actions.setdefault(seat.memory.name, {})
+        known.update(dict.fromkeys([*admissible, *plan]))
+        now = set(admissible)
+        return [action for action in known if action not in now]
+
+
+def _common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
+    """Return the length of the longest common prefix of two sequences."""
+    length = 0
+    while length < min(len(first), len(second)) and first[length] == second[length]:
+        length += 1
+    return length
 
 
 def collect_demonstrations(

@@ -1,4 +1,4 @@
-"""The command `arboretum sapling`: pretrains the shipped model anew."""
+"""The command `arboretum sapling`: pretrains a shipped model anew."""
 
 from __future__ import annotations
 
@@ -8,47 +8,65 @@ from pathlib import Path
 from rich.console import Console
 
 from ...envs.errors import ConfigurationError
+from ..checkpoints.run_folder import CHECKPOINTS_FOLDER
 from ..train import INTERRUPTED, OK, require_torch
 
 
-def make_sapling(out: Path, seed: int = 0, *, console: Console) -> int:
-    """Pretrain the shipped model anew and write it to a folder.
+def make_sapling(family: str, out: Path | None = None, seed: int = 0, *, console: Console) -> int:
+    """Pretrain a shipped model anew, evaluate it and write it to a folder.
+
+    A run that was interrupted continues from its last validation when it is started again with the same arguments.
 
     Args:
-        out: Folder of the model; an existing folder must hold an earlier model, which is replaced.
-        seed: Seed of the initial weights, the tasks and the episodes; 0 for the shipped model.
+        family: Name of the family; see `families.FAMILIES`.
+        out: Folder of the model; an existing folder must hold an earlier model, which is replaced, or an
+            interrupted run. None makes a name below runs/.
+        seed: Seed of the initial weights, the tasks and the episodes; 0 for the shipped models.
         console: Console that shows progress.
 
     Returns:
         Exit status: 0 when done, 130 when interrupted.
 
     Raises:
-        ConfigurationError: Packages for training are missing, or the folder holds something else.
+        ConfigurationError: The family is unknown, packages for training are missing, or the folder holds something
+            else.
     """
     require_torch()
-    if out.exists() and not (out / "model.safetensors").exists():
-        raise ConfigurationError(f"{out}: exists and holds no model; choose another --out.")
+    from .families import find_family
+
+    definition = find_family(family)
+    folder = out or Path("runs") / definition.model
+    if folder.exists() and not any((folder / name).exists() for name in ("model.safetensors", CHECKPOINTS_FOLDER)):
+        raise ConfigurationError(f"{folder}: exists and holds no model; choose another --out.")
     import torch
 
+    from .evaluation import evaluate, scores_table
     from .pretraining import SaplingConfig, SaplingTrainer
 
     torch.set_num_threads(1)  # The order of floating-point sums depends on the number of threads.
-    trainer = SaplingTrainer(SaplingConfig(out, seed=seed))
+    trainer = SaplingTrainer(SaplingConfig(folder, definition, seed))
     size = sum(weight.numel() for weight in trainer.model.parameters())
-    console.print(f"Pretraining {size / 1e6:.2f} million parameters for {trainer.steps} steps.", highlight=False)
+    console.print(
+        f"Pretraining {size / 1e6:.2f} million parameters on {definition.summary} for {definition.steps} steps.",
+        highlight=False,
+    )
+    if trainer.history:
+        console.print(f"Resuming after step {trainer.history[-1]['step']:g}.", highlight=False)
     start = time.monotonic()
     try:
         for record in trainer.run():
-            rates = {name: value for name, value in record.items() if name not in ("step", "loss")}
-            shown = ", ".join(f"{name} {value:.0%}" for name, value in rates.items())
+            names = ("step", "tokens", "loss", "observation_loss")
+            shown = ", ".join(f"{name} {value:.0%}" for name, value in record.items() if name not in names)
             minutes = (time.monotonic() - start) / 60
             console.print(
-                f"{minutes:5.1f} min  step {record['step']:g}: loss {record['loss']:.3f}; validation: {shown}",
+                f"{minutes:5.1f} min  step {record['step']:g}, {record['tokens'] / 1e6:.1f} M tokens: loss "
+                f"{record['loss']:.3f}; validation: {shown}",
                 highlight=False,
                 soft_wrap=True,
             )
+        console.print(scores_table(list(evaluate(trainer))))
     except KeyboardInterrupt:
-        console.print("[yellow]Interrupted:[/] no model was written.")
+        console.print("[yellow]Interrupted:[/] no model was written; the same command resumes the run.")
         return INTERRUPTED
     console.print(f"Model: {trainer.export()}", soft_wrap=True, highlight=False, markup=False)
     return OK

@@ -1,139 +1,83 @@
-"""Pretraining of the shipped model: a small transformer imitates the experts of two environments.
+"""Pretraining of the shipped models: small transformers that imitate the experts of a family of environments.
 
-The last stage imitates noisy experts, so that the model still makes mistakes that reinforcement learning can
-correct.
-
-    for record in SaplingTrainer(SaplingConfig(out=Path("runs/sapling"))).run():
-        print(record)
+for record in SaplingTrainer(SaplingConfig(out=Path("runs/sapling"), family=GRIDS)).run():
+    print(record)
 """
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from ...agents.episode import Episode
-from ...envs.checks import at_least, fraction, positive
+from ...envs.errors import ConfigurationError, DataError
 from ...envs.seeding import stable_seed
+from ...eval.suite import distinct_tasks
 from ..algorithms.recipe import Optimization
 from ..algorithms.samplers import Chains
+from ..checkpoints.run_folder import CHECKPOINTS_FOLDER
+from ..checkpoints.store import Checkpoints, verify_checkpoint
 from ..config.resolve import make_entry
-from ..config.settings import DialogueConfig, EnvConfig, ExpertConfig, ValidationConfig
+from ..config.settings import ValidationConfig
 from ..data.episodes import from_episodes
 from ..data.microbatches import optimizer_batches
 from ..data.rollouts import Rollouts
 from ..learning.accumulation import accumulate_gradients, rank_microbatches
 from ..learning.distributed import make_accelerator, make_optimizer
+from ..learning.optimizer import PolicyOptimizer
 from ..learning.policy import Policy
 from ..sampling.demonstrations import collect_demonstrations
 from ..sampling.policy_engine import model_engine
 from ..sampling.sampler import RolloutSampler
 from ..sft import imitation_loss
-from .tokenizer import make_tokenizer
+from .family import Family, Stage
+from .imitation import joint_loss, with_observations
+from .tokenizer import ASSISTANT
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-FROZENLAKE = EnvConfig("TextFrozenLake-v0", {"observation_format": "grid", "p_frozen": 0.8, "success_rate": 1.0})
-"""FrozenLake with as many holes as in RAGEN's first paper, but not slippery, so that a plan of several actions
-succeeds."""
-SOKOBAN = EnvConfig("TextSokoban-v0")
-SPARSE_SOKOBAN = EnvConfig("TextSokoban-v0", {"reward_mode": "sparse"})
-"""Sokoban with reward for solved levels only, as in the shipped studies. With a cost per move, the returns of a
-group in which every episode fails differ only in wasted moves, and dividing by their standard deviation (GRPO)
-teaches the policy to give up early."""
-DIALOGUE = DialogueConfig("no_think")
-"""RAGEN's protocol without reasoning: up to five actions per reply, five replies and ten actions per episode. The
-reasoning of a model of this size would only repeat its actions in words."""
-CONTEXT = 1024
-"""Context window in tokens."""
 WARMUP_STEPS = 30
 """Steps of linear learning-rate warmup at the beginning of each stage."""
-MICROBATCH_TOKENS = 1024
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Stage of the pretraining.
-
-    Attributes:
-        frozenlake: Number of expert episodes of FrozenLake; each is used once.
-        sokoban: Number of expert episodes of Sokoban; each is used once.
-        noise: Probability that an action is random instead of the expert's. If it is positive, failed episodes are
-            imitated too, and Sokoban uses the sparse reward.
-        lr: Peak learning rate, reached after the warmup; it decays to 0 along a cosine.
-        chunks: Number of equal parts in which episodes are generated and trained on.
-    """
-
-    frozenlake: int
-    sokoban: int
-    noise: float = 0.0
-    lr: float = 2e-3
-    chunks: int = 32
-
-    def __post_init__(self) -> None:
-        for name in ("frozenlake", "sokoban", "chunks"):
-            at_least(name, getattr(self, name), 1)
-        fraction("noise", self.noise)
-        positive("lr", self.lr)
-
-    def steps(self, batch: int) -> int:
-        """Return the number of optimizer steps with `batch` episodes each."""
-        episodes_per_chunk = self.frozenlake // self.chunks + self.sokoban // self.chunks
-        return self.chunks * max(1, round(episodes_per_chunk / batch))
-
-
-DEFAULT_STAGES = (
-    Stage(frozenlake=32768, sokoban=98304),
-    Stage(frozenlake=98304, sokoban=98304),
-    Stage(frozenlake=8192, sokoban=8192, noise=0.25, lr=5e-4, chunks=8),
-)
-"""Stages of the shipped model: two with perfect experts, one with noisy experts."""
+IN_FLIGHT = 128
+"""Validation episodes at the same time."""
 
 
 @dataclass(frozen=True)
 class SaplingConfig:
-    """Configuration of the pretraining; the defaults produce the shipped model.
+    """Configuration of the pretraining.
 
     Attributes:
         out: Folder that the model is written to.
-        stages: Stages of the pretraining, in order.
-        batch: Episodes per optimizer step.
-        layers: Number of transformer layers.
-        width: Hidden size of the transformer.
-        validations: Number of validations on held-out tasks in each stage.
-        seed: Seed of the initial weights, the tasks and the episodes.
+        family: Environments, architecture and stages.
+        seed: Seed of the initial weights, the tasks and the episodes; the shipped models have 0.
     """
 
     out: Path
-    stages: tuple[Stage, ...] = DEFAULT_STAGES
-    batch: int = 64
-    layers: int = 4
-    width: int = 96
-    validations: int = 4
+    family: Family
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("batch", "layers", "width", "validations"):
-            at_least(name, getattr(self, name), 1)
 
 
 def make_model(tokenizer: PreTrainedTokenizerBase, config: SaplingConfig) -> PreTrainedModel:
-    """Return a Qwen2 model with random weights; the default size has 0.44 million parameters."""
+    """Return a Qwen2 model with random weights."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
+    family = config.family
     model_config = Qwen2Config(
         vocab_size=len(tokenizer),
-        hidden_size=config.width,
-        intermediate_size=round(config.width * 8 / 3),
-        num_hidden_layers=config.layers,
+        hidden_size=family.width,
+        intermediate_size=round(family.width * 8 / 3),
+        num_hidden_layers=family.layers,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=CONTEXT,
+        max_position_embeddings=family.context,
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
@@ -145,7 +89,7 @@ def make_model(tokenizer: PreTrainedTokenizerBase, config: SaplingConfig) -> Pre
 
 
 class SaplingTrainer:
-    """Pretraining run of the shipped model.
+    """Pretraining run, new or resumed from the last validation in its folder.
 
     Args:
         config: Configuration of the run.
@@ -155,105 +99,176 @@ class SaplingTrainer:
         tokenizer: Tokenizer of the model.
         model: Model in training.
         sampler: Rolls out validation episodes with the current model.
-        steps: Optimizer steps in total.
+        history: Metrics of all validations so far.
+
+    Raises:
+        ConfigurationError: The folder has a checkpoint of another family, or of another seed.
+        DataError: The checkpoint cannot be read.
     """
 
     def __init__(self, config: SaplingConfig) -> None:
         self.config = config
-        self.tokenizer = make_tokenizer(CONTEXT)
+        family = config.family
+        self.tokenizer = family.tokenizer(family.context)
         self.model = make_model(self.tokenizer, config)
         self._accelerator = make_accelerator("cpu", "float32")
         self.sampler = RolloutSampler(
-            model_engine(self.model, self.tokenizer, 128),
-            DIALOGUE,
-            Chains(reply_tokens=32),
-            in_flight=128,
+            model_engine(self.model, self.tokenizer, IN_FLIGHT),
+            family.dialogue,
+            Chains(reply_tokens=family.reply_tokens),
+            in_flight=IN_FLIGHT,
             accelerator=self._accelerator,
         )
         self._policy = Policy(self.model)
-        self.steps = sum(stage.steps(config.batch) for stage in config.stages)
+        self._reply_start = self.tokenizer.convert_tokens_to_ids(ASSISTANT)
+        self.history: list[dict[str, float]] = []
+        self._step = self._tokens = 0
+        self._checkpoints = Checkpoints(config.out / CHECKPOINTS_FOLDER)
+        self._optimizer_state: dict[str, object] | None = None
+        if self._checkpoints.last is not None:
+            self._load(self._checkpoints.last)
 
     def run(self) -> Iterator[dict[str, float]]:
         """Train, and yield the metrics of every validation.
 
         Yields:
-            `step`, `loss` (mean per sampled token since the previous validation), and the results of `validate`.
+            `step`, `tokens` (trained on so far, observations included), `loss` (mean per token of a reply since
+            the previous validation), `observation_loss` likewise where observations are in the loss, and the
+            results of `validate`.
 
         Raises:
             Diverged: Gradients were NaN or infinite in three consecutive steps.
+            CheckpointError: A checkpoint could not be written.
         """
-        done = 0
-        for number, stage in enumerate(self.config.stages):
-            for record in self._run_stage(number, stage):
-                yield {**record, "step": done + record["step"]}
-            done += stage.steps(self.config.batch)
+        first_chunk = first_step = 0
+        for stage in self.config.family.stages:
+            steps = stage.steps(self.config.family.batch)
+            if self._step < first_step + steps:
+                yield from self._run_stage(stage, first_chunk, first_step)
+            first_chunk += stage.chunks
+            first_step += steps
 
-    def _run_stage(self, number: int, stage: Stage) -> Iterator[dict[str, float]]:
-        batch = self.config.batch
-        steps = stage.steps(batch)
+    def _run_stage(self, stage: Stage, first_chunk: int, first_step: int) -> Iterator[dict[str, float]]:
+        steps = stage.steps(self.config.family.batch)
         optimizer = make_optimizer(
             self._accelerator,
             self._policy,
-            Optimization(updates=steps, lr=stage.lr, schedule="cosine", warmup=min(WARMUP_STEPS, steps - 1)),
+            Optimization(
+                updates=round(steps * stage.lr_span),
+                lr=stage.lr,
+                schedule="cosine",
+                warmup=min(WARMUP_STEPS, steps - 1),
+            ),
         )
-        step, losses = 0, []
-        validate_every = max(1, stage.chunks // self.config.validations)
-        first_chunk = sum(earlier.chunks for earlier in self.config.stages[:number])
-        for chunk in range(stage.chunks):
-            # The label and the numbering determine the episodes of the shipped model; they must not change.
+        done = (self._step - first_step) * stage.chunks // steps
+        if done and self._optimizer_state is not None:
+            optimizer.load_state_dict(self._optimizer_state)
+        sums: list[dict[str, float]] = []
+        validate_every = max(1, stage.chunks // stage.validations)
+        for chunk in range(done, stage.chunks):
+            # The label and the numbering determine the episodes of the shipped models; they must not change.
             seed = stable_seed("lot", self.config.seed, first_chunk + chunk)
             rollouts = self._demonstrate(stage, seed)
-            for episodes in optimizer_batches(rollouts, batch, seed=seed):
-                optimizer.set_lr(step)
-                selected = rollouts.select(episodes)
-                microbatches = list(rank_microbatches(optimizer, selected, MICROBATCH_TOKENS))
-                parts = accumulate_gradients(optimizer, microbatches, 1.0, imitation_loss(selected))
-                optimizer.step()
-                losses.append(sum(part["loss"] for part in parts))
-                step += 1
+            for episodes in optimizer_batches(rollouts, self.config.family.batch, seed=seed):
+                optimizer.set_lr(self._step - first_step)
+                sums.append(self._take_step(stage, optimizer, rollouts.select(episodes)))
+                self._step += 1
             if (chunk + 1) % validate_every == 0 or chunk + 1 == stage.chunks:
-                yield {"step": step, "loss": sum(losses) / len(losses), **self.validate()}
-                losses = []
+                means = {name: sum(part[name] for part in sums) / len(sums) for name in sums[0]}
+                record = {"step": self._step, "tokens": self._tokens, **means, **self.validate()}
+                sums = []
+                self.history.append(record)
+                self._checkpoints.save(self._step, partial(self._write, optimizer))
+                yield record
+
+    def _take_step(self, stage: Stage, optimizer: PolicyOptimizer, rollouts: Rollouts) -> dict[str, float]:
+        """Take an optimizer step on a batch, and return its losses."""
+        self._tokens += sum(map(len, rollouts.rows))
+        microbatches = list(rank_microbatches(optimizer, rollouts, self.config.family.microbatch_tokens))
+        if stage.observation_weight:
+            loss_of = joint_loss(rollouts, self._reply_start, stage.observation_weight)
+        else:
+            loss_of = imitation_loss(rollouts)
+        parts = accumulate_gradients(optimizer, microbatches, 1.0, loss_of)
+        optimizer.step()
+        names = [name for name in ("loss", "observation_loss") if name in parts[0]]
+        return {name: sum(part[name] for part in parts) for name in names}
 
     def _demonstrate(self, stage: Stage, seed: int) -> Rollouts:
         """Roll out the experts for one chunk of a stage."""
         demonstrations: list[Episode] = []
-        expert = ExpertConfig(noise=stage.noise, keep="all" if stage.noise else "solved")
-        sokoban = SPARSE_SOKOBAN if stage.noise else SOKOBAN
-        for env, count in ((FROZENLAKE, stage.frozenlake), (sokoban, stage.sokoban)):
+        for source in stage.sources:
             demonstrations += collect_demonstrations(
-                make_entry(env, env.split),
-                count // stage.chunks,
+                make_entry(source.env, source.env.split),
+                source.episodes // stage.chunks,
                 tokenizer=self.tokenizer,
-                context=CONTEXT,
+                context=self.config.family.context,
                 dialogue=self.sampler.dialogue,
-                expert=expert,
+                expert=stage.expert,
                 seed=seed,
             )
+        if stage.observation_weight:
+            demonstrations = [with_observations(episode, self._reply_start) for episode in demonstrations]
         return from_episodes(demonstrations, list(range(len(demonstrations))))
 
-    def validate(self, tasks: int = 200) -> dict[str, float]:
+    def validate(self) -> dict[str, float]:
         """Return the success rates on held-out tasks.
 
-        Args:
-            tasks: Number of tasks per environment.
-
         Returns:
-            Success rates with sampling at temperature 1 (`frozenlake`, `sokoban`) and with greedy decoding
-            (`frozenlake/greedy`, `sokoban/greedy`).
+            Success rates by the family's labels, with sampling at temperature 1 (such as `sokoban`) and with
+            greedy decoding (`sokoban/greedy`).
         """
         rates = {}
-        for name, env in (("frozenlake", FROZENLAKE), ("sokoban", SOKOBAN)):
+        for name, env in self.config.family.held_out.items():
+            some = make_entry(env, ValidationConfig().split).make()
+            tasks = len(distinct_tasks(some, self.config.family.validation_tasks))
             for suffix, temperature in (("", 1.0), ("/greedy", 0.0)):
                 validation = ValidationConfig(tasks=tasks, temperature=temperature)
                 rates[name + suffix] = self.sampler.validate(env, validation, 1.0, 0).success.value
         return rates
 
+    # ------------------------------------------------------------------ checkpoints
+
+    def _write(self, optimizer: PolicyOptimizer, folder: Path) -> None:
+        state = {
+            "weights": self.model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "step": self._step,
+            "tokens": self._tokens,
+            "identity": self._identity,
+        }
+        torch.save(state, folder / "sapling.pt")
+        (folder / "history.json").write_text(json.dumps(self.history), encoding="utf-8")
+
+    @property
+    def _identity(self) -> str:
+        """Everything that determines the weights, as text."""
+        family = self.config.family
+        names = ("name", "stages", "dialogue", "context", "layers", "width", "batch", "microbatch_tokens")
+        return repr([self.config.seed, *(getattr(family, name) for name in names)])
+
+    def _load(self, folder: Path) -> None:
+        verify_checkpoint(folder)
+        try:
+            state = torch.load(folder / "sapling.pt", map_location="cpu", weights_only=True)
+            self.history = json.loads((folder / "history.json").read_text(encoding="utf-8"))
+        except Exception as error:  # a damaged archive can raise anything
+            raise DataError(folder, f"is not a checkpoint that can be resumed ({error}).") from None
+        if state["identity"] != self._identity:
+            raise ConfigurationError(
+                f"{self.config.out}: has the checkpoint of another sapling or seed; choose another --out, or "
+                f"delete {self._checkpoints.folder}."
+            )
+        self.model.load_state_dict(state["weights"])
+        self._optimizer_state = state["optimizer"]
+        self._step, self._tokens = state["step"], state["tokens"]
+
     def export(self) -> Path:
-        """Write the model as a plain Hugging Face folder in bfloat16, and return the folder."""
+        """Write the model as a Hugging Face folder in bfloat16, delete the checkpoints, and return the folder."""
         from ..checkpoints.export import export_model
         from ..checkpoints.taught_dialogue import record_dialogue
 
         record_dialogue(self.model, self.sampler.dialogue.name)
         export_model(self.model.to(torch.bfloat16), self.tokenizer, self.config.out)
+        shutil.rmtree(self._checkpoints.folder, ignore_errors=True)
         return self.config.out

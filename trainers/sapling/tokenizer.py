@@ -1,13 +1,14 @@
-"""Compact tokenizer of the shipped model: phrases of the environments, board cells, and bytes for other text.
+"""Compact tokenizers of the shipped models: phrases of the environments, board cells, and bytes for other text.
 
 The embeddings of a large vocabulary would be most of a small model's parameters, and a learned vocabulary would
-merge neighboring board cells ("##_") and so hide positions. The vocabulary is therefore listed here: one token for
-each frequent phrase, and one token per board cell. Other text is encoded byte by byte, so that decoding returns
-any text up to canonical equivalence of Unicode.
+merge neighboring board cells ("##_") and so hide positions. The vocabularies are therefore listed here: one token
+for each frequent phrase, and one token per board cell or block. Other text is encoded byte by byte, so that
+decoding returns any text up to canonical equivalence of Unicode.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -50,6 +51,28 @@ PIECES: tuple[str, ...] = (
     *("The arms are ", ". Which one do you choose?"),
 )  # fmt: skip
 
+_SITUATION_ENDS = (", ", " and ", ".\nGoal: ", ".\n", ".")
+"""What follows a fact: the next one, or the end of the list."""
+
+BLOCKSWORLD_PIECES: tuple[str, ...] = (
+    *("Turn ", "Now ", "Goal: ", "The goal is reached."),
+    *(str(number) for number in range(10, 41)),
+    "Your last reply held no action that the world accepts. Reply with the action and nothing else.",
+    # Facts. A block is the same token in a fact and in an action, so that it can be copied from one to the other.
+    *(f"the {color} block" for color in _COLORS),
+    *(
+        fact + end
+        for fact in (" is clear", " is on the table", "the hand is empty")
+        for end in ("", *_SITUATION_ENDS)
+    ),
+    *(" is on top of ", "the hand is holding ", *_SITUATION_ENDS[:-1]),
+    # actions
+    *("pick up ", "put down ", "stack ", "unstack ", " on top of ", " from on top of "),
+    # refusals
+    *("You cannot ", ": ", " is not clear", " is not on the table", " is not on top of "),
+    *("the hand is not empty", "the hand is not holding "),
+)  # fmt: skip
+
 CHAT = (
     "{% for message in messages %}"
     "{% if message.role == 'user' %}" + USER + "{{ message.content }}"
@@ -61,14 +84,15 @@ CHAT = (
 recognizes by its board."""
 
 
-def make_tokenizer(context: int = 2048) -> Qwen2Tokenizer:
-    """Return the tokenizer of the shipped model: bytes without merges, and `PIECES` as added tokens.
+def make_tokenizer(context: int = 2048, pieces: Sequence[str] = PIECES) -> Qwen2Tokenizer:
+    """Return a tokenizer of bytes without merges, with pieces as added tokens.
 
     It is a `Qwen2Tokenizer`, because `transformers` loads the tokenizer of every model of type "qwen2" with this
     class, whatever the model's folder specifies.
 
     Args:
         context: Context window of the model in tokens.
+        pieces: Texts that are one token each; of several that match at a place, the longest is taken.
     """
     from tokenizers import AddedToken
     from tokenizers.pre_tokenizers import ByteLevel
@@ -88,5 +112,5 @@ def make_tokenizer(context: int = 2048) -> Qwen2Tokenizer:
     tokenizer.add_tokens(
         [AddedToken(token, special=True, normalized=False) for token in SPECIAL], special_tokens=True
     )
-    tokenizer.add_tokens([AddedToken(piece, normalized=False) for piece in dict.fromkeys(PIECES)])
+    tokenizer.add_tokens([AddedToken(piece, normalized=False) for piece in dict.fromkeys(pieces)])
     return tokenizer

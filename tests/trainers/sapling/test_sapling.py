@@ -1,4 +1,4 @@
-"""The shipped model: round trips of its tokenizer, its architecture, and reproducible pretraining."""
+"""The shipped models: round trips of their tokenizers, their architecture, and reproducible pretraining."""
 
 from __future__ import annotations
 
@@ -16,12 +16,48 @@ pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboret
 from arboretum.agents.dialogue import make_dialogue
 from arboretum.agents.engines.local.load import load_model, load_tokenizer
 from arboretum.agents.engines.shipped_models import model_source
+from arboretum.agents.episode import Episode
 from arboretum.agents.tokens.chat import ChatTokens
+from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.registry import make_env
-from arboretum.trainers.sapling.pretraining import FROZENLAKE, SOKOBAN, SaplingConfig, SaplingTrainer, Stage
-from arboretum.trainers.sapling.tokenizer import make_tokenizer
+from arboretum.eval.suite import Entry
+from arboretum.trainers.config.settings import EnvConfig, ExpertConfig
+from arboretum.trainers.data.episodes import from_episodes
+from arboretum.trainers.data.microbatches import make_microbatches
+from arboretum.trainers.sampling.demonstrations import collect_demonstrations
+from arboretum.trainers.sapling.evaluation import evaluate, scores_table
+from arboretum.trainers.sapling.families import BLOCKSWORLD, FAMILIES, FROZENLAKE, SOKOBAN, find_family
+from arboretum.trainers.sapling.family import Family, Source, Stage
+from arboretum.trainers.sapling.imitation import joint_loss, with_observations
+from arboretum.trainers.sapling.pretraining import SaplingConfig, SaplingTrainer
+from arboretum.trainers.sapling.tokenizer import ASSISTANT, BLOCKSWORLD_PIECES, make_tokenizer
 
 TOKENIZER = make_tokenizer()
+BLOCKS_TOKENIZER = make_tokenizer(2048, BLOCKSWORLD_PIECES)
+
+
+def small(family: Family) -> Family:
+    """Return a family with two stages of seconds, the second with noise."""
+    sources = [source.env for source in family.stages[0].sources]
+    stages = (
+        Stage(tuple(Source(env, 96) for env in sources), chunks=2, validations=2),
+        replace(
+            family.stages[-1],
+            sources=tuple(Source(env, 32) for env in sources),
+            expert=replace(family.stages[-1].expert, noise=0.5),
+            chunks=2,
+            validations=1,
+        ),
+    )
+    return replace(family, stages=stages, batch=16, layers=2, width=32)
+
+
+def trainer_of(out: Path, family: Family) -> SaplingTrainer:
+    """Return a trainer without validation episodes, which would take most of the time."""
+    torch.set_num_threads(1)
+    trainer = SaplingTrainer(SaplingConfig(out, family))
+    trainer.validate = dict  # type: ignore[method-assign]
+    return trainer
 
 
 # Characters unassigned in Python's Unicode version ("Cn") may be composed by a tokenizer with a newer version.
@@ -57,43 +93,148 @@ def test_shipped_tokenizer_equals_made_tokenizer() -> None:
     ChatTokens(shipped)  # raises unless the template is append-only
 
 
-def test_shipped_model_is_small_and_has_the_default_architecture() -> None:
-    folder = Path(model_source("sapling"))
+def test_blocks_are_one_token_each_in_facts_actions_and_refusals() -> None:
+    """The token of a block is the same everywhere, so that it can be copied from a fact into an action."""
+    env = make_env("TextBlocksworld-v0", blocks=5)
+    observation, _ = env.reset(seed=1)
+    refusal, *_ = env.step("stack the red block on top of the blue block")
+    for text in (observation, refusal, *env.admissible_actions(), *env.expert_actions()):
+        ids = BLOCKS_TOKENIZER.encode(text, add_special_tokens=False)
+        pieces = [BLOCKS_TOKENIZER.decode([i]) for i in ids]
+        assert "".join(pieces) == text
+        assert sum(piece.startswith("the ") and piece.endswith(" block") for piece in pieces) == text.count(
+            " block"
+        )
+        # The words that are no piece are single letters.
+        assert not any(len(piece) == 1 and piece.isalpha() for piece in pieces)
+    assert len(BLOCKS_TOKENIZER.encode(observation, add_special_tokens=False)) < 45
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_shipped_model_is_small_and_has_the_architecture_of_its_family(family: Family) -> None:
+    folder = Path(model_source(family.model))
     assert sum(file.stat().st_size for file in folder.iterdir()) < 3e6
-    model = load_model("sapling", "cpu", "float32", None)
-    config = SaplingConfig(Path())
-    assert model.config.model_type == "qwen2" and model.config.num_hidden_layers == config.layers
-    assert sum(weight.numel() for weight in model.parameters()) < 5e5
+    model = load_model(family.model, "cpu", "float32", None)
+    assert model.config.model_type == "qwen2" and model.config.num_hidden_layers == family.layers
+    assert model.config.hidden_size == family.width
+    assert model.config.max_position_embeddings == family.context
+    tokenizer = load_tokenizer(family.model)
+    assert tokenizer.get_vocab() == family.tokenizer(family.context).get_vocab()
 
 
-def test_pretraining_is_reproducible_and_lowers_the_loss(tmp_path: Path) -> None:
-    torch.set_num_threads(1)
-    config = SaplingConfig(
-        tmp_path / "one",
-        stages=(Stage(256, 64, chunks=2), Stage(64, 64, noise=0.5, chunks=1)),
-        validations=1,
+def test_families_are_found_by_name() -> None:
+    assert {find_family(name).name for name in FAMILIES} == set(FAMILIES)
+    with pytest.raises(ConfigurationError, match="blocksworld"):
+        find_family("blocks")
+
+
+# ---------------------------------------------------------------------- loss
+
+
+def demonstrations(count: int = 6) -> list[Episode]:
+    return collect_demonstrations(
+        Entry("b", "TextBlocksworld-v0", {"blocks": 3}, split="train"),
+        count,
+        tokenizer=BLOCKS_TOKENIZER,
+        context=2048,
+        dialogue=make_dialogue("plain"),
+        expert=ExpertConfig(noise=0.4, learn_noise=False),
     )
-    records, weights = [], []
-    for out in ("one", "two"):
-        trainer = SaplingTrainer(replace(config, out=tmp_path / out))
-        # Validation episodes would take most of the time.
-        trainer.validate = lambda tasks=0: {}  # type: ignore[method-assign]
-        records.append(list(trainer.run()))
-        weights.append(load_model(trainer.export(), "cpu", "float32", None).state_dict())
-    assert records[0] == records[1]
-    assert [record["step"] for record in records[0]] == [4, 6]
+
+
+def test_observations_after_the_first_join_the_loss_and_random_actions_stay_outside() -> None:
+    reply_start = BLOCKS_TOKENIZER.convert_tokens_to_ids(ASSISTANT)
+    for episode in demonstrations():
+        joined = with_observations(episode, reply_start)
+        assert joined.turns[0] == episode.turns[0]
+        for before, after in zip(episode.turns[1:], joined.turns[1:], strict=True):
+            start = before.token_ids.index(reply_start) + 1
+            assert set(after.loss_mask[:start]) == {1}
+            assert after.loss_mask[start:] == before.loss_mask[start:]
+            assert before.observation in BLOCKS_TOKENIZER.decode(after.token_ids[:start])
+
+
+def test_joint_loss_is_the_mean_over_replies_plus_the_weighted_mean_over_observations() -> None:
+    """Scores that are constant on each kind of token make both means known."""
+    reply_start = BLOCKS_TOKENIZER.convert_tokens_to_ids(ASSISTANT)
+    episodes = [with_observations(episode, reply_start) for episode in demonstrations()]
+    rollouts = from_episodes(episodes, list(range(len(episodes))))
+    is_reply = []
+    for episode in episodes:
+        for turn in episode.turns:
+            start = turn.token_ids.index(reply_start) + 1
+            is_reply += [place >= start for place, mask in enumerate(turn.loss_mask) if mask]
+    loss_of = joint_loss(rollouts, reply_start, 0.25)
+    total, parts = 0.0, []
+    for micro in make_microbatches(rollouts, None, 512):
+        kinds = torch.zeros(len(micro.targets), dtype=torch.bool)
+        for copy, source in zip(micro.copies, micro.copy_source, strict=True):
+            kinds[source] = is_reply[copy]
+        loss, sums = loss_of(micro, (torch.where(kinds, -2.0, -3.0), torch.zeros(0)))
+        total += float(loss)
+        parts.append(sums)
+    assert total == pytest.approx(2.0 + 0.25 * 3.0, rel=1e-5)
+    assert sum(part["loss"] for part in parts) == pytest.approx(2.0, rel=1e-5)
+    assert sum(part["observation_loss"] for part in parts) == pytest.approx(3.0, rel=1e-5)
+
+
+# ---------------------------------------------------------------------- pretraining
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_interrupted_pretraining_resumes_to_the_same_weights(family: Family, tmp_path: Path) -> None:
+    family = small(family)
+    whole = trainer_of(tmp_path / "whole", family)
+    records = list(whole.run())
+    for number in range(len(records) - 1):
+        run = trainer_of(tmp_path / "parts", family).run()
+        assert next(run) == records[number]
+        run.close()
+    resumed = trainer_of(tmp_path / "parts", family)
+    assert list(resumed.run()) == records[-1:]
+    assert resumed.history == records
+    weights = [load_model(trainer.export(), "cpu", "float32", None).state_dict() for trainer in (whole, resumed)]
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
-    # The uniform distribution over the vocabulary has a loss of ln(348) = 5.9 per token.
-    assert records[0][0]["loss"] < 5.9
+    assert not (tmp_path / "parts" / "checkpoints").exists()
+    # The uniform distribution has a loss of ln(348) = 5.9 per token.
+    assert records[0]["loss"] < 5.9
+    assert [record["step"] for record in records][-1] == family.steps
+    assert [record["tokens"] for record in records] == sorted(record["tokens"] for record in records)
+
+
+def test_checkpoint_of_another_seed_is_not_resumed(tmp_path: Path) -> None:
+    family = small(BLOCKSWORLD)
+    run = trainer_of(tmp_path, family).run()
+    next(run)
+    run.close()
+    with pytest.raises(ConfigurationError, match="another sapling or seed"):
+        SaplingTrainer(SaplingConfig(tmp_path, family, seed=1))
+
+
+def test_evaluation_compares_with_random_actions_and_the_expert(tmp_path: Path) -> None:
+    family = replace(
+        small(BLOCKSWORLD),
+        held_out={"3 blocks": EnvConfig("TextBlocksworld-v0", {"blocks": 3, "max_steps": 6})},
+        evaluation_tasks=16,
+    )
+    (scores,) = evaluate(trainer_of(tmp_path, family))
+    assert scores.tasks == 16 and scores.expert.value == 1.0 and scores.random.value < 0.6
+    assert scores.greedy.value == 0.0  # untrained
+    table = scores_table([scores])
+    assert table.row_count == 1 and [column.header for column in table.columns][2:] == [
+        "random",
+        "sampled",
+        "greedy",
+        "expert",
+    ]
 
 
 def test_folder_with_other_content_is_rejected_and_unchanged(tmp_path: Path) -> None:
     from rich.console import Console
 
-    from arboretum.envs.errors import ConfigurationError
     from arboretum.trainers.sapling.command import make_sapling
 
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ConfigurationError, match="holds no model"):
-        make_sapling(tmp_path, console=Console(quiet=True))
+        make_sapling("grids", tmp_path, console=Console(quiet=True))
     assert (tmp_path / "notes.txt").read_text() == "mine"

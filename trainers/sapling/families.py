@@ -1,0 +1,96 @@
+"""Definitions of the shipped saplings."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ...agents.engines.shipped_models import BLOCKSWORLD_SAPLING, SAPLING
+from ...envs.errors import unknown_name
+from ..config.settings import DialogueConfig, EnvConfig, ExpertConfig
+from .family import Family, Source, Stage
+from .tokenizer import BLOCKSWORLD_PIECES, make_tokenizer
+
+FROZENLAKE = EnvConfig("TextFrozenLake-v0", {"observation_format": "grid", "p_frozen": 0.8, "success_rate": 1.0})
+"""FrozenLake with as many holes as in RAGEN's first paper, but not slippery, so that a plan of several actions
+succeeds."""
+SOKOBAN = EnvConfig("TextSokoban-v0")
+SPARSE_SOKOBAN = EnvConfig("TextSokoban-v0", {"reward_mode": "sparse"})
+"""Sokoban with reward for solved levels only, as in the shipped studies. With a cost per move, the returns of a
+group in which every episode fails differ only in wasted moves, and dividing by their standard deviation (GRPO)
+teaches the policy to give up early."""
+
+GRIDS = Family(
+    "grids",
+    SAPLING,
+    "FrozenLake and Sokoban",
+    stages=(
+        Stage((Source(FROZENLAKE, 32768), Source(SOKOBAN, 98304))),
+        Stage((Source(FROZENLAKE, 98304), Source(SOKOBAN, 98304))),
+        # Failed episodes are imitated too, so that the model still makes mistakes that reinforcement learning can
+        # correct.
+        Stage(
+            (Source(FROZENLAKE, 8192), Source(SPARSE_SOKOBAN, 8192)),
+            ExpertConfig(noise=0.25, keep="all"),
+            lr=5e-4,
+            chunks=8,
+        ),
+    ),
+    held_out={"frozenlake": FROZENLAKE, "sokoban": SOKOBAN},
+    # RAGEN's protocol without reasoning: up to five actions per reply, five replies and ten actions per episode.
+    # The reasoning of a model of this size would only repeat its actions in words.
+    dialogue=DialogueConfig("no_think"),
+    tokenizer=make_tokenizer,
+    context=1024,
+    width=96,
+    microbatch_tokens=1024,
+    validation_tasks=200,
+)
+
+_BLOCKS = {blocks: EnvConfig("TextBlocksworld-v0", {"blocks": blocks}) for blocks in (3, 4, 5)}
+# A model is refused often, and demonstrations without refusals would not show how to go on.
+_RECOVERING_EXPERT = ExpertConfig(noise=0.2, refused=0.5, learn_noise=False)
+
+BLOCKSWORLD = Family(
+    "blocksworld",
+    BLOCKSWORLD_SAPLING,
+    "Blocksworld with 3 to 5 blocks",
+    # All sizes from the start, so that none is forgotten. The second stage anneals, so that sampled play comes
+    # closer to greedy play.
+    stages=(
+        Stage(
+            (Source(_BLOCKS[3], 4608), Source(_BLOCKS[4], 4992), Source(_BLOCKS[5], 4992)),
+            _RECOVERING_EXPERT,
+            lr=1e-3,
+            lr_span=2.0,
+            chunks=24,
+            observation_weight=0.3,
+            validations=3,
+        ),
+        Stage(
+            (Source(_BLOCKS[3], 1152), Source(_BLOCKS[4], 1248), Source(_BLOCKS[5], 1248)),
+            _RECOVERING_EXPERT,
+            lr=5e-4,
+            chunks=6,
+            observation_weight=0.3,
+            validations=1,
+        ),
+    ),
+    held_out={f"{blocks} blocks": env for blocks, env in _BLOCKS.items()},
+    dialogue=DialogueConfig("plain"),
+    tokenizer=partial(make_tokenizer, pieces=BLOCKSWORLD_PIECES),
+    batch=16,
+    evaluation_tasks=128,
+)
+
+FAMILIES: dict[str, Family] = {family.name: family for family in (GRIDS, BLOCKSWORLD)}
+
+
+def find_family(name: str) -> Family:
+    """Return a family by name.
+
+    Raises:
+        ConfigurationError: The name is unknown.
+    """
+    if name not in FAMILIES:
+        raise unknown_name("sapling", name, FAMILIES)
+    return FAMILIES[name]
