@@ -226,14 +226,10 @@ class TextEnv(RebuiltCopies, BranchRules, gym.Env[str, str], Generic[StateT]):
         """
 
     def searching_actions(self, observations: Sequence[str], actions: Sequence[str]) -> list[str] | None:
-        """Return the next actions of an expert that sees only what an agent sees, or None if it is at a loss.
+        """Return the next actions of an expert that sees only all observations and the actions between them.
 
-        The plan of `expert_actions` may use what no observation has shown, which cannot be imitated. Environments
-        in which something is hidden override this method; by default it is that plan.
-
-        Args:
-            observations: All observations of the episode, the first and the current one included.
-            actions: The actions between them.
+        None if it is at a loss. Environments override this method if `expert_actions`, the default, uses what no
+        observation has shown and what therefore cannot be imitated.
         """
         return self.expert_actions()
 
@@ -247,9 +243,8 @@ class TextEnv(RebuiltCopies, BranchRules, gym.Env[str, str], Generic[StateT]):
         if self._ended:
             return self._final_optimum()
         plan = self.expert_actions()
-        steps = (
-            None if plan is None else max(1, len(plan))
-        )  # Even where the goal holds, an action ends the episode.
+        # Even where the goal holds, an action ends the episode.
+        steps = None if plan is None else max(1, len(plan))
         return Optimum(0.0, None) if steps is None or steps > self._steps_left() else Optimum(1.0, steps)
 
     def _level_content(self) -> object:
@@ -427,9 +422,7 @@ class TextEnv(RebuiltCopies, BranchRules, gym.Env[str, str], Generic[StateT]):
             self._check_level(snapshot)
         _, _, _, self._state, self._steps, self.max_steps, _, terminated, truncated, success = snapshot
         self._rng_state = rng_state
-        self._terminated = terminated
-        self._truncated = truncated
-        self._success = success
+        self._terminated, self._truncated, self._success = terminated, truncated, success
 
     def _check_level(self, snapshot: Snapshot) -> None:
         """Raise a ConfigurationError if the snapshot does not belong to the open level."""
