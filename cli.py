@@ -30,6 +30,7 @@ from .eval.suite import suite_names
 from .trainers.algorithms.recipes import RECIPES
 from .trainers.bench import TRAINING
 from .trainers.config.cli_options import SFTOptions, TrainOptions, given_options
+from .trainers.laboratory.options import LaboratoryOptions
 from .trainers.study.definition import study_names
 
 DESCRIPTION = "Text environments, agents, trainers and evaluation for language models."
@@ -386,26 +387,28 @@ def sft(*, options: Annotated[SFTOptions, arg(name="")]) -> int:
 
 @app.command
 def study(
-    name: Annotated[Positional[str], _help("Study: {}; or the path of a YAML file.", study_names())],
+    name: Annotated[Positional[str], _help("Study: {}; or the path of a YAML file.", [*study_names(), "credit"])],
     /,
     out: Path | None = None,
     workers: int = 2,
+    *,
+    laboratory: Annotated[LaboratoryOptions, arg(name="")],
 ) -> int:
     """Train several recipes from one model, and compare them on held-out tasks.
 
-    Finished runs are kept: the same command resumes an interrupted study.
+    Finished runs are kept: the same command resumes an interrupted study. The study `credit` is the laboratory: it
+    compares credit rules with tabular policies and exact evaluation; --tasks, --arms, --seeds and --regime are
+    options of it alone.
 
     Args:
         name: Study.
         out: Folder of the study. None makes a name of the study below runs/.
         workers: Runs at the same time, each in a process of its own with one thread.
+        laboratory: Options of the study `credit`.
     """
-    from .trainers.study.definition import load_study
-    from .trainers.study.runner import run_study
+    from .trainers.study.command import run
 
-    definition = load_study(name)
-    folder = out or Path("runs") / f"study-{definition.name}"
-    return run_study(definition, folder, workers=workers, console=console)
+    return run(name, out, laboratory, workers=workers, console=console)
 
 
 @app.command

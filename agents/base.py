@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..envs.core import Info, TextEnv
-from .episode import Episode
+from .episode import Episode, Limits
 from .forks import Fork
 
 
@@ -136,6 +136,10 @@ class Agent(ABC):
         An agent that serves many seats concurrently may return None for seats whose reply is not ready; these are
         passed again in the next call. It must block rather than return None for every seat.
         """
+
+    def limits(self, seat: Seat) -> Limits:
+        """Return the turns and actions that the agent's own limits still allow; the loop's are not counted."""
+        return Limits(None, None)
 
     def settle(self, seat: Seat) -> str | None:
         """Process the turn that was just executed, which is the last of `seat.episode.turns`.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from ..envs.snapshots import Snapshot
 from .exchange import Exchange, pack_exchanges, unpack_exchanges
 from .forks import Fork
 
@@ -27,7 +28,21 @@ class Move:
     changed: bool
 
 
-NOT_STORED = frozenset({"actions", "state_key", "next_state_key", "effects", "choices", "fork"})
+class Limits(NamedTuple):
+    """Remainder of the limits of an episode; None without a limit.
+
+    Attributes:
+        turns: Turns.
+        actions: Actions; the smaller number if the dialogue limits the valid ones and the environment all of them.
+    """
+
+    turns: int | None
+    actions: int | None
+
+
+NOT_STORED = frozenset(
+    {"actions", "state_key", "next_state_key", "effects", "choices", "limits", "limits_after", "snapshot", "fork"}
+)
 """Fields of a turn that its record in a file does not have."""
 
 
@@ -59,6 +74,10 @@ class Turn:
             recorded likewise.
         choices: Admissible actions before the turn, recorded with `keep={"choices"}`; None where they cannot be
             listed.
+        limits: What the limits allow before the turn, this turn included; recorded with `keep={"limits"}`.
+        limits_after: The same after the turn, recorded likewise.
+        snapshot: State of the environment before the turn, recorded with `keep={"snapshots"}`; None where it has
+            no snapshots.
         fork: The state before the turn, recorded with `keep={"forks"}`.
 
     `actions` and everything that only `keep` records are not stored in files.
@@ -82,6 +101,9 @@ class Turn:
     next_state_key: Hashable | None = None
     effects: tuple[str, ...] | None = None
     choices: tuple[str, ...] | None = None
+    limits: Limits | None = None
+    limits_after: Limits | None = None
+    snapshot: Snapshot | None = None
     fork: Fork | None = None
 
     def to_dict(self) -> dict[str, Any]:

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from .base import Seat
     from .episode import Episode
 
-Keep = Literal["states", "forks", "choices"]
-"""What `play` records of every turn in addition: state keys and effects, forks, or the admissible actions."""
+Keep = Literal["states", "forks", "choices", "limits", "snapshots"]
+"""What `play` records of every turn in addition: state keys and effects, forks, the admissible actions, the
+remainder of the limits, or snapshots of the environment."""
 
 
 class CannotFork(ConfigurationError):

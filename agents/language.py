@@ -12,6 +12,7 @@ from .base import Agent, Reply, Seat, Stop
 from .demonstrations import Demonstrations
 from .dialogue import Dialogue
 from .engines.base import Completion, Engine, Message, Request, Sampling, Usage
+from .episode import Limits
 from .exchange import TURN, Exchange
 from .tokens.chat import ChatTokens
 from .tokens.conversation import Conversation
@@ -168,6 +169,10 @@ class LanguageAgent(Agent):
                     seat.episode.details |= asdict(chat.usage)
                     replies[indices[name]] = self.receive(seat, completion)
         return [replies.get(i) for i in range(len(seats))]
+
+    def limits(self, seat: Seat) -> Limits:
+        turns, maximum = seat.episode.turns, self.dialogue.max_turns
+        return Limits(None if maximum is None else maximum - len(turns), self.dialogue.actions_left(turns))
 
     def settle(self, seat: Seat) -> str | None:
         turns = seat.episode.turns

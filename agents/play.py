@@ -15,8 +15,8 @@ from ..envs.core import Info, TextEnv
 from ..envs.seeding import stable_seed
 from .base import Agent, Reply, Seat, Stop
 from .deadline import Expired, expires_after
-from .episode import Episode, Move, Turn
-from .forks import CannotFork, Keep, Origin, open_fork, take_fork
+from .episode import Episode, Limits, Move, Turn
+from .forks import CannotFork, Keep, Origin, open_fork, take_fork, take_snapshot
 
 _STANDARD_INFO = frozenset({"task", "success", "valid", "changed", "admissible_actions"})
 
@@ -63,7 +63,8 @@ def play(
             dropped.
         keep: Further data to record of every turn, none of which is stored in files. "states": the environment's
             `state_key()` before and after it, and its effects; "forks": the state before it, for `Origin`;
-            "choices": the admissible actions before it.
+            "choices": the admissible actions before it; "limits": the turns and actions that the limits allow
+            before and after it; "snapshots": the environment's snapshot before it.
 
     Yields:
         Finished episodes. If the environment failed or the time limit expired, `error` has the reason and `turns`
@@ -71,8 +72,8 @@ def play(
 
     Raises:
         Stop: The agent failed or cannot continue; episodes in progress are discarded.
-        CannotFork: Forks are to be kept of an environment that has neither snapshots nor `deterministic = True`,
-            or the origin of a job has no fork.
+        CannotFork: Forks or snapshots are to be kept of an environment that has neither snapshots nor
+            `deterministic = True`, or the origin of a job has no fork.
     """
     take = _taker(jobs)
     free: list[TextEnv[Any]] = [env.unwrapped for env in reversed(envs)]  # type: ignore[misc]
@@ -247,12 +248,18 @@ def execute(agent: Agent, seat: Seat, reply: Reply, agent_seconds: float, keep: 
         actions=reply.actions,
         fork=seat.fork,
     )
+    if "limits" in keep:
+        turn.limits = _limits(agent, seat)
     episode.turns.append(turn)
     start = time.perf_counter()
     try:
         with expires_after(seat.deadline):
+            if "snapshots" in keep:
+                turn.snapshot = take_snapshot(seat.env)
             _execute_actions(seat, turn, reply.actions, keep)
             _record_state(seat)
+    except CannotFork:
+        raise
     except Expired:
         episode.error = _expired(seat)
     except Exception as error:
@@ -261,6 +268,8 @@ def execute(agent: Agent, seat: Seat, reply: Reply, agent_seconds: float, keep: 
     if episode.error is not None:
         return
     reason = reply.quit or _ask(agent, agent.settle, seat)
+    if "limits" in keep:
+        turn.limits_after = _limits(agent, seat)
     if seat.max_turns is not None and len(episode.turns) >= seat.max_turns:
         reason = reason or f"the {seat.max_turns} turns are spent"
     if episode.terminated or episode.truncated:
@@ -310,6 +319,20 @@ def _step(seat: Seat, turn: Turn, action: str) -> None:
     turn.moves.append(Move(action, reward, info["valid"], info["changed"]))
     seat.observation, seat.info = observation, info
     seat.episode.terminated, seat.episode.truncated = terminated, truncated
+
+
+def _limits(agent: Agent, seat: Seat) -> Limits:
+    """Return what the limits of the agent, of this loop and of the environment still allow."""
+    own = _ask(agent, agent.limits, seat)
+    turns = None if seat.max_turns is None else seat.max_turns - len(seat.episode.turns)
+    steps = seat.env.steps_left()
+    return Limits(
+        min((number for number in (own.turns, turns) if number is not None), default=None),
+        min(
+            (number for number in (own.actions, None if math.isinf(steps) else int(steps)) if number is not None),
+            default=None,
+        ),
+    )
 
 
 def _record_state(seat: Seat) -> None:

@@ -226,10 +226,10 @@ class TextEnv(RebuiltCopies, BranchRules, gym.Env[str, str], Generic[StateT]):
         """
 
     def searching_actions(self, observations: Sequence[str], actions: Sequence[str]) -> list[str] | None:
-        """Return the next actions of an expert that sees only all observations and the actions between them.
+        """Return the next actions of an expert that sees only what an agent sees, or None if it is at a loss.
 
-        None if it is at a loss. Environments override this method if `expert_actions`, the default, uses what no
-        observation has shown and what therefore cannot be imitated.
+        `expert_actions` may use what no observation has shown, which cannot be imitated: override this where
+        something is hidden. Given are all observations of the episode so far, and the actions between them.
         """
         return self.expert_actions()
 
@@ -245,7 +245,7 @@ class TextEnv(RebuiltCopies, BranchRules, gym.Env[str, str], Generic[StateT]):
         plan = self.expert_actions()
         # Even where the goal holds, an action ends the episode.
         steps = None if plan is None else max(1, len(plan))
-        return Optimum(0.0, None) if steps is None or steps > self._steps_left() else Optimum(1.0, steps)
+        return Optimum(0.0, None) if steps is None or steps > self.steps_left() else Optimum(1.0, steps)
 
     def _level_content(self) -> object:
         """Return what the open level consists of, as a value whose `repr` is the same in every process.
@@ -422,7 +422,9 @@ class TextEnv(RebuiltCopies, BranchRules, gym.Env[str, str], Generic[StateT]):
             self._check_level(snapshot)
         _, _, _, self._state, self._steps, self.max_steps, _, terminated, truncated, success = snapshot
         self._rng_state = rng_state
-        self._terminated, self._truncated, self._success = terminated, truncated, success
+        self._terminated = terminated
+        self._truncated = truncated
+        self._success = success
 
     def _check_level(self, snapshot: Snapshot) -> None:
         """Raise a ConfigurationError if the snapshot does not belong to the open level."""
@@ -472,7 +474,7 @@ class TextEnv(RebuiltCopies, BranchRules, gym.Env[str, str], Generic[StateT]):
     def _ended(self) -> bool:
         return self._terminated or self._truncated
 
-    def _steps_left(self) -> float:
+    def steps_left(self) -> float:
         """Return the number of steps until the step limit; infinity without one."""
         return math.inf if self.max_steps is None else self.max_steps - self._steps
 
@@ -495,6 +497,4 @@ class TextEnv(RebuiltCopies, BranchRules, gym.Env[str, str], Generic[StateT]):
         """Add the optional entries of `info`."""
         if self.admissible:
             info["admissible_actions"] = self.admissible_actions()
-        details = self._details()
-        if details is not None:
-            info.update(details)
+        info.update(self._details() or {})

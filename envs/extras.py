@@ -18,6 +18,18 @@ DISTRIBUTION = "arboretum-rl"
 _ROOT = Path(__file__).resolve().parent.parent
 
 
+def pip_install(*arguments: str) -> str:
+    """Return the command that installs packages into the environment of this process.
+
+    Args:
+        arguments: Options of `pip install`, and requirements; the latter are quoted if the shell would read them.
+    """
+    pip = shutil.which("pip")
+    is_ours = pip is not None and Path(pip).parent == Path(sys.executable).parent
+    command = "pip install" if is_ours else f"{shlex.quote(sys.executable)} -m pip install"
+    return " ".join([command, *(shlex.quote(argument) for argument in arguments)])
+
+
 def install_command(extra: str) -> str:
     """Return the command that installs an extra into the environment of this process.
 
@@ -26,9 +38,7 @@ def install_command(extra: str) -> str:
     Args:
         extra: Name of the extra, such as "lm".
     """
-    pip = shutil.which("pip")
-    is_ours = pip is not None and Path(pip).parent == Path(sys.executable).parent
-    command = "pip install" if is_ours else f"{shlex.quote(sys.executable)} -m pip install"
+    command = pip_install()
     if not (_ROOT / "pyproject.toml").is_file():  # only a checkout has one
         return f'{command} "{DISTRIBUTION}[{extra}]"'
     folder = "." if Path.cwd() == _ROOT else str(_ROOT)

@@ -12,7 +12,7 @@ from typing import Any
 from ..agents.engines.base import Engine
 from ..agents.engines.model_check import check_model, is_path, nearest_folder
 from ..agents.engines.registry import ENGINES, engine_class, make_engine
-from ..agents.engines.shipped_models import SHIPPED_MODELS, expand_home
+from ..agents.engines.shipped_models import NAMED_MODELS, expand_home
 from ..envs.errors import ConfigurationError
 from ..envs.plugins import plugin_class
 from .given import identify_given_engine
@@ -93,8 +93,8 @@ def resolve_model(model: str, engine: str | None = None) -> tuple[str, str]:
     """Return the engine and the model that `--model` means.
 
     Args:
-        model: Folder of a model, `PROVIDER/NAME` with the name of an engine as provider, or "sapling". With
-            `engine`, whatever that engine takes as its model.
+        model: Folder of a model, `PROVIDER/NAME` with the name of an engine as provider, "sapling" or "smollm2".
+            With `engine`, whatever that engine takes as its model.
         engine: Name of the engine; None derives it from `model`.
 
     Raises:
@@ -107,7 +107,7 @@ def resolve_model(model: str, engine: str | None = None) -> tuple[str, str]:
     provider, _, name = model.partition("/")
     if name and (provider in ENGINES or _is_plugin(provider)):
         return provider, name
-    if model in SHIPPED_MODELS or expand_home(model).is_dir():
+    if model in NAMED_MODELS or expand_home(model).is_dir():
         return "transformers", model
     near = difflib.get_close_matches(provider, ENGINES, n=1, cutoff=0.75) if name else []
     if near:

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .student_t import two_sided_quantile
+
 
 class Interval(NamedTuple):
     """Estimate with its confidence interval."""
@@ -92,6 +94,15 @@ def mean(values: Sequence[float], confidence: float = 0.95) -> Interval:
         return Interval(math.nan, math.nan, math.nan)
     center = fmean(values)
     half = _z(confidence) * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.inf
+    return Interval(center, center - half, center + half)
+
+
+def student_mean(values: Sequence[float], confidence: float = 0.95) -> Interval:
+    """Return the mean with Student's interval, for few values such as the results of seeds; infinite for one."""
+    if len(values) < 2:
+        return mean(values, confidence)
+    center = fmean(values)
+    half = two_sided_quantile(confidence, len(values) - 1) * stdev(values) / math.sqrt(len(values))
     return Interval(center, center - half, center + half)
 
 

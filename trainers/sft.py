@@ -58,6 +58,7 @@ class SFTTrainer:
         interrupted: True if the run ended early because a stop was requested.
         demonstrations: Expert episodes to train on; rolled out when the object is constructed.
         held_out: Further demonstrations, on which the loss is measured.
+        demonstration_cpu_seconds: CPU time of rolling out all demonstrations, in this process.
         steps: Optimizer steps in total.
         history: Metrics of all steps so far.
 
@@ -92,13 +93,14 @@ class SFTTrainer:
             lora=hardware.lora,
             gradient_checkpointing=hardware.gradient_checkpointing,
         )
-        engine = model_engine(model, self.tokenizer, hardware.in_flight)
+        engine = model_engine(model, self.tokenizer, hardware.in_flight, self.accelerator.autocast)
         self.sampler = RolloutSampler(
             engine, config.dialogue, config.sampler, in_flight=hardware.in_flight, accelerator=self.accelerator
         )
         record_dialogue(model, self.sampler.dialogue.name)
         held_out = max(1, sft.episodes // 16)
         self.activity.begin("demonstrating", sft.episodes + held_out, "episodes")
+        cpu_start = time.process_time()
         episodes = collect_demonstrations(
             make_entry(config.env, config.env.split),
             sft.episodes + held_out,
@@ -112,6 +114,7 @@ class SFTTrainer:
             in_flight=hardware.in_flight,
             activity=self.activity,
         )
+        self.demonstration_cpu_seconds = time.process_time() - cpu_start
         self.activity.end()
         self.demonstrations, self.held_out = episodes[:-held_out], episodes[-held_out:]
         self._rollouts = _as_rollouts(self.demonstrations)
@@ -180,7 +183,7 @@ class SFTTrainer:
         return any_process(self.accelerator, self.interruption.requested)
 
     def _take_step(self, step: int, episodes: Any) -> dict[str, float]:
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         self.activity.begin("updating")
         lr = self.optimizer.set_lr(step - 1)
         rollouts = self._rollouts.select(episodes)
@@ -197,6 +200,7 @@ class SFTTrainer:
             "lr": lr,
             "skipped": float(outcome.skipped),
             "seconds/step": time.perf_counter() - start,
+            "cpu_seconds": time.process_time() - cpu_start,
             "tokens_per_second": sum(map(len, rollouts.rows)) / (time.perf_counter() - start),
         }
 

@@ -300,7 +300,7 @@ class Trainer:
     def _update(self) -> UpdateRecord:
         """Roll out, select, and update the policy."""
         recipe, temperature = self.config.recipe, self._temperature()
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         between = start - self._update_ended
         try:
             collection = self.collector.collect(temperature)
@@ -336,6 +336,7 @@ class Trainer:
             "sampled_tokens_per_second": collection.budget.tokens / max(sampled - start, 1e-9),
             "trained_tokens_per_second": trained_tokens / max(ended - sampled, 1e-9),
         }
+        metrics["cpu_seconds"] = time.process_time() - cpu_start
         self.checkpoint_seconds = self._validation_seconds = 0.0
         self._update_ended = ended
         record = UpdateRecord({name: value for name, value in metrics.items() if math.isfinite(value)})

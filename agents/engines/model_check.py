@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ...envs.errors import ConfigurationError
+from .packaged_model import SMOLLM2, check_smollm2
 from .shipped_models import SHIPPED_MODELS, expand_home
 
 _MODEL_NAME = re.compile(r"[\w.:-]{1,96}(/[\w.:-]{1,96})?")
@@ -18,20 +19,23 @@ MODEL, ADAPTER = "config.json", "adapter_config.json"
 
 
 def check_model(name: str | Path, file: str = MODEL) -> None:
-    """Raise unless a model can be found: a shipped one, a folder, or a name on the Hugging Face hub.
+    """Raise unless a model can be found: a named one, a folder, or a name on the Hugging Face hub.
 
     An existing folder is never looked for on the hub. Neither is a name that the hub cannot have: one with two
     slashes, or one that begins with a slash, a dot or a tilde. The hub is asked once, without the retries of the
     libraries that load models.
 
     Args:
-        name: Folder, name on the hub, or the name of a shipped model, such as "sapling".
+        name: Folder, name on the hub, or a name such as "sapling" or "smollm2"; see `NAMED_MODELS`.
         file: File that the folder or repository must contain; `MODEL` or `ADAPTER`.
 
     Raises:
         ConfigurationError: The model does not exist, or the hub does not answer.
     """
     if name in SHIPPED_MODELS:
+        return
+    if name == SMOLLM2:
+        check_smollm2()
         return
     kind = "adapter" if file == ADAPTER else "model"
     if not str(name):

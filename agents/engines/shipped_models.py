@@ -1,4 +1,4 @@
-"""Folders of models: the models that ship with the package, and the integrity of exported ones."""
+"""Folders of models: those that have a name here, and the integrity of exported ones."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from ...assets import asset
 from ...envs.checksums import SUMS_FILE, verify_checksums
 from ...envs.errors import ConfigurationError
+from .packaged_model import SMOLLM2, smollm2_folder
 
 SAPLING = "sapling"
 BLOCKSWORLD_SAPLING = "sapling-blocksworld"
@@ -19,17 +20,22 @@ CHECKSUMS_FIX = (
 )
 """What the user can do about a damaged model, as the end of an error's message."""
 
+NAMED_MODELS = (*SHIPPED_MODELS, SMOLLM2)
+"""Names that stand for the folder of a model."""
+
 
 def model_source(name: str | Path) -> str | Path:
-    """Return the folder of a shipped model for its name, and any other name or path unchanged but for `~`.
+    """Return the folder of a model that has a name here, and any other name or path unchanged but for `~`.
 
     A folder of such a name in the working directory can be passed as "./sapling". A folder with `SHA256SUMS`, as
     training and `arboretum sapling` write it, is verified; see `envs.checksums`.
 
     Raises:
-        ConfigurationError: The path begins with the name of an unknown user.
+        ConfigurationError: The path begins with the name of an unknown user, or see `smollm2_folder`.
         DataError: A file of the model is damaged.
     """
+    if name == SMOLLM2:
+        return smollm2_folder()
     source = asset(str(name)) if name in SHIPPED_MODELS else name
     if str(source).startswith("~"):
         source = expand_home(source)

@@ -340,7 +340,7 @@ class WebShop(TextEnv[Visit]):
         session, actions = self._state.session, plan(self.shop, self._state.session)
         if actions is None:
             return Optimum(0.0, None)
-        steps = int(min(len(actions), self._steps_left()))
+        steps = int(min(len(actions), self.steps_left()))
         score = 0.0
         for action in [*actions[: steps - 1], actions[-1]]:
             session, _, purchase = self.shop.act(session, action, UNUSED_RNG)

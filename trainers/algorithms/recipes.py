@@ -19,6 +19,7 @@ Sources:
     GiGPO       arXiv:2505.10978; code: examples/gigpo_trainer/run_{alfworld,webshop,sokoban}.sh
     Tree-GRPO   arXiv:2509.21240; code: its release, which is built on Search-R1's
     T-STAR      arXiv:2604.07165, section 4 and appendix B
+    GROVE       this project's own, docs/grove.md
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from .credit.anchor import Anchor
 from .credit.cognitive_credit import Cognitive
 from .credit.gae import Gae
 from .credit.group import Group
+from .credit.grove_credit import Grove
 from .credit.tree import TreeCredit
 from .grafting import Grafting
 from .objectives.settings import Kl, Objective, Overlong
@@ -406,6 +408,23 @@ RECIPES: Mapping[str, Recipe] = {
             "t_star_gigpo",
             "T-STAR over GiGPO: its advantage of episodes is replaced, that of steps stays (arXiv:2604.07165).",
             omega=1.0,  # GiGPO eq. 8; code
+        ),
+        replace(
+            _BASES["grpo"],
+            name="grove",
+            about="GROVE: values of states from the graph of all states that a group visited (docs/grove.md).",
+            credit=Grove(
+                gamma=1.0,  # GROVE
+                key="state",  # GROVE: pooled over turn numbers
+                scale="group",  # GROVE, GRPO
+                eps=1e-6,  # verl
+            ),
+            objective=replace(
+                _BASES["grpo"].objective,
+                # GROVE: an advantage belongs to a turn, not to an episode, so every turn counts alike. A mean per
+                # episode first would give the turns of short episodes, mostly the successful ones, more weight.
+                aggregation="token-mean",
+            ),
         ),
     ),
 }

@@ -17,6 +17,7 @@ from .credit.base import Credit
 from .credit.cognitive_credit import Cognitive
 from .credit.gae import Gae
 from .credit.group import Group
+from .credit.grove_credit import Grove
 from .credit.tree import TreeCredit
 from .objectives.surgical import Surgical
 from .objectives.term import Term
@@ -27,7 +28,9 @@ PartT = TypeVar("PartT")
 
 SAMPLERS: Mapping[str, type[Sampler]] = {part.name: part for part in (Chains, Trees)}
 SELECTORS: Mapping[str, type[Selector]] = {part.name: part for part in (All, Uncertainty, Dynamic)}
-CREDITS: Mapping[str, type[Credit]] = {part.name: part for part in (Gae, Group, Anchor, TreeCredit, Cognitive)}
+CREDITS: Mapping[str, type[Credit]] = {
+    part.name: part for part in (Gae, Group, Anchor, TreeCredit, Cognitive, Grove)
+}
 TERMS: Mapping[str, type[Term]] = {part.name: part for part in (Surgical,)}
 
 _TABLES: Mapping[type, tuple[str, Mapping[str, type]]] = {

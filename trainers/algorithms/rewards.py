@@ -72,7 +72,12 @@ class Rewards:
         """Return the rollouts with the environment's rewards scaled, and penalties unchanged."""
         if self.scale == 1.0:
             return rollouts
-        return replace(rollouts, turn_reward=self.scale * rollouts.turn_reward)
+        redraws = rollouts.turn_redraws
+        if redraws is not None:
+            redraws = tuple(
+                tuple(one._replace(reward=self.scale * one.reward) for one in drawn) for drawn in redraws
+            )
+        return replace(rollouts, turn_reward=self.scale * rollouts.turn_reward, turn_redraws=redraws)
 
     def apply(self, rollouts: Rollouts) -> Rollouts:
         """Return the rollouts with the rewards of training; their tokens must not have penalties yet."""

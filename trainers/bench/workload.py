@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ from ..sampling.tasks import draw_tasks
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
+    from transformers import PreTrainedTokenizerBase
 
 LR = 1e-4
 EPS = 1e-4
@@ -62,16 +63,20 @@ class Workload:
         from ...agents.engines.local.load import load_tokenizer
 
         tokenizer = load_tokenizer(make_tiny_model(folder / "model", hidden=self.hidden, layers=self.layers))
+        episodes, keys = self.demonstrate(tokenizer)
+        with (folder / "episodes.jsonl").open("w", encoding="utf-8") as file:
+            for episode, key in zip(episodes, keys, strict=True):
+                file.write(json.dumps({"group": key, "episode": episode.to_dict()}) + "\n")
+
+    def demonstrate(self, tokenizer: PreTrainedTokenizerBase) -> tuple[list[Episode], list[Hashable]]:
+        """Return the episodes, as a model with this tokenizer would have sampled them, and the group of each."""
         dialogue = make_dialogue("think", {"max_turns": 5, "max_actions_per_turn": 2, "max_actions": 10})
         agent = Demonstrator(ScriptedEngine(tokenizer, None), dialogue, ExpertConfig(noise=0.3, keep="all"))
         entry = Entry(self.env, self.env, {}, "train", None)
         envs = [entry.make() for _ in range(self.rollouts)]
         tasks = draw_tasks(envs[0].tasks, 0, self.prompts, seed=0)
         plan = plan_chains(tasks, self.rollouts, batch=0, seed=0)
-        episodes, keys = plan.arrange(play(agent, envs, plan.jobs))
-        with (folder / "episodes.jsonl").open("w", encoding="utf-8") as file:
-            for episode, key in zip(episodes, keys, strict=True):
-                file.write(json.dumps({"group": key, "episode": episode.to_dict()}) + "\n")
+        return plan.arrange(play(agent, envs, plan.jobs))
 
 
 def read_episodes(folder: Path) -> tuple[list[Episode], list[tuple[int, int]]]:

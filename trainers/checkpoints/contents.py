@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 KEYS = {"learner", "adapters", "state", "rng", "device_rng"}
+LEARNER_KEYS = {"optimizer", "kl_coef", "reference", "preferences"}
 
 
 class FullState(NamedTuple):
@@ -140,8 +141,11 @@ def _read(folder: Path) -> dict[str, Any]:
     verify_checkpoint(folder)
     try:
         state: dict[str, Any] = torch.load(folder / "trainer.pt", map_location="cpu", weights_only=True)
-        if missing := KEYS - set(state):
-            raise ValueError(f"trainer.pt lacks {', '.join(sorted(missing))}")
+        if missing := (KEYS - set(state)) or (LEARNER_KEYS - set(state["learner"])):
+            names = ", ".join(sorted(missing))
+            raise ValueError(
+                f"trainer.pt lacks {names}; the version of Arboretum that wrote it may be able to resume the run"
+            )
     except Exception as error:  # a damaged archive can raise anything
         raise DataError(folder, f"is not a checkpoint that can be resumed ({error}).") from None
     return state

@@ -71,6 +71,13 @@ class TrainingConfig:
             raise missing_extra("engine = vllm", "vllm", "vllm")
         dialogue = resolve_dialogue(self.dialogue, self.recipe.sampler)
         recipe = resolve_limits(self.recipe, max_episode_tokens(dialogue, self.recipe.sampler, env, None))
+        terms = recipe.objective.pair_terms
+        if terms and not recipe.credit.finds_divergences:
+            raise ConfigurationError(
+                f"{recipe.name}: the term {terms[0].name!r} in objective.terms reads preference pairs, made at "
+                f"divergences, but the credit {recipe.credit.name!r} finds none; set credit.name=cognitive, or "
+                "take the term out of objective.terms."
+            )
         lacks_length = recipe.objective.needs_norm_length and recipe.objective.norm_length is None
         if lacks_length or (recipe.overlong.coef and recipe.overlong.max_tokens is None):
             user, setting = "the overlong penalty", "overlong.max_tokens"

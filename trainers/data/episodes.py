@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from ...agents.episode import Episode, Turn
 from ...envs.errors import ConfigurationError
-from .rollouts import Rollouts
-from .segments import factorize
+from .rollouts import Redraw, Rollouts
+from .segments import FloatArray, factorize
+
+DrawKey = tuple[Hashable, Hashable, tuple[str, ...] | None]
+"""Group, state key and actions of turns that have the same distribution of outcomes."""
 
 
 class Branch(NamedTuple):
@@ -31,6 +34,7 @@ def from_episodes(
     *,
     trees: Sequence[Hashable] | None = None,
     branches: Sequence[Branch | None] | None = None,
+    redraws: Mapping[DrawKey, tuple[Redraw, ...]] | None = None,
 ) -> Rollouts:
     """Convert sampled episodes to arrays.
 
@@ -42,6 +46,7 @@ def from_episodes(
             one task in a batch are two groups.
         trees: Key of each episode's tree; None makes a tree of every episode and of those that branch off it.
         branches: Branch of each episode; None for those that share no turn with an earlier one.
+        redraws: Further outcomes by group, state and actions; None if there are none.
 
     Raises:
         ConfigurationError: An episode cannot be trained on: it failed, lacks tokens, or branches off an episode
@@ -55,6 +60,7 @@ def from_episodes(
         )
     nodes: list[list[int]] = []
     turns: list[Turn] = []
+    keys: list[DrawKey] = []
     parents: list[int] = []
     for index, (episode, branch) in enumerate(zip(episodes, origins, strict=True)):
         path = _shared_turns(nodes, index, episode, branch)
@@ -63,6 +69,7 @@ def from_episodes(
             parents.append(path[-1] if path else -1)
             path = [*path, len(turns)]
             turns.append(turn)
+            keys.append((groups[index], turn.state_key, turn.actions))
         if episode.error is not None:
             raise ConfigurationError(
                 f"the episode of task {episode.task!r} (seed {episode.seed}) failed: {episode.error}; omit it."
@@ -109,7 +116,18 @@ def from_episodes(
             dtype=np.float64,
         ),
         action_penalty=np.zeros(sum(len(places) for places in offsets)),
+        turn_limits=_limits(turns),
+        turn_redraws=None if redraws is None else tuple(redraws.get(key, ()) for key in keys),
     )
+
+
+def _limits(turns: Sequence[Turn]) -> FloatArray | None:
+    """Return what the limits allow before and after each turn, [S, 2, 2]; None if that was not recorded."""
+    recorded = [(turn.limits, turn.limits_after) for turn in turns]
+    if any(before is None or after is None for before, after in recorded):
+        return None
+    numbers = np.array(recorded, dtype=np.float64).reshape(len(turns), 2, 2)  # None becomes NaN.
+    return np.where(np.isnan(numbers), np.inf, numbers)
 
 
 def _roots(branches: Sequence[Branch | None]) -> list[int]:

@@ -15,6 +15,7 @@ import numpy as np
 from ...envs.errors import ConfigurationError
 from .prefix_trees import (
     TreeLayout,
+    largest_first,
     lexicographic_order,
     merge_prefixes,
     shared_lengths,
@@ -136,6 +137,9 @@ def make_microbatches(
         lengths = [len(sequence) for sequence in sequences]
         shared = shared_lengths(sequences, MIN_SEGMENT)
         if sum(shared) >= MIN_SHARED * sum(lengths):
+            order = largest_first(lengths, shared)
+            sequences, parts = [sequences[i] for i in order], [parts[i] for i in order]
+            lengths, shared = [lengths[i] for i in order], shared_lengths(sequences, MIN_SEGMENT)
             if tree == "segments":
                 sets = split_tree(lengths, shared, max_tokens, multiple_of=multiple_of)
             else:

@@ -51,7 +51,7 @@ def shared_lengths(sequences: Sequence[IntArray], multiple_of: int = 1) -> list[
     """Return the number of tokens that each sequence shares with the one before it; 0 for the first.
 
     Args:
-        sequences: Sequences in lexicographic order.
+        sequences: Sequences in lexicographic order, or another in which those with a common prefix are neighbors.
         multiple_of: Number to whose multiples the results are rounded down, so that no segment between two
             branches is shorter.
     """
@@ -59,11 +59,42 @@ def shared_lengths(sequences: Sequence[IntArray], multiple_of: int = 1) -> list[
     return [0, *(common_prefix(a, b) // multiple_of * multiple_of for a, b in neighbors)][: len(sequences)]
 
 
+def largest_first(lengths: Sequence[int], shared: Sequence[int]) -> list[int]:
+    """Return the order of sequences in which the largest of the branches at any point, in tokens, comes first.
+
+    Args:
+        lengths: Number of tokens of each sequence, in lexicographic order.
+        shared: Number of tokens that each sequence shares with the one before it.
+    """
+    # A branch has its tokens, with those of the prefix before it, and its sequences. `last` is the one that is not
+    # yet closed at the deepest of the open branching points.
+    last: tuple[int, list[int]] = (0, [])
+    points: list[tuple[int, list[tuple[int, list[int]]]]] = []
+
+    def close() -> tuple[int, list[int]]:
+        depth, branches = points.pop()
+        branches = sorted([*branches, last], key=lambda branch: -branch[0])
+        size = depth + sum(tokens - depth for tokens, _ in branches)
+        return size, [number for _, numbers in branches for number in numbers]
+
+    for number, (length, common) in enumerate(zip(lengths, shared, strict=True)):
+        if number:
+            while points and points[-1][0] > common:
+                last = close()
+            if not points or points[-1][0] < common:
+                points.append((common, []))
+            points[-1][1].append(last)
+        last = (length, [number])
+    while points:
+        last = close()
+    return last[1]
+
+
 def merge_prefixes(sequences: Sequence[IntArray], shared: Sequence[int]) -> PrefixTree:
     """Return the tree of sequences.
 
     Args:
-        sequences: Sequences in lexicographic order.
+        sequences: Sequences in an order in which those with a common prefix are neighbors.
         shared: Number of tokens to share with the sequence before; see `shared_lengths`. The first one is ignored.
     """
     shared = [0, *shared[1:]]
@@ -122,7 +153,7 @@ def split_tree(
     into fewer sets are taken.
 
     Args:
-        lengths: Number of tokens of each sequence, in lexicographic order.
+        lengths: Number of tokens of each sequence, in an order in which those with a common prefix are neighbors.
         shared: Number of tokens that each sequence shares with the one before it.
         max_tokens: Maximum size; a single sequence may exceed it.
         multiple_of: Split the largest sets until their number is a multiple of this, or all sets are single.

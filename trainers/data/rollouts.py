@@ -60,6 +60,20 @@ class Copies(NamedTuple):
     row: IntArray
 
 
+class Redraw(NamedTuple):
+    """Further outcome of a turn's actions, with the random events of the environment drawn anew.
+
+    Attributes:
+        reward: Reward of the environment.
+        next_state: Key of the state after the actions; None where the environment terminated.
+        actions: Number of executed actions.
+    """
+
+    reward: float
+    next_state: Hashable
+    actions: int
+
+
 @dataclass(frozen=True)
 class Rollouts:
     """Episodes to train on.
@@ -92,6 +106,10 @@ class Rollouts:
         action_offset: Index of each sampled token among those that its turn adds, [N].
         logprobs: Log-probability of each sampled token under the sampling policy, [N].
         action_penalty: Reward that training adds at each sampled token, such as -β·KL to a reference policy, [N].
+        turn_limits: Turns and actions that the limits allow before each turn, this turn included, and the same
+            after it, [S, 2, 2]; infinite without a limit. None where they were not stored.
+        turn_redraws: Further outcomes of the actions of each turn, [S]; turns of a group with equal state and
+            actions have the same ones. None where none were drawn.
     """
 
     group: IntArray
@@ -116,6 +134,8 @@ class Rollouts:
     action_offset: IntArray
     logprobs: FloatArray
     action_penalty: FloatArray
+    turn_limits: FloatArray | None = None
+    turn_redraws: tuple[tuple[Redraw, ...], ...] | None = None
 
     # ------------------------------------------------------------------ sizes
 
@@ -341,14 +361,18 @@ class Rollouts:
 
 
 def _mask(values: Any, mask: BoolArray) -> Any:
-    """Return the kept entries of an array or tuple."""
+    """Return the kept entries of an array or tuple; None for None."""
+    if values is None:
+        return None
     if isinstance(values, tuple):
         return tuple(value for value, keep in zip(values, mask, strict=True) if keep)
     return values[mask]
 
 
 def _join(values: Sequence[Any]) -> Any:
-    """Return the concatenation of arrays, or of tuples."""
+    """Return the concatenation of arrays, or of tuples; None if a part is None."""
+    if any(value is None for value in values):
+        return None
     if isinstance(values[0], tuple):
         return tuple(value for part in values for value in part)
     return np.concatenate(values)

@@ -15,7 +15,7 @@ from ..algorithms.objectives.loss import Sums
 from ..algorithms.objectives.term import PairTerm
 from ..algorithms.objectives.tokens import Pairs
 from ..data.microbatches import MicroBatch, make_microbatches, split_by_tokens
-from ..data.prefix_trees import TreeLayout
+from ..data.prefix_trees import TreeLayout, common_prefix, lexicographic_order, shared_lengths, split_tree
 from ..data.rollouts import Rollouts
 from ..data.segments import FloatArray, IntArray
 from .accumulation import share_among_ranks
@@ -72,23 +72,32 @@ def pair_microbatches(
 ) -> list[tuple[MicroBatch, bool]]:
     """Return this rank's micro-batches of preference pairs, padded to an equal count per rank.
 
-    Both continuations of a pair are in one micro-batch.
+    Both continuations of a pair are in one micro-batch, as are pairs with a common beginning, if it has room.
 
     Args:
         optimizer: Policy and optimizer.
         rollouts: See `pair_rollouts`.
         pairs: Indices of the pairs.
-        max_tokens: Maximum size of a micro-batch in tokens, shared ones counted as often as they occur; a single
-            pair may exceed it.
+        max_tokens: Maximum size of a micro-batch in tokens, those counted once that its layout computes once; a
+            single pair may exceed it.
         tree: Layout in which continuations share their beginnings; None repeats them.
 
     Returns:
         Micro-batches, each with a flag that is False for padding.
     """
-    lengths = [max(len(rollouts.rows[2 * pair]), len(rollouts.rows[2 * pair + 1])) for pair in pairs.tolist()]
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    rows = [(rollouts.rows[2 * pair], rollouts.rows[2 * pair + 1]) for pair in pairs.tolist()]
+    if tree == "segments":
+        order = lexicographic_order([chosen for chosen, _ in rows])
+        pairs, rows = pairs[order], [rows[i] for i in order]
+        sizes = [len(chosen) + len(other) - common_prefix(chosen, other) for chosen, other in rows]
+        shared = shared_lengths([chosen for chosen, _ in rows])
+        parts = split_tree(sizes, shared, max_tokens, multiple_of=optimizer.world_size)
+    else:
+        sizes = [max(len(chosen), len(other)) for chosen, other in rows]
+        order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
+        parts = split_by_tokens(sizes, order, max(max_tokens // 2, 1), multiple_of=optimizer.world_size)
     microbatches: list[MicroBatch] = []
-    for part in split_by_tokens(lengths, order, max(max_tokens // 2, 1), multiple_of=optimizer.world_size):
+    for part in parts:
         episodes = np.concatenate([2 * pairs[part], 2 * pairs[part] + 1])
         microbatches += make_microbatches(rollouts, episodes, sys.maxsize, tree=tree)
     return share_among_ranks(optimizer, microbatches)

@@ -1,8 +1,11 @@
 """Causal attention over the segments of a prefix tree, on the CPU, with every pair of tokens computed once.
 
-The tokens of a tree are a line in depth-first order, so the descendants of a segment follow it directly. Attention
-of all tokens is therefore two kinds of blocks, which are slices and need no gathering: each segment attends to
-itself, causally, and its descendants attend to all of it. Outputs o_i with log-normalizers z_i combine to
+The tokens of a tree are a line in depth-first order, so the descendants of a segment follow it directly. A
+segment, its first child, the first child of that one and so on down to a leaf are therefore a run of the line,
+here called path. Attention of all tokens is two kinds of blocks, which are slices and need no gathering: each
+path attends to itself, causally; and where it branches, its further children with all their descendants attend
+to the path up to there. If the first child is the one with the most tokens, a token is in few blocks. Outputs
+o_i with log-normalizers z_i combine to
 
     z = log Σ_i exp(z_i),    o = Σ_i exp(z_i - z) · o_i.
 
@@ -13,7 +16,7 @@ arXiv:2310.01889).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -44,13 +47,18 @@ def segment_attention(
     return output.flatten(0, 1).transpose(0, 1).unsqueeze(0)
 
 
-def _blocks(segments: Segments) -> Iterator[tuple[slice, slice, bool]]:
-    """Yield queries and keys of each block, and True for a segment with itself; these blocks are first."""
-    for first, end, _ in segments:
-        yield slice(first, end), slice(first, end), True
-    for first, end, last in segments:
-        if last > end:
-            yield slice(end, last), slice(first, end), False
+def _blocks(segments: Segments) -> list[tuple[slice, slice, bool]]:
+    """Return queries and keys of each block, and True for a path with itself; these blocks are first."""
+    paths: list[tuple[slice, slice, bool]] = []
+    branches: list[tuple[slice, slice, bool]] = []
+    start = 0
+    for (_, end, last), following in zip(segments, [*segments[1:], None], strict=True):
+        if following is None or last == end:
+            paths.append((slice(start, end), slice(start, end), True))
+            start = end
+        elif following[2] < last:
+            branches.append((slice(following[2], last), slice(start, end), False))
+    return paths + branches
 
 
 class _SegmentAttention(torch.autograd.Function):  # type: ignore[misc]

@@ -37,6 +37,7 @@ class Chart:
         band: Metrics of the lower and upper bound of an interval, and the metric whose curve it belongs to; None
             for no interval.
         y_max: Value that the y-axis includes in any case; None for no such value.
+        x_name: Name of the values on the x-axis, which records hold as `update`.
     """
 
     title: str
@@ -45,6 +46,7 @@ class Chart:
     format_value: Callable[[float], str] = _number
     band: tuple[str, str, str] | None = None
     y_max: float | None = None
+    x_name: str = "update"
 
 
 CHARTS = (
@@ -148,7 +150,7 @@ def draw_charts(history: Sequence[Mapping[str, float]], marks: Sequence[tuple[in
         history: Metrics of all records.
         marks: Updates to mark in every chart, with a description of each.
     """
-    charts = (_draw_chart(chart, history, marks) for chart in CHARTS)
+    charts = (draw_chart(chart, history, marks) for chart in CHARTS)
     return [chart for chart in charts if chart is not None]
 
 
@@ -178,14 +180,20 @@ def draw_overlays(
                 for record in history
                 if metric in record
             ]
-            charts.append(_draw_chart(overlay, records, ()) if records else None)
+            charts.append(draw_chart(overlay, records, ()) if records else None)
     return [chart for chart in charts if chart is not None]
 
 
-def _draw_chart(
+def draw_chart(
     chart: Chart, history: Sequence[Mapping[str, float]], marks: Sequence[tuple[int, str]]
 ) -> dict[str, Any] | None:
-    """Return the geometry of a chart; None if there is nothing to show."""
+    """Return the geometry of a chart, as variables of the page's template; None if there is nothing to show.
+
+    Args:
+        chart: Chart.
+        history: Records with an `update` and metrics.
+        marks: Updates to mark, each with a description.
+    """
     curves = {
         metric: [(r["update"], r[metric]) for r in history if metric in r and math.isfinite(r[metric])]
         for metric in chart.metrics
@@ -208,7 +216,7 @@ def _draw_chart(
         return round(TOP + (HEIGHT - TOP - BOTTOM) * (y_high - value) / (y_high - y_low), 1)
 
     x_step = max(1, round(round_step(x_max, 6)))
-    format_value = chart.format_value
+    format_value, place = chart.format_value, chart.x_name
     lines = []
     for metric, points in curves.items():
         label, series = chart.metrics[metric], 1 + places[metric] % COLORS
@@ -220,7 +228,7 @@ def _draw_chart(
                 "path": " ".join(f"{x(update)},{y(value)}" for update, value in points),
                 "sparse": metric.startswith("validation/") or len(points) == 1,
                 "dots": [
-                    {"x": x(update), "y": y(value), "title": f"update {update:g}: {label} {format_value(value)}"}
+                    {"x": x(update), "y": y(value), "title": f"{place} {update:g}: {label} {format_value(value)}"}
                     for update, value in points
                 ],
             }
@@ -230,6 +238,7 @@ def _draw_chart(
     return {
         "title": chart.title,
         "about": chart.about,
+        "x_name": chart.x_name,
         "lines": lines,
         "band": " ".join(f"{x(update)},{y(value)}" for update, value in outline),
         "band_series": 1 + places.get(band_metric, -1),

@@ -78,6 +78,8 @@ TRAINING_VIEW = View(
     _percent,
     1.0,
     {
+        "graph/divergences": ("divergences", _number),
+        "pairs": ("pairs", _number),
         "policy_loss": ("policy loss", _number),
         "explained_variance": ("explained variance", _number),
         "invalid_replies": ("invalid replies", _number),

@@ -19,12 +19,14 @@ class Budget(NamedTuple):
         steps: Actions executed in the environment.
         tool_calls: Valid actions among them that call a tool; see `TextEnv.calls_tool`.
         reused_tokens: Sampled tokens of turns that episodes took over from others.
+        redrawn_steps: Actions executed again to draw random events anew, which no token asked for.
     """
 
     tokens: int = 0
     steps: int = 0
     tool_calls: int = 0
     reused_tokens: int = 0
+    redrawn_steps: int = 0
 
     @classmethod
     def spent(cls, episodes: Iterable[tuple[Episode, int]], calls_tool: Callable[[str], bool]) -> Budget:
@@ -52,9 +54,10 @@ class Budget(NamedTuple):
 
     def metrics(self) -> dict[str, float]:
         """Return the budget as metrics."""
-        return {
+        metrics = {
             "sampled_tokens": float(self.tokens),
             "environment_steps": float(self.steps),
             "tool_calls": float(self.tool_calls),
             "reused_tokens": float(self.reused_tokens),
         }
+        return metrics | ({"redrawn_steps": float(self.redrawn_steps)} if self.redrawn_steps else {})

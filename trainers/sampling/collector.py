@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
+from ...agents.episode import Episode
 from ..algorithms.samplers import Trees
 from ..algorithms.selectors import NotEnoughGroups
 from ..config.resolve import make_entry
 from ..config.run import TrainingConfig
-from ..data.episodes import from_episodes
-from ..data.rollouts import Rollouts
+from ..data.episodes import DrawKey, from_episodes
+from ..data.rollouts import Redraw, Rollouts
 from ..state import TrainerState
 from .budget import Budget
 from .failures import EpisodesFailed, Failures
@@ -125,7 +126,11 @@ class Collector:
         failures = Failures.among(episodes)
         failures.check(config.monitor.failed, "episodes")
         budget = Budget.spent(((episode, 0) for episode in episodes), self.env.calls_tool)
-        return Batch(from_episodes(*plan.arrange(episodes)), failures, budget)
+        arranged, groups = plan.arrange(episodes)
+        redraws, redrawn = self._redraw(arranged, groups)
+        return Batch(
+            from_episodes(arranged, groups, redraws=redraws), failures, budget._replace(redrawn_steps=redrawn)
+        )
 
     def _roll_out_trees(self, tasks: Sequence[str], temperature: float) -> Batch:
         config, recipe = self._config, self._config.recipe
@@ -138,5 +143,18 @@ class Collector:
         failures.check(config.monitor.failed, "episodes")
         budget = Budget.spent(((one.episode, one.shared) for one in played), self.env.calls_tool)
         forest = arrange_forest(played)
-        rollouts = from_episodes(forest.episodes, forest.groups, trees=forest.trees, branches=forest.branches)
-        return Batch(rollouts, failures, budget, played)
+        redraws, redrawn = self._redraw(forest.episodes, forest.groups)
+        rollouts = from_episodes(
+            forest.episodes, forest.groups, trees=forest.trees, branches=forest.branches, redraws=redraws
+        )
+        return Batch(rollouts, failures, budget._replace(redrawn_steps=redrawn), played)
+
+    def _redraw(
+        self, episodes: Sequence[Episode], groups: Sequence[Hashable]
+    ) -> tuple[dict[DrawKey, tuple[Redraw, ...]] | None, int]:
+        """Return the further outcomes that the credit asks for, and the number of actions executed for them."""
+        count = self._config.recipe.credit.redraws
+        if not count:
+            return None, 0
+        redraws = self.sampler.redraw(self.entry, episodes, groups, count)
+        return redraws, sum(one.actions for drawn in redraws.values() for one in drawn)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,7 @@ from ...agents.engines.base import Engine
 from ...agents.engines.transformers import TransformersEngine
 from ...envs.errors import ConfigurationError
 from ..config.settings import HardwareConfig
+from ..learning.cast_weights import autocast_with_cast_weights
 from ..learning.optimizer import PolicyOptimizer
 from ..learning.sharding import full_tensor, merged_weights, reshard
 
@@ -57,10 +59,10 @@ def model_engine(
         model: Model; shared with the trainer, not copied.
         tokenizer: Tokenizer of the model.
         in_flight: Replies to sample at the same time.
-        precision: See `PolicyEngine`.
+        precision: Context of autocast, in which the engine samples.
     """
     engine = TransformersEngine(model, tokenizer, max_batch=in_flight, processed_logprobs=True, name="policy")
-    return PolicyEngine(engine, engine.invalidate, None, precision)
+    return PolicyEngine(engine, engine.invalidate, None, partial(autocast_with_cast_weights, model, precision))
 
 
 def make_policy_engine(

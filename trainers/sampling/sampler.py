@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,10 +20,13 @@ from ...eval.suite import Entry, Suite
 from ..algorithms.samplers import Sampler, Trees
 from ..config.resolve import held_out_tasks, make_entry, resolve_dialogue
 from ..config.settings import DialogueConfig, EnvConfig, ValidationConfig
+from ..data.episodes import DrawKey
+from ..data.rollouts import Redraw
 from ..learning.distributed import gather_lists
 from ..state import Activity
 from .failures import Failures, engine_failures
 from .policy_agent import PolicyAgent, ReplyCounts
+from .redraw import redraw_outcomes, redraw_targets
 from .tree_growth import Prompt, TreeEpisode, TreeGrowth
 
 if TYPE_CHECKING:
@@ -189,6 +192,31 @@ class RolloutSampler:
         episodes = gather_lists(self._accelerator, growth.episodes())
         self.activity.end()
         return sorted(episodes, key=lambda one: (one.key, one.tree, one.number))
+
+    def redraw(
+        self, entry: Entry, episodes: Sequence[Episode], groups: Sequence[Hashable], count: int
+    ) -> dict[DrawKey, tuple[Redraw, ...]]:
+        """Draw further outcomes of all turns, and drop their snapshots; see `redraw_outcomes`.
+
+        All processes must have the same episodes; they divide the work, and all receive all outcomes.
+
+        Args:
+            entry: Environment.
+            episodes: Episodes played with `keep={"states", "snapshots"}`.
+            groups: Group of each episode.
+            count: Outcomes of each combination of state and actions in a group.
+        """
+        targets = redraw_targets(episodes, groups)
+        for episode in episodes:
+            for turn in episode.turns:
+                turn.snapshot = None
+        env = self._first_env(entry)
+        self.activity.begin("redrawing random events", len(targets), "actions")
+        drawn = gather_lists(
+            self._accelerator, [redraw_outcomes(env, target, count) for target in self._own_part(targets)]
+        )
+        self.activity.end()
+        return {target.key: outcomes for target, outcomes in zip(targets, drawn, strict=True)}
 
     def _own_part(self, items: Sequence[T]) -> Sequence[T]:
         """Return this process's contiguous part of the items."""

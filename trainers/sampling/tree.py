@@ -55,12 +55,13 @@ class Tree:
                 share; None if it began at the root.
         """
         path = [] if branch is None else self.paths[branch.episode][: branch.turns]
+        node = path[-1] if path else ROOT
         for turn in episode.turns[len(path) :]:
-            node = len(self._turns)
+            parent, node = node, len(self._turns)
             self._turns.append(turn)
             self._children[node] = []
-            self._children[path[-1] if path else ROOT].append(node)
-            path = [*path, node]
+            self._children[parent].append(node)
+            path.append(node)
         self.episodes.append(episode)
         self.paths.append(path)
 
@@ -73,7 +74,8 @@ class Tree:
         places: dict[int, Branch] = {ROOT: Branch(0, 0)}
         for number, path in enumerate(self.paths):
             for length, node in enumerate(path, 1):
-                places.setdefault(node, Branch(number, length))
+                if node not in places:
+                    places[node] = Branch(number, length)
         ended = [path[-1] for path in self.paths if path]
         nodes = []
         for node in expandable_nodes(self._children, ROOT, ended):

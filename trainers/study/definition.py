@@ -14,13 +14,19 @@
       ppo: {critic.lr: 1.0e-3}
     seeds: 3
     tasks: 256
+    samples: 32                            # for pass@k, on the first pass_tasks tasks
+    levels:                                # on which the warm start was trained, to measure forgetting
+      - {name: lake, id: TextFrozenLake-v0, kwargs: {observation_format: grid, success_rate: 1.0}}
+    controls:
+      temperatures: [0.3, 0.5, 0.7]
+      supervised: {lr: 5.0e-4, batch: 64}
 
 Every key is a field of `Study`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -30,8 +36,22 @@ from ...envs.errors import ConfigurationError, DataError
 from ...eval.yaml_files import convert_mapping, parse_mapping, read_definition, shipped_names
 from ..algorithms.recipe import Recipe
 from ..algorithms.recipes import get_recipe
-from ..config.run import TrainingConfig
-from ..config.settings import DialogueConfig, EnvConfig, HardwareConfig, ValidationConfig
+from ..config.resolve import make_entry
+from ..config.run import SFTConfig, TrainingConfig
+from ..config.settings import (
+    DialogueConfig,
+    EnvConfig,
+    ExpertConfig,
+    HardwareConfig,
+    SFTSettings,
+    ValidationConfig,
+)
+from .controls import Controls, parse_controls
+
+SUPERVISED = "supervised"
+"""Name of the control of further supervised fine-tuning, in the place of a recipe's."""
+PASS_K = (1, 4, 16)
+"""Numbers of attempts k of which pass@k is reported, as far as there are so many samples."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +59,8 @@ class Trial:
     """One training run of a study.
 
     Attributes:
-        env, recipe: Names of environment and recipe in the study.
+        env: Name of the environment in the study.
+        recipe: Name of the recipe in the study, or `SUPERVISED`.
         seed: Seed of the run.
     """
 
@@ -55,7 +76,12 @@ class Trial:
     @property
     def folder(self) -> str:
         """Folder of the trial below the study's folder."""
-        return f"{self.env.lower().replace(' ', '-')}/{self.recipe}-{self.seed}"
+        return f"{env_folder(self.env)}/{self.recipe}-{self.seed}"
+
+
+def env_folder(env: str) -> str:
+    """Return the folder of an environment below the study's folder."""
+    return env.lower().replace(" ", "-")
 
 
 @dataclass(frozen=True)
@@ -74,6 +100,14 @@ class Study:
         tasks: Held-out tasks (split "test") on which every policy and the warm start are evaluated.
         repeats: Episodes per held-out task when sampled; greedy decoding is evaluated once per task.
         validation_every: Updates between two validations (split "valid") for the curve; 0 for none.
+        samples: Episodes per task for pass@k and for the fraction of tasks that are never solved; 0 for neither.
+            pass@k is reported for k = 1, 4 and 16 as far as there are so many, by the unbiased estimator.
+        pass_tasks: Held-out tasks for pass@k, the first so many of `tasks`.
+        levels: Environments of the warm start's supervised stage by name; success on their held-out tasks before
+            and after training shows what was forgotten. Empty for the environments of the study.
+        level_tasks: Held-out tasks of each of these; 0 to leave forgetting out.
+        controls: Policies to compare with the trained ones.
+        export: Keep the final model of every run, as a folder `model` that `arboretum eval` takes.
     """
 
     name: str
@@ -87,10 +121,28 @@ class Study:
     tasks: int = 256
     repeats: int = 2
     validation_every: int = 10
+    samples: int = 32
+    pass_tasks: int = 128
+    levels: Mapping[str, EnvConfig] = field(default_factory=dict)
+    level_tasks: int = 128
+    controls: Controls = field(default_factory=Controls)
+    export: bool = True
 
     def __post_init__(self) -> None:
-        for name, bound in (("seeds", 1), ("tasks", 2), ("repeats", 1), ("validation_every", 0)):
+        for name, bound in (("seeds", 1), ("tasks", 2), ("repeats", 1), ("pass_tasks", 1)):
             at_least(name, getattr(self, name), bound)
+        for name in ("validation_every", "samples", "level_tasks"):
+            at_least(name, getattr(self, name), 0)
+
+    @property
+    def pass_k(self) -> tuple[int, ...]:
+        """Numbers of attempts of which pass@k is reported, in ascending order."""
+        return tuple(k for k in PASS_K if k <= self.samples)
+
+    @property
+    def warm_start_levels(self) -> Mapping[str, EnvConfig]:
+        """Environments by name on which forgetting is measured; empty for none."""
+        return (self.levels or self.envs) if self.level_tasks else {}
 
     @property
     def dialogue_config(self) -> DialogueConfig:
@@ -117,6 +169,44 @@ class Study:
                 for env in self.envs:
                     yield Trial(env, recipe, seed)
 
+    def supervised_trials(self, env: str) -> Iterator[Trial]:
+        """Yield the runs of further supervised fine-tuning in an environment; none without this control."""
+        if self.controls.supervised is not None:
+            for seed in range(self.seeds):
+                yield Trial(env, SUPERVISED, seed)
+
+    def supervised_config(self, trial: Trial, out: Path, episodes: int, epochs: int = 1) -> SFTConfig:
+        """Return the configuration of a run of further supervised fine-tuning.
+
+        It imitates the expert on the levels of the warm start: the first of `levels` with the environment's id, or
+            the
+        environment itself where there is none.
+
+        Args:
+            trial: One of `supervised_trials`.
+            out: Folder of the run.
+            episodes: Expert episodes to train on.
+            epochs: Passes over the episodes.
+        """
+        control, own = self.controls.supervised, self.envs[trial.env]
+        assert control is not None, "the study has this control"
+        sampler = self.first_recipe.sampler
+        budgets = {
+            name: getattr(sampler, name)
+            for name in ("max_turns", "max_actions_per_turn", "max_actions")
+            if getattr(sampler, name) is not None
+        }
+        return SFTConfig(
+            next((level for level in self.levels.values() if level.id == own.id), own),
+            self.model,
+            out,
+            trial.seed,
+            DialogueConfig(self.dialogue, budgets),
+            HardwareConfig(device="cpu", in_flight=128),
+            ExpertConfig(control.noise, control.actions_per_turn, keep=control.keep),
+            SFTSettings(episodes, epochs, control.batch, control.lr, control.warmup, control.weight_decay),
+        )
+
     def config(self, trial: Trial, out: Path) -> TrainingConfig:
         """Return the training configuration of a trial.
 
@@ -140,11 +230,25 @@ class Study:
         """Raise if a trial cannot work, before anything is loaded.
 
         Raises:
-            ConfigurationError: See `TrainingConfig.check`.
+            ConfigurationError: See `TrainingConfig.check`; or a control cannot work.
         """
         for trial in self.trials():
             if trial.seed == 0:
                 self.config(trial, Path()).check()
+        for level in self.levels.values():
+            make_entry(level, "test").make()
+        for env in self.envs:
+            for trial in self.supervised_trials(env):
+                if trial.seed == 0:
+                    self._check_supervised(trial)
+
+    def _check_supervised(self, trial: Trial) -> None:
+        try:
+            self.supervised_config(trial, Path(), episodes=1).check()
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                f"controls.supervised: {error} Set controls.supervised to false to leave this control out."
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -171,6 +275,12 @@ class StudyFile:
     tasks: int = 256
     repeats: int = 2
     validation_every: int = 10
+    samples: int = 32
+    pass_tasks: int = 128
+    levels: list[dict[str, Any]] = field(default_factory=list)
+    level_tasks: int = 128
+    controls: dict[str, Any] = field(default_factory=dict)
+    export: bool = True
 
 
 def study_names() -> list[str]:
@@ -203,17 +313,31 @@ def parse_study(text: str, source: str) -> Study:
     for key in ("envs", "recipes"):
         if not getattr(file, key):
             raise DataError(source, f"`{key}` is empty.")
-    items = [
-        convert_mapping(item, _EnvItem, {}, f"{source}, environment {number}")
-        for number, item in enumerate(file.envs, 1)
-    ]
     settings = {key.name: getattr(file, key.name) for key in fields(StudyFile)}
-    settings["envs"] = {item.name: EnvConfig(item.id, item.kwargs) for item in items}
+    settings["envs"] = _parse_envs(file.envs, f"{source}, environment")
+    settings["levels"] = _parse_envs(file.levels, f"{source}, level")
     settings["recipes"] = {name: dict(own or {}) for name, own in file.recipes.items()}
     try:
+        settings["controls"] = parse_controls(file.controls, source)
         study = Study(**settings)
         for name in study.recipes:
             study.recipe(name)
     except ConfigurationError as error:
         raise DataError(source, f"does not describe a study ({error}).") from None
     return study
+
+
+def _parse_envs(items: Sequence[Mapping[str, Any]], where: str) -> dict[str, EnvConfig]:
+    """Return the environments of a list by name.
+
+    Args:
+        items: Mappings with the keys of `_EnvItem`.
+        where: Place of an item, for messages, without its number.
+    """
+    parsed = [convert_mapping(item, _EnvItem, {}, f"{where} {number}") for number, item in enumerate(items, 1)]
+    for item in parsed:
+        if sum(item.name == other.name for other in parsed) > 1:
+            raise DataError(
+                where.partition(",")[0], f"two environments have the name {item.name!r}; names must differ."
+            )
+    return {item.name: EnvConfig(item.id, item.kwargs) for item in parsed}

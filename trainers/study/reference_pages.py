@@ -48,9 +48,13 @@ from ..config.settings import (
     ValidationConfig,
 )
 from ..data.cognitive_graph import CognitiveGraph, Graft, GraphDivergence, GraphEdge, GraphEpisode, GraphNode
+from ..laboratory.arms import ARMS
+from ..laboratory.experiment import DEFAULT_TASKS, LEARNING_RATES, Experiment, Run
+from ..laboratory.tasks import FAMILIES
 from ..monitor import Monitor
 from ..reporting.metric_names import SFT_METRICS, TRAINING_METRICS
 from ..reporting.trees import GROUPS, MAX_TEXT, StoredTree, TurnText
+from .controls import Controls, Supervised
 from .definition import Study, StudyFile, study_names
 
 _NOTE = "<!-- Generated from the code by `make docs`. -->\n"
@@ -72,7 +76,10 @@ settings: {optimization.updates: 30, optimization.lr: 3.0e-4}
 recipes:
   grpo: {}
   ppo: {critic.lr: 1.0e-3}
-seeds: 1
+seeds: 5
+controls:
+  temperatures: [0.3, 0.5, 0.7]
+  supervised: {lr: 5.0e-4, batch: 64}
 """
 
 
@@ -83,6 +90,7 @@ def reference_pages() -> Iterator[tuple[str, str]]:
         "engines.md": ("Engines, dialogues and sampling", _engines_page()),
         "suites.md": ("Suites and studies in YAML", _definitions_page()),
         "files.md": ("Files of a run", _files_page()),
+        "laboratory.md": ("The laboratory of credit rules", _laboratory_page()),
         "data.md": ("Benchmark data", _data_page()),
     }
     links = "\n".join(f"* [{title}]({name})" for name, (title, _) in pages.items())
@@ -233,6 +241,8 @@ def _definitions_page() -> str:
         **meanings(Study),
         "envs": "Environments: a list with the keys below.",
         "recipes": ("Recipes by name, each with the settings by path that are its own, or `{}`."),
+        "levels": meanings(Study)["levels"].replace(" by name;", ", a list with the keys below;"),
+        "controls": "Policies to compare with the trained ones: a mapping with the keys below.",
     }
     study = [field._replace(meaning=study_texts[field.name]) for field in fields_of(StudyFile)]
     env_texts = meanings(EnvConfig)
@@ -240,6 +250,15 @@ def _definitions_page() -> str:
         Field("name", "text", "required", "Name of the environment in tables and folders."),
         Field("id", "text", "required", env_texts["id"]),
         Field("kwargs", "mapping", "{}", env_texts["kwargs"]),
+    ]
+    controls = fields_of(Controls)
+    kind = "mapping or true or false"
+    texts = {field.name: field.meaning.replace("None leaves", "False leaves") for field in controls}
+    controls = [
+        field._replace(kind=kind, default="true", meaning=texts[field.name])
+        if field.name == "supervised"
+        else field
+        for field in controls
     ]
     suites, studies = (", ".join(f"`{name}`" for name in names()) for names in (suite_names, study_names))
     return "\n".join(
@@ -252,8 +271,11 @@ def _definitions_page() -> str:
             f"## Studies\n\n`arboretum study STUDY` takes a shipped study ({studies}), or the path of a file:\n",
             f"```yaml\n{STUDY_EXAMPLE}```\n",
             fields_table(study, heading="key"),
-            "The keys of an environment:\n",
+            "The keys of an environment, and of one of `levels`:\n",
             fields_table(envs, heading="key"),
+            "The keys of `controls`; the second table has those of `supervised`:\n",
+            fields_table(controls, heading="key"),
+            fields_table(fields_of(Supervised), heading="key of `supervised`"),
         ]
     )
 
@@ -342,6 +364,32 @@ def _keys(cls: Any) -> list[tuple[str, str]]:
 
 
 # ---------------------------------------------------------------------- data
+
+
+def _laboratory_page() -> str:
+    tasks = [
+        (f"`{name}`" + ("" if name in DEFAULT_TASKS else " (not by default)"), family.about)
+        for name, family in FAMILIES.items()
+    ]
+    options = [option for option in fields_of(Experiment) if option.name != "tuning_seeds"]
+    arms = [(f"`{name}`", arm.about, f"`{arm.baseline}`") for name, arm in ARMS.items()]
+    rates = ", ".join(f"{rate:g}" for rate in LEARNING_RATES)
+    return "\n".join(
+        [
+            "`arboretum study credit` trains softmax tables by the credit rules of training, and evaluates them"
+            " exactly; see [the laboratory](../laboratory.md).\n",
+            "## Options\n",
+            fields_table(options, "--", "option"),
+            f"The tuned regime chooses among the learning rates {rates}.\n",
+            "## Tasks\n",
+            markdown_table(("name", "tasks"), tasks),
+            "## Arms\n\nThe name of another registered credit, a plug-in's included, is an arm with the credit's"
+            " defaults and eight chains.\n",
+            markdown_table(("name", "arm", "compared with"), arms),
+            "## `results.jsonl`: one record per run\n",
+            fields_table(fields_of(Run), heading="key"),
+        ]
+    )
 
 
 def _data_page() -> str:

@@ -1,7 +1,7 @@
 """Run a study: trials in parallel processes, live curves of the running ones, and a table at the end.
 
-Results are written as soon as a trial is finished; starting the study again in the same folder runs the missing
-trials only.
+Results are written as soon as a trial or a control is finished; starting the study again in the same folder runs
+the missing ones only.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,8 +32,22 @@ from ..reporting.terminal_plot import Series, plot, running_mean
 from ..state import Activity
 from ..train import FAILED, INTERRUPTED, OK, require_torch
 from .definition import Study
-from .table import make_rows, render_table, to_markdown
-from .trials import RESULT, Outcomes, evaluate_references, evaluate_warm_start, run_trial, warm_start_path
+from .evaluation import write_suite
+from .page import REPORT_FILE, evaluation_commands, write_page
+from .results import make_rows, read_curves
+from .table import make_tables, render_table, to_markdown
+from .trials import (
+    BEFORE_NOISE,
+    EXPERT,
+    RANDOM,
+    TUNED,
+    WARM_START,
+    evaluate_control,
+    policy_path,
+    run_supervised,
+    run_trial,
+    trial_path,
+)
 from .worker import init_worker
 
 STUDY_FILE = "study.json"
@@ -43,16 +57,16 @@ _THREAD_LIMITS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PA
 
 
 def run_study(study: Study, out: Path, *, workers: int = 2, console: Console) -> int:
-    """Run the missing trials of a study, and print its table.
+    """Run the missing trials and controls of a study, and print its tables.
 
     Args:
         study: Study to run.
-        out: Folder of the study; receives the trials' folders, `summary.json` and `table.md`.
-        workers: Number of trials that run at the same time, each in a process with one thread.
+        out: Folder of the study; receives the trials' folders, `summary.json`, `table.md` and `report.html`.
+        workers: Number of trials or controls that run at the same time, each in a process with one thread.
         console: Console that shows progress.
 
     Returns:
-        Exit status: 0 when all trials are done, 1 when one failed, 130 when interrupted.
+        Exit status: 0 when everything is done, 1 when a trial or a control failed, 130 when interrupted.
 
     Raises:
         ConfigurationError: The study cannot work, or the folder holds another study.
@@ -62,17 +76,10 @@ def run_study(study: Study, out: Path, *, workers: int = 2, console: Console) ->
     require_torch()
     _claim_folder(study, out)
     console.print(f"{study.name}: {escape(study.description)}", highlight=False)
-    references = {name: evaluate_references(study, env) for name, env in study.envs.items()}
-    missing = [trial for trial in study.trials() if not (out / trial.folder / RESULT).exists()]
-    work = [
-        _WorkItem(f"warm start on {env}", evaluate_warm_start, (study, env, out))
-        for env in study.envs
-        if not warm_start_path(out, env).exists()
-    ]
-    work += [_WorkItem(trial.name, run_trial, (study, trial, out)) for trial in missing]
+    work = _missing_work(study, out)
     failures: list[str] = []
     status = OK
-    if work:
+    if any(work):
         try:
             with Interruption(Activity()).handle_signals():
                 failures = _run_in_workers(study, out, work, workers, console)
@@ -82,7 +89,7 @@ def run_study(study: Study, out: Path, *, workers: int = 2, console: Console) ->
     for failure in failures:
         console.print("[red]Failed:[/] ", end="")
         console.print(failure, markup=False, highlight=False)
-    _write_results(study, out, references, console)
+    _write_results(study, out, console)
     return status or (FAILED if failures else OK)
 
 
@@ -105,20 +112,64 @@ def _claim_folder(study: Study, out: Path) -> None:
     write_atomic(path, json.dumps(definition, indent=2) + "\n")
 
 
-def _write_results(
-    study: Study, out: Path, references: Mapping[str, Mapping[str, Outcomes]], console: Console
-) -> None:
-    """Write `summary.json` and `table.md`, and print the table."""
-    rows = make_rows(study, out, references)
-    write_atomic(out / "summary.json", json.dumps([row.to_dict() for row in rows], indent=2) + "\n")
-    write_atomic(out / "table.md", to_markdown(study, rows))
-    console.print(render_table(study, rows))
-    console.print(
-        f"Table: {out / 'table.md'}; report of each trial: {out}/<env>/<recipe>-<seed>/report.html",
-        soft_wrap=True,
-        highlight=False,
-        markup=False,
+def _missing_work(study: Study, out: Path) -> list[list[_WorkItem]]:
+    """Return the trials and controls without a result, in two phases.
+
+    The trials of the first seed, which take longest, come first, then the controls, so that a study that is
+    stopped early has something to compare with. Further supervised fine-tuning comes after all trials, whose CPU
+    time is its budget.
+    """
+    policies = [RANDOM, EXPERT, WARM_START]
+    policies += [TUNED] if study.controls.temperatures else []
+    policies += [BEFORE_NOISE] if study.controls.model is not None else []
+    controls = [
+        _WorkItem(f"{policy} on {env}", evaluate_control, (study, env, policy, out))
+        for policy in policies
+        for env in study.envs
+        if not policy_path(out, env, policy).exists()
+    ]
+    trials = [trial for trial in study.trials() if not trial_path(out, trial).exists()]
+    first, others = (
+        [
+            _WorkItem(trial.name, run_trial, (study, trial, out))
+            for trial in trials
+            if (trial.seed == 0) is is_first
+        ]
+        for is_first in (True, False)
     )
+    supervised = [
+        _WorkItem(trial.name, run_supervised, (study, trial, out))
+        for env in study.envs
+        for trial in study.supervised_trials(env)
+        if not trial_path(out, trial).exists()
+    ]
+    return [[*first, *controls, *others], supervised]
+
+
+def _write_results(study: Study, out: Path, console: Console) -> None:
+    """Write the tables, their data and the report, and print the tables."""
+    rows, curves = make_rows(study, out), read_curves(study, out)
+    tables = make_tables(study, rows)
+    for env in study.envs:
+        write_suite(study, env, out)
+    commands = list(evaluation_commands(study, out))
+    summary = {
+        "name": study.name,
+        "rows": [row.to_dict() for row in rows],
+        "curves": [curve.to_dict() for curve in curves],
+        "commands": commands,
+    }
+    write_atomic(out / "summary.json", json.dumps(summary, indent=2) + "\n")
+    write_atomic(out / "table.md", "\n".join(map(to_markdown, tables)))
+    write_page(study, out, tables, curves)
+    for table in tables:
+        console.print()
+        console.print(render_table(table))
+    console.print()
+    lines = [f"Tables: {out / 'table.md'}; with learning curves: {out / REPORT_FILE}"]
+    lines += [f"Evaluate a final model, such as: {commands[0]}"] if commands else []
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 # ---------------------------------------------------------------------- worker processes
@@ -140,32 +191,39 @@ class _WorkItem:
 
 
 def _run_in_workers(
-    study: Study, out: Path, work: Sequence[_WorkItem], workers: int, console: Console
+    study: Study, out: Path, phases: Sequence[Sequence[_WorkItem]], workers: int, console: Console
 ) -> list[str]:
-    """Do all work in worker processes, and return a message for each item that failed."""
+    """Do all work in worker processes, one phase after the other.
+
+    Returns:
+        A message for each item that failed.
+    """
     failures: list[str] = []
+    total = sum(map(len, phases))
     pool = ProcessPoolExecutor(
-        min(workers, len(work)),
+        min(workers, total),
         mp_context=get_context("spawn"),
         initializer=init_worker,
         initargs=(out / LOG_FILE,),
     )
     with _single_threaded_workers(), pool:
-        futures: dict[Future[None], _WorkItem] = {
-            pool.submit(item.function, *item.arguments): item for item in work
-        }
         try:
-            with _StudyProgress(study, out, len(work), console) as progress:
-                waiting = set(futures)
-                while waiting:
-                    done, waiting = wait(waiting, timeout=1.0)
-                    for future in done:
-                        name, error = futures[future].name, future.exception()
-                        if error is not None:
-                            failures.append(f"{name}: {_describe(error, out)}")
-                        progress.finish(name, error is None)
-                    # `Future.running` also holds for one item beyond those that the workers are executing.
-                    progress.show([item.name for future, item in futures.items() if future in waiting][:workers])
+            with _StudyProgress(study, out, total, console) as progress:
+                for work in phases:
+                    futures: dict[Future[None], _WorkItem] = {
+                        pool.submit(item.function, *item.arguments): item for item in work
+                    }
+                    waiting = set(futures)
+                    while waiting:
+                        done, waiting = wait(waiting, timeout=1.0, return_when=FIRST_COMPLETED)
+                        for future in done:
+                            name, error = futures[future].name, future.exception()
+                            if error is not None:
+                                failures.append(f"{name}: {_describe(error, out)}")
+                            progress.finish(name, error is None)
+                        # `Future.running` also holds for one item beyond those that the workers are executing.
+                        running = [item.name for future, item in futures.items() if future in waiting]
+                        progress.show(running[:workers])
         except BaseException:
             for process in list(pool._processes.values()):
                 process.terminate()

@@ -1,203 +1,251 @@
-"""Results of a study: success rates with intervals, and gains over the warm start, paired by task."""
+"""Tables of a study: success, pass@k and forgetting, for the terminal, in Markdown and for the report."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ...eval.statistics import Interval, Paired, paired, rate
-from .definition import Study, Trial
-from .trials import RESULT, Outcomes, read_result, warm_start_path
+from ...eval.statistics import Interval
+from .definition import Study
+from .results import Gain, Row, count_comparisons
+from .trials import TUNED
 
-WARM_START = "warm start"
-HEADINGS = ("policy", "runs", "sampled", "range", "gain", "greedy", "gain")
-"""Headings of the cells of `format_cells`."""
+Cells = Mapping[str, str]
+"""Cells of a row by column; columns without a cell in any row are left out."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """Row of the table: one policy in one environment.
+class StudyTable:
+    """Table of a study.
 
     Attributes:
-        env: Name of the environment in the study.
-        policy: Name of the recipe, of a reference agent ("random" or "expert"), or `WARM_START`.
-        runs: Number of training runs; 0 for policies that were not trained in the study.
-        sampled: Success rate on the held-out tasks when sampled, pooled over runs.
-        greedy: Success rate with greedy decoding, pooled over runs; None for reference agents.
-        lowest, highest: Sampled success rates of the worst and the best run; None without runs.
-        gain: Gain of `sampled` over the warm start, paired by task, pooled over runs; None without runs.
-        gain_greedy: Gain of `greedy` over the warm start; None without runs.
+        title: Title.
+        notes: Sentences that explain the columns.
+        columns: Headings by column, in order.
+        rows: Row of the study and its cells, in order.
+        wide: Columns that a terminal has no room for.
+        narrow: Columns that stand for them in a terminal.
     """
 
-    env: str
-    policy: str
-    runs: int
-    sampled: Interval
-    greedy: Interval | None = None
-    lowest: float | None = None
-    highest: float | None = None
-    gain: Paired | None = None
-    gain_greedy: Paired | None = None
+    title: str
+    notes: Sequence[str]
+    columns: Mapping[str, str]
+    rows: Sequence[tuple[Row, Cells]]
+    wide: Sequence[str] = ()
+    narrow: Sequence[str] = ()
 
-    @property
-    def is_improvement(self) -> bool:
-        """True if the sampled policy is significantly better than the warm start."""
-        return self.gain is not None and _is_significant(self.gain) and self.gain.difference.value > 0
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the row as plain data, without fields that are None."""
-        data: dict[str, object] = {"env": self.env, "policy": self.policy, "runs": self.runs}
-        data["sampled"] = self.sampled._asdict()
-        if self.greedy is not None:
-            data["greedy"] = self.greedy._asdict()
-        if self.lowest is not None:
-            data |= {"lowest": self.lowest, "highest": self.highest}
-        for name, gain in (("gain", self.gain), ("gain_greedy", self.gain_greedy)):
-            if gain is not None:
-                data[name] = {**gain.difference._asdict(), "p_value": gain.p_value, "tasks": gain.n}
-        return data
+    def used(self, *, terminal: bool) -> list[str]:
+        """Return the columns of a terminal, or of a wide page, that have at least one cell."""
+        left_out = self.wide if terminal else self.narrow
+        return [
+            column
+            for column in self.columns
+            if column not in left_out and any(cells.get(column) for _, cells in self.rows)
+        ]
 
 
-def make_rows(study: Study, out: Path, references: Mapping[str, Mapping[str, Outcomes]]) -> list[Row]:
-    """Return the rows of all results so far.
-
-    Args:
-        study: Study.
-        out: Folder of the study.
-        references: Outcomes of the reference agents, by environment and agent.
-
-    Raises:
-        DataError: A result cannot be read.
-    """
-    rows: list[Row] = []
-    for env in study.envs:
-        for agent in ("random", "expert"):
-            if agent in references.get(env, {}):
-                rows.append(Row(env, agent, 0, _success_rate([references[env][agent]], "sampled")))
-        warm_start = read_result(warm_start_path(out, env))
-        if warm_start is None:
-            continue
-        before: Outcomes = warm_start["outcomes"]
-        sampled, greedy = _success_rate([before], "sampled"), _success_rate([before], "greedy")
-        rows.append(Row(env, WARM_START, 0, sampled, greedy))
-        for recipe in study.recipes:
-            runs = list(_read_runs(study, env, recipe, out))
-            if runs:
-                rows.append(_recipe_row(env, recipe, runs, before))
-    return rows
+def make_tables(study: Study, rows: Sequence[Row]) -> list[StudyTable]:
+    """Return the tables of a study that have results."""
+    tables = [_success_table(study, rows)]
+    if any(row.passes for row in rows):
+        tables.append(_pass_table(study, rows))
+    if any(row.levels for row in rows):
+        tables.append(_level_table(study, rows))
+    return tables
 
 
-def _read_runs(study: Study, env: str, recipe: str, out: Path) -> Iterator[Outcomes]:
-    for seed in range(study.seeds):
-        result = read_result(out / Trial(env, recipe, seed).folder / RESULT)
-        if result is not None:
-            yield result["outcomes"]
-
-
-def _recipe_row(env: str, recipe: str, runs: Sequence[Outcomes], before: Outcomes) -> Row:
-    rates = [_success_rate([run], "sampled").value for run in runs]
-    return Row(
-        env,
-        recipe,
-        len(runs),
-        _success_rate(runs, "sampled"),
-        _success_rate(runs, "greedy"),
-        min(rates),
-        max(rates),
-        _gain(runs, before, "sampled"),
-        _gain(runs, before, "greedy"),
+def _success_table(study: Study, rows: Sequence[Row]) -> StudyTable:
+    meanings = {
+        "sampled": "gain: over the warm start, in points",
+        "tuned": "tuned: over the warm start at its best temperature on validation tasks",
+        "supervised": "SFT: over supervised fine-tuning of equal CPU time",
+    }
+    present = {name for row in rows for name in row.gains}
+    notes = [_interval_note(study), *(meaning for name, meaning in meanings.items() if name in present)]
+    if present:
+        notes.append(_star_note(rows, "gains"))
+    return StudyTable(
+        f"{study.name}: success on {study.tasks} held-out tasks per environment",
+        notes + _single_run_note(rows),
+        {
+            "policy": "policy",
+            "runs": "runs",
+            "sampled": "sampled",
+            "range": "range",
+            "gain": "gain",
+            "tuned": "tuned",
+            "supervised": "SFT",
+            "greedy": "greedy",
+            "greedy gain": "gain",
+        },
+        [(row, _success_cells(row)) for row in rows],
+        wide=("range",),
     )
 
 
-def _pool_runs(runs: Sequence[Outcomes], decoding: str) -> dict[str, list[bool]]:
-    """Return the successes of all runs by task."""
-    tasks = runs[0][decoding]
-    return {task: [success for run in runs for success in run[decoding][task]] for task in tasks}
+def _success_cells(row: Row) -> Cells:
+    span = "" if row.lowest is None or row.highest is None else f"{100 * row.lowest:.0f} to {row.highest:.0%}"
+    return {
+        **_policy_cells(row),
+        "sampled": format_rate(row.sampled),
+        "range": span if row.runs > 1 else "",
+        "gain": _format_gain(row.gains.get("sampled")),
+        "tuned": _format_gain(row.gains.get("tuned")),
+        "supervised": _format_gain(row.gains.get("supervised")),
+        "greedy": "" if row.greedy is None else format_rate(row.greedy),
+        "greedy gain": _format_gain(row.gains.get("greedy")),
+    }
 
 
-def _success_rate(runs: Sequence[Outcomes], decoding: str) -> Interval:
-    return rate(list(_pool_runs(runs, decoding).values()))
-
-
-def _gain(runs: Sequence[Outcomes], before: Outcomes, decoding: str) -> Paired:
-    after = _pool_runs(runs, decoding)
-    return paired(
-        [after[task] for task in before[decoding]], [before[decoding][task] for task in before[decoding]]
+def _pass_table(study: Study, rows: Sequence[Row]) -> StudyTable:
+    largest = study.pass_k[-1]
+    tasks = min(study.pass_tasks, study.tasks)
+    notes = [
+        f"fraction of tasks that k samples solve (unbiased estimate from {study.samples} per task)",
+        f"never: no sample of {study.samples} solves the task",
+    ]
+    if any(row.pass_gains for row in rows):
+        notes += [f"gain and tuned: in pass@{largest}, as in the first table", _star_note(rows, "pass_gains")]
+    numbers = {f"pass@{k} rate": f"pass@{k}" for k in study.pass_k[:-1]}
+    intervals = {f"pass@{k}": f"pass@{k}" for k in study.pass_k}
+    columns = {"policy": "policy", "runs": "runs", **numbers, **intervals, "gain": "gain", "tuned": "tuned"}
+    return StudyTable(
+        f"{study.name}: pass@k on {tasks} of these tasks",
+        notes,
+        {**columns, "never rate": "never", "never": "never"},
+        [(row, _pass_cells(row, largest)) for row in rows if row.passes],
+        wide=("never", *(f"pass@{k}" for k in study.pass_k[:-1])),
+        narrow=("never rate", *numbers),
     )
 
 
-def _is_significant(gain: Paired) -> bool:
-    """Return True if a gain is significant at 5 % in a two-sided test."""
-    return gain.p_value < 0.05
+def _pass_cells(row: Row, largest: int) -> Cells:
+    unsolved = row.unsolved
+    return {
+        **_policy_cells(row),
+        **{f"pass@{k} rate": f"{100 * interval.value:.0f}%" for k, interval in row.passes.items()},
+        **{f"pass@{k}": format_rate(interval) for k, interval in row.passes.items()},
+        "gain": _format_gain(row.pass_gains.get(f"pass@{largest}")),
+        "tuned": _format_gain(row.pass_gains.get(f"pass@{largest} tuned")),
+        "never rate": "" if unsolved is None else f"{100 * unsolved.value:.0f}%",
+        "never": "" if unsolved is None else format_rate(unsolved),
+    }
+
+
+def _level_table(study: Study, rows: Sequence[Row]) -> StudyTable:
+    notes = ["change in points since the warm start, so that a loss is what was forgotten"]
+    if any(row.level_gains for row in rows):
+        notes.append(_star_note(rows, "level_gains"))
+    return StudyTable(
+        f"{study.name}: success on {study.level_tasks} tasks of each of the warm start's levels",
+        notes,
+        {
+            "policy": "policy",
+            "level": "level",
+            "sampled": "sampled",
+            "change": "change",
+            "greedy": "greedy",
+            "greedy change": "change",
+        },
+        [(row, cells) for row in rows for cells in _level_cells(row)],
+    )
+
+
+def _level_cells(row: Row) -> Iterator[Cells]:
+    for level in dict.fromkeys(level for level, _ in row.levels):
+        yield {
+            "policy": format_policy(row),
+            "level": level,
+            "sampled": format_rate(row.levels[level, "sampled"]),
+            "change": _format_gain(row.level_gains.get((level, "sampled"))),
+            "greedy": format_rate(row.levels[level, "greedy"]),
+            "greedy change": _format_gain(row.level_gains.get((level, "greedy"))),
+        }
+
+
+def _interval_note(study: Study) -> str:
+    runs = ", and over training runs where there are several" if study.seeds > 1 else ""
+    return f"95 % intervals over tasks{runs} in brackets"
+
+
+def _star_note(rows: Sequence[Row], family: str) -> str:
+    count = count_comparisons(rows, family)
+    if count == 1:
+        return "* significant at 5 % (one comparison)"
+    return f"* significant at 5 % among {count} comparisons (Holm's correction)"
+
+
+def _single_run_note(rows: Sequence[Row]) -> list[str]:
+    if all(row.runs != 1 for row in rows):
+        return []
+    return ["with one run, that run's policy is compared, not its recipe"]
 
 
 # ---------------------------------------------------------------------- formats
 
 
-def format_cells(row: Row) -> tuple[str, ...]:
-    """Return the cells of a row below `HEADINGS`: rates in percent with 95 % intervals, gains in points."""
-    span = "" if row.lowest is None or row.highest is None else f"{100 * row.lowest:.0f} to {row.highest:.0%}"
-    return (
-        row.policy,
-        str(row.runs or ""),
-        _format_rate(row.sampled),
-        span if row.runs > 1 else "",
-        _format_gain(row.gain),
-        "" if row.greedy is None else _format_rate(row.greedy),
-        _format_gain(row.gain_greedy),
-    )
+def format_policy(row: Row) -> str:
+    """Return the name of a row's policy for a narrow column."""
+    return f"tuned, T={row.details['temperature']:g}" if row.policy == TUNED else row.policy
 
 
-def _format_rate(interval: Interval) -> str:
+def _policy_cells(row: Row) -> Cells:
+    return {"policy": format_policy(row), "runs": str(row.runs or "")}
+
+
+def format_rate(interval: Interval) -> str:
+    """Return a rate in percent with its interval."""
     return f"{100 * interval.value:.0f}% [{100 * interval.low:.0f}, {100 * interval.high:.0f}]"
 
 
-def _format_gain(gain: Paired | None) -> str:
+def _format_gain(gain: Gain | None) -> str:
     if gain is None:
         return ""
-    star = "*" if _is_significant(gain) else ""
-    return f"{100 * gain.difference.value:+.0f}{star}"
+    return f"{round(100 * gain.result.difference.value):+d}{'*' if gain.is_significant else ''}"
 
 
-def render_table(study: Study, rows: Sequence[Row]) -> Table:
-    """Return the table for a terminal of at least 80 columns."""
-    table = Table(
-        title=f"{study.name}: success on {study.tasks} held-out tasks per environment",
-        caption="95 % intervals in brackets\ngain over the warm start in points, * significant at 5 %",
+def render_table(table: StudyTable) -> Table:
+    """Return a table for a terminal of at least 80 columns."""
+    rendered = Table(
+        title=table.title,
+        caption="\n".join(table.notes),
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         pad_edge=False,
+        show_edge=False,
     )
-    for heading in HEADINGS:
-        table.add_column(heading, justify="left" if heading == "policy" else "right", no_wrap=True)
-    env = None
-    for row in rows:
-        if row.env != env:
-            if env is not None:
-                table.add_section()
-            table.add_row(row.env, style="bold")
-        env = row.env
-        is_reference = row.runs == 0 and row.policy != WARM_START
-        style = "green" if row.is_improvement else "dim" if is_reference else ""
-        policy, *cells = format_cells(row)
-        table.add_row(f" {policy}", *cells, style=style)
-    return table
+    columns = table.used(terminal=True)
+    for column in columns:
+        is_text = column in ("policy", "level")
+        rendered.add_column(table.columns[column], justify="left" if is_text else "right", no_wrap=True)
+    before: Row | None = None
+    for row, cells in table.rows:
+        if before is None or row.env != before.env:
+            if before is not None:
+                rendered.add_section()
+            rendered.add_row(row.env, style="bold")
+        policy, *values = [cells.get(column, "") for column in columns]
+        style = "green" if row.is_improvement else "" if row.greedy is not None else "dim"
+        rendered.add_row("" if row is before else f" {policy}", *values, style=style)
+        before = row
+    return rendered
 
 
-def to_markdown(study: Study, rows: Sequence[Row]) -> str:
-    """Return the table as Markdown."""
-    repeats = "one episode" if study.repeats == 1 else f"{study.repeats} episodes"
+def to_markdown(table: StudyTable) -> str:
+    """Return a table as Markdown, with all columns."""
+    columns = table.used(terminal=False)
+    notes = "; ".join(table.notes)
     lines = [
-        f"Success on {study.tasks} held-out tasks per environment, with {repeats} per task when sampled and one"
-        " when greedy; 95 % intervals in brackets. Range: lowest and highest run. Gain: difference from the warm"
-        " start in percentage points, paired by task; * is significant at 5 %.",
+        f"**{table.title}**: {notes}.",
         "",
-        "| env | " + " | ".join(HEADINGS) + " |",
-        "|" + "---|" * (1 + len(HEADINGS)),
+        "| env | " + " | ".join(table.columns[column] for column in columns) + " |",
+        "|" + "---|" * (1 + len(columns)),
     ]
-    lines += [f"| {row.env} | " + " | ".join(format_cells(row)) + " |" for row in rows]
+    lines += [
+        f"| {row.env} | " + " | ".join(cells.get(column, "") for column in columns) + " |"
+        for row, cells in table.rows
+    ]
     return "\n".join(lines) + "\n"

@@ -1,33 +1,42 @@
-"""Trials of a study: train and evaluate a policy, or evaluate the warm start and the reference agents."""
+"""Trials and controls of a study, each a function that writes one result; they run in worker processes."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import fmean
+from typing import Any
 
 from ...agents.base import Agent
-from ...agents.episode import Episode
-from ...agents.play import Job, play
 from ...agents.reference import ExpertAgent, RandomAgent
-from ...envs.errors import DataError
+from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import write_atomic
-from ...eval.suite import Entry, Suite
+from ..checkpoints.export import export_checkpoint
 from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, claim_run_folder
-from ..config.resolve import resolve_dialogue
-from ..config.settings import EnvConfig
+from ..config.settings import ValidationConfig
 from ..train import require_torch
 from .definition import Study, Trial
-
-if TYPE_CHECKING:
-    from ..sampling.sampler import RolloutSampler
+from .evaluation import Outcomes, evaluate_policy, evaluate_reference, evaluate_sampled, make_sampler
+from .supervised import fine_tune
 
 RESULT = "result.json"
 
-Outcomes = dict[str, dict[str, list[bool]]]
-"""Success of every episode, by kind of decoding ("sampled" or "greedy") and task."""
+RANDOM, EXPERT, WARM_START = "random", "expert", "warm start"
+TUNED, BEFORE_NOISE = "warm start, best temperature", "before noise"
+"""Names of the policies that the study does not train."""
+
+_AGENTS: dict[str, type[Agent]] = {RANDOM: RandomAgent, EXPERT: ExpertAgent}
+
+
+def policy_path(out: Path, env: str, policy: str) -> Path:
+    """Return the file with the result of a policy that the study does not train."""
+    return out / f"{policy.replace(',', '').replace(' ', '-')}-{env}.json"
+
+
+def trial_path(out: Path, trial: Trial) -> Path:
+    """Return the file with the result of a training run, of a recipe or of further supervised fine-tuning."""
+    return out / trial.folder / RESULT
 
 
 def run_trial(study: Study, trial: Trial, out: Path) -> None:
@@ -48,40 +57,89 @@ def run_trial(study: Study, trial: Trial, out: Path) -> None:
     try:
         for _ in trainer.run():
             pass
-        outcomes = evaluate_policy(study, study.envs[trial.env], trainer.sampler)
+        outcomes = evaluate_policy(study, trial.env, trainer.sampler)
     finally:
         trainer.close()
     write_report(config.out)
-    write_atomic(config.out / RESULT, json.dumps({"updates": trainer.state.update, "outcomes": outcomes}))
+    if study.export:
+        export_checkpoint(config.out, "last")
+    cpu_seconds = sum(record.get("cpu_seconds", 0.0) for record in trainer.history)
+    tokens = sum(record.get("sampled_tokens", 0.0) for record in trainer.history)
+    _write(
+        trial_path(out, trial),
+        outcomes,
+        updates=trainer.state.update,
+        cpu_seconds=cpu_seconds,
+        generated_tokens=tokens,
+    )
     shutil.rmtree(config.out / CHECKPOINTS_FOLDER, ignore_errors=True)
 
 
-def evaluate_warm_start(study: Study, env: str, out: Path) -> None:
-    """Evaluate the model from which all trials start, and write the result."""
-    _prepare()
-    from ..learning.distributed import make_accelerator
-    from ..learning.policy import load_trainable_model
-    from ..sampling.policy_engine import model_engine
-    from ..sampling.sampler import RolloutSampler
+def run_supervised(study: Study, trial: Trial, out: Path) -> None:
+    """Fine-tune the warm start for as much CPU time as the recipes' runs took, evaluate it, and write the result.
 
-    model, tokenizer = load_trainable_model(study.model, "cpu")
-    sampler = RolloutSampler(
-        model_engine(model, tokenizer, 128),
-        study.dialogue_config,
-        study.first_recipe.sampler,
-        in_flight=128,
-        accelerator=make_accelerator("cpu", "float32"),
-    )
+    Raises:
+        ConfigurationError: A run of a recipe in this environment has no result yet.
+        Diverged, OutOfMemory, CheckpointError: See `SFTTrainer.run`.
+    """
+    _prepare()
+    budget = mean_cpu_seconds(study, trial.env, out)
+    tuned = fine_tune(study, trial, out / trial.folder, budget)
+    sampler = make_sampler(study, str(tuned.model))
     try:
-        outcomes = evaluate_policy(study, study.envs[env], sampler)
+        outcomes = evaluate_policy(study, trial.env, sampler)
     finally:
         sampler.engine.close()
-    write_atomic(warm_start_path(out, env), json.dumps({"outcomes": outcomes}))
+    if not study.export:
+        shutil.rmtree(tuned.model)
+    _write(trial_path(out, trial), outcomes, episodes=tuned.episodes, cpu_seconds=tuned.cpu_seconds, budget=budget)
 
 
-def warm_start_path(out: Path, env: str) -> Path:
-    """Return the file of the warm start's result in an environment."""
-    return out / f"warm-start-{env}.json"
+def mean_cpu_seconds(study: Study, env: str, out: Path) -> float:
+    """Return the mean CPU time in seconds that the recipes' runs in an environment trained for.
+
+    Raises:
+        ConfigurationError: A run has no result yet.
+    """
+    seconds = []
+    for trial in study.trials():
+        if trial.env == env:
+            result = read_result(trial_path(out, trial))
+            if result is None:
+                raise ConfigurationError(f"{trial.name} has no result yet, so the budget of CPU time is unknown.")
+            seconds.append(float(result["cpu_seconds"]))
+    return fmean(seconds)
+
+
+def evaluate_control(study: Study, env: str, policy: str, out: Path) -> None:
+    """Evaluate a policy that the study does not train, and write the result.
+
+    Args:
+        study: Study.
+        env: Name of the environment.
+        policy: One of `RANDOM`, `EXPERT`, `WARM_START`, `TUNED` and `BEFORE_NOISE`.
+        out: Folder of the study.
+    """
+    path = policy_path(out, env, policy)
+    if policy in _AGENTS:
+        _write(path, evaluate_reference(study, study.envs[env], _AGENTS[policy]()))
+        return
+    _prepare()
+    sampler = make_sampler(study, study.controls.model or "" if policy == BEFORE_NOISE else study.model)
+    try:
+        if policy == TUNED:
+            config, rates = study.envs[env], {}
+            for temperature in study.controls.temperatures:
+                validation = ValidationConfig(tasks=study.controls.tuning_tasks, temperature=temperature)
+                rates[temperature] = sampler.validate(config, validation, temperature, seed=0).success.value
+            best = max(rates, key=rates.__getitem__)
+            validation_rates = {f"{temperature:g}": rate for temperature, rate in rates.items()}
+            outcomes = evaluate_sampled(study, config, sampler, best)
+            _write(path, outcomes, temperature=best, validation=validation_rates)
+        else:
+            _write(path, evaluate_policy(study, env, sampler))
+    finally:
+        sampler.engine.close()
 
 
 def _prepare() -> None:
@@ -91,28 +149,8 @@ def _prepare() -> None:
     torch.set_num_threads(1)
 
 
-def evaluate_policy(study: Study, env: EnvConfig, sampler: RolloutSampler) -> Outcomes:
-    """Roll out the held-out tasks, sampled and greedy, with the same seeds for every policy."""
-    entry = _make_entry(study, env)
-    jobs = _jobs_by_repeat(study, entry)
-    outcomes: Outcomes = {}
-    for decoding, temperature, repeats in (("sampled", 1.0, study.repeats), ("greedy", 0.0, 1)):
-        chosen = [job for repeat in jobs[:repeats] for job in repeat]
-        outcomes[decoding] = _success_by_task(sampler.roll_out(entry, chosen, temperature, top_p=1.0))
-    return outcomes
-
-
-def evaluate_references(study: Study, env: EnvConfig) -> Mapping[str, Outcomes]:
-    """Roll out the random and the expert agent on the same tasks, with the same limit on actions."""
-    budget = resolve_dialogue(study.dialogue_config, study.first_recipe.sampler).max_actions
-    entry = _make_entry(study, env, budget)
-    envs = [entry.make() for _ in range(16)]
-    jobs = [job for repeat in _jobs_by_repeat(study, entry) for job in repeat]
-    outcomes = {}
-    agents: Sequence[Agent] = (RandomAgent(), ExpertAgent())
-    for agent in agents:
-        outcomes[agent.name] = {"sampled": _success_by_task(play(agent, envs, jobs))}
-    return outcomes
+def _write(path: Path, outcomes: Outcomes, **measurements: object) -> None:
+    write_atomic(path, json.dumps({**measurements, "outcomes": outcomes}))
 
 
 def read_result(path: Path) -> dict[str, Any] | None:
@@ -128,20 +166,3 @@ def read_result(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError) as error:
         raise DataError(path, f"is not a result of a study ({error}); delete it to evaluate again.") from None
     return result
-
-
-def _make_entry(study: Study, env: EnvConfig, max_steps: int | None = None) -> Entry:
-    return Entry("study", env.id, env.kwargs, "test", study.tasks, max_steps=max_steps, repeats=study.repeats)
-
-
-def _jobs_by_repeat(study: Study, entry: Entry) -> list[list[Job]]:
-    suite = Suite("study", "", (entry,))
-    names = entry.task_names(entry.make())
-    return [[Job(name, suite.episode_seed(entry, name, n)) for name in names] for n in range(study.repeats)]
-
-
-def _success_by_task(episodes: Iterable[Episode]) -> dict[str, list[bool]]:
-    outcomes: dict[str, list[bool]] = {}
-    for episode in episodes:
-        outcomes.setdefault(episode.task, []).append(episode.success and episode.error is None)
-    return dict(sorted(outcomes.items()))

@@ -63,6 +63,10 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        device = key_states.device.type
+        if torch.is_autocast_enabled(device) and key_states.dtype == torch.float32:
+            # Rotary embeddings give float32, which attention would cast at every later step, with the same result.
+            key_states = key_states.to(torch.get_autocast_dtype(device))
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.plan is not None

@@ -15,6 +15,7 @@ from arboretum.envs.errors import ConfigurationError
 from arboretum.trainers.algorithms.credit.anchor import Anchor
 from arboretum.trainers.algorithms.credit.base import Advantages
 from arboretum.trainers.algorithms.credit.cognitive_credit import Cognitive
+from arboretum.trainers.algorithms.credit.cognitive_steps import describe_steps, undecided_steps
 from arboretum.trainers.algorithms.credit.group import Group
 from arboretum.trainers.data.cognitive_graph import DivergencePair
 from arboretum.trainers.data.rollouts import Rollouts
@@ -227,11 +228,49 @@ def test_one_context_of_each_state_is_compared_where_asked() -> None:
     rollouts = replace(
         rollouts, turn_tokens=tuple(tokens), action_offset=rollouts.action_offset + np.repeat(np.arange(8) == 7, 2)
     )
-    for contexts, count in (("all", 4), ("one", 3)):
+    for contexts, count in (("all", 4), ("undecided", 4), ("one", 3)):
         policy = TablePolicy(BY_STATE)
         result = Cognitive(kl_contexts=contexts).assign(rollouts, policy=policy)  # type: ignore[arg-type]
         assert result.metrics["graph/contexts"] == len(policy.scored) == count
         assert frozenset({0, 2, 6}) in merged_turns(result)
+
+
+def test_turns_after_which_nothing_is_earned_are_not_compared() -> None:
+    """Of three episodes one succeeds, at depth 2; what the others do from then on is worth 0 in any case."""
+    rollouts = walk_rollouts(walks("aM aM aG", "aN aN aN aN aG", "aO aO aO aO aG"), [1.0, 0.0, 0.0])
+    rollouts = replace(rollouts, turn_choices=(("a", "b"),) * rollouts.turns)
+    steps = describe_steps(rollouts)
+    # The contexts after depth 0 and 1, where the successful episode still is; the last turns are ends.
+    assert undecided_steps(rollouts, steps).tolist() == [
+        *(True, True, False),
+        *(True, True, False, False, False),
+        *(True, True, False, False, False),
+    ]
+    policy = TablePolicy({state: {"a": 0.5, "b": 0.5} for state in range(3)})
+    for contexts, depths in (("undecided", {0, 1}), ("all", {0, 1, 2, 3, 4})):
+        result = Cognitive(kl_contexts=contexts).assign(rollouts, policy=policy)  # type: ignore[arg-type]
+        merged = {frozenset(int(rollouts.turn_depth[t]) for t in s) for s in merged_turns(result) if len(s) > 1}
+        assert merged == {frozenset({depth}) for depth in depths}
+
+
+@given(random_walks, st.floats(0.5, 1.0), st.floats(-0.5, 0.5))
+def test_comparing_undecided_turns_only_changes_no_advantage(
+    episodes: list[Any], gamma: float, penalty: float
+) -> None:
+    rollouts = walk_rollouts(
+        [walk for walk, _, _ in episodes], [r for _, r, _ in episodes], [g for *_, g in episodes]
+    )
+    # A penalty on the way: of every third turn.
+    on_the_way = np.where(np.arange(rollouts.turns) % 3 == 0, penalty, 0.0)
+    for penalties in (np.zeros(rollouts.turns), on_the_way):
+        played = replace(rollouts, turn_choices=(("a", "b"),) * rollouts.turns, turn_penalty=penalties)
+        found = [
+            Cognitive(kl_contexts=contexts, gamma=gamma).assign(played, policy=TablePolicy(BY_STATE))  # type: ignore[arg-type]
+            for contexts in ("undecided", "all")
+        ]
+        np.testing.assert_allclose(found[0].advantages, found[1].advantages, atol=1e-9)
+        gaps = [sorted(pair.gap for pair in result.divergences) for result in found]
+        np.testing.assert_allclose(gaps[0], gaps[1], atol=1e-9)
 
 
 def test_large_groups_are_compared_below_equal_first_actions_only() -> None:

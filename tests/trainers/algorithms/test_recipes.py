@@ -26,7 +26,7 @@ from arboretum.trainers.sampling.context_check import check_context
 
 def test_table_lists_every_algorithm() -> None:
     expected = ["ppo", "grpo", "dr_grpo", "rloo", "dapo", "dapo_tstar", "gigpo", "starpo", "starpo_s", "tree_grpo"]
-    expected += ["t_star", "t_star_dapo", "t_star_gigpo"]
+    expected += ["t_star", "t_star_dapo", "t_star_gigpo", "grove"]
     assert list(RECIPES) == expected
     assert all(recipe.name == name and recipe.about for name, recipe in RECIPES.items())
 
@@ -76,6 +76,7 @@ def test_recipes_have_the_published_batch_sizes_and_optimizers() -> None:
     assert RECIPES["rloo"].objective.kl.coef == 0.03 and RECIPES["rloo"].objective.kl.placement == "reward"
     assert {name for name, recipe in RECIPES.items() if recipe.objective.entropy_coef == 0.001} == {
         "ppo",
+        "grove",
         "grpo",
         "starpo",
         "starpo_s",

@@ -13,7 +13,7 @@ pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboret
 
 from arboretum.agents.engines.local.load import load_model, load_tokenizer
 from arboretum.agents.engines.shipped_models import model_source
-from arboretum.envs.checksums import SUMS_FILE, verify_checksums
+from arboretum.envs.checksums import SUMS_FILE, verify_checksums, write_checksums
 from arboretum.envs.errors import DataError
 from arboretum.trainers.checkpoints.export import export_checkpoint, export_model
 from arboretum.trainers.checkpoints.store import Checkpoints, verify_checkpoint
@@ -76,3 +76,17 @@ def test_no_mutation_of_a_checkpoint_is_resumed_or_exported(run_of: Make, tmp_pa
     assert not (tmp_path / "exported").exists()
     exported = export_checkpoint(config.out, "last", tmp_path / "exported")
     assert verify_checksums(exported, "") >= 5
+
+
+def test_checkpoint_without_a_part_of_the_state_is_refused(run_of: Make) -> None:
+    """As one that an earlier version wrote."""
+    config = run_of("grpo", {"optimization.updates": 2}, checkpoint_every=1)
+    finish(Trainer(config))
+    last = Checkpoints(config.out / "checkpoints").last
+    assert last is not None
+    state = torch.load(last / "trainer.pt", weights_only=True)
+    del state["learner"]["preferences"]
+    torch.save(state, last / "trainer.pt")
+    write_checksums(last)
+    with pytest.raises(DataError, match=r"trainer\.pt lacks preferences; the version of Arboretum"):
+        Trainer(config, resume=True)

@@ -90,6 +90,10 @@ def test_part_of_a_recipe_is_replaced_by_its_name() -> None:
         ("train grpo --env TextSokoban-v0 --model sapling --lora.rank 4", "no effect without --lora"),
         ("train grpo --env TextSokoban-v0 --model sapling --lora.rank 64", "no effect without --lora"),
         ("sft --env TextSokoban-v0 --model sapling --lora.alpha 4", "no effect without --lora"),
+        (
+            "train grpo --env TextSokoban-v0 --model sapling --out here --set objective.terms=[surgical]",
+            "the credit 'group' finds none; set credit.name=cognitive",
+        ),
         ("train --resume there --out elsewhere", "no run to resume"),
         ("train grpo --env X --model Y --resume there --out elsewhere", "pass only --resume"),
     ],

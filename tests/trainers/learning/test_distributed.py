@@ -163,6 +163,18 @@ def test_two_processes_grow_the_trees_of_one(choice: str, run_of: Make, tmp_path
     assert all(record["expansions"] == 3 * 2 * 4 and record["reused_tokens"] > 0 for record in rounds)
 
 
+@pytest.mark.parametrize("recipe", ["grove", "tree_grpo"])
+def test_two_processes_pool_the_states_of_one(recipe: str, run_of: Make, tmp_path: Path) -> None:
+    """Three prompts: the episodes of one group are sampled in both processes, and valued together."""
+    changes = {**CHANGES, "credit.name": "grove", "credit.redraws": 3}
+    one = run_of(recipe, changes, out=tmp_path / "one", **OPTIONS)
+    two = dataclasses.replace(one, out=tmp_path / "two")
+    expected = full_state_dict(train_with_one(one).optimizer.policy)
+    assert_weights_close(train_with_two("ddp", two)["states"][-1], expected)
+    assert_metrics_close(two, one)
+    assert all(record["grove/recurring"] > 0 for record in written_metrics(one)[1:])
+
+
 T_STAR: dict[str, object] = {
     "sampler.prompts": 4,
     "sampler.rollouts": 6,

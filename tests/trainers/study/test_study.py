@@ -1,4 +1,4 @@
-"""Studies: validation of their files, results table, and a small study from end to end."""
+"""Studies: validation of their files, and small studies from end to end."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from arboretum.agents.reference import ExpertAgent, RandomAgent
 from arboretum.envs.errors import ConfigurationError, DataError
-from arboretum.trainers.algorithms.recipes import RECIPES
+from arboretum.envs.frozenlake.env import FrozenLake
 from arboretum.trainers.config.settings import EnvConfig
-from arboretum.trainers.study.definition import Study, Trial, load_study, parse_study, study_names
-from arboretum.trainers.study.table import WARM_START, make_rows, render_table, to_markdown
-from arboretum.trainers.study.trials import RESULT, evaluate_references
+from arboretum.trainers.study.controls import Controls, Supervised
+from arboretum.trainers.study.definition import Study, load_study, parse_study, study_names
+from arboretum.trainers.study.evaluation import evaluate_reference
+from arboretum.trainers.study.trials import RESULT
 
 LAKE = EnvConfig("TextFrozenLake-v0", {"observation_format": "grid", "success_rate": 1.0})
-STUDY = Study("two", "a test", "sapling", {"Lake": LAKE}, {"grpo": {}, "rloo": {}}, seeds=2, tasks=4, repeats=2)
+HEAD = "name: x\nmodel: y\nenvs: [{name: A, id: TextFrozenLake-v0}]\nrecipes: {grpo: {}}\n"
 
 
 @pytest.mark.parametrize("name", study_names())
@@ -44,7 +46,14 @@ def test_shipped_studies_pass_their_check(name: str) -> None:
             "name: x\nmodel: y\nenvs: [{name: A, id: B}]\nrecipes: {grpo: {sampler.rollouts: 1}}\n",
             "rollouts is 1",
         ),
-        ("name: x\nmodel: y\nenvs: [{name: A, id: B}]\nrecipes: {grpo: {}}\nseeds: 0\n", "seeds must be"),
+        (f"{HEAD}seeds: 0\n", "seeds must be"),
+        (f"{HEAD}samples: -1\n", "samples must be at least 0"),
+        (f"{HEAD}levels: [{{name: B}}]\n", "level 1: `id` is missing"),
+        (f"{HEAD}levels: [{{name: B, id: C}}, {{name: B, id: D}}]\n", "two environments have the name 'B'"),
+        (f"{HEAD}controls: {{temperature: 1}}\n", "unknown key 'temperature'; did you mean"),
+        (f"{HEAD}controls: {{temperatures: [0.0]}}\n", "temperatures must be above 0"),
+        (f"{HEAD}controls: {{supervised: {{lr: -1.0}}}}\n", "supervised.lr must be above 0"),
+        (f"{HEAD}controls: {{supervised: {{epochs: 1}}}}\n", "controls.supervised: unknown key 'epochs'"),
     ],
 )
 def test_invalid_study_file_is_rejected(text: str, message: str) -> None:
@@ -52,69 +61,52 @@ def test_invalid_study_file_is_rejected(text: str, message: str) -> None:
         parse_study(text, "mine.yaml")
 
 
-def test_unknown_study_is_rejected_with_nearest_names() -> None:
-    with pytest.raises(ConfigurationError, match="ragen-mini"):
-        load_study("ragen")
+def test_controls_of_a_file_are_read() -> None:
+    assert parse_study(HEAD, "mine.yaml").controls == Controls()
+    off = parse_study(f"{HEAD}controls: {{temperatures: [], supervised: false}}\n", "mine.yaml").controls
+    assert off == Controls((), supervised=None)
+    own = parse_study(f"{HEAD}controls: {{model: M, supervised: {{lr: 0.1, keep: all}}}}\n", "mine.yaml").controls
+    assert own.model == "M" and own.supervised == Supervised(lr=0.1, keep="all")
 
 
-def write_result(out: Path, trial: Trial | None, sampled: str, greedy: str) -> None:
-    """Write the result of a trial, or of the warm start for None.
-
-    Args:
-        out: Folder of the study.
-        trial: Trial of `STUDY`.
-        sampled: Successes of the two sampled episodes of each of the tasks a, b, c, d, as in "10 00 11 01".
-        greedy: Success of the greedy episode of each task, as in "1010".
-    """
-    episodes = [[digit == "1" for digit in task] for task in sampled.split()]
-    outcomes = {
-        "sampled": dict(zip("abcd", episodes, strict=True)),
-        "greedy": {task: [digit == "1"] for task, digit in zip("abcd", greedy, strict=True)},
-    }
-    path = out / "warm-start-Lake.json" if trial is None else out / trial.folder / RESULT
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"updates": 1, "outcomes": outcomes}))
+def test_supervised_control_imitates_the_expert_on_the_levels_of_the_warm_start() -> None:
+    study = load_study("ragen-mini")
+    for env in study.envs:
+        for trial in study.supervised_trials(env):
+            config = study.supervised_config(trial, Path(), episodes=64)
+            assert config.env.id == study.envs[env].id and config.env.split == "train"
+            assert config.env.kwargs == next(
+                one.kwargs for one in study.levels.values() if one.id == config.env.id
+            )
+            assert config.dialogue.settings["max_actions"] == 10 and config.seed == trial.seed
 
 
-def test_gain_over_the_warm_start_is_paired_by_task(tmp_path: Path) -> None:
-    write_result(tmp_path, None, "10 00 00 00", "1000")
-    write_result(tmp_path, Trial("Lake", "grpo", 0), "11 11 10 10", "1111")
-    write_result(tmp_path, Trial("Lake", "grpo", 1), "11 10 11 00", "1111")
-    warm, grpo = make_rows(STUDY, tmp_path, {})
-    assert (warm.policy, warm.runs, warm.sampled.value, warm.gain) == (WARM_START, 0, 1 / 8, None)
-    assert (grpo.policy, grpo.runs, grpo.sampled.value) == ("grpo", 2, 11 / 16)
-    assert (grpo.lowest, grpo.highest) == (5 / 8, 6 / 8)
-    assert grpo.gain is not None and grpo.gain.difference.value == pytest.approx(11 / 16 - 1 / 8)
-    # By hand: the tasks gain 1/2, 3/4, 3/4 and 1/4. Of the 16 sign patterns, only all plus and all minus give a
-    # mean at least as far from zero.
-    assert grpo.gain.p_value == 2 / 16 and not grpo.is_improvement
-    assert grpo.gain_greedy is not None and grpo.gain_greedy.difference.value == 3 / 4
-    assert "| Lake | grpo | 2 | 69% [" in to_markdown(STUDY, [warm, grpo])
-
-
-def test_table_with_the_longest_recipe_name_fits_80_columns(tmp_path: Path) -> None:
-    recipe = max(RECIPES, key=len)
-    study = replace(STUDY, recipes={recipe: {}})
-    write_result(tmp_path, None, "00 00 00 00", "0000")
-    for seed in range(2):
-        write_result(tmp_path, Trial("Lake", recipe, seed), "11 11 11 11", "1111")
-    (gained,) = [row for row in make_rows(study, tmp_path, {}) if row.gain]
-    assert gained.gain is not None
-    widest = replace(
-        gained, gain=gained.gain._replace(p_value=0.01), gain_greedy=gained.gain._replace(p_value=0.01)
-    )
-    text = StringIO()
-    Console(file=text, width=80).print(render_table(study, [widest]))
-    assert text.getvalue().count("+100*") == 2 and f" {recipe} " in text.getvalue()
-    assert "…" not in text.getvalue() and max(map(len, text.getvalue().splitlines())) <= 80
+def test_environment_without_an_expert_needs_a_study_without_supervised_learning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(FrozenLake, "expert_actions", lambda self: None)
+    study = Study("x", "", "sapling", {"Lake": LAKE}, {"grpo": {}})
+    with pytest.raises(ConfigurationError, match=r"no expert plan .* Set controls.supervised to false"):
+        study.check()
+    replace(study, controls=Controls(supervised=None)).check()
 
 
 def test_reference_agents_run_on_the_same_tasks() -> None:
-    outcomes = evaluate_references(replace(STUDY, tasks=16), LAKE)
-    random, expert = outcomes["random"]["sampled"], outcomes["expert"]["sampled"]
-    assert random.keys() == expert.keys()
-    assert all(all(episodes) and len(episodes) == 2 for episodes in expert.values())
-    assert not all(all(episodes) for episodes in random.values())
+    study = Study("x", "", "sapling", {"Lake": LAKE}, {"grpo": {}}, tasks=16, repeats=2, samples=4, pass_tasks=8)
+    random = evaluate_reference(study, LAKE, RandomAgent())
+    expert = evaluate_reference(study, LAKE, ExpertAgent())
+    assert random["sampled"].keys() == expert["sampled"].keys() and len(expert["sampled"]) == 16
+    assert all(all(episodes) and len(episodes) == 2 for episodes in expert["sampled"].values())
+    assert not all(all(episodes) for episodes in random["sampled"].values())
+    # The samples for pass@k include the sampled episodes.
+    assert list(random["samples"]) == list(random["sampled"])[:8] and "samples" not in expert
+    assert all(found[:2] == random["sampled"][task] for task, found in random["samples"].items())
+    assert {len(found) for found in random["samples"].values()} == {4}
+
+
+def test_unknown_study_is_rejected_with_nearest_names() -> None:
+    with pytest.raises(ConfigurationError, match="ragen-mini"):
+        load_study("ragen")
 
 
 def successes(metrics: str) -> list[float | None]:
@@ -134,48 +126,66 @@ def small(warm_model: Path) -> Study:
     }
     recipes: dict[str, dict[str, object]] = {"grpo": {}}
     return Study(
-        "small", "", str(warm_model), {"Lake": LAKE}, recipes, settings, seeds=2, tasks=8, validation_every=1
+        "small",
+        "",
+        str(warm_model),
+        {"Lake": LAKE},
+        recipes,
+        settings,
+        seeds=2,
+        tasks=8,
+        validation_every=1,
+        samples=4,
+        pass_tasks=4,
+        level_tasks=4,
+        controls=Controls((0.5, 1.0), tuning_tasks=4, supervised=Supervised(lr=1e-3, batch=8)),
     )
+
+
+def run(study: Study, out: Path, *, workers: int = 2) -> tuple[int, str]:
+    """Run a study, and return its exit status and output."""
+    from arboretum.trainers.study.runner import run_study
+
+    text = StringIO()
+    status = run_study(study, out, workers=workers, console=Console(file=text, width=80))
+    return status, text.getvalue()
 
 
 @pytest.mark.heavy
 def test_repeated_study_runs_missing_trials_only(small: Study, tmp_path: Path) -> None:
-    from arboretum.trainers.study.runner import run_study
-
-    def run(study: Study) -> tuple[int, str]:
-        text = StringIO()
-        status = run_study(study, tmp_path, workers=2, console=Console(file=text, width=80))
-        return status, text.getvalue()
-
-    status, output = run(small)
-    assert status == 0 and "3 of 3" in output and "warm start" in output
+    status, output = run(small, tmp_path)
+    assert status == 0 and "8 of 8" in output and "warm start" in output
     folder = tmp_path / "lake" / "grpo-1"
     assert (folder / "report.html").exists() and len((folder / "metrics.jsonl").read_text().splitlines()) == 3
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    assert [row["policy"] for row in summary] == ["random", "expert", "warm start", "grpo"]
-    assert {row["env"] for row in summary} == {"Lake"} and summary[3]["runs"] == 2
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
+    rows = json.loads((tmp_path / "summary.json").read_text())["rows"]
+    policies = ["random", "expert", "warm start", "warm start, best temperature", "supervised", "grpo"]
+    assert [row["policy"] for row in rows] == policies
+    assert {row["env"] for row in rows} == {"Lake"} and [row["runs"] for row in rows] == [0, 0, 0, 0, 2, 2]
+    before = {
+        path: path.stat().st_mtime_ns for path in [*tmp_path.rglob("result.json"), *tmp_path.glob("*-Lake*")]
+    }
     (tmp_path / "lake" / "grpo-0" / RESULT).unlink()
+    (tmp_path / "lake" / "supervised-1" / RESULT).unlink()
     first = (tmp_path / "lake" / "grpo-0" / "metrics.jsonl").read_text()
-    status, output = run(small)
-    assert status == 0 and "1 of 1: grpo on Lake, seed 0 done" in output
-    assert (folder / RESULT).stat().st_mtime_ns == before[folder / RESULT]
+    status, output = run(small, tmp_path)
+    assert status == 0 and "1 of 2: grpo on Lake, seed 0 done" in output
+    assert "2 of 2: supervised on Lake, seed 1 done" in output
+    changed = {path for path, time in before.items() if path.stat().st_mtime_ns != time}
+    assert changed == {tmp_path / "lake" / name / RESULT for name in ("grpo-0", "supervised-1")}
     again = (tmp_path / "lake" / "grpo-0" / "metrics.jsonl").read_text()
     assert successes(first) == successes(again)
     with pytest.raises(ConfigurationError, match="another value of 'tasks'"):
-        run(replace(small, tasks=9))
+        run(replace(small, tasks=9), tmp_path)
 
 
 @pytest.mark.heavy
 def test_failed_trial_is_reported_and_the_others_are_kept(small: Study, tmp_path: Path) -> None:
-    from arboretum.trainers.study.runner import run_study
-
     blocked = tmp_path / "lake" / "grpo-0"
     blocked.parent.mkdir()
     blocked.write_text("a file instead of the trial's folder")
-    text = StringIO()
-    status = run_study(small, tmp_path, workers=1, console=Console(file=text, width=200))
-    assert status == 1 and "Failed: grpo on Lake, seed 0: " in text.getvalue()
+    status, output = run(small, tmp_path, workers=1)
+    assert status == 1 and "Failed: grpo on Lake, seed 0: " in output
+    assert "Failed: supervised on Lake, seed 1: grpo on Lake, seed 0 has no result yet" in output
     assert (tmp_path / "lake" / "grpo-1" / RESULT).exists()
 
 
@@ -203,3 +213,95 @@ def test_interrupted_study_prints_the_results_so_far(warm_model: Path, tmp_path:
     output, _ = study.communicate(timeout=60)
     assert study.returncode == 130
     assert "Interrupted:" in output and "warm start" in output and "Traceback" not in output
+
+
+SAPLING = """\
+name: mine
+model: sapling
+envs: [{name: Lake, id: TextFrozenLake-v0, kwargs: {observation_format: grid}}]
+recipes: {grpo: {}}
+settings:
+  sampler.prompts: 4
+  sampler.rollouts: 4
+  sampler.reply_tokens: 24
+  sampler.max_actions: 10
+  sampler.think: null
+  optimization.updates: 2
+  optimization.lr: 3.0e-4
+  optimization.episodes_per_step: 16
+seeds: 1
+tasks: 12
+repeats: 1
+samples: 4
+pass_tasks: 6
+validation_every: 1
+levels: [{name: dry, id: TextFrozenLake-v0, kwargs: {observation_format: grid, success_rate: 1.0}}]
+level_tasks: 6
+controls:
+  temperatures: [0.2, 1.0]
+  tuning_tasks: 6
+  model: sapling
+  supervised: {lr: 5.0e-4, batch: 16}
+"""
+
+
+def test_command_reports_every_control_and_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The sapling's study from the command line: tables, files, an exported model, and one control deleted."""
+    pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
+    from arboretum.cli import main
+
+    def command(*arguments: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        assert ended.value.code == 0
+        return capsys.readouterr().out
+
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(SAPLING)
+    text = command("study", "mine.yaml", "--out", "out", "--workers", "1")
+    assert "7 of 7: supervised on Lake, seed 0 done" in text
+    summary = json.loads(Path("out/summary.json").read_text())
+    rows = {row["policy"]: row for row in summary["rows"]}
+    policies = [
+        "random",
+        "expert",
+        "before noise",
+        "warm start",
+        "warm start, best temperature",
+        "supervised",
+        "grpo",
+    ]
+    assert list(rows) == policies
+    # The control named by `model` is the warm start itself here, and with equal seeds it solves the same tasks.
+    assert rows["before noise"]["sampled"] == rows["warm start"]["sampled"]
+    rates = rows["warm start, best temperature"]["validation"]
+    assert rates[f"{rows['warm start, best temperature']['temperature']:g}"] == max(rates.values())
+    for policy in ("grpo", "supervised", "warm start"):
+        values = [rows[policy][f"pass@{k}"]["value"] for k in (1, 4)]
+        assert values[0] <= values[1] == pytest.approx(1 - rows[policy]["unsolved"]["value"])
+    assert set(rows["grpo"]["gains"]) == {"sampled", "tuned", "supervised", "greedy", "pass@4", "pass@4 tuned"}
+    assert set(rows["grpo"]["levels"]["dry"]) == {"sampled", "greedy", "sampled_change", "greedy_change"}
+    (curve,) = summary["curves"]
+    tokens = [point["generated_tokens"] for point in curve["points"]]
+    assert tokens[0] == 0 < tokens[1] < tokens[2] == rows["grpo"]["generated_tokens_per_run"]
+    assert "success by generated tokens" in Path("out/report.html").read_text()
+
+    # The exported model, evaluated by the command that the study prints, solves what the study says it solves.
+    printed = next(one for one in summary["commands"] if "grpo-0" in one)
+    assert printed in text
+    command(*printed.split()[1:], "--out", "check", "--no-references")
+    (line,) = json.loads(Path("check/summary.json").read_text())["lines"]
+    assert line["success"]["value"] == rows["grpo"]["sampled"]["value"]
+
+    kept = {
+        path: path.read_bytes()
+        for path in Path("out").rglob("*")
+        if path.name.endswith(("-Lake.json", "result.json"))
+    }
+    Path("out/warm-start-best-temperature-Lake.json").unlink()
+    text = command("study", "mine.yaml", "--out", "out", "--workers", "1")
+    assert "1 of 1: warm start, best temperature on Lake done" in text
+    assert {path: path.read_bytes() for path in kept} == kept
+    assert json.loads(Path("out/summary.json").read_text()) == summary

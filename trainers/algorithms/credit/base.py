@@ -71,21 +71,31 @@ class Credit(ABC):
     Class attributes:
         name: Name of the rule, in `credit.name`.
         needs_critic: True if `assign` reads the critic's values.
+        finds_divergences: True if `assign` lists divergences, of which preference pairs are made.
         needs_groups: True if the rule compares episodes of one prompt.
+        needs_turn_rewards: True if the rule reads every reward in the turn that earned it.
 
     Attributes:
         keep: What `play` must record of every turn beyond its tokens, since `assign` reads it.
+        redraws: Further outcomes to draw of every combination of state and actions in a group, without the policy,
+            as `Rollouts.turn_redraws`; `keep` must then have "states" and "snapshots".
         needs_trees: True if the rule has no advantage where every tree has a single episode.
         needs_policy: True if `assign` takes a further argument `policy`, a `PolicyProbe`.
     """
 
     name: ClassVar[str]
     needs_critic: ClassVar[bool] = False
+    finds_divergences: ClassVar[bool] = False
     needs_groups: ClassVar[bool] = False
+    needs_turn_rewards: ClassVar[bool] = False
 
     @property
     def keep(self) -> frozenset[Keep]:
         return frozenset()
+
+    @property
+    def redraws(self) -> int:
+        return 0
 
     @property
     def needs_trees(self) -> bool:

@@ -201,21 +201,24 @@ def _back_up(
 ) -> dict[Hashable, float]:
     """Return the mean over each node's episodes of γ (r + value of the next node), or of `ends` at the end."""
     counts = visits(paths)
-    sums = dict.fromkeys(counts, 0.0)
+    lengths = list(map(len, paths))
     values: dict[Hashable, float] = {}
-    for depth in range(max(map(len, paths), default=0), -1, -1):
-        layer = set()
-        for i, path in enumerate(paths):
-            if depth <= len(path):
-                node = path[depth - 1] if depth else ROOT
-                if depth == len(path):
-                    sums[node] += ends[i]
-                else:
-                    reward = rewards[i][depth] if rewards is not None else 0.0
-                    sums[node] += gamma * (reward + values[path[depth]])
-                layer.add(node)
-        for node in layer:
-            values[node] = sums[node] / counts[node]
+    for depth in range(max(lengths, default=0), -1, -1):
+        sums: dict[Hashable, float] = {}
+        for i, length in enumerate(lengths):
+            if depth > length:
+                continue
+            path = paths[i]
+            if depth == length:
+                value = ends[i]
+            elif rewards is None:
+                value = gamma * values[path[depth]]
+            else:
+                value = gamma * (rewards[i][depth] + values[path[depth]])
+            node = path[depth - 1] if depth else ROOT
+            sums[node] = sums.get(node, 0.0) + value
+        for node, total in sums.items():
+            values[node] = total / counts[node]
     return {node: values[node] for node in counts if node in values}
 
 

@@ -24,9 +24,16 @@ from ...data.segments import BoolArray, FloatArray, IntArray
 from .anchor import anchor_advantages
 from .base import Advantages, Credit, PolicyProbe
 from .cognitive import Symmetrize, layer_paths, tree_paths
-from .cognitive_policy import Comparison, PolicyRule, compare_by_policy
+from .cognitive_policy import Comparison, Contexts, PolicyRule, compare_by_policy
 from .cognitive_records import GroupGraphs, graph_metrics, pair_metrics
-from .cognitive_steps import History, Identity, describe_steps, identity_classes, label_steps
+from .cognitive_steps import (
+    History,
+    Identity,
+    describe_steps,
+    identity_classes,
+    label_steps,
+    undecided_steps,
+)
 from .cognitive_values import Baseline, GroupValues, Past, divergence_pairs, group_values
 
 Merging = Literal["layered", "prefix", "none"]
@@ -48,7 +55,9 @@ class Cognitive(Credit):
         kl_samples: Actions K sampled per context where actions cannot be listed.
         kl_estimator: Estimate from these samples: "k1" (T-STAR; a negative estimate counts as alike) or "k3".
         kl_symmetrize: Combination of the two directions of the divergence: "max", "mean" or "forward".
-        kl_contexts: Compared contexts of each set of identical ones: "all", or "one", which costs less.
+        kl_contexts: Compared contexts: "all" (T-STAR), those whose merging is "undecided", since it can change an
+            advantage (see `undecided_steps`; all with past "merged"), or only "one" of each set of identical ones
+            among these.
         max_compared: Episodes per group above which the policy is compared only within episodes of equal first
             action.
         gamma: Discount γ per turn of the values.
@@ -73,7 +82,7 @@ class Cognitive(Credit):
     kl_samples: int = 16  # T-STAR
     kl_estimator: Literal["k1", "k3"] = "k1"  # T-STAR eq. 18
     kl_symmetrize: Symmetrize = "max"
-    kl_contexts: Literal["all", "one"] = "all"
+    kl_contexts: Contexts = "undecided"
     max_compared: int = 16  # T-STAR
     gamma: float = 1.0  # T-STAR: 0.99
     baseline: Baseline = "group"
@@ -87,6 +96,7 @@ class Cognitive(Credit):
 
     name: ClassVar[str] = "cognitive"
     needs_groups: ClassVar[bool] = True
+    finds_divergences: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         one_of("credit.merging", self.merging, ("layered", "prefix", "none"))
@@ -97,7 +107,7 @@ class Cognitive(Credit):
         at_least("credit.kl_samples", self.kl_samples, 1)
         one_of("credit.kl_estimator", self.kl_estimator, ("k1", "k3"))
         one_of("credit.kl_symmetrize", self.kl_symmetrize, ("max", "mean", "forward"))
-        one_of("credit.kl_contexts", self.kl_contexts, ("all", "one"))
+        one_of("credit.kl_contexts", self.kl_contexts, ("all", "undecided", "one"))
         at_least("credit.max_compared", self.max_compared, 1)
         fraction("credit.gamma", self.gamma)
         one_of("credit.baseline", self.baseline, ("group", "depth_matched"))
@@ -146,7 +156,9 @@ class Cognitive(Credit):
                 rule = PolicyRule(
                     self.kl_threshold, self.kl_samples, self.kl_estimator, self.kl_symmetrize, self.kl_contexts
                 )
-                compared = compare_by_policy(rollouts, steps, identical, _required(policy), rule)
+                compares_all = self.kl_contexts == "all" or self.past == "merged"
+                undecided = None if compares_all else undecided_steps(rollouts, steps)
+                compared = compare_by_policy(rollouts, steps, identical, _required(policy), rule, undecided)
                 metrics["seconds/compare"] = time.perf_counter() - started - metrics["seconds/merge"]
             labels = label_steps(rollouts, steps, compared.classes, returns)
             metrics |= pair_metrics(steps, identical, compared.pairs, compared.separate)

@@ -17,10 +17,12 @@ import numpy as np
 
 from ....envs.seeding import stable_seed
 from ...data.rollouts import Rollouts
-from ...data.segments import FloatArray, IntArray, group_statistics
+from ...data.segments import BoolArray, FloatArray, IntArray
 from .base import PolicyProbe
 from .cognitive import Symmetrize, exact_kl, merge_steps, sampled_kl
 from .cognitive_steps import Steps
+
+Contexts = Literal["all", "undecided", "one"]
 
 
 @dataclass(frozen=True)
@@ -32,14 +34,14 @@ class PolicyRule:
         samples: Sampled actions K per context.
         estimator: Estimate from samples; see `sampled_kl`.
         symmetrize: Combination of the two directions; see `merge_steps`.
-        contexts: Compared contexts of each set of identical ones: "all", or "one".
+        contexts: See `Cognitive.kl_contexts`; "one" is the only value that is read here.
     """
 
     threshold: float
     samples: int
     estimator: Literal["k1", "k3"]
     symmetrize: Symmetrize
-    contexts: Literal["all", "one"] = "all"
+    contexts: Contexts = "undecided"
 
 
 class Comparison(NamedTuple):
@@ -59,7 +61,12 @@ class Comparison(NamedTuple):
 
 
 def compare_by_policy(
-    rollouts: Rollouts, steps: Steps, classes: IntArray, probe: PolicyProbe, rule: PolicyRule
+    rollouts: Rollouts,
+    steps: Steps,
+    classes: IntArray,
+    probe: PolicyProbe,
+    rule: PolicyRule,
+    undecided: BoolArray | None = None,
 ) -> Comparison:
     """Join sets of contexts in which the policy acts alike.
 
@@ -69,11 +76,12 @@ def compare_by_policy(
         classes: Sets of identical contexts, [S].
         probe: Policy.
         rule: Settings.
+        undecided: Mask of the turns to compare, [S]; see `undecided_steps`. None compares all.
 
     Returns:
         The joined sets. They depend on the order neither of the episodes nor of the groups.
     """
-    sets, separate = _comparable_sets(rollouts, steps, classes)
+    sets, separate = _comparable_sets(rollouts, steps, classes, undecided)
     tokens: dict[bytes, IntArray] = {}
     keys = [[_add_context(tokens, rollouts, turn, steps) for turn in turns] for turns, _ in sets]
     if rule.contexts == "one":
@@ -108,18 +116,16 @@ Choices = tuple[str, ...] | None
 
 
 def _comparable_sets(
-    rollouts: Rollouts, steps: Steps, classes: IntArray
+    rollouts: Rollouts, steps: Steps, classes: IntArray, undecided: BoolArray | None
 ) -> tuple[list[tuple[list[int], Choices]], int]:
     """Return the sets of turns to compare with their lists of actions, and the pairs with different lists."""
     buckets: dict[Hashable, dict[Choices, list[int]]] = {}
     has_tokens = np.isin(np.arange(rollouts.turns), rollouts.action_turn)
-    # Without a spread of returns, all advantages of a group are 0 however its turns merge.
-    spread = group_statistics(rollouts.returns(penalties=True), rollouts.group).std[steps.group] > 0
     for turn, (child, bucket, first) in enumerate(
         zip(steps.child.tolist(), steps.bucket.tolist(), steps.first_set.tolist(), strict=True)
     ):
         # Without a sampled token the next prompt was not answered, and no context is left to score.
-        if child >= 0 and has_tokens[child] and spread[turn]:
+        if child >= 0 and has_tokens[child] and (undecided is None or undecided[turn]):
             listed = rollouts.turn_choices[child]
             choices = None if listed is None else tuple(sorted(set(listed)))
             buckets.setdefault((bucket, first), {}).setdefault(choices, []).append(turn)

@@ -139,11 +139,11 @@ def pair_metrics(steps: Steps, classes: IntArray, compared: int, separate: int) 
     """
     inner = ~steps.is_end
 
-    def pairs(*columns: IntArray) -> int:
-        _, sizes = np.unique(np.stack([column[inner] for column in columns]), axis=1, return_counts=True)
+    def pairs(numbers: IntArray) -> int:
+        _, sizes = np.unique(numbers[inner], return_counts=True)
         return int((sizes * (sizes - 1) // 2).sum())
 
-    total = pairs(steps.group, steps.depth)
+    total = pairs(steps.group * (steps.depth.max(initial=0) + 1) + steps.depth)
     if total == 0:
         return {}
     return {

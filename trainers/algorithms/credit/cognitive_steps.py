@@ -15,7 +15,7 @@ import numpy as np
 
 from ....envs.errors import ConfigurationError
 from ...data.rollouts import Rollouts
-from ...data.segments import BoolArray, FloatArray, IntArray, factorize
+from ...data.segments import BoolArray, FloatArray, IntArray, factorize, group_statistics
 from .cognitive import comparison_sets
 
 History = Literal["order", "set"]
@@ -151,6 +151,33 @@ def identity_classes(rollouts: Rollouts, steps: Steps, identity: Identity) -> In
             'the turns have no state keys; roll out with keep={"states"}, or set credit.identity = "observation".'
         )
     return factorize(zip(steps.bucket.tolist(), keys, strict=True))
+
+
+def undecided_steps(rollouts: Rollouts, steps: Steps) -> BoolArray:
+    """Return the mask of the turns whose advantages depend on which of them merge, [S].
+
+    In a group without a spread of returns, all advantages are 0. In a bucket that is decided, all turns have
+    earned the same, and neither after them nor after any turn that may merge with a later one is anything earned.
+    All its nodes have the same value then, however its turns merge. Typical are the last turns of failed episodes.
+    This does not hold for `past="merged"`.
+    """
+    scores, parents, buckets = rollouts.turn_scores, rollouts.turn_parent, steps.bucket
+    earned = scores.copy()
+    undecided = np.zeros(int(buckets.max(initial=-1)) + 1, dtype=bool)
+    for turn in np.flatnonzero(parents >= 0).tolist():  # Parents are before their children.
+        earned[turn] += earned[parents[turn]]
+    low, high = np.full(len(undecided), np.inf), np.full(len(undecided), -np.inf)
+    np.minimum.at(low, buckets, earned)
+    np.maximum.at(high, buckets, earned)
+    undecided |= high > low
+    # A bucket has turns of one depth, and its next turns are one deeper.
+    for depth in range(int(steps.depth.max(initial=0)), 0, -1):
+        turns = np.flatnonzero((steps.depth == depth) & (parents >= 0))
+        open_after = (scores[turns] != 0) | (undecided[buckets[turns]] & ~steps.is_end[turns])
+        undecided[buckets[parents[turns[open_after]]]] = True
+    spread = group_statistics(rollouts.returns(penalties=True), rollouts.group).std > 0
+    result: BoolArray = undecided[buckets] & spread[steps.group]
+    return result
 
 
 def label_steps(rollouts: Rollouts, steps: Steps, classes: IntArray, returns: FloatArray) -> IntArray:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
 from ...data.cognitive_graph import DivergencePair
 from ...data.rollouts import Rollouts
-from ...data.segments import FloatArray, IntArray, group_statistics
+from ...data.segments import FloatArray, IntArray, group_statistics, sum_by_group
 from .cognitive import (
     ROOT,
     Divergence,
@@ -38,7 +39,7 @@ class GroupValues:
         returns: R of each episode.
         q: Q of every node, the root first.
         advantages: Advantage of each step, [P], episode by episode.
-        node_advantages: Advantage of every node: the mean over its steps.
+        root_advantage: Advantage of the root.
         divergences: Divergences by node; none if the returns are nearly equal.
     """
 
@@ -49,8 +50,14 @@ class GroupValues:
     returns: FloatArray
     q: dict[Hashable, float]
     advantages: FloatArray
-    node_advantages: dict[Hashable, float]
+    root_advantage: float
     divergences: dict[Hashable, Divergence]
+
+    @cached_property
+    def node_advantages(self) -> dict[Hashable, float]:
+        """Advantage of every node, the root first: the mean over its steps. Only reports of graphs read it."""
+        nodes = [node for path in self.paths for node in path]
+        return {ROOT: self.root_advantage} | _means(nodes, self.advantages)
 
 
 def group_values(
@@ -92,8 +99,10 @@ def group_values(
     if baseline == "depth_matched" and gamma != 1.0:
         weights = q_values(paths, np.ones(len(paths)), gamma)
         discounts = np.array([weights[node] for node in [ROOT, *nodes]])
-    advantages = node_advantages(np.r_[q[ROOT], step_q], returns, eps, discounts=discounts)
     is_constant = group_statistics(returns, np.zeros(len(returns), dtype=np.int64), 1).std[0] == 0
+    advantages = np.zeros(1 + len(nodes))
+    if not is_constant:
+        advantages = node_advantages(np.r_[q[ROOT], step_q], returns, eps, discounts=discounts)
     return GroupValues(
         group,
         episodes,
@@ -102,19 +111,22 @@ def group_values(
         returns,
         q,
         advantages[1:],
-        _means([ROOT, *nodes], advantages),
+        float(advantages[0]),
         {} if is_constant else divergences(paths, q, delta, floor=floor),
     )
 
 
 def _means(nodes: Sequence[Hashable], values: FloatArray) -> dict[Hashable, float]:
     """Return the mean of the values at each node."""
-    sums: dict[Hashable, float] = {}
-    counts: dict[Hashable, int] = {}
-    for node, value in zip(nodes, values.tolist(), strict=True):
-        sums[node] = sums.get(node, 0.0) + value
-        counts[node] = counts.get(node, 0) + 1
-    return {node: total / counts[node] for node, total in sums.items()}
+    index: dict[Hashable, int] = {}
+    numbers = np.array([index.setdefault(node, len(index)) for node in nodes], dtype=np.int64)
+    means = sum_by_group(values, numbers) / np.bincount(numbers)
+    return dict(zip(index, means.tolist(), strict=True))
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Return the mean; most branches have a single episode, for which numpy's call costs more than the rest."""
+    return values[0] if len(values) == 1 else float(np.mean(values))
 
 
 def divergence_pairs(values: GroupValues, rollouts: Rollouts, sampled: IntArray) -> list[DivergencePair]:
@@ -139,7 +151,7 @@ def divergence_pairs(values: GroupValues, rollouts: Rollouts, sampled: IntArray)
     pairs = []
     for parent, divergence in values.divergences.items():
         good, bad = (
-            {turn: float(np.mean(rewards)) for turn, rewards in found.get((parent, node), {}).items()}
+            {turn: _mean(rewards) for turn, rewards in found.get((parent, node), {}).items()}
             for node in (divergence.best, divergence.worst)
         )
         if good and bad:

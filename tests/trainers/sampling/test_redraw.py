@@ -1,0 +1,69 @@
+"""Random events drawn anew from snapshots: the outcomes of the environment, whatever was observed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+import arboretum
+from arboretum.agents.episode import Episode
+from arboretum.agents.play import Job, play
+from arboretum.agents.reference import RandomAgent
+from arboretum.trainers.data.rollouts import Redraw
+from arboretum.trainers.sampling.redraw import redraw_outcomes, redraw_targets
+
+assert arboretum  # registers the environments
+
+
+def record(env_id: str, count: int = 6, **options: Any) -> tuple[Any, list[Episode]]:
+    """Return an environment and episodes of one of its tasks, in the order of their seeds."""
+    env = gym.make(env_id, **options).unwrapped
+    jobs = [Job(env.tasks[0], seed) for seed in range(count)]
+    return env, list(play(RandomAgent(), [env], jobs, max_turns=6, keep={"states", "snapshots"}))
+
+
+def test_every_state_and_action_of_a_group_is_one_target() -> None:
+    _, episodes = record("TextFrozenLake-v0")
+    targets = redraw_targets(episodes, [0, 0, 0, 1, 1, 1])
+    keys = {
+        (group, turn.state_key, turn.actions)
+        for episode, group in zip(episodes, [0, 0, 0, 1, 1, 1], strict=True)
+        for turn in episode.turns
+    }
+    assert len(targets) == len(keys) and {target.key for target in targets} == keys
+
+
+@pytest.mark.parametrize("env_id", ["TextSokoban-v0", "TextBlocksworld-v0"])
+def test_redrawn_outcomes_without_chance_are_the_observed_ones(env_id: str) -> None:
+    env, episodes = record(env_id)
+    observed = {
+        (turn.state_key, turn.actions): (sum(move.reward for move in turn.moves), turn.next_state_key)
+        for episode in episodes
+        for turn in episode.turns
+    }
+    for target in redraw_targets(episodes, [0] * len(episodes)):
+        reward, next_state = observed[target.key[1:]]
+        expected = Redraw(pytest.approx(reward), next_state, len(target.actions))
+        assert redraw_outcomes(env, target, 2) == (expected, expected)
+
+
+def test_redrawn_outcomes_on_slippery_ice_have_its_probabilities() -> None:
+    """A move succeeds with probability 0.8 and slips to either side with 0.1; draws are the same everywhere."""
+    env, episodes = record("TextFrozenLake-v0", count=1)
+    target = redraw_targets(episodes, [0])[0]
+    outcomes = redraw_outcomes(env, target, 900)
+    counts = Counter(outcome.next_state if outcome.next_state is not None else "ended" for outcome in outcomes)
+    assert sorted(counts.values()) == pytest.approx([90, 90, 720], abs=50)
+    again = gym.make("TextFrozenLake-v0").unwrapped
+    again.reset(seed=5)
+    assert redraw_outcomes(again, target, 900) == outcomes
+
+
+def test_outcomes_that_the_step_limit_cuts_are_left_out() -> None:
+    env, episodes = record("TextSokoban-v0", count=1, max_steps=1)
+    (target,) = redraw_targets(episodes, [0])
+    assert len(redraw_outcomes(env, target, 2)) == 2
+    assert redraw_outcomes(env, target._replace(actions=target.actions * 2), 2) == ()

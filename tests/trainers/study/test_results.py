@@ -1,0 +1,211 @@
+"""Rows and tables of a study against results written by hand, and its learning curves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from arboretum.trainers.algorithms.recipes import RECIPES
+from arboretum.trainers.config.settings import EnvConfig
+from arboretum.trainers.study.definition import SUPERVISED, Study, Trial
+from arboretum.trainers.study.evaluation import Outcomes
+from arboretum.trainers.study.page import draw_curves, mean_curve, write_page
+from arboretum.trainers.study.results import Curve, Row, make_rows, read_curves
+from arboretum.trainers.study.table import make_tables, render_table, to_markdown
+from arboretum.trainers.study.trials import TUNED, WARM_START, policy_path, trial_path
+
+LAKE = EnvConfig("TextFrozenLake-v0", {"observation_format": "grid", "success_rate": 1.0})
+STUDY = Study(
+    "two",
+    "a test",
+    "sapling",
+    {"Lake": LAKE},
+    {"grpo": {}, "rloo": {}},
+    seeds=2,
+    tasks=4,
+    repeats=2,
+    samples=4,
+    pass_tasks=2,
+)
+
+
+def outcomes(sampled: str, greedy: str, samples: str = "", **levels: str) -> Outcomes:
+    """Return outcomes of the tasks a, b, c, d.
+
+    Args:
+        sampled: Successes of the sampled episodes of each task, as in "10 00 11 01".
+        greedy: Success of the greedy episode of each task, as in "1010".
+        samples: Successes of the samples for pass@k of the first tasks, as in "1000 0000".
+        levels: Successes of the tasks of a level, for both decodings, as in "1010".
+    """
+
+    def by_task(texts: Sequence[str]) -> dict[str, list[bool]]:
+        return {task: [digit == "1" for digit in text] for task, text in zip("abcd", texts, strict=False)}
+
+    parts = {"sampled": by_task(sampled.split()), "greedy": by_task(greedy)}
+    if samples:
+        parts["samples"] = by_task(samples.split())
+    for level, text in levels.items():
+        parts |= {f"levels/{level}/{decoding}": by_task(text) for decoding in ("sampled", "greedy")}
+    return parts
+
+
+def write(out: Path, policy: str | Trial, found: Outcomes, **measurements: object) -> None:
+    """Write the result of a trial, or of a policy that the study does not train."""
+    path = policy_path(out, "Lake", policy) if isinstance(policy, str) else trial_path(out, policy)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**measurements, "outcomes": found}))
+
+
+def by_policy(out: Path, study: Study = STUDY) -> Mapping[str, Row]:
+    return {row.policy: row for row in make_rows(study, out)}
+
+
+def test_gain_over_the_warm_start_is_over_runs_and_tasks(tmp_path: Path) -> None:
+    write(tmp_path, WARM_START, outcomes("10 00 00 00", "1000"))
+    write(tmp_path, Trial("Lake", "grpo", 0), outcomes("11 11 10 10", "1111"), cpu_seconds=3.0)
+    write(tmp_path, Trial("Lake", "grpo", 1), outcomes("11 10 11 00", "1111"), cpu_seconds=5.0)
+    rows = by_policy(tmp_path)
+    warm, grpo = rows[WARM_START], rows["grpo"]
+    assert (warm.runs, warm.sampled.value, warm.gains) == (0, 1 / 8, {})
+    assert (grpo.runs, grpo.sampled.value, grpo.details["cpu_seconds_per_run"]) == (2, 11 / 16, 4.0)
+    assert (grpo.lowest, grpo.highest) == (5 / 8, 6 / 8)
+    gain = grpo.gains["sampled"].result
+    # By hand: the gains (R, T) are [[1/2, 1, 1/2, 1/2], [1/2, 1/2, 1, 0]]. The means of the runs are 5/8 and 1/2,
+    # those of the tasks 1/2, 3/4, 3/4 and 1/4, so MS_R = 4 · 2 (1/16)² = 1/32 and MS_T = 2 (1 + 9 + 9 + 25) / 768.
+    # The rest is ±[-1, 3, -5, 3] / 16, so MS_E = 2 (1 + 9 + 25 + 9) / 768, and no variance between runs is left.
+    mean, ms_tasks = 9 / 16, 88 / 768
+    half = 3.182446 * (ms_tasks / 8) ** 0.5
+    assert gain.difference == pytest.approx((mean, mean - half, mean + half), abs=1e-6)
+    assert grpo.gains["greedy"].result.difference.value == 3 / 4
+
+
+def test_one_run_is_compared_over_tasks_and_the_table_says_so(tmp_path: Path) -> None:
+    write(tmp_path, WARM_START, outcomes("10 00 00 00", "1000"))
+    write(tmp_path, Trial("Lake", "grpo", 0), outcomes("11 11 10 10", "1111"), cpu_seconds=3.0)
+    study = replace(STUDY, seeds=1)
+    row = by_policy(tmp_path, study)["grpo"]
+    # The tasks gain 1/2, 1, 1/2 and 1/2: all plus and all minus are the most extreme of 16 sign patterns.
+    assert row.gains["sampled"].result.p_value == 2 / 16
+    text = to_markdown(make_tables(study, make_rows(study, tmp_path))[0])
+    assert "with one run, that run's policy is compared, not its recipe" in text
+    assert "over tasks in brackets" in text and "training runs" not in text
+
+
+def test_stars_are_corrected_for_the_comparisons_of_the_table(tmp_path: Path) -> None:
+    tasks = 40
+    study = replace(STUDY, tasks=tasks, seeds=1, repeats=1, recipes={"grpo": {}, "rloo": {}})
+
+    def solved(count: int) -> Outcomes:
+        successes = {str(task): [task < count] for task in range(tasks)}
+        return {"sampled": successes, "greedy": {str(task): [True] for task in range(tasks)}}
+
+    write(tmp_path, WARM_START, solved(10))
+    write(tmp_path, Trial("Lake", "grpo", 0), solved(17))
+    write(tmp_path, Trial("Lake", "rloo", 0), solved(30))
+    rows = by_policy(tmp_path, study)
+    # McNemar with 7 and 20 discordant pairs: 2 / 2^7 = 0.016 and 2 / 2^20; greedy decoding does not differ. Holm
+    # among four comparisons: the second smallest p-value counts three times.
+    gain = rows["grpo"].gains["sampled"]
+    assert gain.result.p_value == 2 / 2**7 and gain.adjusted == pytest.approx(6 / 2**7)
+    assert gain.is_significant and rows["rloo"].gains["sampled"].adjusted == pytest.approx(8 / 2**20)
+    write(tmp_path, Trial("Lake", "grpo", 0), solved(16))
+    gain = by_policy(tmp_path, study)["grpo"].gains["sampled"]
+    assert gain.result.p_value == 2 / 2**6 < 0.05 and not gain.is_significant
+    text = to_markdown(make_tables(study, make_rows(study, tmp_path))[0])
+    assert "| Lake | grpo | 1 | 40% [" in text and "+15 |" in text and "+50* |" in text
+    assert "among 4 comparisons (Holm's correction)" in text
+
+
+def test_recipe_is_compared_with_the_tuned_warm_start_and_with_supervised_learning(tmp_path: Path) -> None:
+    write(tmp_path, WARM_START, outcomes("10 00 00 00", "1000"))
+    write(tmp_path, TUNED, {"sampled": outcomes("10 10 10 00", "")["sampled"]}, temperature=0.3)
+    for seed in range(2):
+        write(tmp_path, Trial("Lake", "grpo", seed), outcomes("11 11 10 10", "1111"))
+        write(tmp_path, Trial("Lake", SUPERVISED, seed), outcomes("11 11 11 1" + "01"[seed], "1111"))
+    rows = by_policy(tmp_path)
+    assert list(rows) == [WARM_START, TUNED, SUPERVISED, "grpo"]
+    gains = {name: gain.result.difference.value for name, gain in rows["grpo"].gains.items()}
+    assert gains == {"sampled": 5 / 8, "tuned": 3 / 8, "supervised": 6 / 8 - 15 / 16, "greedy": 3 / 4}
+    assert "supervised" not in rows[SUPERVISED].gains
+    assert "| Lake | tuned, T=0.3 |" in to_markdown(make_tables(STUDY, make_rows(STUDY, tmp_path))[0])
+
+
+def test_pass_at_k_and_unsolved_tasks_worked_by_hand(tmp_path: Path) -> None:
+    write(tmp_path, WARM_START, outcomes("10 00 00 00", "1000", "1000 0000"))
+    for seed, samples in enumerate(("1100 0000", "1110 1000")):
+        write(tmp_path, Trial("Lake", "grpo", seed), outcomes("11 11 10 10", "1111", samples))
+    rows = by_policy(tmp_path)
+    warm, grpo = rows[WARM_START], rows["grpo"]
+    assert {k: one.value for k, one in warm.passes.items()} == {1: 1 / 8, 4: 1 / 2}
+    assert {k: one.value for k, one in grpo.passes.items()} == {1: 6 / 16, 4: 3 / 4}
+    assert warm.unsolved is not None and warm.unsolved.value == 1 / 2
+    assert grpo.unsolved is not None and grpo.unsolved.value == 1 / 4
+    assert {name: gain.result.difference.value for name, gain in grpo.pass_gains.items()} == {"pass@4": 1 / 4}
+    text = to_markdown(make_tables(STUDY, make_rows(STUDY, tmp_path))[1])
+    assert "pass@k on 2 of these tasks" in text and "| pass@1 | pass@4 | gain | never |" in text
+
+
+def test_forgetting_is_the_change_on_the_levels_of_the_warm_start(tmp_path: Path) -> None:
+    study = replace(STUDY, levels={"dry": LAKE, "wet": LAKE})
+    write(tmp_path, WARM_START, outcomes("10 00 00 00", "1000", dry="1110", wet="1000"))
+    for seed in range(2):
+        write(tmp_path, Trial("Lake", "grpo", seed), outcomes("11 11 10 10", "1111", dry="1000", wet="1000"))
+    row = by_policy(tmp_path, study)["grpo"]
+    changes = {key: gain.result.difference.value for key, gain in row.level_gains.items()}
+    assert changes["dry", "sampled"] == changes["dry", "greedy"] == -0.5 and changes["wet", "sampled"] == 0
+    levels = row.to_dict()["levels"]
+    assert isinstance(levels, dict) and levels["dry"]["greedy_change"]["value"] == -0.5
+
+
+def test_tables_with_the_longest_names_fit_80_columns(tmp_path: Path) -> None:
+    recipe = max(RECIPES, key=len)
+    study = replace(STUDY, recipes={recipe: {}}, samples=16, level_tasks=4)
+    certain = {str(task): [True] for task in range(200)}
+    parts = ("sampled", "greedy", "levels/Lake/sampled", "levels/Lake/greedy")
+    before: Outcomes = {part: {task: [False] for task in certain} for part in parts}
+    after: Outcomes = {part: dict(certain) for part in parts}
+    before["samples"], after["samples"] = (
+        {"0": [False] * 16, "1": [False] * 16},
+        {"0": [True] * 16, "1": [True] * 16},
+    )
+    write(tmp_path, WARM_START, before)
+    write(tmp_path, TUNED, {part: before[part] for part in ("sampled", "samples")}, temperature=0.25)
+    for seed in range(2):
+        write(tmp_path, Trial("Lake", recipe, seed), after)
+        write(tmp_path, Trial("Lake", SUPERVISED, seed), before)
+    for table in make_tables(study, make_rows(study, tmp_path)):
+        text = StringIO()
+        Console(file=text, width=80).print(render_table(table))
+        assert f" {recipe} " in text.getvalue() and "+100" in text.getvalue()
+        assert "…" not in text.getvalue() and max(map(len, text.getvalue().splitlines())) <= 80
+
+
+def test_learning_curves_count_generated_tokens(tmp_path: Path) -> None:
+    for seed, tokens in enumerate((100, 300)):
+        folder = tmp_path / Trial("Lake", "grpo", seed).folder
+        folder.mkdir(parents=True)
+        records = [
+            {"update": 0, "validation/success": 0.25},
+            {"update": 1, "success": 0.5, "sampled_tokens": tokens},
+            {"update": 2, "success": 0.5, "sampled_tokens": tokens, "validation/success": 0.5 + seed / 4},
+        ]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    curves = read_curves(STUDY, tmp_path)
+    assert [point["generated_tokens"] for point in curves[1].points] == [0, 300, 600]
+    assert mean_curve(curves, "generated_tokens") == [(0, 0.25), (400, 0.625)]
+    assert mean_curve(curves, "update") == [(0, 0.25), (2, 0.625)]
+    chart = draw_curves("Lake", "generated_tokens", curves)
+    assert chart is not None and chart["lines"][0]["name"] == "grpo"
+    assert chart["lines"][0]["dots"][1]["title"] == "thousand generated tokens 0.4: grpo 62.5 %"
+    assert (
+        draw_curves("Lake", "update", [Curve("Lake", "grpo", 0, [{"update": 1, "generated_tokens": 5}])]) is None
+    )
+    page = write_page(STUDY, tmp_path, [], curves).read_text(encoding="utf-8")
+    assert "success by updates" in page and "success by generated tokens (in thousands)" in page

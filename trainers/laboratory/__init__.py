@@ -1,0 +1,1 @@
+"""Laboratory of credit rules: tabular policies on small tasks, evaluated exactly, without a neural network."""

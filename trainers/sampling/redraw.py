@@ -1,0 +1,76 @@
+"""Further outcomes of the actions of an update, without the policy: random events of environments drawn anew."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+from ...agents.episode import Episode
+from ...envs.core import TextEnv
+from ...envs.seeding import stable_seed
+from ...envs.snapshots import Snapshot
+from ..data.episodes import DrawKey
+from ..data.rollouts import Redraw
+
+
+class Target(NamedTuple):
+    """Actions in a state, to be executed again.
+
+    Attributes:
+        key: Group, state and actions.
+        snapshot: State of the environment before the actions.
+        actions: The actions.
+        seed: Seed of the random events.
+    """
+
+    key: DrawKey
+    snapshot: Snapshot
+    actions: tuple[str, ...]
+    seed: int
+
+
+def redraw_targets(episodes: Sequence[Episode], groups: Sequence[Hashable]) -> list[Target]:
+    """Return each combination of state and actions of each group once, in the order of the first turns with it.
+
+    The snapshot is that of the earliest turn of an episode, where the step limit of the environment leaves most
+    room. Turns without a snapshot or a state key are left out.
+
+    Args:
+        episodes: Episodes played with `keep={"states", "snapshots"}`.
+        groups: Group of each episode.
+    """
+    found: dict[DrawKey, tuple[int, Target]] = {}
+    for episode, group in zip(episodes, groups, strict=True):
+        for number, turn in enumerate(episode.turns):
+            if turn.snapshot is None or turn.state_key is None or not turn.actions:
+                continue
+            key = (group, turn.state_key, turn.actions)
+            known = found.get(key)
+            if known is None or number < known[0]:
+                seed = stable_seed("redraw", episode.seed, number)
+                found[key] = (number, Target(key, turn.snapshot, turn.actions, seed))
+    return [target for _, target in found.values()]
+
+
+def redraw_outcomes(env: TextEnv[Any], target: Target, count: int) -> tuple[Redraw, ...]:
+    """Return outcomes of a target, each with random events of its own; those that the step limit cut are left out.
+
+    Args:
+        env: Environment, whose current episode is lost.
+        target: Actions in a state.
+        count: Number of outcomes.
+    """
+    outcomes = []
+    for number in range(count):
+        env.restore(target.snapshot, stable_seed("draw", target.seed, number) >> 11)
+        total, executed, terminated, truncated = 0.0, 0, False, False
+        for action in target.actions:
+            _, reward, terminated, truncated, _ = env.step(action)
+            total, executed = total + float(reward), executed + 1
+            if terminated or truncated:
+                break
+        if terminated:
+            outcomes.append(Redraw(total, None, executed))
+        elif executed == len(target.actions):
+            outcomes.append(Redraw(total, env.state_key(), executed))
+    return tuple(outcomes)

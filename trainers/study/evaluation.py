@@ -1,0 +1,172 @@
+"""Evaluation of a study's policies: the same held-out tasks with the same seeds for every one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from ...agents.base import Agent
+from ...agents.episode import Episode
+from ...agents.play import Job, play
+from ...envs.files import write_atomic
+from ...eval.suite import Entry, Suite
+from ..config.resolve import resolve_dialogue
+from ..config.settings import EnvConfig
+from .definition import Study, env_folder
+
+if TYPE_CHECKING:
+    from ..sampling.sampler import RolloutSampler
+
+Outcomes = dict[str, dict[str, list[bool]]]
+"""Success of every episode, by part of the evaluation and task. The parts are "sampled" (`repeats` episodes per
+task), "greedy" (one), "samples" (for pass@k) and "levels/<name>/sampled" and "levels/<name>/greedy" (one each)."""
+
+NAME = "study"
+"""Name of suite and entry. It is part of the episodes' seeds."""
+TEMPERATURE = 1.0
+"""Sampling temperature of the evaluation, at which all recipes train by default."""
+SUITE_FILE = "suite.yaml"
+
+
+def make_sampler(study: Study, model: str) -> RolloutSampler:
+    """Load a model for evaluation.
+
+    Args:
+        study: Study, whose dialogue and whose first recipe's budgets are used.
+        model: Folder of the model, or its name.
+
+    Raises:
+        ConfigurationError: The model cannot be loaded.
+    """
+    from ..learning.distributed import make_accelerator
+    from ..learning.policy import load_trainable_model
+    from ..sampling.policy_engine import model_engine
+    from ..sampling.sampler import RolloutSampler
+
+    loaded, tokenizer = load_trainable_model(model, "cpu")
+    return RolloutSampler(
+        model_engine(loaded, tokenizer, 128),
+        study.dialogue_config,
+        study.first_recipe.sampler,
+        in_flight=128,
+        accelerator=make_accelerator("cpu", "float32"),
+    )
+
+
+def evaluate_policy(study: Study, env: str, sampler: RolloutSampler) -> Outcomes:
+    """Roll out the held-out tasks, sampled and greedy, and those of the warm start's levels.
+
+    Args:
+        study: Study.
+        env: Name of the environment.
+        sampler: Sampler with the policy's weights.
+    """
+    outcomes = evaluate_sampled(study, study.envs[env], sampler)
+    entry = _make_entry(study, study.envs[env])
+    outcomes["greedy"] = _roll_out(sampler, entry, _jobs(entry, entry.task_names(entry.make()), 1), 0.0)
+    for name, level in study.warm_start_levels.items():
+        entry = Entry("levels", level.id, level.kwargs, "test", study.level_tasks)
+        jobs = _jobs(entry, entry.task_names(entry.make()), 1)
+        for decoding, temperature in (("sampled", TEMPERATURE), ("greedy", 0.0)):
+            outcomes[f"levels/{name}/{decoding}"] = _roll_out(sampler, entry, jobs, temperature)
+    return outcomes
+
+
+def evaluate_sampled(
+    study: Study, env: EnvConfig, sampler: RolloutSampler, temperature: float = TEMPERATURE
+) -> Outcomes:
+    """Roll out the held-out tasks with sampling: the parts "sampled" and "samples" of the outcomes."""
+    entry = _make_entry(study, env)
+    jobs = _sampled_jobs(study, entry)
+    return _split_sampled(study, _roll_out(sampler, entry, jobs, temperature))
+
+
+def evaluate_reference(study: Study, env: EnvConfig, agent: Agent) -> Outcomes:
+    """Roll out the random agent or the expert on the same tasks, with the same limit on actions.
+
+    The episodes for pass@k are left out for the expert, whose plan is the same in each.
+    """
+    budget = resolve_dialogue(study.dialogue_config, study.first_recipe.sampler).max_actions
+    entry = _make_entry(study, env, budget)
+    envs = [entry.make() for _ in range(16)]
+    names = entry.task_names(envs[0])
+    if agent.name == "expert":
+        jobs = _jobs(entry, names, study.repeats)
+        return {"sampled": _success_by_task(jobs, play(agent, envs, jobs))}
+    jobs = _sampled_jobs(study, entry)
+    return _split_sampled(study, _success_by_task(jobs, play(agent, envs, jobs)))
+
+
+def write_suite(study: Study, env: str, out: Path) -> Path:
+    """Write the held-out tasks of an environment as a suite for `arboretum eval`, and return its path.
+
+    With the suite, an exported model solves the tasks that it solved in the study: the seeds are the same.
+    """
+    sampler = study.first_recipe.sampler
+    dialogue = resolve_dialogue(study.dialogue_config, sampler)
+    limits = ("max_turns", "max_actions_per_turn", "max_actions")
+    config = study.envs[env]
+    suite: dict[str, Any] = {
+        "name": NAME,
+        "description": f"{study.tasks} held-out tasks of {env} in the study {study.name}",
+        "dialogue": {name: getattr(dialogue, name) for name in limits if getattr(dialogue, name) is not None},
+        "sampling": {"temperature": TEMPERATURE, "max_tokens": sampler.reply_tokens},
+        "entries": [
+            {
+                "name": NAME,
+                "env": config.id,
+                "kwargs": dict(config.kwargs),
+                "split": "test",
+                "tasks": study.tasks,
+                "repeats": study.repeats,
+            }
+        ],
+    }
+    path = out / env_folder(env) / SUITE_FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, yaml.safe_dump(suite, sort_keys=False))
+    return path
+
+
+def _make_entry(study: Study, env: EnvConfig, max_steps: int | None = None) -> Entry:
+    return Entry(NAME, env.id, env.kwargs, "test", study.tasks, max_steps=max_steps, repeats=study.repeats)
+
+
+def _jobs(entry: Entry, names: Sequence[str], repeats: int, first: int = 0) -> list[Job]:
+    """Return the episodes of some tasks, one repeat after the other, from the repeat `first` on."""
+    suite = Suite(NAME, "", (entry,))
+    return [Job(name, suite.episode_seed(entry, name, n)) for n in range(first, repeats) for name in names]
+
+
+def _sampled_jobs(study: Study, entry: Entry) -> list[Job]:
+    """Return `repeats` episodes of all tasks, and further ones of the first tasks up to `samples`."""
+    names = entry.task_names(entry.make())
+    further = _jobs(entry, names[: study.pass_tasks], study.samples, first=study.repeats)
+    return _jobs(entry, names, study.repeats) + further
+
+
+def _split_sampled(study: Study, successes: Mapping[str, list[bool]]) -> Outcomes:
+    """Return the parts "sampled" and "samples" of the successes of `_sampled_jobs`."""
+    outcomes = {"sampled": {task: found[: study.repeats] for task, found in successes.items()}}
+    if study.samples:
+        full = [task for task, found in successes.items() if len(found) >= study.samples]
+        outcomes["samples"] = {task: successes[task][: study.samples] for task in full[: study.pass_tasks]}
+    return outcomes
+
+
+def _roll_out(
+    sampler: RolloutSampler, entry: Entry, jobs: Sequence[Job], temperature: float
+) -> dict[str, list[bool]]:
+    return _success_by_task(jobs, sampler.roll_out(entry, jobs, temperature, top_p=1.0))
+
+
+def _success_by_task(jobs: Sequence[Job], episodes: Iterable[Episode]) -> dict[str, list[bool]]:
+    """Return the successes of each task in the order of the jobs."""
+    successes = {(one.task, one.seed): one.success and one.error is None for one in episodes}
+    outcomes: dict[str, list[bool]] = {}
+    for job in jobs:
+        outcomes.setdefault(str(job.task), []).append(successes[str(job.task), job.seed])
+    return outcomes

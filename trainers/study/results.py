@@ -1,0 +1,323 @@
+"""Results of a study as rows: success, pass@k and forgetting, with intervals over training runs and tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...envs.files import read_jsonl
+from ...eval.crossed import crossed_difference, crossed_rate, holm, pass_at_k
+from ...eval.statistics import Interval, Paired, paired, rate
+from ..checkpoints.run_folder import METRICS_FILE
+from .definition import SUPERVISED, Study, Trial
+from .evaluation import Outcomes
+from .trials import BEFORE_NOISE, EXPERT, RANDOM, TUNED, WARM_START, policy_path, read_result, trial_path
+
+SIGNIFICANCE = 0.05
+"""Probability of one or more false positives among the comparisons of a table."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Difference between a policy and one that it is compared with.
+
+    Attributes:
+        result: Difference in success, paired by task, with its interval and p-value.
+        adjusted: p-value adjusted for the number of comparisons in the same table.
+    """
+
+    result: Paired
+    adjusted: float = 1.0
+
+    @property
+    def is_significant(self) -> bool:
+        """True if the difference is significant after the correction for the number of comparisons."""
+        return self.adjusted < SIGNIFICANCE
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the comparison as plain data."""
+        data: dict[str, object] = dict(self.result.difference._asdict())
+        return {**data, "p_value": self.result.p_value, "p_adjusted": self.adjusted, "tasks": self.result.n}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One policy in one environment.
+
+    Attributes:
+        env: Name of the environment in the study.
+        policy: Name of the recipe, or of a policy that the study does not train; see `trials`.
+        runs: Number of training runs; 0 for policies that were not trained in the study.
+        sampled: Success rate on the held-out tasks when sampled, over runs and tasks.
+        greedy: Success rate with greedy decoding; None where it was not evaluated.
+        lowest, highest: Sampled success rates of the worst and the best run; None without runs.
+        gains: Gains in success: "sampled" and "greedy" over the warm start, "tuned" over the warm start at its
+            best temperature (sampled), "supervised" over further supervised fine-tuning (sampled, run by run).
+        passes: pass@k by k; empty where it was not evaluated.
+        unsolved: Fraction of tasks that no sample solved; None without samples.
+        pass_gains: Gains in pass@k for the largest k: by names such as "pass@16" over the warm start, and "pass@16
+            tuned" over the warm start at its best temperature.
+        levels: Success on the levels of the warm start: by name of the level and decoding.
+        level_gains: Changes of these since the warm start, by name of the level and decoding.
+        details: Further measurements, such as the temperature or the CPU time per run in seconds.
+    """
+
+    env: str
+    policy: str
+    runs: int
+    sampled: Interval
+    greedy: Interval | None = None
+    lowest: float | None = None
+    highest: float | None = None
+    gains: Mapping[str, Gain] = field(default_factory=dict)
+    passes: Mapping[int, Interval] = field(default_factory=dict)
+    unsolved: Interval | None = None
+    pass_gains: Mapping[str, Gain] = field(default_factory=dict)
+    levels: Mapping[tuple[str, str], Interval] = field(default_factory=dict)
+    level_gains: Mapping[tuple[str, str], Gain] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_improvement(self) -> bool:
+        """True if the sampled policy is significantly better than the warm start."""
+        gain = self.gains.get("sampled")
+        return gain is not None and gain.is_significant and gain.result.difference.value > 0
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the row as plain data, without fields that are None or empty."""
+        data: dict[str, object] = {"env": self.env, "policy": self.policy, "runs": self.runs, **self.details}
+        data["sampled"] = self.sampled._asdict()
+        if self.greedy is not None:
+            data["greedy"] = self.greedy._asdict()
+        if self.lowest is not None:
+            data |= {"lowest": self.lowest, "highest": self.highest}
+        data |= {f"pass@{k}": interval._asdict() for k, interval in self.passes.items()}
+        if self.unsolved is not None:
+            data["unsolved"] = self.unsolved._asdict()
+        gains = {**self.gains, **self.pass_gains}
+        data |= {"gains": {name: gain.to_dict() for name, gain in gains.items()}} if gains else {}
+        levels: dict[str, dict[str, object]] = {}
+        for (level, decoding), interval in self.levels.items():
+            levels.setdefault(level, {})[decoding] = interval._asdict()
+        for (level, decoding), gain in self.level_gains.items():
+            levels[level][f"{decoding}_change"] = gain.to_dict()
+        return data | ({"levels": levels} if levels else {})
+
+
+def make_rows(study: Study, out: Path) -> list[Row]:
+    """Return the rows of all results so far.
+
+    Args:
+        study: Study.
+        out: Folder of the study.
+
+    Raises:
+        DataError: A result cannot be read.
+    """
+    rows = [row for env in study.envs for row in _EnvResults(study, env, out).rows()]
+    for family in ("gains", "pass_gains", "level_gains"):
+        rows = _adjust(rows, family)
+    return rows
+
+
+def count_comparisons(rows: Sequence[Row], family: str) -> int:
+    """Return the number of comparisons in a table.
+
+    Args:
+        rows: Rows of the study.
+        family: Attribute of `Row` that holds the comparisons of the table.
+    """
+    return sum(len(getattr(row, family)) for row in rows)
+
+
+def _adjust(rows: Sequence[Row], family: str) -> list[Row]:
+    """Return the rows with p-values adjusted for the number of comparisons in one table."""
+    p_values = [gain.result.p_value for row in rows for gain in getattr(row, family).values()]
+    adjusted = iter(holm(p_values))
+    found = []
+    for row in rows:
+        gains: dict[str, Any] = {
+            key: replace(gain, adjusted=next(adjusted)) for key, gain in getattr(row, family).items()
+        }
+        changes: dict[str, Any] = {family: gains}
+        found.append(replace(row, **changes))
+    return found
+
+
+class _EnvResults:
+    """Results of all policies in one environment.
+
+    Args:
+        study: Study.
+        env: Name of the environment.
+        out: Folder of the study.
+    """
+
+    def __init__(self, study: Study, env: str, out: Path) -> None:
+        self._study, self._env, self._out = study, env, out
+        self._before = self._outcomes(WARM_START)
+        self._tuned = self._outcomes(TUNED)
+        self._supervised = dict(self._runs(SUPERVISED))
+
+    def _outcomes(self, policy: str) -> Outcomes | None:
+        result = read_result(policy_path(self._out, self._env, policy))
+        return None if result is None else result["outcomes"]
+
+    def _runs(self, recipe: str) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield seed and result of the finished runs of a recipe."""
+        for seed in range(self._study.seeds):
+            result = read_result(trial_path(self._out, Trial(self._env, recipe, seed)))
+            if result is not None:
+                yield seed, result
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the rows in the order of the tables."""
+        for policy in (RANDOM, EXPERT, BEFORE_NOISE, WARM_START, TUNED):
+            result = read_result(policy_path(self._out, self._env, policy))
+            if result is not None:
+                details: dict[str, Any] = {
+                    key: result[key] for key in ("temperature", "validation") if key in result
+                }
+                yield replace(self._row(policy, [result["outcomes"]], {}), runs=0, details=details)
+        for recipe in (SUPERVISED, *self._study.recipes):
+            runs = dict(self._runs(recipe))
+            if runs:
+                yield self._trained_row(recipe, runs)
+
+    def _row(self, policy: str, runs: Sequence[Outcomes], gains: Mapping[str, Gain]) -> Row:
+        first, study = runs[0], self._study
+        largest = study.pass_k[-1] if study.pass_k and "samples" in first else 0
+        has_levels = [
+            (level, decoding)
+            for level in study.warm_start_levels
+            for decoding in ("sampled", "greedy")
+            if f"levels/{level}/{decoding}" in first
+        ]
+        return Row(
+            self._env,
+            policy,
+            len(runs),
+            _success_rate(runs, "sampled"),
+            _success_rate(runs, "greedy") if "greedy" in first else None,
+            gains=gains,
+            passes={k: crossed_rate(_passes(runs, k), study.samples) for k in study.pass_k if "samples" in first},
+            unsolved=crossed_rate(1 - _passes(runs, study.samples)) if largest else None,
+            levels={key: _success_rate(runs, f"levels/{key[0]}/{key[1]}") for key in has_levels},
+        )
+
+    def _trained_row(self, recipe: str, runs: Mapping[int, dict[str, Any]]) -> Row:
+        outcomes = [result["outcomes"] for result in runs.values()]
+        rates = [_success_rate([run], "sampled").value for run in outcomes]
+        row = self._row(recipe, outcomes, self._gains(recipe, runs))
+        keys = ("updates", "generated_tokens", "cpu_seconds", "episodes")
+        details = {
+            f"{key}_per_run": float(np.mean([result[key] for result in runs.values()]))
+            for key in keys
+            if all(key in result for result in runs.values())
+        }
+        row = replace(row, lowest=min(rates), highest=max(rates), details=details)
+        if self._before is None:
+            return row
+        level_gains = {
+            key: Gain(_compare(outcomes, self._before, f"levels/{key[0]}/{key[1]}")) for key in row.levels
+        }
+        if not row.passes:
+            return replace(row, level_gains=level_gains)
+        k = max(row.passes)
+        others = {f"pass@{k}": self._before, f"pass@{k} tuned": self._tuned}
+        pass_gains = {
+            name: Gain(crossed_difference(_passes(outcomes, k), _passes([other], k)))
+            for name, other in others.items()
+            if other is not None and "samples" in other
+        }
+        return replace(row, level_gains=level_gains, pass_gains=pass_gains)
+
+    def _gains(self, recipe: str, runs: Mapping[int, dict[str, Any]]) -> dict[str, Gain]:
+        outcomes = [result["outcomes"] for result in runs.values()]
+        gains = {}
+        if self._before is not None:
+            gains["sampled"] = Gain(_compare(outcomes, self._before, "sampled"))
+        if self._tuned is not None:
+            gains["tuned"] = Gain(_compare(outcomes, self._tuned, "sampled"))
+        shared = [seed for seed in runs if seed in self._supervised]
+        if shared and recipe != SUPERVISED:
+            ours = _rates([runs[seed]["outcomes"] for seed in shared], "sampled")
+            theirs = _rates([self._supervised[seed]["outcomes"] for seed in shared], "sampled")
+            gains["supervised"] = Gain(crossed_difference(ours, theirs))
+        if self._before is not None:
+            gains["greedy"] = Gain(_compare(outcomes, self._before, "greedy"))
+        return gains
+
+
+def _rates(runs: Sequence[Outcomes], part: str) -> NDArray[np.float64]:
+    """Return the success rates (R, T) of runs on the tasks of a part, in the order of the first run."""
+    tasks = list(runs[0][part])
+    return np.asarray([[np.mean(run[part][task]) for task in tasks] for run in runs])
+
+
+def _passes(runs: Sequence[Outcomes], k: int) -> NDArray[np.float64]:
+    """Return pass@k (R, T) of runs on the tasks for pass@k."""
+    tasks = list(runs[0]["samples"])
+    return np.asarray(
+        [[pass_at_k(len(found := run["samples"][task]), sum(found), k) for task in tasks] for run in runs]
+    )
+
+
+def _success_rate(runs: Sequence[Outcomes], part: str) -> Interval:
+    if len(runs) == 1:
+        return rate(list(runs[0][part].values()))
+    return crossed_rate(_rates(runs, part), len(next(iter(runs[0][part].values()))))
+
+
+def _compare(runs: Sequence[Outcomes], before: Outcomes, part: str) -> Paired:
+    """Compare runs with one policy, over runs and tasks; over tasks alone with one run."""
+    if len(runs) == 1:
+        tasks = list(before[part])
+        return paired([runs[0][part][task] for task in tasks], [before[part][task] for task in tasks])
+    return crossed_difference(_rates(runs, part), _rates([before], part))
+
+
+# ---------------------------------------------------------------------- learning curves
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Learning curve of one training run.
+
+    Attributes:
+        env, recipe: Names of environment and recipe in the study.
+        seed: Seed of the run.
+        points: Points in order: `update`, `generated_tokens` (since the start of the run), and where they were
+            measured `success` of the training episodes and `validation/success`, `validation/low`,
+            `validation/high`.
+    """
+
+    env: str
+    recipe: str
+    seed: int
+    points: Sequence[Mapping[str, float]]
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the curve as plain data."""
+        return {"env": self.env, "recipe": self.recipe, "seed": self.seed, "points": list(self.points)}
+
+
+def read_curves(study: Study, out: Path) -> list[Curve]:
+    """Return the learning curves of all runs so far, finished or not."""
+    kept = ("success", "validation/success", "validation/low", "validation/high")
+    curves = []
+    for trial in study.trials():
+        tokens, points = 0.0, []
+        path = out / trial.folder / METRICS_FILE
+        for record in read_jsonl(path, damaged="skip") if path.exists() else ():
+            tokens += record.get("sampled_tokens", 0.0)
+            values = {key: record[key] for key in kept if key in record}
+            points.append({"update": record["update"], "generated_tokens": tokens, **values})
+        if points:
+            curves.append(Curve(trial.env, trial.recipe, trial.seed, points))
+    return curves
