@@ -159,11 +159,11 @@ class SFTTrainer:
                 step += 1
                 if step <= done:
                     continue
+                self.interruption.defer()
                 if self._stop_requested():
                     self._save(step - 1)
                     self.interrupted = True
                     return
-                self.interruption.deferred = True
                 self.activity.place = f"step {step} of {self.steps}"
                 held_out = self.loss(self._held_out_rollouts) if step == 1 else None
                 record = {"step": step, "epoch": epoch + 1, **self._take_step(step, episodes)}

@@ -159,7 +159,7 @@ class Trainer:
         if self.state.update == 0 and self.config.monitor.action == "rollback":
             # The initial policy is better than a collapsed one.
             self.save_checkpoint(sound=True, probation=0)
-        self.interruption.deferred = True
+        self.interruption.defer()
         if self._unvalidated is not None:
             record, self._unvalidated = self._unvalidated, None
             yield self._finish(record, validate=True)

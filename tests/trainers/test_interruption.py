@@ -166,9 +166,7 @@ def test_signals_of_a_launcher_within_a_second_are_one_request(monkeypatch: pyte
     activity = Activity()
     interruption = Interruption(activity)
     with interruption.handle_signals():
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGTERM)
-        interruption.deferred = True
+        interruption.defer()
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGTERM)
         assert interruption.requested and "with a checkpoint" in activity.notice
@@ -176,3 +174,14 @@ def test_signals_of_a_launcher_within_a_second_are_one_request(monkeypatch: pyte
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_signal_before_the_first_update_stops_the_run_even_if_its_exception_is_discarded() -> None:
+    """As Python discards one that is raised while an object is finalized."""
+    interruption = Interruption(Activity())
+    with interruption.handle_signals():
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            interruption.defer()
+        assert not interruption.deferred

@@ -27,7 +27,7 @@ class Interruption:
         activity: Receives a notice of the request, for displays.
 
     Attributes:
-        deferred: True while signals are requests. The run sets it when its first update begins.
+        deferred: True while signals are requests; see `defer`.
         requested: True once a stop has been requested.
     """
 
@@ -36,6 +36,17 @@ class Interruption:
         self.deferred = False
         self.requested = False
         self._requested_at = 0.0
+
+    def defer(self) -> None:
+        """Take signals as requests from now on; the run calls this when its first update begins.
+
+        Raises:
+            KeyboardInterrupt: A signal arrived before, but a library discarded its exception, as the import of an
+                optional package may.
+        """
+        if self.requested and not self.deferred:
+            raise KeyboardInterrupt
+        self.deferred = True
 
     @contextmanager
     def handle_signals(self) -> Iterator[None]:
@@ -53,6 +64,7 @@ class Interruption:
     def _handle(self, number: int, frame: Any) -> None:
         now = time.monotonic()
         if not self.deferred or (self.requested and now - self._requested_at > SAME_REQUEST):
+            self.requested = True
             raise KeyboardInterrupt
         if self.requested:
             return
