@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -19,6 +20,7 @@ from arboretum.trainers.study.page import draw_curves, mean_curve, write_page
 from arboretum.trainers.study.results import Curve, Row, make_rows, read_curves
 from arboretum.trainers.study.table import make_tables, render_table, to_markdown
 from arboretum.trainers.study.trials import TUNED, WARM_START, policy_path, trial_path
+from support.pages import low_contrasts, set_width
 
 LAKE = EnvConfig("TextFrozenLake-v0", {"observation_format": "grid", "success_rate": 1.0})
 STUDY = Study(
@@ -209,3 +211,30 @@ def test_learning_curves_count_generated_tokens(tmp_path: Path) -> None:
     )
     page = write_page(STUDY, tmp_path, [], curves).read_text(encoding="utf-8")
     assert "success by updates" in page and "success by generated tokens (in thousands)" in page
+
+
+def test_page_is_readable_on_a_phone(tmp_path: Path, browser: Any) -> None:
+    from selenium.webdriver.common.by import By
+
+    write(tmp_path, WARM_START, outcomes("10 00 00 00", "1000", "1000 0000", Lake="1010"))
+    write(tmp_path, Trial("Lake", "grpo", 0), outcomes("11 11 10 10", "1111", "1110 0100", Lake="1110"))
+    study = replace(STUDY, seeds=1)
+    points = [
+        {"update": update, "generated_tokens": 500.0 * update, "validation/success": 0.25 * update}
+        for update in (0, 2)
+    ]
+    tables = make_tables(study, make_rows(study, tmp_path))
+    page = write_page(study, tmp_path, tables, [Curve("Lake", "grpo", 0, points)])
+    browser.get(page.as_uri())
+    for width in (1280, 390):
+        for scheme in ("light", "dark"):
+            set_width(browser, width, scheme)
+            assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+            assert low_contrasts(browser) == {}
+        rows = browser.find_elements(By.CSS_SELECTOR, "tbody tr")
+        assert len(rows) >= 4 and all(row.rect["height"] < 60 for row in rows)  # No name is broken into lines.
+    for table in browser.find_elements(By.TAG_NAME, "table"):
+        assert (
+            "Lake" in table.text and browser.find_element(By.ID, str(table.get_attribute("aria-labelledby"))).text
+        )
+        assert not table.find_elements(By.CSS_SELECTOR, "th:not([scope])")
