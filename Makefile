@@ -14,7 +14,7 @@ VLLM_TESTS := tests/agents/test_vllm_engine.py tests/trainers/test_vllm_training
 
 .PHONY: demo test test-all bench docs clean
 
-# Evaluates two agents, then trains a small model in two environments.
+# Evaluates two agents, then trains a small model on two sizes of lake.
 demo: .venv/.lm
 	@$(BIN)/arboretum eval quick
 	@rm -rf runs/demo

@@ -391,24 +391,25 @@ def study(
     /,
     out: Path | None = None,
     workers: int = 2,
+    envs: tuple[str, ...] = (),
     *,
     laboratory: Annotated[LaboratoryOptions, arg(name="")],
 ) -> int:
     """Train several recipes from one model, and compare them on held-out tasks.
 
-    Finished runs are kept: the same command resumes an interrupted study. The study `credit` is the laboratory: it
-    compares credit rules with tabular policies and exact evaluation; --tasks, --arms, --seeds and --regime are
-    options of it alone.
+    Finished runs are kept: the same command resumes an interrupted study. `credit` is the laboratory of tabular
+    policies; --tasks, --arms, --seeds and --regime are options of it alone.
 
     Args:
         name: Study.
         out: Folder of the study. None makes a name of the study below runs/.
         workers: Runs at the same time, each in a process of its own with one thread.
+        envs: Environments of the study to run now. None given takes all.
         laboratory: Options of the study `credit`.
     """
     from .trainers.study.command import run
 
-    return run(name, out, laboratory, workers=workers, console=console)
+    return run(name, out, laboratory, workers=workers, envs=envs, console=console)
 
 
 @app.command

@@ -21,7 +21,7 @@ from arboretum.trainers.study.definition import Trial
 from arboretum.trainers.study.parsing import load_study
 
 RECORDED = json.loads((Path(__file__).parent / "golden" / "first_updates.json").read_text(encoding="utf-8"))
-QUICK = "first-steps/grpo on FrozenLake"
+QUICK = "first-steps/grpo on Lake 5x5"
 
 
 @pytest.mark.usefixtures("one_thread")

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from ...envs.errors import ConfigurationError
 from ..laboratory.options import LaboratoryOptions
 from .parsing import load_study
 from .runner import run_study
 
 
-def run(name: str, out: Path | None, laboratory: LaboratoryOptions, *, workers: int, console: Console) -> int:
+def run(
+    name: str,
+    out: Path | None,
+    laboratory: LaboratoryOptions,
+    *,
+    workers: int,
+    envs: Sequence[str] = (),
+    console: Console,
+) -> int:
     """Run a study.
 
     Args:
@@ -19,6 +29,7 @@ def run(name: str, out: Path | None, laboratory: LaboratoryOptions, *, workers: 
         out: Folder of the study; None makes a name below runs/.
         laboratory: Options of "credit", which no other study has.
         workers: Processes.
+        envs: Environments to run now; none for all. The laboratory has none.
         console: Console for progress and tables.
 
     Returns:
@@ -28,9 +39,12 @@ def run(name: str, out: Path | None, laboratory: LaboratoryOptions, *, workers: 
         ConfigurationError: There is no such study, or it cannot work.
     """
     if name == "credit":
+        if envs:
+            raise ConfigurationError("--envs is an option of other studies; omit it, or give --tasks.")
         from ..laboratory.command import run_laboratory
 
         return run_laboratory(laboratory, out or Path("runs") / "study-credit", workers=workers, console=console)
     laboratory.reject()
     study = load_study(name)
-    return run_study(study, out or Path("runs") / f"study-{study.name}", workers=workers, console=console)
+    folder = out or Path("runs") / f"study-{study.name}"
+    return run_study(study, folder, workers=workers, envs=envs, console=console)

@@ -55,7 +55,8 @@ class Controls:
             "valid"); the one with the highest success rate is evaluated on the held-out tasks. An empty list
             leaves this out.
         tuning_tasks: Validation tasks on which the temperatures are compared.
-        model: Warm start before noise was added to it, or another model to evaluate beside it. None leaves it out.
+        model: Another model to evaluate beside the warm start, such as that before its last stage. None leaves it
+            out.
         supervised: Further supervised fine-tuning of the warm start in each environment, one run per seed, for the
             mean CPU time of the recipes' runs there. None leaves it out.
     """

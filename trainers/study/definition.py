@@ -1,6 +1,6 @@
 """Studies: recipes compared in several environments from one initial model. A study is a small YAML file.
 
-    name: ragen-mini
+    name: mine
     description: one line
     model: sapling
     dialogue: no_think

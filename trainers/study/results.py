@@ -19,7 +19,7 @@ from .collapse import RunCollapse, read_collapse
 from .curves import common_tokens, read_curve
 from .definition import SUPERVISED, Study, Trial
 from .evaluation import Outcomes
-from .trials import BEFORE_NOISE, EXPERT, RANDOM, TUNED, WARM_START, policy_path, read_result, trial_path
+from .trials import EXPERT, OTHER_MODEL, RANDOM, TUNED, WARM_START, policy_path, read_result, trial_path
 
 SIGNIFICANCE = 0.05
 """Probability of one or more false positives among the comparisons of a table."""
@@ -202,7 +202,7 @@ class _EnvResults:
 
     def rows(self) -> Iterator[Row]:
         """Yield the rows in the order of the tables."""
-        for policy in (RANDOM, EXPERT, BEFORE_NOISE, WARM_START, TUNED):
+        for policy in (RANDOM, EXPERT, OTHER_MODEL, WARM_START, TUNED):
             result = read_result(policy_path(self._out, self._env, policy))
             if result is not None:
                 details: dict[str, Any] = {

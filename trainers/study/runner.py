@@ -23,7 +23,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from ...envs.checks import at_least
-from ...envs.errors import ConfigurationError, DataError
+from ...envs.errors import ConfigurationError, DataError, unknown_name
 from ...envs.files import read_jsonl, write_atomic
 from ..checkpoints.interruption import Interruption
 from ..checkpoints.run_folder import METRICS_FILE
@@ -38,8 +38,8 @@ from .page import REPORT_FILE, evaluation_commands, write_page
 from .results import make_rows
 from .table import make_tables, render_table, to_markdown
 from .trials import (
-    BEFORE_NOISE,
     EXPERT,
+    OTHER_MODEL,
     RANDOM,
     TUNED,
     WARM_START,
@@ -57,13 +57,14 @@ _STYLES = ("cyan", "magenta", "yellow", "green", "blue", "red")
 _THREAD_LIMITS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
-def run_study(study: Study, out: Path, *, workers: int = 2, console: Console) -> int:
+def run_study(study: Study, out: Path, *, workers: int = 2, envs: Sequence[str] = (), console: Console) -> int:
     """Run the missing trials and controls of a study, and print its tables.
 
     Args:
         study: Study to run.
         out: Folder of the study; receives the trials' folders, `summary.json`, `table.md` and `report.html`.
         workers: Number of trials or controls that run at the same time, each in a process with one thread.
+        envs: Environments to run now, by their names in the study; none for all. The tables have all results.
         console: Console that shows progress.
 
     Returns:
@@ -73,11 +74,14 @@ def run_study(study: Study, out: Path, *, workers: int = 2, console: Console) ->
         ConfigurationError: The study cannot work, or the folder holds another study.
     """
     at_least("workers", workers, 1)
+    for env in envs:
+        if env not in study.envs:
+            raise unknown_name(f"environment of the study {study.name}", env, study.envs)
     study.check()
     require_torch()
     _claim_folder(study, out)
     console.print(f"{study.name}: {escape(study.description)}", highlight=False)
-    work = _missing_work(study, out)
+    work = missing_work(study, out, envs or list(study.envs))
     failures: list[str] = []
     status = OK
     if any(work):
@@ -113,8 +117,8 @@ def _claim_folder(study: Study, out: Path) -> None:
     write_atomic(path, json.dumps(definition, indent=2) + "\n")
 
 
-def _missing_work(study: Study, out: Path) -> list[list[_WorkItem]]:
-    """Return the trials and controls without a result, in phases.
+def missing_work(study: Study, out: Path, envs: Sequence[str]) -> list[list[WorkItem]]:
+    """Return the trials and controls without a result in some environments, in phases.
 
     Runs that tune a setting come before all trials, which need the chosen value. The trials of the first seed,
     which take longest, come next, then the controls, so that a study that is stopped early has something to
@@ -123,32 +127,28 @@ def _missing_work(study: Study, out: Path) -> list[list[_WorkItem]]:
     """
     policies = [RANDOM, EXPERT, WARM_START]
     policies += [TUNED] if study.controls.temperatures else []
-    policies += [BEFORE_NOISE] if study.controls.model is not None else []
+    policies += [OTHER_MODEL] if study.controls.model is not None else []
     controls = [
-        _WorkItem(f"{policy} on {env}", evaluate_control, (study, env, policy, out))
+        WorkItem(f"{policy} on {env}", evaluate_control, (study, env, policy, out))
         for policy in policies
-        for env in study.envs
+        for env in envs
         if not policy_path(out, env, policy).exists()
     ]
-    trials = [trial for trial in study.trials() if not trial_path(out, trial).exists()]
+    trials = [one for one in study.trials() if one.env in envs and not trial_path(out, one).exists()]
     first, others = (
-        [
-            _WorkItem(trial.name, run_trial, (study, trial, out))
-            for trial in trials
-            if (trial.seed == 0) is is_first
-        ]
+        [WorkItem(trial.name, run_trial, (study, trial, out)) for trial in trials if (trial.seed == 0) is is_first]
         for is_first in (True, False)
     )
     supervised = [
-        _WorkItem(trial.name, run_supervised, (study, trial, out))
-        for env in study.envs
+        WorkItem(trial.name, run_supervised, (study, trial, out))
+        for env in envs
         for trial in study.supervised_trials(env)
         if not trial_path(out, trial).exists()
     ]
     tuning = [
-        _WorkItem(trial.name, run_trial, (study, trial, out))
+        WorkItem(trial.name, run_trial, (study, trial, out))
         for trial in study.tuning_trials()
-        if not trial_path(out, trial).exists()
+        if trial.env in envs and not trial_path(out, trial).exists()
     ]
     return [tuning, [*first, *controls, *others], supervised]
 
@@ -183,7 +183,7 @@ def _write_results(study: Study, out: Path, console: Console) -> None:
 
 
 @dataclass(frozen=True)
-class _WorkItem:
+class WorkItem:
     """Function call to make in a worker process.
 
     Attributes:
@@ -198,7 +198,7 @@ class _WorkItem:
 
 
 def _run_in_workers(
-    study: Study, out: Path, phases: Sequence[Sequence[_WorkItem]], workers: int, console: Console
+    study: Study, out: Path, phases: Sequence[Sequence[WorkItem]], workers: int, console: Console
 ) -> list[str]:
     """Do all work in worker processes, one phase after the other.
 
@@ -217,7 +217,7 @@ def _run_in_workers(
         try:
             with _StudyProgress(study, out, total, console) as progress:
                 for work in phases:
-                    futures: dict[Future[None], _WorkItem] = {
+                    futures: dict[Future[None], WorkItem] = {
                         pool.submit(item.function, *item.arguments): item for item in work
                     }
                     waiting = set(futures)

@@ -24,7 +24,7 @@ from .supervised import fine_tune
 RESULT = "result.json"
 
 RANDOM, EXPERT, WARM_START = "random", "expert", "warm start"
-TUNED, BEFORE_NOISE = "warm start, best temperature", "before noise"
+TUNED, OTHER_MODEL = "warm start, best temperature", "other model"
 """Names of the policies that the study does not train."""
 
 _AGENTS: dict[str, type[Agent]] = {RANDOM: RandomAgent, EXPERT: ExpertAgent}
@@ -146,7 +146,7 @@ def evaluate_control(study: Study, env: str, policy: str, out: Path) -> None:
     Args:
         study: Study.
         env: Name of the environment.
-        policy: One of `RANDOM`, `EXPERT`, `WARM_START`, `TUNED` and `BEFORE_NOISE`.
+        policy: One of `RANDOM`, `EXPERT`, `WARM_START`, `TUNED` and `OTHER_MODEL`.
         out: Folder of the study.
     """
     path = policy_path(out, env, policy)
@@ -154,7 +154,7 @@ def evaluate_control(study: Study, env: str, policy: str, out: Path) -> None:
         _write(path, evaluate_reference(study, env, _AGENTS[policy]()))
         return
     _prepare()
-    model = study.controls.model or "" if policy == BEFORE_NOISE else study.model_of(env)
+    model = study.controls.model or "" if policy == OTHER_MODEL else study.model_of(env)
     sampler = make_sampler(study, env, model)
     try:
         if policy == TUNED:

@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from rich.console import Console
@@ -23,6 +24,7 @@ from arboretum.trainers.study.curves import read_curve
 from arboretum.trainers.study.definition import Study, StudyEnv
 from arboretum.trainers.study.evaluation import evaluate_reference
 from arboretum.trainers.study.parsing import load_study, parse_study, study_names
+from arboretum.trainers.study.runner import missing_work, run_study
 from arboretum.trainers.study.trials import RESULT, chosen_value
 from arboretum.trainers.study.tuning import Tuning
 
@@ -80,15 +82,18 @@ def test_controls_of_a_file_are_read() -> None:
     assert own.model == "M" and own.supervised == Supervised(lr=0.1, keep="all")
 
 
-def test_supervised_control_imitates_the_expert_on_the_levels_of_the_warm_start() -> None:
-    study = load_study("ragen-mini")
-    for env in study.envs:
+@pytest.mark.parametrize("source", ["env", "levels"])
+def test_supervised_control_imitates_the_expert_on_the_chosen_levels(source: Literal["env", "levels"]) -> None:
+    study = load_study("trees")
+    study = replace(study, controls=replace(study.controls, supervised=Supervised(source=source)))
+    for env in ("Lake 5x5", "Sokoban 7x7"):
         for trial in study.supervised_trials(env):
             config = study.supervised_config(trial, Path(), episodes=64)
             assert config.env.id == study.envs[env].config.id and config.env.split == "train"
-            assert config.env.kwargs == next(
-                one.config.kwargs for one in study.levels.values() if one.config.id == config.env.id
+            levels = (
+                [one.config for one in study.levels.values()] if source == "levels" else [study.envs[env].config]
             )
+            assert config.env.kwargs == next(level.kwargs for level in levels if level.id == config.env.id)
             assert config.dialogue.settings["max_actions"] == 10 and config.seed == trial.seed
 
 
@@ -185,8 +190,19 @@ def test_reference_agents_run_on_the_same_tasks() -> None:
 
 
 def test_unknown_study_is_rejected_with_nearest_names() -> None:
-    with pytest.raises(ConfigurationError, match="ragen-mini"):
-        load_study("ragen")
+    with pytest.raises(ConfigurationError, match="did you mean recipes or trees"):
+        load_study("tree")
+
+
+def test_work_of_some_environments_leaves_out_that_of_the_others(tmp_path: Path) -> None:
+    envs = {"Lake": StudyEnv(LAKE), "Wet lake": StudyEnv(EnvConfig("TextFrozenLake-v0"))}
+    study = Study("x", "", "sapling", envs, {"grpo": {}}, seeds=1, tuning=Tuning((0.1, 0.2)))
+    names = [[item.name for item in phase] for phase in missing_work(study, tmp_path, ["Wet lake"])]
+    assert names[0] == ["grpo with 0.1 on Wet lake, seed 1000", "grpo with 0.2 on Wet lake, seed 1000"]
+    assert names[1][0] == "grpo on Wet lake, seed 0" and names[2] == ["supervised on Wet lake, seed 0"]
+    assert not any(name.endswith((" Lake", " Lake, seed 0")) for phase in names for name in phase)
+    with pytest.raises(ConfigurationError, match=r"unknown environment of the study x 'wet lake'; .*Wet lake"):
+        run_study(study, tmp_path, envs=["wet lake"], console=Console(file=StringIO()))
 
 
 def successes(metrics: str) -> list[float | None]:
@@ -224,8 +240,6 @@ def small(warm_model: Path) -> Study:
 
 def run(study: Study, out: Path, *, workers: int = 2) -> tuple[int, str]:
     """Run a study, and return its exit status and output."""
-    from arboretum.trainers.study.runner import run_study
-
     text = StringIO()
     status = run_study(study, out, workers=workers, console=Console(file=text, width=80))
     return status, text.getvalue()
@@ -350,7 +364,7 @@ def test_command_reports_every_control_and_resumes(
     policies = [
         "random",
         "expert",
-        "before noise",
+        "other model",
         "warm start",
         "warm start, best temperature",
         "supervised",
@@ -358,7 +372,7 @@ def test_command_reports_every_control_and_resumes(
     ]
     assert list(rows) == policies
     # The control named by `model` is the warm start itself here, and with equal seeds it solves the same tasks.
-    assert rows["before noise"]["sampled"] == rows["warm start"]["sampled"]
+    assert rows["other model"]["sampled"] == rows["warm start"]["sampled"]
     rates = rows["warm start, best temperature"]["validation"]
     assert rates[f"{rows['warm start, best temperature']['temperature']:g}"] == max(rates.values())
     for policy in ("grpo", "supervised", "warm start"):
