@@ -416,7 +416,7 @@ def study(
 def sapling(
     family: Annotated[
         Positional[str],
-        _help("Environments of the sapling: {}.", ["grids (FrozenLake and Sokoban)", "blocksworld"]),
+        _help("Environments of the sapling: {}.", ["grids (FrozenLake and Sokoban)", "blocksworld", "alfworld"]),
     ] = "grids",
     /,
     out: Path | None = None,

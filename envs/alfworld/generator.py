@@ -30,6 +30,10 @@ EASY_TYPES = ("pick_and_place_simple", "look_at_obj_in_light")
 """Types of task in easy homes: nothing is cleaned, heated or cooled, and one object is enough."""
 
 
+THING_COUNTS = (1, 1, 1, 2, 2, 3)
+"""Numbers of objects of one kind in a home, all equally likely."""
+
+
 class HomeTasks(GeneratedTasks):
     """Task ids `<split>/0`, `<split>/1`, … of generated games; None as the split stands for games of all three."""
 
@@ -205,7 +209,7 @@ def _draw_trial(home: _Home, task_type: str, rng: random.Random) -> _Trial | Non
     things: list[tuple[str, str, str]] = []
     taken: set[str] = set()
     for name in rng.sample(sorted(placeable), rng.randint(len(placeable) // 2, len(placeable))):
-        for _ in range(rng.choice((1, 1, 1, 2, 2, 3))):
+        for _ in range(rng.choice(THING_COUNTS)):
             where = rng.choice([piece for piece, kind, _ in home.furniture if kind in placeable[name].places])
             things.append((_draw_id(rng, taken, name), name, where))
 
@@ -235,7 +239,7 @@ def _supports_task(thing: Thing, task_type: str) -> bool:
     return True
 
 
-_SENTENCES = {
+SENTENCES = {
     "pick_and_place_simple": ("put a {o} in {r}.", "put some {o} on {r}."),
     "look_at_obj_in_light": ("look at {o} under the {r}.", "examine the {o} with the {r}."),
     "pick_clean_then_place_in_recep": ("put a clean {o} in {r}.", "clean some {o} and put it in {r}."),
@@ -243,10 +247,11 @@ _SENTENCES = {
     "pick_cool_then_place_in_recep": ("put a cool {o} in {r}.", "cool some {o} and put it in {r}."),
     "pick_two_obj_and_place": ("put two {o} in {r}.", "find two {o} and put them in {r}."),
 }
+"""Task sentences by type of task, with the kinds of object and of receptacle or lamp left open."""
 
 
 def _draw_sentence(rng: random.Random, task_type: str, thing: str, receptacle: str) -> str:
-    return rng.choice(_SENTENCES[task_type]).format(o=thing.lower(), r=receptacle.lower())
+    return rng.choice(SENTENCES[task_type]).format(o=thing.lower(), r=receptacle.lower())
 
 
 def _place_goal(task_type: str, thing: str, receptacle: str) -> str:

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from ...agents.base import Agent
 from ...agents.play import Job, play
-from ...agents.reference import ExpertAgent, RandomAgent
+from ...agents.reference import ExpertAgent, RandomAgent, SearchingExpertAgent
 from ...eval.statistics import Interval, rate
 from ...eval.suite import Suite, distinct_tasks
 from ..config.resolve import make_entry
@@ -17,7 +17,6 @@ from ..config.settings import EnvConfig, ValidationConfig
 from .family import Family
 from .pretraining import SaplingTrainer
 
-SPLIT = "test"
 _IN_FLIGHT = 32
 
 
@@ -30,7 +29,7 @@ class Scores(NamedTuple):
         random: Uniformly random admissible actions.
         sampled: The model with temperature 1.
         greedy: The model with greedy decoding.
-        expert: The environment's expert.
+        expert: The expert that demonstrates in the last stage.
     """
 
     label: str
@@ -54,24 +53,27 @@ def evaluate(trainer: SaplingTrainer) -> Iterator[Scores]:
         tasks = count_tasks(env, family)
         model = [
             trainer.sampler.validate(
-                env, ValidationConfig(tasks=tasks, split=SPLIT, temperature=temperature), 1.0, 0
+                env, ValidationConfig(tasks=tasks, split=family.test_split, temperature=temperature), 1.0, 0
             ).success
             for temperature in (1.0, 0.0)
         ]
         budget = trainer.sampler.dialogue.max_actions
         limited = EnvConfig(env.id, {**env.kwargs, "max_steps": budget}) if budget else env
-        random, expert = (reference_success(agent, limited, tasks) for agent in (RandomAgent(), ExpertAgent()))
+        demonstrator = SearchingExpertAgent() if family.stages[-1].expert.searching else ExpertAgent()
+        random, expert = (
+            reference_success(agent, limited, family.test_split, tasks) for agent in (RandomAgent(), demonstrator)
+        )
         yield Scores(label, tasks, random, model[0], model[1], expert)
 
 
 def count_tasks(env: EnvConfig, family: Family) -> int:
     """Return the number of test tasks to evaluate on: those of the family, or all distinct ones if fewer."""
-    return len(distinct_tasks(make_entry(env, SPLIT).make(), family.evaluation_tasks))
+    return len(distinct_tasks(make_entry(env, family.test_split).make(), family.evaluation_tasks))
 
 
-def reference_success(agent: Agent, env: EnvConfig, tasks: int) -> Interval:
-    """Return the success rate of an agent without a model on the first distinct test tasks."""
-    entry = make_entry(env, SPLIT, tasks)
+def reference_success(agent: Agent, env: EnvConfig, split: str, tasks: int) -> Interval:
+    """Return the success rate of an agent without a model on the first distinct tasks of a split."""
+    entry = make_entry(env, split, tasks)
     names = entry.task_names(entry.make())
     suite = Suite("sapling", "", (entry,), 0)
     jobs = [Job(name, suite.episode_seed(entry, name, 0)) for name in names]
@@ -81,7 +83,7 @@ def reference_success(agent: Agent, env: EnvConfig, tasks: int) -> Interval:
 
 def scores_table(scores: list[Scores]) -> Table:
     """Return a table of scores."""
-    table = Table(title=f"Success on the {SPLIT} split, with 95 % intervals", title_justify="left")
+    table = Table(title="Success on held-out tasks, with 95 % intervals", title_justify="left")
     table.add_column("environment")
     for name in ("tasks", "random", "sampled", "greedy", "expert"):
         table.add_column(name, justify="right")

@@ -7,6 +7,7 @@ from functools import partial
 from ...agents.engines.shipped_models import BLOCKSWORLD_SAPLING, SAPLING
 from ...envs.errors import unknown_name
 from ..config.settings import DialogueConfig, EnvConfig, ExpertConfig
+from .alfworld import ALFWORLD
 from .family import Family, Source, Stage
 from .tokenizer import BLOCKSWORLD_PIECES, make_tokenizer
 
@@ -71,7 +72,7 @@ BLOCKSWORLD = Family(
     evaluation_tasks=128,
 )
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (GRIDS, BLOCKSWORLD)}
+FAMILIES: dict[str, Family] = {family.name: family for family in (GRIDS, BLOCKSWORLD, ALFWORLD)}
 
 
 def find_family(name: str) -> Family:

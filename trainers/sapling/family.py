@@ -84,6 +84,7 @@ class Family:
         width: Hidden size of the transformer.
         batch: Episodes per optimizer step.
         microbatch_tokens: Maximum size of a micro-batch in tokens.
+        validation_split, test_split: Task splits of validation and of the evaluation at the end.
         validation_tasks: Held-out tasks of each environment in a validation.
         evaluation_tasks: Test tasks of each environment in the evaluation at the end.
     """
@@ -101,6 +102,8 @@ class Family:
     width: int = 128
     batch: int = 64
     microbatch_tokens: int = 2048
+    validation_split: str = "valid"
+    test_split: str = "test"
     validation_tasks: int = 64
     evaluation_tasks: int = 256
 

@@ -220,10 +220,11 @@ class SaplingTrainer:
         """
         rates = {}
         for name, env in self.config.family.held_out.items():
-            some = make_entry(env, ValidationConfig().split).make()
+            split = self.config.family.validation_split
+            some = make_entry(env, split).make()
             tasks = len(distinct_tasks(some, self.config.family.validation_tasks))
             for suffix, temperature in (("", 1.0), ("/greedy", 0.0)):
-                validation = ValidationConfig(tasks=tasks, temperature=temperature)
+                validation = ValidationConfig(tasks=tasks, split=split, temperature=temperature)
                 rates[name + suffix] = self.sampler.validate(env, validation, 1.0, 0).success.value
         return rates
 
