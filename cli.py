@@ -415,7 +415,7 @@ def study(
 def sapling(
     family: Annotated[
         Positional[str],
-        _help("Environments of the sapling: {}.", ["grids (FrozenLake and Sokoban)", "blocksworld"]),
+        _help("Environments of the sapling: {}.", ["grids (FrozenLake and Sokoban)", "blocksworld", "search"]),
     ] = "grids",
     /,
     out: Path | None = None,

@@ -11,8 +11,9 @@ from .packaged_model import SMOLLM2, smollm2_folder
 
 SAPLING = "sapling"
 BLOCKSWORLD_SAPLING = "sapling-blocksworld"
+SEARCH_SAPLING = "sapling-search"
 
-SHIPPED_MODELS = (SAPLING, BLOCKSWORLD_SAPLING)
+SHIPPED_MODELS = (SAPLING, BLOCKSWORLD_SAPLING, SEARCH_SAPLING)
 """Names of the shipped models, which are those of their folders in `assets/`."""
 
 CHECKSUMS_FIX = (

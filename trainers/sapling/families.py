@@ -8,6 +8,7 @@ from ...agents.engines.shipped_models import BLOCKSWORLD_SAPLING, SAPLING
 from ...envs.errors import unknown_name
 from ..config.settings import DialogueConfig, EnvConfig, ExpertConfig
 from .family import Family, Source, Stage
+from .search import SEARCH
 from .tokenizer import BLOCKSWORLD_PIECES, make_tokenizer
 
 FROZENLAKE = EnvConfig("TextFrozenLake-v0", {"observation_format": "grid", "p_frozen": 0.8, "success_rate": 1.0})
@@ -82,7 +83,7 @@ BLOCKSWORLD = Family(
     evaluation_tasks=128,
 )
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (GRIDS, BLOCKSWORLD)}
+FAMILIES: dict[str, Family] = {family.name: family for family in (GRIDS, BLOCKSWORLD, SEARCH)}
 
 
 def find_family(name: str) -> Family:
