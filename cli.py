@@ -31,7 +31,7 @@ from .trainers.algorithms.recipes import RECIPES
 from .trainers.bench import TRAINING
 from .trainers.config.cli_options import SFTOptions, TrainOptions, given_options
 from .trainers.laboratory.options import LaboratoryOptions
-from .trainers.study.definition import study_names
+from .trainers.study.parsing import study_names
 
 DESCRIPTION = "Text environments, agents, trainers and evaluation for language models."
 

@@ -20,6 +20,7 @@ class TrainerState:
         task: Tasks drawn.
         rollbacks: Rollbacks to an earlier checkpoint. The other counters never go back: undone updates were
             sampled all the same, and their tasks and seeds are not used twice.
+        tokens: Tokens generated.
         uninformative: Consecutive updates without any advantage, which took no step.
     """
 
@@ -27,6 +28,7 @@ class TrainerState:
     batch: int = 0
     task: int = 0
     rollbacks: int = 0
+    tokens: int = 0
     uninformative: int = 0
 
 

@@ -163,7 +163,7 @@ class Trainer:
         if self._unvalidated is not None:
             record, self._unvalidated = self._unvalidated, None
             yield self._finish(record, validate=True)
-        while self.state.update < total and self.stopped is None:
+        while not self._is_over() and self.stopped is None:
             if self._stop_requested():
                 self.save_checkpoint()
                 self.interrupted = True
@@ -171,6 +171,7 @@ class Trainer:
             self.activity.place = f"update {self.state.update + 1} of {total}"
             record = self._update()
             self.state.update += 1
+            self.state.tokens += int(record.metrics["sampled_tokens"])
             self._count_uninformative(record)
             yield self._finish(record, validate=self._is_due(validation.every))
 
@@ -198,8 +199,13 @@ class Trainer:
             )
 
     def _is_due(self, every: int) -> bool:
-        update = self.state.update
-        return every > 0 and (update % every == 0 or update == self.config.recipe.optimization.updates)
+        return every > 0 and (self.state.update % every == 0 or self._is_over())
+
+    def _is_over(self) -> bool:
+        """Return True if all updates are made, or the limit of generated tokens is reached."""
+        optimization = self.config.recipe.optimization
+        spent = optimization.max_tokens is not None and self.state.tokens >= optimization.max_tokens
+        return spent or self.state.update >= optimization.updates
 
     def _finish(self, record: UpdateRecord, *, validate: bool) -> UpdateRecord:
         """Validate, watch for collapse, log, and save a checkpoint, each if due."""
@@ -274,7 +280,7 @@ class Trainer:
             self.accelerator.log(record.metrics, step=int(record.metrics["update"]))
 
     def _save_if_due(self, record: UpdateRecord, score: float | None, *, is_best: bool, rolled_back: bool) -> None:
-        is_last = self.stopped is not None or self.state.update == self.config.recipe.optimization.updates
+        is_last = self.stopped is not None or self._is_over()
         due = is_best or is_last or rolled_back or self._is_due(self.config.checkpoint_every)
         if not self.state.update or not due:
             return

@@ -17,7 +17,8 @@ import pytest
 for module in ("torch", "transformers", "accelerate"):
     pytest.importorskip(module, reason=f"needs {module}: pip install 'arboretum-rl[lm]'")
 
-from arboretum.trainers.study.definition import Trial, load_study
+from arboretum.trainers.study.definition import Trial
+from arboretum.trainers.study.parsing import load_study
 
 RECORDED = json.loads((Path(__file__).parent / "golden" / "first_updates.json").read_text(encoding="utf-8"))
 QUICK = "first-steps/grpo on FrozenLake"

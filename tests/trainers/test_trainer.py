@@ -372,3 +372,25 @@ def test_updates_without_an_advantage_change_nothing_and_end_the_run(selector: s
     assert trainer.stopped is not None and trainer.stopped.startswith("3 updates in a row had no advantage")
     resumed = Trainer(config, resume=True)
     assert resumed.state.uninformative == 3 and resumed.state.update == 3
+
+
+def test_run_ends_with_the_update_in_which_its_tokens_are_spent(run_of: Make, tmp_path: Path) -> None:
+    """The last update is validated and kept, and a resumed run counts the tokens of the part before."""
+    whole = run_of("grpo", {"optimization.updates": 6}, out=tmp_path / "whole")
+    claim_run_folder(whole, resume=False)
+    finish(trainer := Trainer(whole))
+    tokens = [record["sampled_tokens"] for record in trainer.history[1:]]
+    limit = int(sum(tokens[:3])) - 1
+    settings = {"optimization.updates": 6, "optimization.max_tokens": limit}
+    config = run_of("grpo", settings, checkpoint_every=1, validation=ValidationConfig(every=5, tasks=6))
+    claim_run_folder(config, resume=False)
+    first = Trainer(config)
+    for record in first.run():
+        if record.metrics["update"] == 2:
+            break
+    first.close()
+    finish(resumed := Trainer(config, resume=True))
+    assert [record["update"] for record in resumed.history] == [0, 1, 2, 3]
+    assert [record["sampled_tokens"] for record in resumed.history[1:]] == tokens[:3]
+    assert "validation/success" in resumed.history[3] and resumed.checkpoints.last is not None
+    assert resumed.state.tokens == sum(tokens[:3]) > limit

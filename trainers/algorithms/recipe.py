@@ -14,6 +14,7 @@ from .objectives.settings import Objective, Overlong
 from .overrides import apply_overrides
 from .rewards import Rewards
 from .samplers import Chains, Sampler
+from .schedules import Linear
 from .selectors import All, Selector, Uncertainty
 
 
@@ -47,6 +48,9 @@ class Optimization:
 
     Attributes:
         updates: Updates in the whole run, each with new rollouts.
+        max_tokens: Generated tokens after which the run ends, with the update in progress, even if `updates` are
+            not reached; None for no limit. Recipes that generate different amounts per update can so be compared
+            at equal amounts.
         lr: Learning rate of the policy.
         betas: Exponential decay rates of AdamW's moments.
         weight_decay: Weight decay of AdamW.
@@ -58,6 +62,7 @@ class Optimization:
     """
 
     updates: int = 200
+    max_tokens: int | None = None
     lr: float = 1e-6
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.01
@@ -73,6 +78,7 @@ class Optimization:
         one_of("optimization.schedule", self.schedule, ("constant", "linear", "cosine"))
         for name, bound in (
             ("updates", 1),
+            ("max_tokens", 1),
             ("passes", 1),
             ("episodes_per_step", 1),
             ("warmup", 0),
@@ -81,6 +87,11 @@ class Optimization:
             at_least(f"optimization.{name}", getattr(self, name), bound)
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ConfigurationError(f"optimization.betas must lie in [0, 1), but are {self.betas}.")
+        if self.max_tokens is not None and self.schedule != "constant":
+            raise ConfigurationError(
+                f"optimization.schedule is {self.schedule!r}, which needs to know the last update, but "
+                "optimization.max_tokens ends the run before; set one of them to its default (constant; null)."
+            )
 
 
 @dataclass(frozen=True)
@@ -152,6 +163,11 @@ class Recipe:
                 f"{self.name}: optimization.episodes_per_step is {self.optimization.episodes_per_step}, but an "
                 f"update has only {self.sampler.prompts} prompts × {n} rollouts = {episodes} episodes; lower it, "
                 "or set it to null for one step per update."
+            )
+        if self.optimization.max_tokens is not None and isinstance(self.sampler.temperature, Linear):
+            raise ConfigurationError(
+                f"{self.name}: sampler.temperature changes until the last update, but optimization.max_tokens "
+                "ends the run before; set a constant temperature, or optimization.max_tokens=null."
             )
         selector = self.selector
         counts = isinstance(selector, Uncertainty) and selector.rule == "count"

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ..laboratory.options import LaboratoryOptions
-from .definition import load_study
+from .parsing import load_study
 from .runner import run_study
 
 

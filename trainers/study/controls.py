@@ -15,6 +15,7 @@ class Supervised:
     """Further supervised fine-tuning of the warm start on expert episodes, with settings of `arboretum sft`.
 
     Attributes:
+        source: What the expert plays: the environment itself ("env"), or the levels of the warm start ("levels").
         lr: Peak learning rate; it rises linearly over the warm-up and falls to 0 along a cosine.
         batch: Episodes per optimizer step.
         warmup: Steps over which the learning rate rises.
@@ -24,6 +25,7 @@ class Supervised:
         actions_per_turn: Actions of the expert in one reply. None fills the dialogue's limit.
     """
 
+    source: Literal["env", "levels"] = "env"
     lr: float = 1e-5
     batch: int = 32
     warmup: int = 10
@@ -39,6 +41,7 @@ class Supervised:
         for name in ("warmup", "weight_decay"):
             at_least(f"controls.supervised.{name}", getattr(self, name), 0)
         fraction("controls.supervised.noise", self.noise)
+        one_of("controls.supervised.source", self.source, ("env", "levels"))
         one_of("controls.supervised.keep", self.keep, ("solved", "all"))
         at_least("controls.supervised.actions_per_turn", self.actions_per_turn, 1)
 

@@ -20,20 +20,21 @@
     controls:
       temperatures: [0.3, 0.5, 0.7]
       supervised: {lr: 5.0e-4, batch: 64}
+    baseline: grpo                         # recipe that the others are compared with
+    tuning:                                # of each recipe in each environment, on other seeds
+      values: [1.0e-4, 3.0e-4, 1.0e-3]
 
-Every key is a field of `Study`.
+Every key is a field of `Study`; `parsing` reads the file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from ...envs.checks import at_least
-from ...envs.errors import ConfigurationError, DataError
-from ...eval.yaml_files import convert_mapping, parse_mapping, read_definition, shipped_names
+from ...envs.checks import at_least, one_of
+from ...envs.errors import ConfigurationError
 from ..algorithms.recipe import Recipe
 from ..algorithms.recipes import get_recipe
 from ..config.resolve import make_entry
@@ -46,7 +47,8 @@ from ..config.settings import (
     SFTSettings,
     ValidationConfig,
 )
-from .controls import Controls, parse_controls
+from .controls import Controls
+from .tuning import FIRST_TUNING_SEED, Tuning
 
 SUPERVISED = "supervised"
 """Name of the control of further supervised fine-tuning, in the place of a recipe's."""
@@ -62,20 +64,25 @@ class Trial:
         env: Name of the environment in the study.
         recipe: Name of the recipe in the study, or `SUPERVISED`.
         seed: Seed of the run.
+        candidate: Value of the tuned setting, in a run that tunes it; None in a run whose policy is evaluated.
     """
 
     env: str
     recipe: str
     seed: int
+    candidate: float | None = None
 
     @property
     def name(self) -> str:
         """Name of the trial in messages."""
-        return f"{self.recipe} on {self.env}, seed {self.seed}"
+        tuned = "" if self.candidate is None else f" with {self.candidate:g}"
+        return f"{self.recipe}{tuned} on {self.env}, seed {self.seed}"
 
     @property
     def folder(self) -> str:
         """Folder of the trial below the study's folder."""
+        if self.candidate is not None:
+            return f"{env_folder(self.env)}/tuning/{self.recipe}-{self.candidate:g}-{self.seed}"
         return f"{env_folder(self.env)}/{self.recipe}-{self.seed}"
 
 
@@ -85,13 +92,43 @@ def env_folder(env: str) -> str:
 
 
 @dataclass(frozen=True)
+class StudyEnv:
+    """Environment of a study, and what differs there from the rest of the study.
+
+    Attributes:
+        config: Environment and its options.
+        model: Warm start; None for the study's.
+        dialogue: Name of the dialogue; None for the study's.
+        settings: Settings by path of every recipe, which override the study's; those of the recipe override them.
+    """
+
+    config: EnvConfig
+    model: str | None = None
+    dialogue: str | None = None
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StudyLevel:
+    """Environment on which a warm start was trained.
+
+    Attributes:
+        config: Environment and its options.
+        model: The warm start; None for the study's.
+    """
+
+    config: EnvConfig
+    model: str | None = None
+
+
+@dataclass(frozen=True)
 class Study:
     """Comparison of recipes that start from one model.
 
     Attributes:
         name: Name of the study.
         description: One line that describes it.
-        model: Initial model of every trial, the warm start.
+        model: Initial model of every trial, the warm start, where an environment has none of its own.
         envs: Environments by name.
         recipes: Settings by path that are specific to a recipe, by the recipe's name.
         settings: Settings by path of every recipe; those of `recipes` override them.
@@ -107,13 +144,16 @@ class Study:
             and after training shows what was forgotten. Empty for the environments of the study.
         level_tasks: Held-out tasks of each of these; 0 to leave forgetting out.
         controls: Policies to compare with the trained ones.
+        baseline: Recipe that the others are compared with, run by run; empty for no such comparison.
+        tuning: Choice of a setting for each recipe in each environment before its runs; None for none.
+        collapse: Report whether and when runs collapsed, and the alarms of the monitor.
         export: Keep the final model of every run, as a folder `model` that `arboretum eval` takes.
     """
 
     name: str
     description: str
     model: str
-    envs: Mapping[str, EnvConfig]
+    envs: Mapping[str, StudyEnv]
     recipes: Mapping[str, Mapping[str, object]]
     settings: Mapping[str, object] = field(default_factory=dict)
     dialogue: str = "no_think"
@@ -123,9 +163,12 @@ class Study:
     validation_every: int = 10
     samples: int = 32
     pass_tasks: int = 128
-    levels: Mapping[str, EnvConfig] = field(default_factory=dict)
+    levels: Mapping[str, StudyLevel] = field(default_factory=dict)
     level_tasks: int = 128
     controls: Controls = field(default_factory=Controls)
+    baseline: str = ""
+    tuning: Tuning | None = None
+    collapse: bool = False
     export: bool = True
 
     def __post_init__(self) -> None:
@@ -133,34 +176,52 @@ class Study:
             at_least(name, getattr(self, name), bound)
         for name in ("validation_every", "samples", "level_tasks"):
             at_least(name, getattr(self, name), 0)
+        if self.baseline:
+            one_of("baseline", self.baseline, tuple(self.recipes))
+        if self.tuning is not None:
+            self.tuning.check()
+        if self.tuning is not None and not self.validation_every:
+            raise ConfigurationError(
+                "tuning chooses values by success on validation tasks, but validation_every is 0; set it to 1 or "
+                "more."
+            )
 
     @property
     def pass_k(self) -> tuple[int, ...]:
         """Numbers of attempts of which pass@k is reported, in ascending order."""
         return tuple(k for k in PASS_K if k <= self.samples)
 
-    @property
-    def warm_start_levels(self) -> Mapping[str, EnvConfig]:
-        """Environments by name on which forgetting is measured; empty for none."""
-        return (self.levels or self.envs) if self.level_tasks else {}
+    def model_of(self, env: str) -> str:
+        """Return the warm start in an environment."""
+        return self.envs[env].model or self.model
 
-    @property
-    def dialogue_config(self) -> DialogueConfig:
-        """Dialogue between environments and model."""
-        return DialogueConfig(self.dialogue)
+    def dialogue_of(self, env: str) -> DialogueConfig:
+        """Return the dialogue between an environment and the model."""
+        return DialogueConfig(self.envs[env].dialogue or self.dialogue)
 
-    @property
-    def first_recipe(self) -> Recipe:
-        """Recipe listed first; its sampler sets the budgets of the warm start and the reference agents."""
-        return self.recipe(next(iter(self.recipes)))
+    def levels_of(self, env: str) -> Mapping[str, EnvConfig]:
+        """Return the environments by name on which forgetting of the warm start is measured; empty for none."""
+        if not self.level_tasks:
+            return {}
+        model = self.model_of(env)
+        levels = {
+            name: level.config for name, level in self.levels.items() if (level.model or self.model) == model
+        }
+        own = {name: one.config for name, one in self.envs.items() if self.model_of(name) == model}
+        return levels or own
 
-    def recipe(self, name: str) -> Recipe:
-        """Return a recipe with the study's settings.
+    def first_recipe(self, env: str) -> Recipe:
+        """Return the recipe listed first; its sampler sets the budgets of warm start and reference agents."""
+        return self.recipe(next(iter(self.recipes)), env)
+
+    def recipe(self, name: str, env: str) -> Recipe:
+        """Return a recipe with the study's settings in an environment.
 
         Raises:
             ConfigurationError: Unknown recipe or setting, or a combination that cannot work.
         """
-        return get_recipe(name).with_settings({**self.settings, **self.recipes[name]})
+        settings = {**self.settings, **self.envs[env].settings, **self.recipes[name]}
+        return get_recipe(name).with_settings(settings)
 
     def trials(self) -> Iterator[Trial]:
         """Yield all trials, seed by seed, so that a study stopped early has results of every kind."""
@@ -168,6 +229,16 @@ class Study:
             for recipe in self.recipes:
                 for env in self.envs:
                     yield Trial(env, recipe, seed)
+
+    def tuning_trials(self) -> Iterator[Trial]:
+        """Yield the runs that tune a setting, with seeds that no other run has; none without tuning."""
+        if self.tuning is None:
+            return
+        for seed in range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + self.tuning.seeds):
+            for recipe in self.recipes:
+                for env in self.envs:
+                    for value in self.tuning.values:
+                        yield Trial(env, recipe, seed, value)
 
     def supervised_trials(self, env: str) -> Iterator[Trial]:
         """Yield the runs of further supervised fine-tuning in an environment; none without this control."""
@@ -178,9 +249,8 @@ class Study:
     def supervised_config(self, trial: Trial, out: Path, episodes: int, epochs: int = 1) -> SFTConfig:
         """Return the configuration of a run of further supervised fine-tuning.
 
-        It imitates the expert on the levels of the warm start: the first of `levels` with the environment's id, or
-            the
-        environment itself where there is none.
+        It imitates the expert in the environment itself, or with `controls.supervised.source` "levels" on the
+        levels of the warm start: the first of `levels` with the environment's id.
 
         Args:
             trial: One of `supervised_trials`.
@@ -188,39 +258,45 @@ class Study:
             episodes: Expert episodes to train on.
             epochs: Passes over the episodes.
         """
-        control, own = self.controls.supervised, self.envs[trial.env]
+        control, own = self.controls.supervised, self.envs[trial.env].config
         assert control is not None, "the study has this control"
-        sampler = self.first_recipe.sampler
+        sampler = self.first_recipe(trial.env).sampler
+        if control.source == "levels":
+            own = next((level for level in self.levels_of(trial.env).values() if level.id == own.id), own)
         budgets = {
             name: getattr(sampler, name)
             for name in ("max_turns", "max_actions_per_turn", "max_actions")
             if getattr(sampler, name) is not None
         }
         return SFTConfig(
-            next((level for level in self.levels.values() if level.id == own.id), own),
-            self.model,
+            own,
+            self.model_of(trial.env),
             out,
             trial.seed,
-            DialogueConfig(self.dialogue, budgets),
+            replace(self.dialogue_of(trial.env), settings=budgets),
             HardwareConfig(device="cpu", in_flight=128),
             ExpertConfig(control.noise, control.actions_per_turn, keep=control.keep),
             SFTSettings(episodes, epochs, control.batch, control.lr, control.warmup, control.weight_decay),
         )
 
-    def config(self, trial: Trial, out: Path) -> TrainingConfig:
+    def config(self, trial: Trial, out: Path, value: float | None = None) -> TrainingConfig:
         """Return the training configuration of a trial.
 
         Args:
             trial: Trial of this study.
             out: Folder of the study.
+            value: Chosen value of the tuned setting; None leaves the setting as it is.
         """
+        recipe = self.recipe(trial.recipe, trial.env)
+        if self.tuning is not None:
+            recipe = recipe.with_settings(self.tuning.settings_of(trial.candidate, value))
         return TrainingConfig(
-            self.recipe(trial.recipe),
-            self.envs[trial.env],
-            self.model,
+            recipe,
+            self.envs[trial.env].config,
+            self.model_of(trial.env),
             out / trial.folder,
             trial.seed,
-            self.dialogue_config,
+            self.dialogue_of(trial.env),
             HardwareConfig(device="cpu", in_flight=128),
             ValidationConfig(every=self.validation_every, tasks=100),
             checkpoint_every=1000,
@@ -235,8 +311,11 @@ class Study:
         for trial in self.trials():
             if trial.seed == 0:
                 self.config(trial, Path()).check()
+        for trial in self.tuning_trials():
+            if trial.seed == FIRST_TUNING_SEED:
+                self.config(trial, Path()).check()
         for level in self.levels.values():
-            make_entry(level, "test").make()
+            make_entry(level.config, "test").make()
         for env in self.envs:
             for trial in self.supervised_trials(env):
                 if trial.seed == 0:
@@ -249,95 +328,3 @@ class Study:
             raise ConfigurationError(
                 f"controls.supervised: {error} Set controls.supervised to false to leave this control out."
             ) from None
-
-
-@dataclass(frozen=True)
-class _EnvItem:
-    """Item of `envs` in a study's file."""
-
-    name: str
-    id: str
-    kwargs: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class StudyFile:
-    """Shape of a study's file; the keys are those of `Study`."""
-
-    name: str
-    model: str
-    envs: list[dict[str, Any]]
-    recipes: dict[str, dict[str, Any] | None]
-    description: str = ""
-    settings: dict[str, Any] = field(default_factory=dict)
-    dialogue: str = "no_think"
-    seeds: int = 3
-    tasks: int = 256
-    repeats: int = 2
-    validation_every: int = 10
-    samples: int = 32
-    pass_tasks: int = 128
-    levels: list[dict[str, Any]] = field(default_factory=list)
-    level_tasks: int = 128
-    controls: dict[str, Any] = field(default_factory=dict)
-    export: bool = True
-
-
-def study_names() -> list[str]:
-    """Return the names of the shipped studies."""
-    return shipped_names("studies")
-
-
-def load_study(name: str) -> Study:
-    """Return a shipped study by name, or any study by the path of its file.
-
-    Raises:
-        ConfigurationError: No such study.
-        DataError: The file cannot be read, or does not describe a study.
-    """
-    return parse_study(*read_definition("study", "studies", name))
-
-
-def parse_study(text: str, source: str) -> Study:
-    """Return the study that YAML text describes.
-
-    Args:
-        text: YAML.
-        source: Name of the file, for messages.
-
-    Raises:
-        DataError: The text does not describe a study.
-    """
-    data = parse_mapping(text, source, "name, model, envs and recipes")
-    file = convert_mapping(data, StudyFile, {}, source)
-    for key in ("envs", "recipes"):
-        if not getattr(file, key):
-            raise DataError(source, f"`{key}` is empty.")
-    settings = {key.name: getattr(file, key.name) for key in fields(StudyFile)}
-    settings["envs"] = _parse_envs(file.envs, f"{source}, environment")
-    settings["levels"] = _parse_envs(file.levels, f"{source}, level")
-    settings["recipes"] = {name: dict(own or {}) for name, own in file.recipes.items()}
-    try:
-        settings["controls"] = parse_controls(file.controls, source)
-        study = Study(**settings)
-        for name in study.recipes:
-            study.recipe(name)
-    except ConfigurationError as error:
-        raise DataError(source, f"does not describe a study ({error}).") from None
-    return study
-
-
-def _parse_envs(items: Sequence[Mapping[str, Any]], where: str) -> dict[str, EnvConfig]:
-    """Return the environments of a list by name.
-
-    Args:
-        items: Mappings with the keys of `_EnvItem`.
-        where: Place of an item, for messages, without its number.
-    """
-    parsed = [convert_mapping(item, _EnvItem, {}, f"{where} {number}") for number, item in enumerate(items, 1)]
-    for item in parsed:
-        if sum(item.name == other.name for other in parsed) > 1:
-            raise DataError(
-                where.partition(",")[0], f"two environments have the name {item.name!r}; names must differ."
-            )
-    return {item.name: EnvConfig(item.id, item.kwargs) for item in parsed}

@@ -31,11 +31,12 @@ TEMPERATURE = 1.0
 SUITE_FILE = "suite.yaml"
 
 
-def make_sampler(study: Study, model: str) -> RolloutSampler:
+def make_sampler(study: Study, env: str, model: str) -> RolloutSampler:
     """Load a model for evaluation.
 
     Args:
-        study: Study, whose dialogue and whose first recipe's budgets are used.
+        study: Study, whose first recipe's budgets are used.
+        env: Name of the environment, whose dialogue is used.
         model: Folder of the model, or its name.
 
     Raises:
@@ -49,8 +50,8 @@ def make_sampler(study: Study, model: str) -> RolloutSampler:
     loaded, tokenizer = load_trainable_model(model, "cpu")
     return RolloutSampler(
         model_engine(loaded, tokenizer, 128),
-        study.dialogue_config,
-        study.first_recipe.sampler,
+        study.dialogue_of(env),
+        study.first_recipe(env).sampler,
         in_flight=128,
         accelerator=make_accelerator("cpu", "float32"),
     )
@@ -64,10 +65,11 @@ def evaluate_policy(study: Study, env: str, sampler: RolloutSampler) -> Outcomes
         env: Name of the environment.
         sampler: Sampler with the policy's weights.
     """
-    outcomes = evaluate_sampled(study, study.envs[env], sampler)
-    entry = _make_entry(study, study.envs[env])
+    config = study.envs[env].config
+    outcomes = evaluate_sampled(study, config, sampler)
+    entry = _make_entry(study, config)
     outcomes["greedy"] = _roll_out(sampler, entry, _jobs(entry, entry.task_names(entry.make()), 1), 0.0)
-    for name, level in study.warm_start_levels.items():
+    for name, level in study.levels_of(env).items():
         entry = Entry("levels", level.id, level.kwargs, "test", study.level_tasks)
         jobs = _jobs(entry, entry.task_names(entry.make()), 1)
         for decoding, temperature in (("sampled", TEMPERATURE), ("greedy", 0.0)):
@@ -84,13 +86,13 @@ def evaluate_sampled(
     return _split_sampled(study, _roll_out(sampler, entry, jobs, temperature))
 
 
-def evaluate_reference(study: Study, env: EnvConfig, agent: Agent) -> Outcomes:
+def evaluate_reference(study: Study, env: str, agent: Agent) -> Outcomes:
     """Roll out the random agent or the expert on the same tasks, with the same limit on actions.
 
     The episodes for pass@k are left out for the expert, whose plan is the same in each.
     """
-    budget = resolve_dialogue(study.dialogue_config, study.first_recipe.sampler).max_actions
-    entry = _make_entry(study, env, budget)
+    budget = resolve_dialogue(study.dialogue_of(env), study.first_recipe(env).sampler).max_actions
+    entry = _make_entry(study, study.envs[env].config, budget)
     envs = [entry.make() for _ in range(16)]
     names = entry.task_names(envs[0])
     if agent.name == "expert":
@@ -105,10 +107,10 @@ def write_suite(study: Study, env: str, out: Path) -> Path:
 
     With the suite, an exported model solves the tasks that it solved in the study: the seeds are the same.
     """
-    sampler = study.first_recipe.sampler
-    dialogue = resolve_dialogue(study.dialogue_config, sampler)
+    sampler = study.first_recipe(env).sampler
+    dialogue = resolve_dialogue(study.dialogue_of(env), sampler)
     limits = ("max_turns", "max_actions_per_turn", "max_actions")
-    config = study.envs[env]
+    config = study.envs[env].config
     suite: dict[str, Any] = {
         "name": NAME,
         "description": f"{study.tasks} held-out tasks of {env} in the study {study.name}",

@@ -14,9 +14,9 @@ from ...eval.report import make_templates
 from .. import reporting
 from ..checkpoints.run_folder import MODEL_FOLDER
 from ..reporting.charts import HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, draw_chart
+from .curves import Curve
 from .definition import Study, Trial, env_folder
 from .evaluation import SUITE_FILE
-from .results import Curve
 from .table import StudyTable
 
 REPORT_FILE = "report.html"
@@ -105,7 +105,7 @@ def evaluation_command(study: Study, trial: Trial, out: Path) -> str:
     """Return the command that evaluates the exported model of a run on the held-out tasks."""
     suite = out / env_folder(trial.env) / SUITE_FILE
     model = out / trial.folder / MODEL_FOLDER
-    return f"arboretum eval {suite} --agent direct --dialogue {study.dialogue} --model {model}"
+    return f"arboretum eval {suite} --agent direct --dialogue {study.dialogue_of(trial.env).name} --model {model}"
 
 
 def _plain_table(table: StudyTable) -> dict[str, Any]:

@@ -55,7 +55,9 @@ from ..monitor import Monitor
 from ..reporting.metric_names import SFT_METRICS, TRAINING_METRICS
 from ..reporting.trees import GROUPS, MAX_TEXT, StoredTree, TurnText
 from .controls import Controls, Supervised
-from .definition import Study, StudyFile, study_names
+from .definition import Study, StudyEnv
+from .parsing import StudyFile, study_names
+from .tuning import Tuning
 
 _NOTE = "<!-- Generated from the code by `make docs`. -->\n"
 _KEY_TABLE = ("key", "meaning")
@@ -243,6 +245,10 @@ def _definitions_page() -> str:
         "recipes": ("Recipes by name, each with the settings by path that are its own, or `{}`."),
         "levels": meanings(Study)["levels"].replace(" by name;", ", a list with the keys below;"),
         "controls": "Policies to compare with the trained ones: a mapping with the keys below.",
+        "tuning": (
+            "Choice of a setting for each recipe in each environment before its runs: a mapping with the keys"
+            " below; `null` for none."
+        ),
     }
     study = [field._replace(meaning=study_texts[field.name]) for field in fields_of(StudyFile)]
     env_texts = meanings(EnvConfig)
@@ -251,6 +257,7 @@ def _definitions_page() -> str:
         Field("id", "text", "required", env_texts["id"]),
         Field("kwargs", "mapping", "{}", env_texts["kwargs"]),
     ]
+    envs += [field for field in fields_of(StudyEnv) if field.name != "config"]
     controls = fields_of(Controls)
     kind = "mapping or true or false"
     texts = {field.name: field.meaning.replace("None leaves", "False leaves") for field in controls}
@@ -271,11 +278,13 @@ def _definitions_page() -> str:
             f"## Studies\n\n`arboretum study STUDY` takes a shipped study ({studies}), or the path of a file:\n",
             f"```yaml\n{STUDY_EXAMPLE}```\n",
             fields_table(study, heading="key"),
-            "The keys of an environment, and of one of `levels`:\n",
+            "The keys of an environment; one of `levels` has the first four:\n",
             fields_table(envs, heading="key"),
             "The keys of `controls`; the second table has those of `supervised`:\n",
             fields_table(controls, heading="key"),
             fields_table(fields_of(Supervised), heading="key of `supervised`"),
+            "The keys of `tuning`:\n",
+            fields_table(fields_of(Tuning), heading="key"),
         ]
     )
 

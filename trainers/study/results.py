@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...envs.files import read_jsonl
 from ...eval.crossed import crossed_difference, crossed_rate, holm, pass_at_k
-from ...eval.statistics import Interval, Paired, paired, rate
-from ..checkpoints.run_folder import METRICS_FILE
+from ...eval.statistics import Interval, Paired, paired, rate, student_mean
+from ...eval.student_t import two_sided_p
+from .collapse import RunCollapse, read_collapse
+from .curves import common_tokens, read_curve
 from .definition import SUPERVISED, Study, Trial
 from .evaluation import Outcomes
 from .trials import BEFORE_NOISE, EXPERT, RANDOM, TUNED, WARM_START, policy_path, read_result, trial_path
@@ -57,11 +60,16 @@ class Row:
         greedy: Success rate with greedy decoding; None where it was not evaluated.
         lowest, highest: Sampled success rates of the worst and the best run; None without runs.
         gains: Gains in success: "sampled" and "greedy" over the warm start, "tuned" over the warm start at its
-            best temperature (sampled), "supervised" over further supervised fine-tuning (sampled, run by run).
+            best temperature (sampled), "supervised" over further supervised fine-tuning and "baseline" over the
+            study's baseline (both sampled, run by run).
         passes: pass@k by k; empty where it was not evaluated.
         unsolved: Fraction of tasks that no sample solved; None without samples.
         pass_gains: Gains in pass@k for the largest k: by names such as "pass@16" over the warm start, and "pass@16
             tuned" over the warm start at its best temperature.
+        area: Mean success on validation tasks from the start of the runs to the tokens that all runs in the
+            environment generated, with an interval over runs; None without a baseline or validations.
+        area_gains: By "baseline", the difference of `area` from the baseline's, run by run.
+        collapses: For each run by seed, whether and when it collapsed; empty where the study does not report it.
         levels: Success on the levels of the warm start: by name of the level and decoding.
         level_gains: Changes of these since the warm start, by name of the level and decoding.
         details: Further measurements, such as the temperature or the CPU time per run in seconds.
@@ -80,6 +88,9 @@ class Row:
     pass_gains: Mapping[str, Gain] = field(default_factory=dict)
     levels: Mapping[tuple[str, str], Interval] = field(default_factory=dict)
     level_gains: Mapping[tuple[str, str], Gain] = field(default_factory=dict)
+    area: Interval | None = None
+    area_gains: Mapping[str, Gain] = field(default_factory=dict)
+    collapses: Mapping[int, RunCollapse] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -99,8 +110,12 @@ class Row:
         data |= {f"pass@{k}": interval._asdict() for k, interval in self.passes.items()}
         if self.unsolved is not None:
             data["unsolved"] = self.unsolved._asdict()
-        gains = {**self.gains, **self.pass_gains}
+        if self.area is not None:
+            data["area"] = self.area._asdict()
+        gains = {**self.gains, **self.pass_gains, **{f"area {name}": one for name, one in self.area_gains.items()}}
         data |= {"gains": {name: gain.to_dict() for name, gain in gains.items()}} if gains else {}
+        if self.collapses:
+            data["collapses"] = {str(seed): one.to_dict() for seed, one in self.collapses.items()}
         levels: dict[str, dict[str, object]] = {}
         for (level, decoding), interval in self.levels.items():
             levels.setdefault(level, {})[decoding] = interval._asdict()
@@ -120,7 +135,7 @@ def make_rows(study: Study, out: Path) -> list[Row]:
         DataError: A result cannot be read.
     """
     rows = [row for env in study.envs for row in _EnvResults(study, env, out).rows()]
-    for family in ("gains", "pass_gains", "level_gains"):
+    for family in ("gains", "pass_gains", "level_gains", "area_gains"):
         rows = _adjust(rows, family)
     return rows
 
@@ -163,6 +178,16 @@ class _EnvResults:
         self._before = self._outcomes(WARM_START)
         self._tuned = self._outcomes(TUNED)
         self._supervised = dict(self._runs(SUPERVISED))
+        self._baseline = dict(self._runs(study.baseline)) if study.baseline else {}
+        self._areas = self._read_areas() if study.baseline else {}
+
+    def _read_areas(self) -> dict[tuple[str, int], float]:
+        """Return the area under the curve of every finished run, by recipe and seed, at equal tokens."""
+        finished = [trial for trial in self._study.trials() if trial.env == self._env]
+        finished = [trial for trial in finished if trial_path(self._out, trial).exists()]
+        curves = [read_curve(trial, self._out) for trial in finished]
+        tokens = common_tokens(curves)
+        return {(curve.recipe, curve.seed): curve.area(tokens) for curve in curves} if tokens else {}
 
     def _outcomes(self, policy: str) -> Outcomes | None:
         result = read_result(policy_path(self._out, self._env, policy))
@@ -194,7 +219,7 @@ class _EnvResults:
         largest = study.pass_k[-1] if study.pass_k and "samples" in first else 0
         has_levels = [
             (level, decoding)
-            for level in study.warm_start_levels
+            for level in study.levels_of(self._env)
             for decoding in ("sampled", "greedy")
             if f"levels/{level}/{decoding}" in first
         ]
@@ -214,13 +239,17 @@ class _EnvResults:
         outcomes = [result["outcomes"] for result in runs.values()]
         rates = [_success_rate([run], "sampled").value for run in outcomes]
         row = self._row(recipe, outcomes, self._gains(recipe, runs))
-        keys = ("updates", "generated_tokens", "cpu_seconds", "episodes")
+        keys = ("updates", "generated_tokens", "cpu_seconds", "episodes", "tuned_value")
         details = {
             f"{key}_per_run": float(np.mean([result[key] for result in runs.values()]))
             for key in keys
             if all(key in result for result in runs.values())
         }
         row = replace(row, lowest=min(rates), highest=max(rates), details=details)
+        row = self._with_areas(row, recipe, list(runs))
+        if self._study.collapse and recipe != SUPERVISED:
+            found = {seed: read_collapse(self._study, Trial(self._env, recipe, seed), self._out) for seed in runs}
+            row = replace(row, collapses={seed: one for seed, one in found.items() if one is not None})
         if self._before is None:
             return row
         level_gains = {
@@ -237,6 +266,18 @@ class _EnvResults:
         }
         return replace(row, level_gains=level_gains, pass_gains=pass_gains)
 
+    def _with_areas(self, row: Row, recipe: str, seeds: Sequence[int]) -> Row:
+        areas = [self._areas[recipe, seed] for seed in seeds if (recipe, seed) in self._areas]
+        if not areas:
+            return row
+        row = replace(row, area=student_mean(areas))
+        shared = [seed for seed in seeds if seed in self._baseline]
+        if recipe == self._study.baseline or len(shared) < 2:
+            return row
+        ours = [self._areas[recipe, seed] for seed in shared]
+        theirs = [self._areas[self._study.baseline, seed] for seed in shared]
+        return replace(row, area_gains={"baseline": Gain(_paired_means(ours, theirs))})
+
     def _gains(self, recipe: str, runs: Mapping[int, dict[str, Any]]) -> dict[str, Gain]:
         outcomes = [result["outcomes"] for result in runs.values()]
         gains = {}
@@ -244,14 +285,30 @@ class _EnvResults:
             gains["sampled"] = Gain(_compare(outcomes, self._before, "sampled"))
         if self._tuned is not None:
             gains["tuned"] = Gain(_compare(outcomes, self._tuned, "sampled"))
-        shared = [seed for seed in runs if seed in self._supervised]
-        if shared and recipe != SUPERVISED:
-            ours = _rates([runs[seed]["outcomes"] for seed in shared], "sampled")
-            theirs = _rates([self._supervised[seed]["outcomes"] for seed in shared], "sampled")
-            gains["supervised"] = Gain(crossed_difference(ours, theirs))
+        others = {"supervised": (SUPERVISED, self._supervised), "baseline": (self._study.baseline, self._baseline)}
+        for name, (other, other_runs) in others.items():
+            shared = [seed for seed in runs if seed in other_runs]
+            if shared and recipe not in (SUPERVISED, other):
+                ours = _rates([runs[seed]["outcomes"] for seed in shared], "sampled")
+                theirs = _rates([other_runs[seed]["outcomes"] for seed in shared], "sampled")
+                gains[name] = Gain(crossed_difference(ours, theirs))
         if self._before is not None:
             gains["greedy"] = Gain(_compare(outcomes, self._before, "greedy"))
         return gains
+
+
+def _paired_means(ours: Sequence[float], theirs: Sequence[float]) -> Paired:
+    """Compare numbers of runs with those of other runs with the same seeds, by Student's paired test."""
+    differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+    interval, error = student_mean(differences), stdev(differences) / math.sqrt(len(differences))
+    p_value = two_sided_p(interval.value / error, len(differences) - 1) if error else float(interval.value == 0)
+    return Paired(
+        len(differences),
+        sum(one > 0 for one in differences),
+        sum(one < 0 for one in differences),
+        interval,
+        p_value,
+    )
 
 
 def _rates(runs: Sequence[Outcomes], part: str) -> NDArray[np.float64]:
@@ -280,44 +337,3 @@ def _compare(runs: Sequence[Outcomes], before: Outcomes, part: str) -> Paired:
         tasks = list(before[part])
         return paired([runs[0][part][task] for task in tasks], [before[part][task] for task in tasks])
     return crossed_difference(_rates(runs, part), _rates([before], part))
-
-
-# ---------------------------------------------------------------------- learning curves
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Learning curve of one training run.
-
-    Attributes:
-        env, recipe: Names of environment and recipe in the study.
-        seed: Seed of the run.
-        points: Points in order: `update`, `generated_tokens` (since the start of the run), and where they were
-            measured `success` of the training episodes and `validation/success`, `validation/low`,
-            `validation/high`.
-    """
-
-    env: str
-    recipe: str
-    seed: int
-    points: Sequence[Mapping[str, float]]
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the curve as plain data."""
-        return {"env": self.env, "recipe": self.recipe, "seed": self.seed, "points": list(self.points)}
-
-
-def read_curves(study: Study, out: Path) -> list[Curve]:
-    """Return the learning curves of all runs so far, finished or not."""
-    kept = ("success", "validation/success", "validation/low", "validation/high")
-    curves = []
-    for trial in study.trials():
-        tokens, points = 0.0, []
-        path = out / trial.folder / METRICS_FILE
-        for record in read_jsonl(path, damaged="skip") if path.exists() else ():
-            tokens += record.get("sampled_tokens", 0.0)
-            values = {key: record[key] for key in kept if key in record}
-            points.append({"update": record["update"], "generated_tokens": tokens, **values})
-        if points:
-            curves.append(Curve(trial.env, trial.recipe, trial.seed, points))
-    return curves

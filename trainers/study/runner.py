@@ -31,10 +31,11 @@ from ..config.serialize import to_plain
 from ..reporting.terminal_plot import Series, plot, running_mean
 from ..state import Activity
 from ..train import FAILED, INTERRUPTED, OK, require_torch
+from .curves import read_curves
 from .definition import Study
 from .evaluation import write_suite
 from .page import REPORT_FILE, evaluation_commands, write_page
-from .results import make_rows, read_curves
+from .results import make_rows
 from .table import make_tables, render_table, to_markdown
 from .trials import (
     BEFORE_NOISE,
@@ -113,10 +114,11 @@ def _claim_folder(study: Study, out: Path) -> None:
 
 
 def _missing_work(study: Study, out: Path) -> list[list[_WorkItem]]:
-    """Return the trials and controls without a result, in two phases.
+    """Return the trials and controls without a result, in phases.
 
-    The trials of the first seed, which take longest, come first, then the controls, so that a study that is
-    stopped early has something to compare with. Further supervised fine-tuning comes after all trials, whose CPU
+    Runs that tune a setting come before all trials, which need the chosen value. The trials of the first seed,
+    which take longest, come next, then the controls, so that a study that is stopped early has something to
+    compare with. Further supervised fine-tuning comes after all trials, whose CPU
     time is its budget.
     """
     policies = [RANDOM, EXPERT, WARM_START]
@@ -143,7 +145,12 @@ def _missing_work(study: Study, out: Path) -> list[list[_WorkItem]]:
         for trial in study.supervised_trials(env)
         if not trial_path(out, trial).exists()
     ]
-    return [[*first, *controls, *others], supervised]
+    tuning = [
+        _WorkItem(trial.name, run_trial, (study, trial, out))
+        for trial in study.tuning_trials()
+        if not trial_path(out, trial).exists()
+    ]
+    return [tuning, [*first, *controls, *others], supervised]
 
 
 def _write_results(study: Study, out: Path, console: Console) -> None:
@@ -322,7 +329,7 @@ class _StudyProgress:
         series, updates = [], 1
         for trial, style in zip(shown, _STYLES, strict=False):
             history = read_jsonl(self._out / trial.folder / METRICS_FILE, damaged="skip")
-            updates = max(updates, self._study.recipe(trial.recipe).optimization.updates)
+            updates = max(updates, self._study.recipe(trial.recipe, trial.env).optimization.updates)
             training = [(m["update"], m["success"]) for m in history if "success" in m]
             held_out = [(m["update"], m["validation/success"]) for m in history if "validation/success" in m]
             label = trial.env if len(self._study.recipes) == 1 else f"{trial.recipe} on {trial.env}"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ...eval.statistics import Interval
+from .collapse import FALLEN, WARNINGS
 from .definition import Study
 from .results import Gain, Row, count_comparisons
 from .trials import TUNED
@@ -52,6 +54,10 @@ def make_tables(study: Study, rows: Sequence[Row]) -> list[StudyTable]:
     tables = [_success_table(study, rows)]
     if any(row.passes for row in rows):
         tables.append(_pass_table(study, rows))
+    if any(row.area for row in rows):
+        tables.append(_learning_table(study, rows))
+    if any(row.collapses for row in rows):
+        tables.append(_collapse_table(study, rows))
     if any(row.levels for row in rows):
         tables.append(_level_table(study, rows))
     return tables
@@ -62,6 +68,7 @@ def _success_table(study: Study, rows: Sequence[Row]) -> StudyTable:
         "sampled": "gain: over the warm start, in points",
         "tuned": "tuned: over the warm start at its best temperature on validation tasks",
         "supervised": "SFT: over supervised fine-tuning of equal CPU time",
+        "baseline": f"{study.baseline}: over the runs of {study.baseline} with the same seeds",
     }
     present = {name for row in rows for name in row.gains}
     notes = [_interval_note(study), *(meaning for name, meaning in meanings.items() if name in present)]
@@ -78,11 +85,12 @@ def _success_table(study: Study, rows: Sequence[Row]) -> StudyTable:
             "gain": "gain",
             "tuned": "tuned",
             "supervised": "SFT",
+            "baseline": study.baseline,
             "greedy": "greedy",
             "greedy gain": "gain",
         },
         [(row, _success_cells(row)) for row in rows],
-        wide=("range",),
+        wide=("range", *(("greedy gain",) if study.baseline else ())),
     )
 
 
@@ -95,6 +103,7 @@ def _success_cells(row: Row) -> Cells:
         "gain": _format_gain(row.gains.get("sampled")),
         "tuned": _format_gain(row.gains.get("tuned")),
         "supervised": _format_gain(row.gains.get("supervised")),
+        "baseline": _format_gain(row.gains.get("baseline")),
         "greedy": "" if row.greedy is None else format_rate(row.greedy),
         "greedy gain": _format_gain(row.gains.get("greedy")),
     }
@@ -132,6 +141,84 @@ def _pass_cells(row: Row, largest: int) -> Cells:
         "tuned": _format_gain(row.pass_gains.get(f"pass@{largest} tuned")),
         "never rate": "" if unsolved is None else f"{100 * unsolved.value:.0f}%",
         "never": "" if unsolved is None else format_rate(unsolved),
+    }
+
+
+def _learning_table(study: Study, rows: Sequence[Row]) -> StudyTable:
+    notes = ["area: mean success on validation tasks, up to the generated tokens that all runs there reach"]
+    if study.seeds > 1:
+        notes.append("95 % intervals over training runs in brackets")
+    if any(row.area_gains for row in rows):
+        notes += [f"gain: over the runs of {study.baseline} with the same seeds", _star_note(rows, "area_gains")]
+    setting = study.tuning.setting if study.tuning is not None else ""
+    if setting:
+        notes.append(f"{setting} was chosen for each recipe and environment on validation tasks, with other seeds")
+    return StudyTable(
+        f"{study.name}: learning at equal generated tokens",
+        notes,
+        {
+            "policy": "policy",
+            "runs": "runs",
+            "tuned_value": setting.rpartition(".")[2],
+            "updates": "updates",
+            "tokens": "tokens",
+            "seconds": "CPU s",
+            "area": "area",
+            "gain": "gain",
+        },
+        [(row, _learning_cells(row)) for row in rows if row.area is not None],
+    )
+
+
+def _learning_cells(row: Row) -> Cells:
+    details, area, gain = row.details, row.area, row.area_gains.get("baseline")
+    assert area is not None
+    bounds = f" [{100 * area.low:.1f}, {100 * area.high:.1f}]" if row.runs > 1 else ""
+    value = details.get("tuned_value_per_run")
+    difference = "" if gain is None else f"{100 * gain.result.difference.value:+.1f}"
+    return {
+        **_policy_cells(row),
+        "tuned_value": "" if value is None else f"{value:g}",
+        "updates": f"{details['updates_per_run']:.0f}",
+        "tokens": f"{details['generated_tokens_per_run'] / 1000:.0f}k",
+        "seconds": f"{details['cpu_seconds_per_run']:.0f}",
+        "area": f"{100 * area.value:.1f}%{bounds}",
+        "gain": difference + ("*" if gain is not None and gain.is_significant else ""),
+    }
+
+
+def _collapse_table(study: Study, rows: Sequence[Row]) -> StudyTable:
+    return StudyTable(
+        f"{study.name}: collapse of training",
+        [
+            "success of training episodes, as a moving average over the monitor's window; means over runs",
+            f"fell: update from which on it is below {FALLEN:.0%} of its peak, run by run (- if it never is)",
+            f"warned: update of the monitor's first alarm ({', '.join(WARNINGS)}), run by run",
+        ],
+        {
+            "policy": "policy",
+            "runs": "runs",
+            "updates": "updates",
+            "peak": "peak",
+            "last": "last",
+            "collapsed": "collapsed",
+            "fell": "fell",
+            "warned": "warned",
+        },
+        [(row, _collapse_cells(row)) for row in rows if row.collapses],
+    )
+
+
+def _collapse_cells(row: Row) -> Cells:
+    runs = list(row.collapses.values())
+    return {
+        **_policy_cells(row),
+        "updates": f"{fmean(run.updates for run in runs):.0f}",
+        "peak": f"{fmean(run.peak for run in runs):.0%}",
+        "last": f"{fmean(run.last for run in runs):.0%}",
+        "collapsed": f"{sum(run.fell is not None for run in runs)} of {len(runs)}",
+        "fell": " ".join("-" if run.fell is None else str(run.fell) for run in runs),
+        "warned": " ".join("-" if run.warning is None else str(run.warning.update) for run in runs),
     }
 
 

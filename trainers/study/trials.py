@@ -16,6 +16,7 @@ from ..checkpoints.export import export_checkpoint
 from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, claim_run_folder
 from ..config.settings import ValidationConfig
 from ..train import require_torch
+from .curves import Curve, common_tokens, read_curve
 from .definition import Study, Trial
 from .evaluation import Outcomes, evaluate_policy, evaluate_reference, evaluate_sampled, make_sampler
 from .supervised import fine_tune
@@ -42,26 +43,32 @@ def trial_path(out: Path, trial: Trial) -> Path:
 def run_trial(study: Study, trial: Trial, out: Path) -> None:
     """Train a policy (continuing an interrupted trial), evaluate the final policy, and write the result.
 
+    Where a setting is tuned, all tuning runs of the recipe in the environment must be finished. The policy of a
+    tuning run itself is not evaluated: its result is the area under its learning curve.
+
     Runs in a process of its own with one torch thread, the fastest setting for small models.
 
     Raises:
+        ConfigurationError: A tuning run has no result yet.
         Diverged, NotEnoughGroups, SamplingFailed, OutOfMemory, CheckpointError: See `Trainer.run`.
     """
     _prepare()
     from ..reporting.report import write_report
     from ..trainer import Trainer
 
-    config = study.config(trial, out)
+    is_tuning = trial.candidate is not None
+    value = None if is_tuning else chosen_value(study, trial.env, trial.recipe, out)
+    config = study.config(trial, out, value)
     claim_run_folder(config, resume=True)
     trainer = Trainer(config, resume=True)
     try:
         for _ in trainer.run():
             pass
-        outcomes = evaluate_policy(study, trial.env, trainer.sampler)
+        outcomes = {} if is_tuning else evaluate_policy(study, trial.env, trainer.sampler)
     finally:
         trainer.close()
     write_report(config.out)
-    if study.export:
+    if study.export and not is_tuning:
         export_checkpoint(config.out, "last")
     cpu_seconds = sum(record.get("cpu_seconds", 0.0) for record in trainer.history)
     tokens = sum(record.get("sampled_tokens", 0.0) for record in trainer.history)
@@ -71,6 +78,7 @@ def run_trial(study: Study, trial: Trial, out: Path) -> None:
         updates=trainer.state.update,
         cpu_seconds=cpu_seconds,
         generated_tokens=tokens,
+        **({} if value is None else {"tuned_value": value}),
     )
     shutil.rmtree(config.out / CHECKPOINTS_FOLDER, ignore_errors=True)
 
@@ -85,7 +93,7 @@ def run_supervised(study: Study, trial: Trial, out: Path) -> None:
     _prepare()
     budget = mean_cpu_seconds(study, trial.env, out)
     tuned = fine_tune(study, trial, out / trial.folder, budget)
-    sampler = make_sampler(study, str(tuned.model))
+    sampler = make_sampler(study, trial.env, str(tuned.model))
     try:
         outcomes = evaluate_policy(study, trial.env, sampler)
     finally:
@@ -93,6 +101,27 @@ def run_supervised(study: Study, trial: Trial, out: Path) -> None:
     if not study.export:
         shutil.rmtree(tuned.model)
     _write(trial_path(out, trial), outcomes, episodes=tuned.episodes, cpu_seconds=tuned.cpu_seconds, budget=budget)
+
+
+def chosen_value(study: Study, env: str, recipe: str, out: Path) -> float | None:
+    """Return the value of the tuned setting for a recipe in an environment; None without tuning.
+
+    Raises:
+        ConfigurationError: A tuning run has no result yet.
+    """
+    if study.tuning is None:
+        return None
+    curves: dict[float, list[Curve]] = {}
+    for trial in study.tuning_trials():
+        if (trial.env, trial.recipe) == (env, recipe):
+            if read_result(trial_path(out, trial)) is None:
+                raise ConfigurationError(
+                    f"{trial.name} has no result, so {study.tuning.setting} of {recipe} cannot be chosen."
+                )
+            assert trial.candidate is not None
+            curves.setdefault(trial.candidate, []).append(read_curve(trial, out))
+    tokens = common_tokens([curve for runs in curves.values() for curve in runs])
+    return study.tuning.choose({value: [curve.area(tokens) for curve in runs] for value, runs in curves.items()})
 
 
 def mean_cpu_seconds(study: Study, env: str, out: Path) -> float:
@@ -122,13 +151,14 @@ def evaluate_control(study: Study, env: str, policy: str, out: Path) -> None:
     """
     path = policy_path(out, env, policy)
     if policy in _AGENTS:
-        _write(path, evaluate_reference(study, study.envs[env], _AGENTS[policy]()))
+        _write(path, evaluate_reference(study, env, _AGENTS[policy]()))
         return
     _prepare()
-    sampler = make_sampler(study, study.controls.model or "" if policy == BEFORE_NOISE else study.model)
+    model = study.controls.model or "" if policy == BEFORE_NOISE else study.model_of(env)
+    sampler = make_sampler(study, env, model)
     try:
         if policy == TUNED:
-            config, rates = study.envs[env], {}
+            config, rates = study.envs[env].config, {}
             for temperature in study.controls.temperatures:
                 validation = ValidationConfig(tasks=study.controls.tuning_tasks, temperature=temperature)
                 rates[temperature] = sampler.validate(config, validation, temperature, seed=0).success.value

@@ -187,6 +187,13 @@ def test_settings_of_several_parts_change_together() -> None:
         ("ppo", {"critic.lr": 0.0}, "critic.lr"),
         ("ppo", {"optimization.lr": float("nan")}, "optimization.lr"),
         ("ppo", {"optimization.passes": 0}, "optimization.passes"),
+        ("grpo", {"optimization.max_tokens": 0}, "optimization.max_tokens must be at least 1"),
+        (
+            "grpo",
+            {"optimization.max_tokens": 9, "optimization.schedule": "linear"},
+            "needs to know the last update",
+        ),
+        ("dapo_tstar", {"optimization.max_tokens": 9}, "sampler.temperature changes until the last update"),
         ("starpo_s", {"selector.rule": "count", "selector.amount": 9}, "only 8 prompts"),
         ("tree_grpo", {"sampler.leaves": 4}, "sampler.leaves is 4, but a tree has only 1 rounds × 2 expansions"),
         ("tree_grpo", {"sampler.trees": 0}, "sampler.trees must be at least 1"),

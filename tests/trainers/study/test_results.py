@@ -14,10 +14,11 @@ from rich.console import Console
 
 from arboretum.trainers.algorithms.recipes import RECIPES
 from arboretum.trainers.config.settings import EnvConfig
-from arboretum.trainers.study.definition import SUPERVISED, Study, Trial
+from arboretum.trainers.study.curves import Curve, read_curves
+from arboretum.trainers.study.definition import SUPERVISED, Study, StudyEnv, StudyLevel, Trial
 from arboretum.trainers.study.evaluation import Outcomes
 from arboretum.trainers.study.page import draw_curves, mean_curve, write_page
-from arboretum.trainers.study.results import Curve, Row, make_rows, read_curves
+from arboretum.trainers.study.results import Row, make_rows
 from arboretum.trainers.study.table import make_tables, render_table, to_markdown
 from arboretum.trainers.study.trials import TUNED, WARM_START, policy_path, trial_path
 from support.pages import low_contrasts, set_width
@@ -27,7 +28,7 @@ STUDY = Study(
     "two",
     "a test",
     "sapling",
-    {"Lake": LAKE},
+    {"Lake": StudyEnv(LAKE)},
     {"grpo": {}, "rloo": {}},
     seeds=2,
     tasks=4,
@@ -155,7 +156,7 @@ def test_pass_at_k_and_unsolved_tasks_worked_by_hand(tmp_path: Path) -> None:
 
 
 def test_forgetting_is_the_change_on_the_levels_of_the_warm_start(tmp_path: Path) -> None:
-    study = replace(STUDY, levels={"dry": LAKE, "wet": LAKE})
+    study = replace(STUDY, levels={"dry": StudyLevel(LAKE), "wet": StudyLevel(LAKE)})
     write(tmp_path, WARM_START, outcomes("10 00 00 00", "1000", dry="1110", wet="1000"))
     for seed in range(2):
         write(tmp_path, Trial("Lake", "grpo", seed), outcomes("11 11 10 10", "1111", dry="1000", wet="1000"))
@@ -168,7 +169,7 @@ def test_forgetting_is_the_change_on_the_levels_of_the_warm_start(tmp_path: Path
 
 def test_tables_with_the_longest_names_fit_80_columns(tmp_path: Path) -> None:
     recipe = max(RECIPES, key=len)
-    study = replace(STUDY, recipes={recipe: {}}, samples=16, level_tasks=4)
+    study = replace(STUDY, recipes={recipe: {}, "grpo": {}}, samples=16, level_tasks=4, baseline="grpo")
     certain = {str(task): [True] for task in range(200)}
     parts = ("sampled", "greedy", "levels/Lake/sampled", "levels/Lake/greedy")
     before: Outcomes = {part: {task: [False] for task in certain} for part in parts}
@@ -181,6 +182,7 @@ def test_tables_with_the_longest_names_fit_80_columns(tmp_path: Path) -> None:
     write(tmp_path, TUNED, {part: before[part] for part in ("sampled", "samples")}, temperature=0.25)
     for seed in range(2):
         write(tmp_path, Trial("Lake", recipe, seed), after)
+        write(tmp_path, Trial("Lake", "grpo", seed), before)
         write(tmp_path, Trial("Lake", SUPERVISED, seed), before)
     for table in make_tables(study, make_rows(study, tmp_path)):
         text = StringIO()

@@ -19,9 +19,12 @@ from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.envs.frozenlake.env import FrozenLake
 from arboretum.trainers.config.settings import EnvConfig
 from arboretum.trainers.study.controls import Controls, Supervised
-from arboretum.trainers.study.definition import Study, load_study, parse_study, study_names
+from arboretum.trainers.study.curves import read_curve
+from arboretum.trainers.study.definition import Study, StudyEnv
 from arboretum.trainers.study.evaluation import evaluate_reference
-from arboretum.trainers.study.trials import RESULT
+from arboretum.trainers.study.parsing import load_study, parse_study, study_names
+from arboretum.trainers.study.trials import RESULT, chosen_value
+from arboretum.trainers.study.tuning import Tuning
 
 LAKE = EnvConfig("TextFrozenLake-v0", {"observation_format": "grid", "success_rate": 1.0})
 HEAD = "name: x\nmodel: y\nenvs: [{name: A, id: TextFrozenLake-v0}]\nrecipes: {grpo: {}}\n"
@@ -54,6 +57,14 @@ def test_shipped_studies_pass_their_check(name: str) -> None:
         (f"{HEAD}controls: {{temperatures: [0.0]}}\n", "temperatures must be above 0"),
         (f"{HEAD}controls: {{supervised: {{lr: -1.0}}}}\n", "supervised.lr must be above 0"),
         (f"{HEAD}controls: {{supervised: {{epochs: 1}}}}\n", "controls.supervised: unknown key 'epochs'"),
+        (f"{HEAD}baseline: grop\n", "baseline must be one of"),
+        (f"{HEAD}tuning: {{values: [0.1]}}\n", "two or more different values"),
+        (f"{HEAD}tuning: {{values: [0.1, 0.2], seed: 1}}\n", "tuning: unknown key 'seed'"),
+        (f"{HEAD}tuning: {{values: [0.1, 0.2]}}\nvalidation_every: 0\n", "validation_every is 0"),
+        (
+            "name: x\nmodel: y\nenvs: [{name: A, id: B, settings: {sampler.rollouts: 1}}]\nrecipes: {grpo: {}}\n",
+            "is 1",
+        ),
     ],
 )
 def test_invalid_study_file_is_rejected(text: str, message: str) -> None:
@@ -74,9 +85,9 @@ def test_supervised_control_imitates_the_expert_on_the_levels_of_the_warm_start(
     for env in study.envs:
         for trial in study.supervised_trials(env):
             config = study.supervised_config(trial, Path(), episodes=64)
-            assert config.env.id == study.envs[env].id and config.env.split == "train"
+            assert config.env.id == study.envs[env].config.id and config.env.split == "train"
             assert config.env.kwargs == next(
-                one.kwargs for one in study.levels.values() if one.id == config.env.id
+                one.config.kwargs for one in study.levels.values() if one.config.id == config.env.id
             )
             assert config.dialogue.settings["max_actions"] == 10 and config.seed == trial.seed
 
@@ -85,16 +96,85 @@ def test_environment_without_an_expert_needs_a_study_without_supervised_learning
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(FrozenLake, "expert_actions", lambda self: None)
-    study = Study("x", "", "sapling", {"Lake": LAKE}, {"grpo": {}})
+    study = Study("x", "", "sapling", {"Lake": StudyEnv(LAKE)}, {"grpo": {}})
     with pytest.raises(ConfigurationError, match=r"no expert plan .* Set controls.supervised to false"):
         study.check()
     replace(study, controls=Controls(supervised=None)).check()
 
 
+def test_environment_overrides_model_dialogue_and_settings_of_the_study() -> None:
+    study = parse_study(
+        """\
+name: x
+model: sapling
+envs:
+  - {name: Lake, id: TextFrozenLake-v0}
+  - {name: Blocks, id: TextBlocksworld-v0, model: sapling-blocksworld, dialogue: plain,
+     settings: {sampler.prompts: 3, optimization.lr: 0.5}}
+settings: {sampler.prompts: 2, optimization.updates: 7}
+recipes: {grpo: {optimization.lr: 0.25}}
+levels:
+  - {name: dry, id: TextFrozenLake-v0}
+  - {name: three, id: TextBlocksworld-v0, kwargs: {blocks: 3}, model: sapling-blocksworld}
+""",
+        "mine.yaml",
+    )
+    lake, blocks = (study.config(trial, Path()) for trial in study.trials() if trial.seed == 0)
+    assert (lake.model, lake.dialogue.name, lake.recipe.sampler.prompts) == ("sapling", "no_think", 2)
+    assert (blocks.model, blocks.dialogue.name, blocks.recipe.sampler.prompts) == (
+        "sapling-blocksworld",
+        "plain",
+        3,
+    )
+    # A recipe's own setting is the strongest.
+    assert blocks.recipe.optimization.lr == 0.25 and blocks.recipe.optimization.updates == 7
+    # Forgetting is measured on the levels of the warm start of the environment.
+    assert list(study.levels_of("Lake")) == ["dry"] and list(study.levels_of("Blocks")) == ["three"]
+
+
+def test_tuning_chooses_by_the_area_under_the_curve_on_other_seeds(tmp_path: Path) -> None:
+    """A value that learns fast and collapses loses against one that learns late, and against one that holds."""
+    tuning = Tuning((0.1, 0.2, 0.4), seeds=2, settings={"optimization.updates": 5})
+    study = Study("x", "", "sapling", {"Lake": StudyEnv(LAKE)}, {"grpo": {}}, seeds=3, tuning=tuning)
+    assert {trial.seed for trial in study.trials()}.isdisjoint(trial.seed for trial in study.tuning_trials())
+    # Success after 0, 100 and 200 tokens: the areas are 0.35, 0.375 and 0.45 with the first seed, and 0.35, 0.625
+    # and 0.25 with the second.
+    curves = {
+        (0.1, 0): (0.2, 0.3, 0.6),
+        (0.2, 0): (0.2, 0.4, 0.5),
+        (0.4, 0): (0.2, 0.8, 0.0),
+        (0.1, 1): (0.2, 0.3, 0.6),
+        (0.2, 1): (0.2, 0.8, 0.7),
+        (0.4, 1): (0.2, 0.4, 0.0),
+    }
+    with pytest.raises(ConfigurationError, match=r"grpo with 0.1 on Lake, seed 1000 has no result"):
+        chosen_value(study, "Lake", "grpo", tmp_path)
+    for trial in study.tuning_trials():
+        config = study.config(trial, tmp_path)
+        assert config.recipe.optimization.lr == trial.candidate and config.recipe.optimization.updates == 5
+        assert trial.candidate is not None
+        rates = curves[trial.candidate, trial.seed - 1000]
+        records = [{"update": 0.0, "validation/success": rates[0]}]
+        records += [
+            {"update": n, "sampled_tokens": 100.0, "validation/success": rate}
+            for n, rate in enumerate(rates[1:], 1)
+        ]
+        config.out.mkdir(parents=True)
+        (config.out / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+        (config.out / RESULT).write_text('{"outcomes": {}}')
+    assert read_curve(next(iter(study.tuning_trials())), tmp_path).area(200) == pytest.approx(0.35)
+    assert chosen_value(study, "Lake", "grpo", tmp_path) == 0.2
+    (trial, *_) = study.trials()
+    assert study.config(trial, tmp_path, 0.2).recipe.optimization.lr == 0.2
+    assert study.config(trial, tmp_path, 0.2).recipe.optimization.updates == 200
+
+
 def test_reference_agents_run_on_the_same_tasks() -> None:
-    study = Study("x", "", "sapling", {"Lake": LAKE}, {"grpo": {}}, tasks=16, repeats=2, samples=4, pass_tasks=8)
-    random = evaluate_reference(study, LAKE, RandomAgent())
-    expert = evaluate_reference(study, LAKE, ExpertAgent())
+    study = Study(
+        "x", "", "sapling", {"Lake": StudyEnv(LAKE)}, {"grpo": {}}, tasks=16, repeats=2, samples=4, pass_tasks=8
+    )
+    random = evaluate_reference(study, "Lake", RandomAgent())
+    expert = evaluate_reference(study, "Lake", ExpertAgent())
     assert random["sampled"].keys() == expert["sampled"].keys() and len(expert["sampled"]) == 16
     assert all(all(episodes) and len(episodes) == 2 for episodes in expert["sampled"].values())
     assert not all(all(episodes) for episodes in random["sampled"].values())
@@ -129,7 +209,7 @@ def small(warm_model: Path) -> Study:
         "small",
         "",
         str(warm_model),
-        {"Lake": LAKE},
+        {"Lake": StudyEnv(LAKE)},
         recipes,
         settings,
         seeds=2,
@@ -220,6 +300,9 @@ name: mine
 model: sapling
 envs: [{name: Lake, id: TextFrozenLake-v0, kwargs: {observation_format: grid}}]
 recipes: {grpo: {}}
+baseline: grpo
+tuning: {values: [1.0e-4, 3.0e-4], settings: {optimization.updates: 1}}
+collapse: true
 settings:
   sampler.prompts: 4
   sampler.rollouts: 4
@@ -241,7 +324,7 @@ controls:
   temperatures: [0.2, 1.0]
   tuning_tasks: 6
   model: sapling
-  supervised: {lr: 5.0e-4, batch: 16}
+  supervised: {source: levels, lr: 5.0e-4, batch: 16}
 """
 
 
@@ -261,7 +344,7 @@ def test_command_reports_every_control_and_resumes(
     monkeypatch.chdir(tmp_path)
     Path("mine.yaml").write_text(SAPLING)
     text = command("study", "mine.yaml", "--out", "out", "--workers", "1")
-    assert "7 of 7: supervised on Lake, seed 0 done" in text
+    assert "9 of 9: supervised on Lake, seed 0 done" in text
     summary = json.loads(Path("out/summary.json").read_text())
     rows = {row["policy"]: row for row in summary["rows"]}
     policies = [
@@ -283,6 +366,7 @@ def test_command_reports_every_control_and_resumes(
         assert values[0] <= values[1] == pytest.approx(1 - rows[policy]["unsolved"]["value"])
     assert set(rows["grpo"]["gains"]) == {"sampled", "tuned", "supervised", "greedy", "pass@4", "pass@4 tuned"}
     assert set(rows["grpo"]["levels"]["dry"]) == {"sampled", "greedy", "sampled_change", "greedy_change"}
+    assert rows["grpo"]["tuned_value_per_run"] in (1e-4, 3e-4) and "learning at equal generated tokens" in text
     (curve,) = summary["curves"]
     tokens = [point["generated_tokens"] for point in curve["points"]]
     assert tokens[0] == 0 < tokens[1] < tokens[2] == rows["grpo"]["generated_tokens_per_run"]
