@@ -397,8 +397,8 @@ def study(
 ) -> int:
     """Train several recipes from one model, and compare them on held-out tasks.
 
-    Finished runs are kept: the same command resumes an interrupted study. `credit` is the laboratory of tabular
-    policies; --tasks, --arms, --seeds and --regime are options of it alone.
+    Finished runs are kept: the same command resumes a study. `credit` is the laboratory of tabular policies, which
+    alone has the options --tasks, --arms, --seeds and --regime.
 
     Args:
         name: Study.
@@ -416,15 +416,13 @@ def study(
 def sapling(
     family: Annotated[
         Positional[str],
-        _help("Environments of the sapling: {}.", ["grids (FrozenLake and Sokoban)", "blocksworld", "alfworld"]),
+        _help("Environments: {}; grids are FrozenLake and Sokoban.", ["grids", "blocksworld", "alfworld", "search"]),
     ] = "grids",
     /,
     out: Path | None = None,
     seed: int = 0,
 ) -> int:
-    """Pretrain a sapling again, one of the small models that ship with the package, and evaluate it.
-
-    A run that was interrupted continues from its last validation when the same command is given again.
+    """Pretrain a sapling again, one of the shipped small models, or resume an interrupted run; then evaluate it.
 
     Args:
         out: Folder of the model. None makes a name below runs/.

@@ -12,8 +12,9 @@ from .packaged_model import SMOLLM2, smollm2_folder
 SAPLING = "sapling"
 BLOCKSWORLD_SAPLING = "sapling-blocksworld"
 ALFWORLD_SAPLING = "sapling-alfworld"
+SEARCH_SAPLING = "sapling-search"
 
-SHIPPED_MODELS = (SAPLING, BLOCKSWORLD_SAPLING, ALFWORLD_SAPLING)
+SHIPPED_MODELS = (SAPLING, BLOCKSWORLD_SAPLING, ALFWORLD_SAPLING, SEARCH_SAPLING)
 """Names of the shipped models, which are those of their folders in `assets/`."""
 
 CHECKSUMS_FIX = (

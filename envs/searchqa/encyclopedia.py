@@ -26,7 +26,7 @@ SIZES: Mapping[str, Mapping[Kind, int]] = {
 }
 """Number of articles by split and kind: 2,400 in total."""
 
-_ONSETS = [
+ONSETS = [
     "b",
     "br",
     "c",
@@ -54,9 +54,9 @@ _ONSETS = [
     "v",
     "w",
 ]
-_VOWELS = ["a", "a", "e", "e", "i", "i", "o", "o", "u", "ae", "ai", "ea", "ia", "ou"]
-_CODAS = ("", "", "", "", "l", "n", "r", "s", "th", "m")
-_PLACE_ENDINGS = [
+VOWELS = ["a", "a", "e", "e", "i", "i", "o", "o", "u", "ae", "ai", "ea", "ia", "ou"]
+CODAS = ("", "", "", "", "l", "n", "r", "s", "th", "m")
+PLACE_ENDINGS = [
     "holm",
     "mere",
     "wick",
@@ -70,7 +70,7 @@ _PLACE_ENDINGS = [
     "moor",
     "reach",
 ]
-_COLORS = [
+COLORS = [
     "Amber",
     "Ashen",
     "Azure",
@@ -110,7 +110,7 @@ _COLORS = [
     "Winter",
     "Wooden",
 ]
-_THINGS = [
+THINGS = [
     "Almanac",
     "Anchor",
     "Archive",
@@ -157,8 +157,8 @@ _THINGS = [
     "Well",
     "Windmill",
 ]
-_FORMS = ("novel", "comic opera", "play", "long poem", "film", "song cycle", "travelogue")
-_BODIES = [
+FORMS = ("novel", "comic opera", "play", "long poem", "film", "song cycle", "travelogue")
+BODIES = [
     "Academy",
     "Bank",
     "Brewery",
@@ -176,7 +176,7 @@ _BODIES = [
     "Theatre",
     "Trust",
 ]
-_PROFESSIONS = [
+PROFESSIONS = [
     "apothecary",
     "architect",
     "astronomer",
@@ -199,7 +199,7 @@ _PROFESSIONS = [
     "physician",
     "sculptor",
 ]
-_INSTRUMENTS = [
+INSTRUMENTS = [
     "bassoon",
     "cello",
     "clarinet",
@@ -214,7 +214,7 @@ _INSTRUMENTS = [
     "trumpet",
     "zither",
 ]
-_GOODS = [
+GOODS = [
     "amber",
     "bells",
     "carpets",
@@ -232,7 +232,7 @@ _GOODS = [
     "saffron",
     "salt",
 ]
-_EMBLEMS = [
+EMBLEMS = [
     "badger",
     "beehive",
     "falcon",
@@ -250,7 +250,7 @@ _EMBLEMS = [
     "thistle",
     "wheel",
 ]
-_GENRES = ["a satire", "a tragedy", "a comedy", "a mystery", "a romance", "a chronicle", "an allegory"]
+GENRES = ["a satire", "a tragedy", "a comedy", "a mystery", "a romance", "a chronicle", "an allegory"]
 
 
 class Article(NamedTuple):
@@ -313,13 +313,13 @@ class _Names:
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._used: set[str] = set()
-        works = [f"The {color} {thing}" for color in _COLORS for thing in _THINGS]
+        works = [f"The {color} {thing}" for color in COLORS for thing in THINGS]
         rng.shuffle(works)
         self._works = iter(works)
 
     def _word(self, syllables: int) -> str:
         choice = self._rng.choice
-        return "".join(choice(_ONSETS) + choice(_VOWELS) + choice(_CODAS) for _ in range(syllables)).capitalize()
+        return "".join(choice(ONSETS) + choice(VOWELS) + choice(CODAS) for _ in range(syllables)).capitalize()
 
     def draw_title(self, kind: Kind) -> str:
         """Draw an unused title for an article of `kind`."""
@@ -331,10 +331,10 @@ class _Names:
                 family = self._word(self._rng.choice((2, 3)))
                 name, unique = f"{self._word(2)} {family}", family
             elif kind == "place":
-                unique = name = self._word(self._rng.choice((1, 2))) + self._rng.choice(_PLACE_ENDINGS)
+                unique = name = self._word(self._rng.choice((1, 2))) + self._rng.choice(PLACE_ENDINGS)
             else:
                 unique = self._word(2)
-                name = f"{unique} {self._rng.choice(_BODIES)}"
+                name = f"{unique} {self._rng.choice(BODIES)}"
             if unique not in self._used:
                 self._used.add(unique)
                 return name
@@ -361,10 +361,10 @@ def _draw_person(title: str, titles: Titles, rivers: Sequence[str], rng: random.
     return {
         "birthplace": rng.choice(titles["place"]),
         "born": str(rng.randint(1402, 1899)),
-        "profession": rng.choice(_PROFESSIONS),
+        "profession": rng.choice(PROFESSIONS),
         "teacher": _draw_other(title, titles["person"], rng),
         "employer": rng.choice(titles["organization"]),
-        "instrument": rng.choice(_INSTRUMENTS),
+        "instrument": rng.choice(INSTRUMENTS),
     }
 
 
@@ -373,19 +373,19 @@ def _draw_place(title: str, titles: Titles, rivers: Sequence[str], rng: random.R
         "river": rng.choice(rivers),
         "founded": str(rng.randint(611, 1398)),
         "population": str(rng.randint(1_100, 99_000)),
-        "goods": rng.choice(_GOODS),
+        "goods": rng.choice(GOODS),
         "mayor": rng.choice(titles["person"]),
     }
 
 
 def _draw_work(title: str, titles: Titles, rivers: Sequence[str], rng: random.Random) -> dict[str, str]:
     return {
-        "form": rng.choice(_FORMS),
+        "form": rng.choice(FORMS),
         "author": rng.choice(titles["person"]),
         "year": str(rng.randint(1430, 1960)),
         "setting": rng.choice(titles["place"]),
         "publisher": rng.choice(titles["organization"]),
-        "genre": rng.choice(_GENRES),
+        "genre": rng.choice(GENRES),
     }
 
 
@@ -394,7 +394,7 @@ def _draw_organization(title: str, titles: Titles, rivers: Sequence[str], rng: r
         "founder": rng.choice(titles["person"]),
         "seat": rng.choice(titles["place"]),
         "founded": str(rng.randint(1400, 1930)),
-        "emblem": rng.choice(_EMBLEMS),
+        "emblem": rng.choice(EMBLEMS),
         "members": str(rng.randint(12, 4_800)),
     }
 
@@ -408,7 +408,7 @@ def _draw_other(title: str, titles: Sequence[str], rng: random.Random) -> str:
 
 _DRAW = {"person": _draw_person, "place": _draw_place, "work": _draw_work, "organization": _draw_organization}
 
-_OPENINGS: Mapping[Kind, tuple[str, ...]] = {
+OPENINGS: Mapping[Kind, tuple[str, ...]] = {
     "person": (
         "{t} (born {born} in {birthplace}) was a {profession}.",
         "{t} was a {profession}, born in {born} in {birthplace}.",
@@ -426,7 +426,7 @@ _OPENINGS: Mapping[Kind, tuple[str, ...]] = {
         "The {t}, founded in {founded}, is seated in {seat}.",
     ),
 }
-_BODIES_OF_TEXT: Mapping[Kind, tuple[tuple[str, ...], ...]] = {
+SENTENCES: Mapping[Kind, tuple[tuple[str, ...], ...]] = {
     "person": (
         (
             "As a young {profession}, {t} was taught by {teacher}.",
@@ -451,7 +451,7 @@ _BODIES_OF_TEXT: Mapping[Kind, tuple[tuple[str, ...], ...]] = {
         ("The {t} has {members} members.", "It counts {members} members."),
     ),
 }
-_ASIDES: Mapping[Kind, tuple[str, ...]] = {
+ASIDES: Mapping[Kind, tuple[str, ...]] = {
     "person": ("A statue in the garden remembers the day.", "Letters from those years are kept to this day.", ""),
     "place": ("A market is held there every second week.", "The old walls can still be walked.", ""),
     "work": ("The manuscript was long thought lost.", "It has been translated many times.", ""),
@@ -460,8 +460,8 @@ _ASIDES: Mapping[Kind, tuple[str, ...]] = {
 
 
 def _write_text(kind: Kind, title: str, facts: Mapping[str, str], rng: random.Random) -> str:
-    body = [rng.choice(variants) for variants in _BODIES_OF_TEXT[kind]]
+    body = [rng.choice(variants) for variants in SENTENCES[kind]]
     rng.shuffle(body)
-    aside = rng.choice(_ASIDES[kind])
-    parts = [rng.choice(_OPENINGS[kind]), *body, *([aside] if aside else [])]
+    aside = rng.choice(ASIDES[kind])
+    parts = [rng.choice(OPENINGS[kind]), *body, *([aside] if aside else [])]
     return " ".join(parts).format(t=title, **facts)

@@ -16,6 +16,7 @@ from ..snapshots import Snapshot
 from . import react, scoring, tags
 from .datasets import Question
 from .scoring import normalize
+from .searcher import next_action
 from .sources import open_source
 from .tags import FormatState
 
@@ -124,7 +125,9 @@ class SearchQA(TextEnv[Inquiry]):
 
     ## Expert
     `expert_actions()` is an oracle with access to the gold answer: it searches for every supporting article that
-    has not been shown, then answers. It is None if the data set publishes no answer.
+    has not been shown, then answers. It is None if the data set publishes no answer. `searching_actions()`, the
+    plan of the agent `searching_expert`, follows from the question and the passages shown, and from nothing else;
+    it reads the generated encyclopedia only.
 
     ## Errors
     If a retrieval server fails, `step` raises `RetrievalError` and leaves the state unchanged: call `step` again
@@ -288,6 +291,12 @@ class SearchQA(TextEnv[Inquiry]):
         return [self._format_action("search", title) for title in wanted] + [
             self._format_action("answer", self._question.golden_answers[0])
         ]
+
+    def searching_actions(self, observations: Sequence[str], actions: Sequence[str]) -> list[str] | None:
+        if self._ended:
+            return None
+        action = next_action(observations, actions)
+        return None if action is None else [self._format_action(action.kind, action.text)]
 
     def optimum(self) -> Optimum | None:
         """Return the value 1 with the number of steps of the expert, or None if the data set publishes no answer.

@@ -22,7 +22,7 @@ COUNTS: Mapping[str, int] = {"train": 4000, "dev": 500, "test": 500}
 """Number of questions by split, for each number of hops."""
 MAX_HOPS = 4
 
-_REFERENCES: Mapping[Kind, Mapping[str, tuple[Kind, str]]] = {
+REFERENCES: Mapping[Kind, Mapping[str, tuple[Kind, str]]] = {
     "person": {
         "birthplace": ("place", "the birthplace of {}"),
         "teacher": ("person", "the teacher of {}"),
@@ -41,7 +41,7 @@ _REFERENCES: Mapping[Kind, Mapping[str, tuple[Kind, str]]] = {
 }
 """Facts that refer to another article: the kind of that article, and a phrase that denotes it."""
 
-_FACT_QUESTIONS: Mapping[Kind, Mapping[str, str]] = {
+FACT_QUESTIONS: Mapping[Kind, Mapping[str, str]] = {
     "person": {
         "birthplace": "Where was {} born?",
         "born": "In which year was {} born?",
@@ -72,7 +72,7 @@ _FACT_QUESTIONS: Mapping[Kind, Mapping[str, str]] = {
         "members": "How many members does {} have?",
     },
 }
-_COMPARISONS: Mapping[Kind, tuple[tuple[str, str, bool], ...]] = {
+COMPARISONS: Mapping[Kind, tuple[tuple[str, str, bool], ...]] = {
     "person": (("born", "Who was born earlier, {} or {}?", False),),
     "place": (
         ("founded", "Which was founded earlier, {} or {}?", False),
@@ -85,7 +85,7 @@ _COMPARISONS: Mapping[Kind, tuple[tuple[str, str, bool], ...]] = {
     ),
 }
 """(fact, question, larger number is the answer) of numeric facts that can be compared."""
-_EQUALITY_QUESTIONS: Mapping[Kind, tuple[tuple[str, str], ...]] = {
+EQUALITY_QUESTIONS: Mapping[Kind, tuple[tuple[str, str], ...]] = {
     "person": (("profession", "Did {} and {} have the same profession?"),),
     "place": (("river", "Do {} and {} lie on the same river?"),),
     "work": (("form", "Are {} and {} works of the same form?"),),
@@ -141,9 +141,9 @@ class QuestionGenerator:
         text = f"the {title}" if start == "organization" else title
         chain = [title]
         for _ in range(hops - 1):
-            name = rng.choice(tuple(_REFERENCES[at]))
+            name = rng.choice(tuple(REFERENCES[at]))
             title = self._encyclopedia.articles[title].facts[name]
-            at, form = _REFERENCES[at][name]
+            at, form = REFERENCES[at][name]
             if title in chain:
                 return None
             text = form.format(text)
@@ -155,10 +155,10 @@ class QuestionGenerator:
         if phrase is None:
             return None
         facts = self._encyclopedia.articles[phrase.title].facts
-        name = self._rng.choice(tuple(_FACT_QUESTIONS[phrase.kind]))
+        name = self._rng.choice(tuple(FACT_QUESTIONS[phrase.kind]))
         if facts[name] in phrase.chain:  # The question would contain its answer.
             return None
-        text = _FACT_QUESTIONS[phrase.kind][name].format(phrase.text)
+        text = FACT_QUESTIONS[phrase.kind][name].format(phrase.text)
         kind = "single" if self._hops == 1 else "bridge"
         return _question(text, facts[name], kind, phrase.chain)
 
@@ -173,14 +173,14 @@ class QuestionGenerator:
         one, other = self._encyclopedia.articles[left.title].facts, self._encyclopedia.articles[right.title].facts
         chain = left.chain + right.chain
         if rng.random() < 0.4:
-            name, form = rng.choice(_EQUALITY_QUESTIONS[left.kind])
+            name, form = rng.choice(EQUALITY_QUESTIONS[left.kind])
             same = one[name] == other[name]
             # Equal pairs are rare; most unequal pairs are rejected to balance the answers "yes" and "no".
             if not same and rng.random() < 0.9:
                 return None
             text = form.format(left.text, right.text)
             return _question(text, "yes" if same else "no", "comparison", chain)
-        name, form, larger = rng.choice(_COMPARISONS[left.kind])
+        name, form, larger = rng.choice(COMPARISONS[left.kind])
         a, b = int(one[name]), int(other[name])
         if a == b:
             return None

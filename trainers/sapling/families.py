@@ -9,6 +9,7 @@ from ...envs.errors import unknown_name
 from ..config.settings import DialogueConfig, EnvConfig, ExpertConfig
 from .alfworld import ALFWORLD
 from .family import Family, Source, Stage
+from .search import SEARCH
 from .tokenizer import BLOCKSWORLD_PIECES, make_tokenizer
 
 FROZENLAKE = EnvConfig("TextFrozenLake-v0", {"observation_format": "grid", "p_frozen": 0.8, "success_rate": 1.0})
@@ -72,7 +73,7 @@ BLOCKSWORLD = Family(
     evaluation_tasks=128,
 )
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (GRIDS, BLOCKSWORLD, ALFWORLD)}
+FAMILIES: dict[str, Family] = {family.name: family for family in (GRIDS, BLOCKSWORLD, ALFWORLD, SEARCH)}
 
 
 def find_family(name: str) -> Family:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ...envs.checks import at_least, positive
@@ -27,6 +27,24 @@ class Source:
 
     def __post_init__(self) -> None:
         at_least("episodes", self.episodes, 1)
+
+    def environment(self, chunk: int) -> EnvConfig:
+        """Return the environment of the episodes of a chunk, numbered through all stages from 0."""
+        return self.env
+
+
+@dataclass(frozen=True)
+class VariedSource(Source):
+    """Expert episodes of an environment with an option whose value is another one in every chunk.
+
+    Attributes:
+        option: Option of the environment; its value is 1 in the first chunk, 2 in the second, and so on.
+    """
+
+    option: str = "seed"
+
+    def environment(self, chunk: int) -> EnvConfig:
+        return replace(self.env, kwargs={**self.env.kwargs, self.option: chunk + 1})
 
 
 @dataclass(frozen=True)

@@ -168,7 +168,7 @@ class SaplingTrainer:
         for chunk in range(done, stage.chunks):
             # The label and the numbering determine the episodes of the shipped models; they must not change.
             seed = stable_seed("lot", self.config.seed, first_chunk + chunk)
-            rollouts = self._demonstrate(stage, seed)
+            rollouts = self._demonstrate(stage, first_chunk + chunk, seed)
             for episodes in optimizer_batches(rollouts, self.config.family.batch, seed=seed):
                 optimizer.set_lr(self._step - first_step)
                 sums.append(self._take_step(stage, optimizer, rollouts.select(episodes)))
@@ -194,12 +194,13 @@ class SaplingTrainer:
         names = [name for name in ("loss", "observation_loss") if name in parts[0]]
         return {name: sum(part[name] for part in parts) for name in names}
 
-    def _demonstrate(self, stage: Stage, seed: int) -> Rollouts:
+    def _demonstrate(self, stage: Stage, chunk: int, seed: int) -> Rollouts:
         """Roll out the experts for one chunk of a stage."""
         demonstrations: list[Episode] = []
         for source in stage.sources:
+            env = source.environment(chunk)
             demonstrations += collect_demonstrations(
-                make_entry(source.env, source.env.split),
+                make_entry(env, env.split),
                 source.episodes // stage.chunks,
                 tokenizer=self.tokenizer,
                 context=self.config.family.context,

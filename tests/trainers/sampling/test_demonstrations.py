@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from arboretum.agents.dialogue import make_dialogue
@@ -16,11 +18,15 @@ from arboretum.trainers.config.settings import ExpertConfig
 from arboretum.trainers.sampling.demonstrations import collect_demonstrations
 
 TOKENIZER = load_tokenizer("sapling")
+OPTIONS: dict[str, dict[str, Any]] = {
+    "TextBlocksworld-v0": {"blocks": 4},
+    "TextSearchQA-v0": {"dataset": "encyclopedia", "hops": 1},
+}
 
 
 def demonstrations(env: str, expert: ExpertConfig, dialogue: str = "plain", count: int = 24) -> list[Episode]:
     return collect_demonstrations(
-        Entry(env, env, {"blocks": 4} if "Blocks" in env else {}, split="train"),
+        Entry(env, env, OPTIONS.get(env, {}), split="train"),
         count,
         tokenizer=TOKENIZER,
         context=None,
@@ -108,3 +114,11 @@ def test_searching_demonstrations_go_only_to_receptacles_and_take_only_objects_t
             if learnt_text(turn).startswith("take "):
                 assert f"a {turn.moves[0].action.removeprefix('take ').partition(' from ')[0]}" in shown
         assert episode.success
+
+
+def test_searching_demonstrations_answer_only_with_what_was_shown() -> None:
+    expert = ExpertConfig(noise=0.2, learn_noise=False, searching=True)
+    for episode in demonstrations("TextSearchQA-v0", expert, count=8):
+        shown = "".join(turn.observation for turn in episode.turns)
+        answer = learnt_text(episode.turns[-1]).removeprefix("<answer>").partition("</answer>")[0]
+        assert answer and answer in shown and episode.success
