@@ -416,13 +416,13 @@ def study(
 def sapling(
     family: Annotated[
         Positional[str],
-        _help("Environments: {}; grids are FrozenLake and Sokoban.", ["grids", "blocksworld", "alfworld", "search"]),
+        _help("Environments: {}.", ["grids (lakes and Sokoban)", "blocksworld", "alfworld", "search"]),
     ] = "grids",
     /,
     out: Path | None = None,
     seed: int = 0,
 ) -> int:
-    """Pretrain a sapling again, one of the shipped small models, or resume an interrupted run; then evaluate it.
+    """Pretrain a sapling again, a shipped small model, or resume an interrupted run, and evaluate it.
 
     Args:
         out: Folder of the model. None makes a name below runs/.
