@@ -51,8 +51,8 @@ class Controls:
     """Controls of a study, each a row of its tables. Random agent, expert and warm start are always rows.
 
     Attributes:
-        temperatures: Sampling temperatures of the warm start that are compared on validation tasks (split
-            "valid"); the one with the highest success rate is evaluated on the held-out tasks. An empty list
+        temperatures: Sampling temperatures of the warm start that are compared on validation tasks; the
+            one with the highest success rate is evaluated on the held-out tasks. An empty list
             leaves this out.
         tuning_tasks: Validation tasks on which the temperatures are compared.
         model: Another model to evaluate beside the warm start, such as that before its last stage. None leaves it

@@ -100,12 +100,16 @@ class StudyEnv:
         model: Warm start; None for the study's.
         dialogue: Name of the dialogue; None for the study's.
         settings: Settings by path of every recipe, which override the study's; those of the recipe override them.
+        validation_split: Split of the validation tasks.
+        test_split: Split of the held-out tasks.
     """
 
     config: EnvConfig
     model: str | None = None
     dialogue: str | None = None
     settings: Mapping[str, object] = field(default_factory=dict)
+    validation_split: str = "valid"
+    test_split: str = "test"
 
 
 @dataclass(frozen=True)
@@ -115,10 +119,12 @@ class StudyLevel:
     Attributes:
         config: Environment and its options.
         model: The warm start; None for the study's.
+        test_split: Split of the held-out tasks.
     """
 
     config: EnvConfig
     model: str | None = None
+    test_split: str = "test"
 
 
 @dataclass(frozen=True)
@@ -134,7 +140,7 @@ class Study:
         settings: Settings by path of every recipe; those of `recipes` override them.
         dialogue: Name of the dialogue between environments and model.
         seeds: Runs of each recipe in each environment, with the seeds 0, 1, …
-        tasks: Held-out tasks (split "test") on which every policy and the warm start are evaluated.
+        tasks: Held-out tasks on which every policy and the warm start are evaluated.
         repeats: Episodes per held-out task when sampled; greedy decoding is evaluated once per task.
         validation_every: Updates between two validations (split "valid") for the curve; 0 for none.
         samples: Episodes per task for pass@k and for the fraction of tasks that are never solved; 0 for neither.
@@ -199,16 +205,18 @@ class Study:
         """Return the dialogue between an environment and the model."""
         return DialogueConfig(self.envs[env].dialogue or self.dialogue)
 
-    def levels_of(self, env: str) -> Mapping[str, EnvConfig]:
-        """Return the environments by name on which forgetting of the warm start is measured; empty for none."""
+    def levels_of(self, env: str) -> Mapping[str, StudyLevel]:
+        """Return the levels by name on which forgetting of the warm start is measured; empty for none."""
         if not self.level_tasks:
             return {}
         model = self.model_of(env)
-        levels = {
-            name: level.config for name, level in self.levels.items() if (level.model or self.model) == model
+        given = {name: one for name, one in self.levels.items() if (one.model or self.model) == model}
+        own = {
+            name: StudyLevel(one.config, one.model, one.test_split)
+            for name, one in self.envs.items()
+            if self.model_of(name) == model
         }
-        own = {name: one.config for name, one in self.envs.items() if self.model_of(name) == model}
-        return levels or own
+        return given or own
 
     def first_recipe(self, env: str) -> Recipe:
         """Return the recipe listed first; its sampler sets the budgets of warm start and reference agents."""
@@ -262,7 +270,8 @@ class Study:
         assert control is not None, "the study has this control"
         sampler = self.first_recipe(trial.env).sampler
         if control.source == "levels":
-            own = next((level for level in self.levels_of(trial.env).values() if level.id == own.id), own)
+            levels = [level.config for level in self.levels_of(trial.env).values()]
+            own = next((level for level in levels if level.id == own.id), own)
         budgets = {
             name: getattr(sampler, name)
             for name in ("max_turns", "max_actions_per_turn", "max_actions")
@@ -298,7 +307,7 @@ class Study:
             trial.seed,
             self.dialogue_of(trial.env),
             HardwareConfig(device="cpu", in_flight=128),
-            ValidationConfig(every=self.validation_every, tasks=100),
+            ValidationConfig(every=self.validation_every, tasks=100, split=self.envs[trial.env].validation_split),
             checkpoint_every=1000,
         )
 
@@ -315,7 +324,9 @@ class Study:
             if trial.seed == FIRST_TUNING_SEED:
                 self.config(trial, Path()).check()
         for level in self.levels.values():
-            make_entry(level.config, "test").make()
+            make_entry(level.config, level.test_split).make()
+        for one in self.envs.values():
+            make_entry(one.config, one.test_split).make()
         for env in self.envs:
             for trial in self.supervised_trials(env):
                 if trial.seed == 0:

@@ -14,7 +14,6 @@ from ...agents.play import Job, play
 from ...envs.files import write_atomic
 from ...eval.suite import Entry, Suite
 from ..config.resolve import resolve_dialogue
-from ..config.settings import EnvConfig
 from .definition import Study, env_folder
 
 if TYPE_CHECKING:
@@ -65,12 +64,11 @@ def evaluate_policy(study: Study, env: str, sampler: RolloutSampler) -> Outcomes
         env: Name of the environment.
         sampler: Sampler with the policy's weights.
     """
-    config = study.envs[env].config
-    outcomes = evaluate_sampled(study, config, sampler)
-    entry = _make_entry(study, config)
+    outcomes = evaluate_sampled(study, env, sampler)
+    entry = _make_entry(study, env)
     outcomes["greedy"] = _roll_out(sampler, entry, _jobs(entry, entry.task_names(entry.make()), 1), 0.0)
     for name, level in study.levels_of(env).items():
-        entry = Entry("levels", level.id, level.kwargs, "test", study.level_tasks)
+        entry = Entry("levels", level.config.id, level.config.kwargs, level.test_split, study.level_tasks)
         jobs = _jobs(entry, entry.task_names(entry.make()), 1)
         for decoding, temperature in (("sampled", TEMPERATURE), ("greedy", 0.0)):
             outcomes[f"levels/{name}/{decoding}"] = _roll_out(sampler, entry, jobs, temperature)
@@ -78,7 +76,7 @@ def evaluate_policy(study: Study, env: str, sampler: RolloutSampler) -> Outcomes
 
 
 def evaluate_sampled(
-    study: Study, env: EnvConfig, sampler: RolloutSampler, temperature: float = TEMPERATURE
+    study: Study, env: str, sampler: RolloutSampler, temperature: float = TEMPERATURE
 ) -> Outcomes:
     """Roll out the held-out tasks with sampling: the parts "sampled" and "samples" of the outcomes."""
     entry = _make_entry(study, env)
@@ -92,7 +90,7 @@ def evaluate_reference(study: Study, env: str, agent: Agent) -> Outcomes:
     The episodes for pass@k are left out for the expert, whose plan is the same in each.
     """
     budget = resolve_dialogue(study.dialogue_of(env), study.first_recipe(env).sampler).max_actions
-    entry = _make_entry(study, study.envs[env].config, budget)
+    entry = _make_entry(study, env, budget)
     envs = [entry.make() for _ in range(16)]
     names = entry.task_names(envs[0])
     if agent.name == "expert":
@@ -121,7 +119,7 @@ def write_suite(study: Study, env: str, out: Path) -> Path:
                 "name": NAME,
                 "env": config.id,
                 "kwargs": dict(config.kwargs),
-                "split": "test",
+                "split": study.envs[env].test_split,
                 "tasks": study.tasks,
                 "repeats": study.repeats,
             }
@@ -133,8 +131,9 @@ def write_suite(study: Study, env: str, out: Path) -> Path:
     return path
 
 
-def _make_entry(study: Study, env: EnvConfig, max_steps: int | None = None) -> Entry:
-    return Entry(NAME, env.id, env.kwargs, "test", study.tasks, max_steps=max_steps, repeats=study.repeats)
+def _make_entry(study: Study, env: str, max_steps: int | None = None) -> Entry:
+    config, split = study.envs[env].config, study.envs[env].test_split
+    return Entry(NAME, config.id, config.kwargs, split, study.tasks, max_steps=max_steps, repeats=study.repeats)
 
 
 def _jobs(entry: Entry, names: Sequence[str], repeats: int, first: int = 0) -> list[Job]:

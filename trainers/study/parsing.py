@@ -22,12 +22,14 @@ class _LevelItem:
     id: str
     kwargs: dict[str, Any] = field(default_factory=dict)
     model: str | None = None
+    test_split: str = "test"
 
 
 @dataclass(frozen=True)
 class _EnvItem(_LevelItem):
     """Item of `envs` in a study's file."""
 
+    validation_split: str = "valid"
     dialogue: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -94,11 +96,10 @@ def parse_study(text: str, source: str) -> Study:
     settings = {key.name: getattr(file, key.name) for key in fields(StudyFile)}
     envs = _items(file.envs, _EnvItem, source, "environment")
     levels = _items(file.levels, _LevelItem, source, "level")
-    settings["envs"] = {
-        item.name: StudyEnv(EnvConfig(item.id, item.kwargs), item.model, item.dialogue, item.settings)
-        for item in envs
+    settings["envs"] = {item.name: _make_env(item) for item in envs}
+    settings["levels"] = {
+        item.name: StudyLevel(EnvConfig(item.id, item.kwargs), item.model, item.test_split) for item in levels
     }
-    settings["levels"] = {item.name: StudyLevel(EnvConfig(item.id, item.kwargs), item.model) for item in levels}
     settings["recipes"] = {name: dict(own or {}) for name, own in file.recipes.items()}
     if file.tuning is not None:
         settings["tuning"] = convert_mapping(file.tuning, Tuning, {}, f"{source}, tuning")
@@ -111,6 +112,17 @@ def parse_study(text: str, source: str) -> Study:
     except ConfigurationError as error:
         raise DataError(source, f"does not describe a study ({error}).") from None
     return study
+
+
+def _make_env(item: _EnvItem) -> StudyEnv:
+    return StudyEnv(
+        EnvConfig(item.id, item.kwargs),
+        item.model,
+        item.dialogue,
+        item.settings,
+        item.validation_split,
+        item.test_split,
+    )
 
 
 def _items(items: Sequence[Mapping[str, Any]], kind: type[Item], source: str, what: str) -> list[Item]:

@@ -278,7 +278,7 @@ def _definitions_page() -> str:
             f"## Studies\n\n`arboretum study STUDY` takes a shipped study ({studies}), or the path of a file:\n",
             f"```yaml\n{STUDY_EXAMPLE}```\n",
             fields_table(study, heading="key"),
-            "The keys of an environment; one of `levels` has the first four:\n",
+            "The keys of an environment; one of `levels` has `name`, `id`, `kwargs`, `model` and `test_split`:\n",
             fields_table(envs, heading="key"),
             "The keys of `controls`; the second table has those of `supervised`:\n",
             fields_table(controls, heading="key"),

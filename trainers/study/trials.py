@@ -158,13 +158,15 @@ def evaluate_control(study: Study, env: str, policy: str, out: Path) -> None:
     sampler = make_sampler(study, env, model)
     try:
         if policy == TUNED:
-            config, rates = study.envs[env].config, {}
+            own, rates = study.envs[env], {}
             for temperature in study.controls.temperatures:
-                validation = ValidationConfig(tasks=study.controls.tuning_tasks, temperature=temperature)
-                rates[temperature] = sampler.validate(config, validation, temperature, seed=0).success.value
+                validation = ValidationConfig(
+                    tasks=study.controls.tuning_tasks, split=own.validation_split, temperature=temperature
+                )
+                rates[temperature] = sampler.validate(own.config, validation, temperature, seed=0).success.value
             best = max(rates, key=rates.__getitem__)
             validation_rates = {f"{temperature:g}": rate for temperature, rate in rates.items()}
-            outcomes = evaluate_sampled(study, config, sampler, best)
+            outcomes = evaluate_sampled(study, env, sampler, best)
             _write(path, outcomes, temperature=best, validation=validation_rates)
         else:
             _write(path, evaluate_policy(study, env, sampler))

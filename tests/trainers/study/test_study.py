@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+import yaml
 from rich.console import Console
 
 from arboretum.agents.reference import ExpertAgent, RandomAgent
@@ -22,7 +23,7 @@ from arboretum.trainers.config.settings import EnvConfig
 from arboretum.trainers.study.controls import Controls, Supervised
 from arboretum.trainers.study.curves import read_curve
 from arboretum.trainers.study.definition import Study, StudyEnv
-from arboretum.trainers.study.evaluation import evaluate_reference
+from arboretum.trainers.study.evaluation import evaluate_reference, write_suite
 from arboretum.trainers.study.parsing import load_study, parse_study, study_names
 from arboretum.trainers.study.runner import missing_work, run_study
 from arboretum.trainers.study.trials import RESULT, chosen_value
@@ -107,13 +108,13 @@ def test_environment_without_an_expert_needs_a_study_without_supervised_learning
     replace(study, controls=Controls(supervised=None)).check()
 
 
-def test_environment_overrides_model_dialogue_and_settings_of_the_study() -> None:
+def test_environment_overrides_model_dialogue_settings_and_splits_of_the_study(tmp_path: Path) -> None:
     study = parse_study(
         """\
 name: x
 model: sapling
 envs:
-  - {name: Lake, id: TextFrozenLake-v0}
+  - {name: Lake, id: TextFrozenLake-v0, validation_split: train, test_split: valid}
   - {name: Blocks, id: TextBlocksworld-v0, model: sapling-blocksworld, dialogue: plain,
      settings: {sampler.prompts: 3, optimization.lr: 0.5}}
 settings: {sampler.prompts: 2, optimization.updates: 7}
@@ -131,6 +132,9 @@ levels:
         "plain",
         3,
     )
+    assert (lake.validation.split, blocks.validation.split) == ("train", "valid")
+    (entry,) = yaml.safe_load(write_suite(study, "Lake", tmp_path).read_text())["entries"]
+    assert entry["split"] == "valid"
     # A recipe's own setting is the strongest.
     assert blocks.recipe.optimization.lr == 0.25 and blocks.recipe.optimization.updates == 7
     # Forgetting is measured on the levels of the warm start of the environment.
