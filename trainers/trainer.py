@@ -168,7 +168,8 @@ class Trainer:
                 self.save_checkpoint()
                 self.interrupted = True
                 return
-            self.activity.place = f"update {self.state.update + 1} of {total}"
+            at_most = "" if self.config.recipe.optimization.max_tokens is None else "at most "
+            self.activity.place = f"update {self.state.update + 1} of {at_most}{total}"
             record = self._update()
             self.state.update += 1
             self.state.tokens += int(record.metrics["sampled_tokens"])

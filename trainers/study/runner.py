@@ -329,7 +329,10 @@ class _StudyProgress:
         series, updates = [], 1
         for trial, style in zip(shown, _STYLES, strict=False):
             history = read_jsonl(self._out / trial.folder / METRICS_FILE, damaged="skip")
-            updates = max(updates, self._study.recipe(trial.recipe, trial.env).optimization.updates)
+            optimization = self._study.recipe(trial.recipe, trial.env).optimization
+            # A limit of tokens ends the runs before the limit of updates, after an unknown number.
+            made = int(history[-1]["update"]) if history else 0
+            updates = max(updates, made if optimization.max_tokens is not None else optimization.updates)
             training = [(m["update"], m["success"]) for m in history if "success" in m]
             held_out = [(m["update"], m["validation/success"]) for m in history if "validation/success" in m]
             label = trial.env if len(self._study.recipes) == 1 else f"{trial.recipe} on {trial.env}"
