@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from ..envs.core import TextEnv
 from .base import Agent, Reply, Seat
 
 
@@ -60,6 +62,11 @@ class SearchingExpertAgent(Agent):
     def _choose(self, seat: Seat) -> str:
         plan = searching_plan(seat)
         return plan[0] if plan else seat.env.random_action(seat.rng)
+
+
+def has_searching_expert(env: TextEnv[Any]) -> bool:
+    """Return True if an environment hides something, and has an expert that does without it."""
+    return type(env).searching_actions is not TextEnv.searching_actions
 
 
 def searching_plan(seat: Seat) -> list[str] | None:

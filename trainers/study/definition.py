@@ -33,6 +33,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ...agents.reference import has_searching_expert
 from ...envs.checks import at_least, one_of
 from ...envs.errors import ConfigurationError
 from ..algorithms.recipe import Recipe
@@ -258,7 +259,8 @@ class Study:
         """Return the configuration of a run of further supervised fine-tuning.
 
         It imitates the expert in the environment itself, or with `controls.supervised.source` "levels" on the
-        levels of the warm start: the first of `levels` with the environment's id.
+        levels of the warm start: the first of `levels` with the environment's id. Where the environment hides
+        something, the expert is the one that searches, since knowledge of what is hidden cannot be imitated.
 
         Args:
             trial: One of `supervised_trials`.
@@ -284,7 +286,12 @@ class Study:
             trial.seed,
             replace(self.dialogue_of(trial.env), settings=budgets),
             HardwareConfig(device="cpu", in_flight=128),
-            ExpertConfig(control.noise, control.actions_per_turn, keep=control.keep),
+            ExpertConfig(
+                control.noise,
+                control.actions_per_turn,
+                keep=control.keep,
+                searching=has_searching_expert(make_entry(own, own.split).make()),
+            ),
             SFTSettings(episodes, epochs, control.batch, control.lr, control.warmup, control.weight_decay),
         )
 

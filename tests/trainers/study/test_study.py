@@ -98,6 +98,13 @@ def test_supervised_control_imitates_the_expert_on_the_chosen_levels(source: Lit
             assert config.dialogue.settings["max_actions"] == 10 and config.seed == trial.seed
 
 
+def test_supervised_control_imitates_an_expert_that_sees_what_the_model_sees() -> None:
+    study = load_study("trees")
+    for env, hides in (("ALFWorld", True), ("Search 2 hops", True), ("Lake 5x5", False)):
+        (trial, *_) = study.supervised_trials(env)
+        assert study.supervised_config(trial, Path(), episodes=64).expert.searching is hides
+
+
 def test_environment_without_an_expert_needs_a_study_without_supervised_learning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
