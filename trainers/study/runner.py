@@ -335,7 +335,11 @@ class _StudyProgress:
             updates = max(updates, made if optimization.max_tokens is not None else optimization.updates)
             training = [(m["update"], m["success"]) for m in history if "success" in m]
             held_out = [(m["update"], m["validation/success"]) for m in history if "validation/success" in m]
-            label = trial.env if len(self._study.recipes) == 1 else f"{trial.recipe} on {trial.env}"
+            label = f"{trial.recipe} on {trial.env}"
+            if len(self._study.recipes) == 1:
+                label = trial.env
+            elif len({one.env for one in shown}) == 1:
+                label = trial.recipe
             series.append(Series(label, running_mean(training, 5), style))
             series.append(Series("held out" if trial is shown[-1] else "", held_out, f"bold {style}", "marks"))
         return plot(
