@@ -130,8 +130,8 @@ class Monitor:
         """Return the signs of the newest update with their evidence; `history` is as for `alarms`."""
         found: dict[Sign, dict[str, float]] = {}
         stds, returns = (
-            _windows(history, "group_return_std", self.window),
-            _windows(history, "return", self.window),
+            moving_averages(history, "group_return_std", self.window),
+            moving_averages(history, "return", self.window),
         )
         if len(stds) > 1 and len(stds) == len(returns):
             peak = max(range(len(stds)), key=stds.__getitem__)
@@ -144,7 +144,7 @@ class Monitor:
                     "mean return": returns[-1],
                     "at the peak": returns[peak],
                 }
-        entropies = _windows(history, "entropy", self.window)
+        entropies = moving_averages(history, "entropy", self.window)
         if len(entropies) > 1:
             peak = max(range(len(entropies)), key=entropies.__getitem__)
             if entropies[-1] < self.entropy * entropies[peak] and not self._is_explained(history, peak):
@@ -177,8 +177,8 @@ class Monitor:
             peak: Window of the highest entropy, among the updates that have one.
         """
         measured = [record for record in history if "entropy" in record]
-        returns = _windows(measured, "return", self.window)
-        stds = _windows(measured, "group_return_std", self.window)
+        returns = moving_averages(measured, "return", self.window)
+        stds = moving_averages(measured, "group_return_std", self.window)
         if not len(returns) == len(stds) > peak:
             return False
         return returns[-1] - returns[peak] > 0.25 * stds[peak]
@@ -199,8 +199,8 @@ def current_lineage(history: Sequence[Mapping[str, float]]) -> list[Mapping[str,
     return kept
 
 
-def _windows(history: Sequence[Mapping[str, float]], name: str, width: int) -> list[float]:
-    """Return the moving average of a metric over `width` records."""
+def moving_averages(history: Sequence[Mapping[str, float]], name: str, width: int) -> list[float]:
+    """Return the moving average of a metric over `width` of the records that have it; empty if there are fewer."""
     import numpy as np  # lazily: the command line imports this module for its options
 
     values = [float(record[name]) for record in history if name in record]

@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from ...envs.files import read_jsonl
 from ..checkpoints.run_folder import METRICS_FILE
-from ..monitor import Alarm, Monitor
+from ..monitor import Alarm, Monitor, moving_averages
 from .definition import Study, Trial
 
 FALLEN = 0.5
@@ -61,21 +59,19 @@ def find_collapse(history: Sequence[Mapping[str, float]], monitor: Monitor) -> R
         monitor: Settings of the monitor, whose window is the width of the moving average.
     """
     measured = [record for record in history if record["update"] and "success" in record]
-    success = np.asarray([record["success"] for record in measured])
-    if len(success) < monitor.window:
+    means = moving_averages(measured, "success", monitor.window)
+    if not means:
         return None
-    means = np.lib.stride_tricks.sliding_window_view(success, monitor.window).mean(axis=1)
-    peak = int(means.argmax())
-    standing = np.flatnonzero(means >= FALLEN * means[peak])
-    first_fallen = int(standing[-1]) + 1
+    peak = max(means)
+    first_fallen = max(place for place, mean in enumerate(means) if mean >= FALLEN * peak) + 1
     fell = None
-    if means[peak] > 0 and first_fallen < len(means):
+    if peak > 0 and first_fallen < len(means):
         fell = int(measured[first_fallen + monitor.window - 1]["update"])
     alarms = monitor.all_alarms(history)
     return RunCollapse(
         int(measured[-1]["update"]),
-        float(means[peak]),
-        float(means[-1]),
+        peak,
+        means[-1],
         fell,
         next((alarm for alarm in alarms if alarm.sign in WARNINGS), None),
         next((alarm for alarm in alarms if alarm.sign == "echo-trap"), None),
@@ -90,5 +86,5 @@ def read_collapse(study: Study, trial: Trial, out: Path) -> RunCollapse | None:
         trial: One of its trials.
         out: Folder of the study.
     """
-    history = list(read_jsonl(out / trial.folder / METRICS_FILE, damaged="skip"))
+    history = read_jsonl(out / trial.folder / METRICS_FILE, damaged="skip")
     return find_collapse(history, study.config(trial, out).monitor)

@@ -93,39 +93,36 @@ def env_folder(env: str) -> str:
 
 
 @dataclass(frozen=True)
-class StudyEnv:
-    """Environment of a study, and what differs there from the rest of the study.
-
-    Attributes:
-        config: Environment and its options.
-        model: Warm start; None for the study's.
-        dialogue: Name of the dialogue; None for the study's.
-        settings: Settings by path of every recipe, which override the study's; those of the recipe override them.
-        validation_split: Split of the validation tasks.
-        test_split: Split of the held-out tasks.
-    """
-
-    config: EnvConfig
-    model: str | None = None
-    dialogue: str | None = None
-    settings: Mapping[str, object] = field(default_factory=dict)
-    validation_split: str = "valid"
-    test_split: str = "test"
-
-
-@dataclass(frozen=True)
 class StudyLevel:
     """Environment on which a warm start was trained.
 
     Attributes:
         config: Environment and its options.
-        model: The warm start; None for the study's.
+        model: Warm start; None for the study's.
         test_split: Split of the held-out tasks.
     """
 
     config: EnvConfig
     model: str | None = None
     test_split: str = "test"
+
+
+@dataclass(frozen=True)
+class StudyEnv(StudyLevel):
+    """Environment of a study, and what differs there from the rest of the study.
+
+    Attributes:
+        config: Environment and its options.
+        model: Warm start; None for the study's.
+        test_split: Split of the held-out tasks.
+        validation_split: Split of the validation tasks.
+        dialogue: Name of the dialogue; None for the study's.
+        settings: Settings by path of every recipe, which override the study's; those of the recipe override them.
+    """
+
+    validation_split: str = "valid"
+    dialogue: str | None = None
+    settings: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -211,13 +208,11 @@ class Study:
         if not self.level_tasks:
             return {}
         model = self.model_of(env)
-        given = {name: one for name, one in self.levels.items() if (one.model or self.model) == model}
-        own = {
-            name: StudyLevel(one.config, one.model, one.test_split)
-            for name, one in self.envs.items()
-            if self.model_of(name) == model
-        }
-        return given or own
+
+        def of_model(levels: Mapping[str, StudyLevel]) -> dict[str, StudyLevel]:
+            return {name: level for name, level in levels.items() if (level.model or self.model) == model}
+
+        return of_model(self.levels) or of_model(self.envs)
 
     def first_recipe(self, env: str) -> Recipe:
         """Return the recipe listed first; its sampler sets the budgets of warm start and reference agents."""

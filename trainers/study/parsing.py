@@ -22,14 +22,14 @@ class _LevelItem:
     id: str
     kwargs: dict[str, Any] = field(default_factory=dict)
     model: str | None = None
-    test_split: str = "test"
+    test_split: str = StudyLevel.test_split
 
 
 @dataclass(frozen=True)
 class _EnvItem(_LevelItem):
     """Item of `envs` in a study's file."""
 
-    validation_split: str = "valid"
+    validation_split: str = StudyEnv.validation_split
     dialogue: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -47,20 +47,20 @@ class StudyFile:
     recipes: dict[str, dict[str, Any] | None]
     description: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
-    dialogue: str = "no_think"
-    seeds: int = 3
-    tasks: int = 256
-    repeats: int = 2
-    validation_every: int = 10
-    samples: int = 32
-    pass_tasks: int = 128
+    dialogue: str = Study.dialogue
+    seeds: int = Study.seeds
+    tasks: int = Study.tasks
+    repeats: int = Study.repeats
+    validation_every: int = Study.validation_every
+    samples: int = Study.samples
+    pass_tasks: int = Study.pass_tasks
     levels: list[dict[str, Any]] = field(default_factory=list)
-    level_tasks: int = 128
+    level_tasks: int = Study.level_tasks
     controls: dict[str, Any] = field(default_factory=dict)
-    baseline: str = ""
+    baseline: str = Study.baseline
     tuning: dict[str, Any] | None = None
-    collapse: bool = False
-    export: bool = True
+    collapse: bool = Study.collapse
+    export: bool = Study.export
 
 
 def study_names() -> list[str]:
@@ -118,10 +118,10 @@ def _make_env(item: _EnvItem) -> StudyEnv:
     return StudyEnv(
         EnvConfig(item.id, item.kwargs),
         item.model,
+        item.test_split,
+        item.validation_split,
         item.dialogue,
         item.settings,
-        item.validation_split,
-        item.test_split,
     )
 
 

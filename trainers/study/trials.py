@@ -71,13 +71,12 @@ def run_trial(study: Study, trial: Trial, out: Path) -> None:
     if study.export and not is_tuning:
         export_checkpoint(config.out, "last")
     cpu_seconds = sum(record.get("cpu_seconds", 0.0) for record in trainer.history)
-    tokens = sum(record.get("sampled_tokens", 0.0) for record in trainer.history)
     _write(
         trial_path(out, trial),
         outcomes,
         updates=trainer.state.update,
         cpu_seconds=cpu_seconds,
-        generated_tokens=tokens,
+        generated_tokens=float(trainer.state.tokens),
         **({} if value is None else {"tuned_value": value}),
     )
     shutil.rmtree(config.out / CHECKPOINTS_FOLDER, ignore_errors=True)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import arboretum
-from arboretum.cli import main
 from arboretum.envs.registry import make_env
 from arboretum.envs.searchqa.encyclopedia import Encyclopedia, encyclopedia
+from support.shipped_models import solves_more_than_random_actions, train_by_command
 
 pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum-rl[lm]'")
@@ -89,30 +87,19 @@ def test_people_of_the_evaluation_occur_in_no_encyclopedia_of_the_training() -> 
 @pytest.mark.parametrize("hops", [1, 2])
 def test_shipped_model_answers_more_questions_than_random_actions(hops: int) -> None:
     env = make_search(split="test", hops=hops)
-    result = arboretum.evaluate(env, ["random", "direct"], model=MODEL, limit=48, max_tokens=32)
-    rates = {agent: interval for (_, agent), interval in result.rates.items()}
-    assert rates["random"].high < rates[f"direct:{MODEL}"].low
+    assert solves_more_than_random_actions(MODEL, env, 48)
 
 
 def test_shipped_model_trains_with_few_refused_replies(tmp_path: Path) -> None:
-    command = (
-        "train grpo --env TextSearchQA-v0 --env-arg dataset=encyclopedia --env-arg hops=2 --env-arg topk=1"
-        f" --model {MODEL} --dialogue plain --device cpu --validation.every 0"
-    )
     settings = {
         "sampler.prompts": 3,
         "sampler.rollouts": 4,
         "sampler.reply_tokens": 32,
         "optimization.updates": 2,
         "optimization.episodes_per_step": 12,
-        "optimization.warmup": 0,
     }
-    changes = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
-    with pytest.raises(SystemExit) as ended:
-        main([*command.split(), "--out", str(tmp_path / "run"), *changes])
-    assert ended.value.code == 0
-    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    updates = [record for record in records if record.get("episodes")]
-    assert len(updates) == 2 and (tmp_path / "run" / "model" / "model.safetensors").exists()
+    env = "TextSearchQA-v0 --env-arg dataset=encyclopedia --env-arg hops=2 --env-arg topk=1"
+    updates = train_by_command(MODEL, env, settings, tmp_path / "run")
+    assert len(updates) == 2
     for record in updates:
         assert record["invalid_replies"] < 0.2 * record["replies"]
