@@ -10,12 +10,18 @@ from ..config.settings import DialogueConfig, EnvConfig, ExpertConfig
 from .alfworld import ALFWORLD
 from .family import Family, Source, Stage
 from .search import SEARCH
-from .tokenizer import BLOCKSWORLD_PIECES, make_tokenizer
+from .tokenizer import BLOCKSWORLD_PIECES, CHAT_WITH_LIMIT, make_tokenizer
 
 FROZENLAKE = EnvConfig("TextFrozenLake-v0", {"observation_format": "grid", "p_frozen": 0.8, "success_rate": 1.0})
 """FrozenLake with as many holes as in RAGEN's first paper, but not slippery, so that a plan of several actions
 succeeds."""
+SLIPPERY = EnvConfig("TextFrozenLake-v0")
+"""FrozenLake with its defaults: slippery, with coordinates beside the board."""
 SOKOBAN = EnvConfig("TextSokoban-v0")
+
+UNLIMITED = DialogueConfig("no_think", {"max_turns": None, "max_actions": None})
+"""Up to five actions per reply, and the environment's own limit on actions, as in `arboretum eval`."""
+ONE_ACTION = DialogueConfig("no_think", {"max_turns": None, "max_actions": None, "max_actions_per_turn": 1})
 
 GRIDS = Family(
     "grids",
@@ -23,14 +29,27 @@ GRIDS = Family(
     "FrozenLake and Sokoban",
     # Only levels of the easiest sizes: larger ones, and more boxes, leave room for reinforcement learning.
     stages=(
-        Stage((Source(FROZENLAKE, 32768), Source(SOKOBAN, 98304))),
-        Stage((Source(FROZENLAKE, 98304), Source(SOKOBAN, 98304))),
+        Stage(
+            (
+                Source(SOKOBAN, 81920),
+                Source(SOKOBAN, 49152, dialogue=UNLIMITED),
+                Source(SOKOBAN, 40960, dialogue=ONE_ACTION),
+                Source(FROZENLAKE, 40960),
+                Source(FROZENLAKE, 20480, dialogue=UNLIMITED),
+                Source(FROZENLAKE, 16384, dialogue=ONE_ACTION),
+                Source(SLIPPERY, 8192),
+                Source(SLIPPERY, 12288, dialogue=UNLIMITED),
+                Source(SLIPPERY, 12288, dialogue=ONE_ACTION),
+            ),
+            chunks=64,
+            validations=8,
+        ),
     ),
     held_out={"frozenlake": FROZENLAKE, "sokoban": SOKOBAN},
     # RAGEN's protocol without reasoning: up to five actions per reply, five replies and ten actions per episode.
     # The reasoning of a model of this size would only repeat its actions in words.
     dialogue=DialogueConfig("no_think"),
-    tokenizer=make_tokenizer,
+    tokenizer=partial(make_tokenizer, chat=CHAT_WITH_LIMIT),
     context=1024,
     width=96,
     microbatch_tokens=1024,

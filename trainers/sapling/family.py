@@ -20,10 +20,12 @@ class Source:
     Attributes:
         env: Environment; its split is the one to train on.
         episodes: Number of episodes in the stage; each is used once.
+        dialogue: Dialogue of these episodes, which has levels of its own; None: that of the family.
     """
 
     env: EnvConfig
     episodes: int
+    dialogue: DialogueConfig | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         at_least("episodes", self.episodes, 1)

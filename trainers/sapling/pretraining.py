@@ -24,7 +24,7 @@ from ..algorithms.recipe import Optimization
 from ..algorithms.samplers import Chains
 from ..checkpoints.run_folder import CHECKPOINTS_FOLDER
 from ..checkpoints.store import Checkpoints, verify_checkpoint
-from ..config.resolve import make_entry
+from ..config.resolve import make_entry, resolve_dialogue
 from ..config.settings import ValidationConfig
 from ..data.episodes import from_episodes
 from ..data.microbatches import optimizer_batches
@@ -112,10 +112,11 @@ class SaplingTrainer:
         self.tokenizer = family.tokenizer(family.context)
         self.model = make_model(self.tokenizer, config)
         self._accelerator = make_accelerator("cpu", "float32")
+        self._chains = Chains(reply_tokens=family.reply_tokens)
         self.sampler = RolloutSampler(
             model_engine(self.model, self.tokenizer, IN_FLIGHT),
             family.dialogue,
-            Chains(reply_tokens=family.reply_tokens),
+            self._chains,
             in_flight=IN_FLIGHT,
             accelerator=self._accelerator,
         )
@@ -197,16 +198,21 @@ class SaplingTrainer:
     def _demonstrate(self, stage: Stage, chunk: int, seed: int) -> Rollouts:
         """Roll out the experts for one chunk of a stage."""
         demonstrations: list[Episode] = []
-        for source in stage.sources:
+        for number, source in enumerate(stage.sources):
             env = source.environment(chunk)
+            dialogue, source_seed = self.sampler.dialogue, seed
+            if source.dialogue is not None:
+                dialogue = resolve_dialogue(source.dialogue, self._chains)
+                # Sources that differ in their dialogue alone would otherwise demonstrate the same levels.
+                source_seed = stable_seed("source", seed, number)
             demonstrations += collect_demonstrations(
                 make_entry(env, env.split),
                 source.episodes // stage.chunks,
                 tokenizer=self.tokenizer,
                 context=self.config.family.context,
-                dialogue=self.sampler.dialogue,
+                dialogue=dialogue,
                 expert=stage.expert,
-                seed=seed,
+                seed=source_seed,
             )
         if stage.observation_weight:
             demonstrations = [with_observations(episode, self._reply_start) for episode in demonstrations]

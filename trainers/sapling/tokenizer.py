@@ -73,18 +73,29 @@ BLOCKSWORLD_PIECES: tuple[str, ...] = (
     *("the hand is not empty", "the hand is not holding "),
 )  # fmt: skip
 
-CHAT = (
-    "{% for message in messages %}"
+_MESSAGES = (
     "{% if message.role == 'user' %}" + USER + "{{ message.content }}"
-    "{% elif message.role == 'assistant' %}" + ASSISTANT + "{{ message.content }}" + END + "{% endif %}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}" + ASSISTANT + "{% endif %}"
+    "{% elif message.role == 'assistant' %}" + ASSISTANT + "{{ message.content }}" + END
 )
+_REPLY = "{% if add_generation_prompt %}" + ASSISTANT + "{% endif %}"
+
+CHAT = "{% for message in messages %}" + _MESSAGES + "{% endif %}{% endfor %}" + _REPLY
 """Chat template. It omits system messages: they are the same in every episode of an environment, which the model
 recognizes by its board."""
 
+CHAT_WITH_LIMIT = (
+    "{% for message in messages %}"
+    + _MESSAGES
+    + "{% elif message.role == 'system' and 'A reply may hold up to' not in message.content %}"
+    + "Reply with the action"
+    + "{% endif %}{% endfor %}"
+    + _REPLY
+)
+"""Chat template of a model that was taught replies with one action and with several. Of the system message, it
+keeps which of both is asked for."""
 
-def make_tokenizer(context: int = 2048, pieces: Sequence[str] = PIECES) -> Qwen2Tokenizer:
+
+def make_tokenizer(context: int = 2048, pieces: Sequence[str] = PIECES, chat: str = CHAT) -> Qwen2Tokenizer:
     """Return a tokenizer of bytes without merges, with pieces as added tokens.
 
     It is a `Qwen2Tokenizer`, because `transformers` loads the tokenizer of every model of type "qwen2" with this
@@ -93,6 +104,7 @@ def make_tokenizer(context: int = 2048, pieces: Sequence[str] = PIECES) -> Qwen2
     Args:
         context: Context window of the model in tokens.
         pieces: Texts that are one token each; of several that match at a place, the longest is taken.
+        chat: Chat template.
     """
     from tokenizers import AddedToken
     from tokenizers.pre_tokenizers import ByteLevel
@@ -106,7 +118,7 @@ def make_tokenizer(context: int = 2048, pieces: Sequence[str] = PIECES) -> Qwen2
         bos_token=None,
         eos_token=END,
         pad_token=END,
-        chat_template=CHAT,
+        chat_template=chat,
         model_max_length=context,
     )
     tokenizer.add_tokens(

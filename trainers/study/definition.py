@@ -141,6 +141,7 @@ class Study:
         tasks: Held-out tasks on which every policy and the warm start are evaluated.
         repeats: Episodes per held-out task when sampled; greedy decoding is evaluated once per task.
         validation_every: Updates between two validations (split "valid") for the curve; 0 for none.
+        validation_tasks: Tasks of a validation.
         samples: Episodes per task for pass@k and for the fraction of tasks that are never solved; 0 for neither.
             pass@k is reported for k = 1, 4 and 16 as far as there are so many, by the unbiased estimator.
         pass_tasks: Held-out tasks for pass@k, the first so many of `tasks`.
@@ -165,6 +166,7 @@ class Study:
     tasks: int = 256
     repeats: int = 2
     validation_every: int = 10
+    validation_tasks: int = 100
     samples: int = 32
     pass_tasks: int = 128
     levels: Mapping[str, StudyLevel] = field(default_factory=dict)
@@ -176,8 +178,9 @@ class Study:
     export: bool = True
 
     def __post_init__(self) -> None:
-        for name, bound in (("seeds", 1), ("tasks", 2), ("repeats", 1), ("pass_tasks", 1)):
-            at_least(name, getattr(self, name), bound)
+        at_least("tasks", self.tasks, 2)
+        for name in ("seeds", "repeats", "pass_tasks", "validation_tasks"):
+            at_least(name, getattr(self, name), 1)
         for name in ("validation_every", "samples", "level_tasks"):
             at_least(name, getattr(self, name), 0)
         if self.baseline:
@@ -309,7 +312,11 @@ class Study:
             trial.seed,
             self.dialogue_of(trial.env),
             HardwareConfig(device="cpu", in_flight=128),
-            ValidationConfig(every=self.validation_every, tasks=100, split=self.envs[trial.env].validation_split),
+            ValidationConfig(
+                every=self.validation_every,
+                tasks=self.validation_tasks,
+                split=self.envs[trial.env].validation_split,
+            ),
             checkpoint_every=1000,
         )
 

@@ -52,6 +52,7 @@ class StudyFile:
     tasks: int = Study.tasks
     repeats: int = Study.repeats
     validation_every: int = Study.validation_every
+    validation_tasks: int = Study.validation_tasks
     samples: int = Study.samples
     pass_tasks: int = Study.pass_tasks
     levels: list[dict[str, Any]] = field(default_factory=list)

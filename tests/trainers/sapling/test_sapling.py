@@ -22,12 +22,13 @@ from arboretum.agents.tokens.chat import ChatTokens
 from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.registry import make_env
 from arboretum.eval.suite import Entry
-from arboretum.trainers.config.settings import EnvConfig, ExpertConfig
+from arboretum.trainers.config.settings import DialogueConfig, EnvConfig, ExpertConfig
 from arboretum.trainers.data.episodes import from_episodes
 from arboretum.trainers.data.microbatches import make_microbatches
 from arboretum.trainers.sampling.demonstrations import collect_demonstrations
+from arboretum.trainers.sapling import pretraining
 from arboretum.trainers.sapling.evaluation import evaluate, scores_table
-from arboretum.trainers.sapling.families import BLOCKSWORLD, FAMILIES, FROZENLAKE, SOKOBAN, find_family
+from arboretum.trainers.sapling.families import BLOCKSWORLD, FAMILIES, FROZENLAKE, GRIDS, SOKOBAN, find_family
 from arboretum.trainers.sapling.family import Family, Source, Stage
 from arboretum.trainers.sapling.imitation import joint_loss, with_observations
 from arboretum.trainers.sapling.pretraining import SaplingConfig, SaplingTrainer
@@ -39,12 +40,16 @@ BLOCKS_TOKENIZER = make_tokenizer(2048, BLOCKSWORLD_PIECES)
 
 def small(family: Family) -> Family:
     """Return a family with two stages of seconds, the second with noise."""
-    sources = [source.env for source in family.stages[0].sources]
+    sources = family.stages[0].sources
+
+    def shortened(episodes: int) -> tuple[Source, ...]:
+        return tuple(replace(source, episodes=episodes // len(sources) + 2) for source in sources)
+
     stages = (
-        Stage(tuple(Source(env, 96) for env in sources), chunks=2, validations=2),
+        Stage(shortened(192), chunks=2, validations=2),
         replace(
             family.stages[-1],
-            sources=tuple(Source(env, 32) for env in sources),
+            sources=shortened(64),
             expert=replace(family.stages[-1].expert, noise=0.5),
             chunks=2,
             validations=1,
@@ -87,11 +92,45 @@ def test_phrases_of_environments_are_few_tokens() -> None:
 
 
 def test_shipped_tokenizer_equals_made_tokenizer() -> None:
-    shipped = load_tokenizer("sapling")
-    assert shipped.get_vocab() == TOKENIZER.get_vocab() and shipped.chat_template == TOKENIZER.chat_template
+    shipped, made = load_tokenizer("sapling"), GRIDS.tokenizer(GRIDS.context)
+    assert shipped.get_vocab() == made.get_vocab() and shipped.chat_template == made.chat_template
     for text in ("<answer>Left || Down</answer>", "#√_P\n wörld", "Actions left: 10."):
         assert shipped.encode(text) == TOKENIZER.encode(text)
     ChatTokens(shipped)  # raises unless the template is append-only
+
+
+def test_template_of_grids_tells_replies_with_one_action_from_those_with_several() -> None:
+    env, tokenizer = make_env("TextSokoban-v0"), GRIDS.tokenizer(GRIDS.context)
+    observation, _ = env.reset(seed=0)
+    prompts = {}
+    for actions in (1, 5):
+        dialogue = make_dialogue("no_think", {"max_actions_per_turn": actions})
+        messages = [
+            {"role": "system", "content": dialogue.system(env)},
+            {"role": "user", "content": dialogue.user(observation, [])},
+        ]
+        prompts[actions] = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    assert prompts[1] == "Reply with the action" + prompts[5]
+    assert "Sokoban" not in prompts[1]
+
+
+def test_sources_with_dialogues_of_their_own_demonstrate_other_levels(tmp_path: Path) -> None:
+    """The same environment in two dialogues: replies of one action and of several, and no level twice."""
+    one_action = DialogueConfig("no_think", {"max_actions_per_turn": 1})
+    sources = (Source(SOKOBAN, 32), Source(SOKOBAN, 32, dialogue=one_action))
+    family = replace(small(GRIDS), stages=(Stage(sources, chunks=1, validations=1),))
+    trainer = trainer_of(tmp_path, family)
+    seen: list[list[Episode]] = []
+    collect = pretraining.collect_demonstrations
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            pretraining, "collect_demonstrations", lambda *a, **k: seen.append(collect(*a, **k)) or seen[-1]
+        )
+        list(trainer.run())
+    several, single = seen
+    assert max(len(turn.moves) for episode in several for turn in episode.turns) > 1
+    assert {len(turn.moves) for episode in single for turn in episode.turns} == {1}
+    assert not {episode.task for episode in several} & {episode.task for episode in single}
 
 
 def test_blocks_are_one_token_each_in_facts_actions_and_refusals() -> None:
