@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import yaml
 
 from ..envs.errors import ConfigurationError
-
-_EXPONENT_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+from .yaml_files import load_yaml
 
 
 def parse_options(pairs: Sequence[str], flag: str) -> dict[str, Any]:
@@ -31,7 +29,7 @@ def parse_options(pairs: Sequence[str], flag: str) -> dict[str, Any]:
         if not equals or not key.replace(".", "_").isidentifier():
             raise ConfigurationError(f"{flag} takes key=value, not {pair!r}.")
         try:
-            options[key] = float(value) if _EXPONENT_NUMBER.fullmatch(value.strip()) else yaml.safe_load(value)
+            options[key] = load_yaml(value)
         except yaml.YAMLError as error:
             reason = getattr(error, "problem", None) or "it cannot be read"
             raise ConfigurationError(f"{flag} {pair!r}: the value is not YAML ({reason}).") from None

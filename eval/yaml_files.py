@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +15,24 @@ from ..assets import asset
 from ..envs.errors import DataError, unknown_name
 
 T = TypeVar("T")
+
+
+class _Loader(yaml.SafeLoader):
+    """Loader that reads 3e-4 and 1e5 as numbers, as YAML 1.2 does; in YAML 1.1 they are strings."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
+)
+
+
+def load_yaml(text: str) -> Any:
+    """Return the value of YAML text.
+
+    Raises:
+        yaml.YAMLError: The text is not YAML.
+    """
+    return yaml.load(text, _Loader)
 
 
 def shipped_names(folder: str) -> list[str]:
@@ -60,7 +79,7 @@ def parse_mapping(text: str, source: str, expected: str) -> dict[str, Any]:
         DataError: The text is not YAML, or not a mapping.
     """
     try:
-        data = yaml.safe_load(text)
+        data = load_yaml(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark is not None else None

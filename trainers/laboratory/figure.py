@@ -51,7 +51,7 @@ def draw_figure(cells: Sequence[Cell]) -> str:
 
 
 def _draw_panel(task: str, cells: Sequence[Cell], arms: Sequence[str], left: float, top: float) -> list[str]:
-    """Return the elements of one family's panel, on a scale of its own, with ticks at 0 and the farthest values."""
+    """Return the elements of one family's panel, on a scale of its own."""
     values = [cell.difference.value for cell in cells if cell.difference is not None]
     low, high = min(0.0, *values), max(0.0, *values)
     margin = 0.08 * (high - low) or 0.01

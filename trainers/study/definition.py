@@ -117,11 +117,14 @@ class StudyEnv(StudyLevel):
         test_split: Split of the held-out tasks.
         validation_split: Split of the validation tasks.
         dialogue: Name of the dialogue; None for the study's.
+        dialogue_settings: Settings of the dialogue; they override those of the recipe's sampler. The value None
+            lifts a limit.
         settings: Settings by path of every recipe, which override the study's; those of the recipe override them.
     """
 
     validation_split: str = "valid"
     dialogue: str | None = None
+    dialogue_settings: Mapping[str, object] = field(default_factory=dict)
     settings: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -204,7 +207,8 @@ class Study:
 
     def dialogue_of(self, env: str) -> DialogueConfig:
         """Return the dialogue between an environment and the model."""
-        return DialogueConfig(self.envs[env].dialogue or self.dialogue)
+        own = self.envs[env]
+        return DialogueConfig(own.dialogue or self.dialogue, own.dialogue_settings)
 
     def levels_of(self, env: str) -> Mapping[str, StudyLevel]:
         """Return the levels by name on which forgetting of the warm start is measured; empty for none."""
@@ -268,7 +272,7 @@ class Study:
         """
         control, own = self.controls.supervised, self.envs[trial.env].config
         assert control is not None, "the study has this control"
-        sampler = self.first_recipe(trial.env).sampler
+        sampler, dialogue = self.first_recipe(trial.env).sampler, self.dialogue_of(trial.env)
         if control.source == "levels":
             levels = [level.config for level in self.levels_of(trial.env).values()]
             own = next((level for level in levels if level.id == own.id), own)
@@ -282,7 +286,7 @@ class Study:
             self.model_of(trial.env),
             out,
             trial.seed,
-            replace(self.dialogue_of(trial.env), settings=budgets),
+            replace(dialogue, settings={**budgets, **dialogue.settings}),
             HardwareConfig(device="cpu", in_flight=128),
             ExpertConfig(
                 control.noise,

@@ -85,11 +85,14 @@ def evaluate_sampled(
 
 
 def evaluate_reference(study: Study, env: str, agent: Agent) -> Outcomes:
-    """Roll out the random agent or the expert on the same tasks, with the same limit on actions.
+    """Roll out the random agent or the expert on the same tasks, with as many actions as the model can take.
 
     The episodes for pass@k are left out for the expert, whose plan is the same in each.
     """
-    budget = resolve_dialogue(study.dialogue_of(env), study.first_recipe(env).sampler).max_actions
+    dialogue = resolve_dialogue(study.dialogue_of(env), study.first_recipe(env).sampler)
+    limits = [] if dialogue.max_actions is None else [dialogue.max_actions]
+    limits += [] if dialogue.max_turns is None else [dialogue.max_turns * dialogue.max_actions_per_turn]
+    budget = min(limits, default=None)
     entry = _make_entry(study, env, budget)
     envs = [entry.make() for _ in range(16)]
     names = entry.task_names(envs[0])
@@ -107,7 +110,7 @@ def write_suite(study: Study, env: str, out: Path) -> Path:
     """
     sampler = study.first_recipe(env).sampler
     dialogue = resolve_dialogue(study.dialogue_of(env), sampler)
-    limits = ("max_turns", "max_actions_per_turn", "max_actions")
+    limits = ("max_turns", "max_actions_per_turn", "max_actions", *study.envs[env].dialogue_settings)
     config = study.envs[env].config
     suite: dict[str, Any] = {
         "name": NAME,

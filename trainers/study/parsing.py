@@ -31,6 +31,7 @@ class _EnvItem(_LevelItem):
 
     validation_split: str = StudyEnv.validation_split
     dialogue: str | None = None
+    dialogue_settings: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
 
 
@@ -122,6 +123,7 @@ def _make_env(item: _EnvItem) -> StudyEnv:
         item.test_split,
         item.validation_split,
         item.dialogue,
+        item.dialogue_settings,
         item.settings,
     )
 

@@ -87,7 +87,7 @@ def test_controls_of_a_file_are_read() -> None:
 def test_supervised_control_imitates_the_expert_on_the_chosen_levels(source: Literal["env", "levels"]) -> None:
     study = load_study("trees")
     study = replace(study, controls=replace(study.controls, supervised=Supervised(source=source)))
-    for env in ("Lake 5x5", "Sokoban 7x7"):
+    for env in ("Sokoban 2 boxes", "Sokoban 7x7"):
         for trial in study.supervised_trials(env):
             config = study.supervised_config(trial, Path(), episodes=64)
             assert config.env.id == study.envs[env].config.id and config.env.split == "train"
@@ -95,12 +95,13 @@ def test_supervised_control_imitates_the_expert_on_the_chosen_levels(source: Lit
                 [one.config for one in study.levels.values()] if source == "levels" else [study.envs[env].config]
             )
             assert config.env.kwargs == next(level.kwargs for level in levels if level.id == config.env.id)
-            assert config.dialogue.settings["max_actions"] == 10 and config.seed == trial.seed
+            assert config.dialogue.settings == {"max_turns": 15, "max_actions_per_turn": 1, "max_actions": None}
+            assert config.seed == trial.seed
 
 
 def test_supervised_control_imitates_an_expert_that_sees_what_the_model_sees() -> None:
     study = load_study("trees")
-    for env, hides in (("ALFWorld", True), ("Search 2 hops", True), ("Lake 5x5", False)):
+    for env, hides in (("ALFWorld", True), ("Search 2 hops", True), ("Sokoban 7x7", False)):
         (trial, *_) = study.supervised_trials(env)
         assert study.supervised_config(trial, Path(), episodes=64).expert.searching is hides
 
@@ -123,6 +124,7 @@ model: sapling
 envs:
   - {name: Lake, id: TextFrozenLake-v0, validation_split: train, test_split: valid}
   - {name: Blocks, id: TextBlocksworld-v0, model: sapling-blocksworld, dialogue: plain,
+     dialogue_settings: {max_turns: 9, history: single},
      settings: {sampler.prompts: 3, optimization.lr: 0.5}}
 settings: {sampler.prompts: 2, optimization.updates: 7}
 recipes: {grpo: {optimization.lr: 0.25}}
@@ -142,6 +144,8 @@ levels:
     assert (lake.validation.split, blocks.validation.split) == ("train", "valid")
     (entry,) = yaml.safe_load(write_suite(study, "Lake", tmp_path).read_text())["entries"]
     assert entry["split"] == "valid"
+    suite = yaml.safe_load(write_suite(study, "Blocks", tmp_path).read_text())
+    assert suite["dialogue"]["history"] == "single" and suite["dialogue"]["max_turns"] == 9
     # A recipe's own setting is the strongest.
     assert blocks.recipe.optimization.lr == 0.25 and blocks.recipe.optimization.updates == 7
     # Forgetting is measured on the levels of the warm start of the environment.
@@ -326,7 +330,7 @@ model: sapling
 envs: [{name: Lake, id: TextFrozenLake-v0, kwargs: {observation_format: grid}}]
 recipes: {grpo: {}}
 baseline: grpo
-tuning: {values: [1.0e-4, 3.0e-4], settings: {optimization.updates: 1}}
+tuning: {values: [1e-4, 3e-4], settings: {optimization.updates: 1}}
 collapse: true
 settings:
   sampler.prompts: 4
