@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from ...agents.reference import has_searching_expert
 from ...envs.checks import at_least, one_of
@@ -155,6 +156,7 @@ class Study:
         baseline: Recipe that the others are compared with, run by run; empty for no such comparison.
         tuning: Choice of a setting for each recipe in each environment before its runs; None for none.
         collapse: Report whether and when runs collapsed, and the alarms of the monitor.
+        precision: Compute dtype of training and evaluation; weights and optimizer state stay in float32.
         export: Keep the final model of every run, as a folder `model` that `arboretum eval` takes.
     """
 
@@ -178,6 +180,7 @@ class Study:
     baseline: str = ""
     tuning: Tuning | None = None
     collapse: bool = False
+    precision: Literal["float32", "bfloat16"] = "float32"
     export: bool = True
 
     def __post_init__(self) -> None:
@@ -186,6 +189,7 @@ class Study:
             at_least(name, getattr(self, name), 1)
         for name in ("validation_every", "samples", "level_tasks"):
             at_least(name, getattr(self, name), 0)
+        one_of("precision", self.precision, ("float32", "bfloat16"))
         if self.baseline:
             one_of("baseline", self.baseline, tuple(self.recipes))
         if self.tuning is not None:
@@ -287,7 +291,7 @@ class Study:
             out,
             trial.seed,
             replace(dialogue, settings={**budgets, **dialogue.settings}),
-            HardwareConfig(device="cpu", in_flight=128),
+            HardwareConfig(device="cpu", precision=self.precision, in_flight=128),
             ExpertConfig(
                 control.noise,
                 control.actions_per_turn,
@@ -315,7 +319,7 @@ class Study:
             out / trial.folder,
             trial.seed,
             self.dialogue_of(trial.env),
-            HardwareConfig(device="cpu", in_flight=128),
+            HardwareConfig(device="cpu", precision=self.precision, in_flight=128),
             ValidationConfig(
                 every=self.validation_every,
                 tasks=self.validation_tasks,

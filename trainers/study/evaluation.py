@@ -47,12 +47,13 @@ def make_sampler(study: Study, env: str, model: str) -> RolloutSampler:
     from ..sampling.sampler import RolloutSampler
 
     loaded, tokenizer = load_trainable_model(model, "cpu")
+    accelerator = make_accelerator("cpu", study.precision)
     return RolloutSampler(
-        model_engine(loaded, tokenizer, 128),
+        model_engine(loaded, tokenizer, 128, accelerator.autocast),
         study.dialogue_of(env),
         study.first_recipe(env).sampler,
         in_flight=128,
-        accelerator=make_accelerator("cpu", "float32"),
+        accelerator=accelerator,
     )
 
 

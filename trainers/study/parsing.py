@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from ...envs.errors import ConfigurationError, DataError
 from ...eval.yaml_files import convert_mapping, parse_mapping, read_definition, shipped_names
@@ -62,6 +62,7 @@ class StudyFile:
     baseline: str = Study.baseline
     tuning: dict[str, Any] | None = None
     collapse: bool = Study.collapse
+    precision: Literal["float32", "bfloat16"] = Study.precision
     export: bool = Study.export
 
 
