@@ -32,7 +32,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 from ...agents.reference import has_searching_expert
 from ...envs.checks import at_least, one_of
@@ -54,6 +53,8 @@ from .tuning import FIRST_TUNING_SEED, Tuning
 
 SUPERVISED = "supervised"
 """Name of the control of further supervised fine-tuning, in the place of a recipe's."""
+HARDWARE = HardwareConfig(device="cpu", in_flight=128)
+"""Hardware of a study that does not say otherwise: runs side by side, each on one thread."""
 PASS_K = (1, 4, 16)
 """Numbers of attempts k of which pass@k is reported, as far as there are so many samples."""
 
@@ -156,7 +157,8 @@ class Study:
         baseline: Recipe that the others are compared with, run by run; empty for no such comparison.
         tuning: Choice of a setting for each recipe in each environment before its runs; None for none.
         collapse: Report whether and when runs collapsed, and the alarms of the monitor.
-        precision: Compute dtype of training and evaluation; weights and optimizer state stay in float32.
+        hardware: Device, precision and memory of all training runs, by the names of `HardwareConfig`. Evaluations
+            have its device and precision.
         export: Keep the final model of every run, as a folder `model` that `arboretum eval` takes.
     """
 
@@ -180,7 +182,7 @@ class Study:
     baseline: str = ""
     tuning: Tuning | None = None
     collapse: bool = False
-    precision: Literal["float32", "bfloat16"] = "float32"
+    hardware: HardwareConfig = HARDWARE
     export: bool = True
 
     def __post_init__(self) -> None:
@@ -189,7 +191,7 @@ class Study:
             at_least(name, getattr(self, name), 1)
         for name in ("validation_every", "samples", "level_tasks"):
             at_least(name, getattr(self, name), 0)
-        one_of("precision", self.precision, ("float32", "bfloat16"))
+        self.hardware.check()
         if self.baseline:
             one_of("baseline", self.baseline, tuple(self.recipes))
         if self.tuning is not None:
@@ -291,7 +293,7 @@ class Study:
             out,
             trial.seed,
             replace(dialogue, settings={**budgets, **dialogue.settings}),
-            HardwareConfig(device="cpu", precision=self.precision, in_flight=128),
+            self.hardware,
             ExpertConfig(
                 control.noise,
                 control.actions_per_turn,
@@ -319,7 +321,7 @@ class Study:
             out / trial.folder,
             trial.seed,
             self.dialogue_of(trial.env),
-            HardwareConfig(device="cpu", precision=self.precision, in_flight=128),
+            self.hardware,
             ValidationConfig(
                 every=self.validation_every,
                 tasks=self.validation_tasks,

@@ -46,13 +46,14 @@ def make_sampler(study: Study, env: str, model: str) -> RolloutSampler:
     from ..sampling.policy_engine import model_engine
     from ..sampling.sampler import RolloutSampler
 
-    loaded, tokenizer = load_trainable_model(model, "cpu")
-    accelerator = make_accelerator("cpu", study.precision)
+    in_flight = study.hardware.in_flight
+    accelerator = make_accelerator(study.hardware.device, study.hardware.precision)
+    loaded, tokenizer = load_trainable_model(model, str(accelerator.device))
     return RolloutSampler(
-        model_engine(loaded, tokenizer, 128, accelerator.autocast),
+        model_engine(loaded, tokenizer, in_flight, accelerator.autocast),
         study.dialogue_of(env),
         study.first_recipe(env).sampler,
-        in_flight=128,
+        in_flight=in_flight,
         accelerator=accelerator,
     )
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from ...envs.errors import ConfigurationError, DataError
 from ...eval.yaml_files import convert_mapping, parse_mapping, read_definition, shipped_names
-from ..config.settings import EnvConfig
+from ..config.settings import EnvConfig, HardwareConfig
 from .controls import parse_controls
-from .definition import Study, StudyEnv, StudyLevel
+from .definition import HARDWARE, Study, StudyEnv, StudyLevel
 from .tuning import Tuning
 
 
@@ -62,7 +62,7 @@ class StudyFile:
     baseline: str = Study.baseline
     tuning: dict[str, Any] | None = None
     collapse: bool = Study.collapse
-    precision: Literal["float32", "bfloat16"] = Study.precision
+    hardware: dict[str, Any] = field(default_factory=dict)
     export: bool = Study.export
 
 
@@ -106,6 +106,8 @@ def parse_study(text: str, source: str) -> Study:
     settings["recipes"] = {name: dict(own or {}) for name, own in file.recipes.items()}
     if file.tuning is not None:
         settings["tuning"] = convert_mapping(file.tuning, Tuning, {}, f"{source}, tuning")
+    defaults = {"device": HARDWARE.device, "in_flight": HARDWARE.in_flight}
+    settings["hardware"] = convert_mapping(file.hardware, HardwareConfig, defaults, f"{source}, hardware")
     try:
         settings["controls"] = parse_controls(file.controls, source)
         study = Study(**settings)

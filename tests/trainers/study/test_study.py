@@ -19,7 +19,7 @@ from rich.console import Console
 from arboretum.agents.reference import ExpertAgent, RandomAgent
 from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.envs.frozenlake.env import FrozenLake
-from arboretum.trainers.config.settings import EnvConfig
+from arboretum.trainers.config.settings import EnvConfig, HardwareConfig
 from arboretum.trainers.study.controls import Controls, Supervised
 from arboretum.trainers.study.curves import read_curve
 from arboretum.trainers.study.definition import Study, StudyEnv
@@ -62,6 +62,8 @@ def test_shipped_studies_pass_their_check(name: str) -> None:
         (f"{HEAD}controls: {{supervised: {{epochs: 1}}}}\n", "controls.supervised: unknown key 'epochs'"),
         (f"{HEAD}baseline: grop\n", "baseline must be one of"),
         (f"{HEAD}tuning: {{values: [0.1]}}\n", "two or more different values"),
+        (f"{HEAD}hardware: {{precision: half}}\n", "hardware: `precision` has a value of the wrong type"),
+        (f"{HEAD}hardware: {{threads: 1}}\n", "hardware: unknown key 'threads'"),
         (f"{HEAD}tuning: {{values: [0.1, 0.2], seed: 1}}\n", "tuning: unknown key 'seed'"),
         (f"{HEAD}tuning: {{values: [0.1, 0.2]}}\nvalidation_every: 0\n", "validation_every is 0"),
         (
@@ -81,6 +83,17 @@ def test_controls_of_a_file_are_read() -> None:
     assert off == Controls((), supervised=None)
     own = parse_study(f"{HEAD}controls: {{model: M, supervised: {{lr: 0.1, keep: all}}}}\n", "mine.yaml").controls
     assert own.model == "M" and own.supervised == Supervised(lr=0.1, keep="all")
+
+
+def test_hardware_of_a_file_is_that_of_all_runs_and_of_the_control() -> None:
+    study = parse_study(f"{HEAD}hardware: {{precision: bfloat16, share_prefixes: true}}\n", "mine.yaml")
+    env = next(iter(study.envs))
+    (supervised, *_) = study.supervised_trials(env)
+    for config in (
+        study.config(next(study.trials()), Path()),
+        study.supervised_config(supervised, Path(), episodes=8),
+    ):
+        assert config.hardware == HardwareConfig("cpu", "bfloat16", share_prefixes=True, in_flight=128)
 
 
 @pytest.mark.parametrize("source", ["env", "levels"])
