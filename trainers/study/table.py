@@ -12,6 +12,7 @@ from rich.table import Table
 from ...eval.statistics import Interval
 from .collapse import FALLEN, WARNINGS
 from .definition import Study
+from .differences import differing_settings
 from .results import Gain, Row, count_comparisons
 from .trials import TUNED
 
@@ -74,6 +75,8 @@ def _success_table(study: Study, rows: Sequence[Row]) -> StudyTable:
     notes = [_interval_note(study), *(meaning for name, meaning in meanings.items() if name in present)]
     if present:
         notes.append(_star_note(rows, "gains"))
+    if study.baseline and (differing := differing_settings(study)):
+        notes.append(f"beside credit and sampler, the recipes differ in {', '.join(differing)}")
     return StudyTable(
         f"{study.name}: success on {study.tasks} held-out tasks per environment",
         notes + _single_run_note(rows),

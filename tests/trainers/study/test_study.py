@@ -23,6 +23,7 @@ from arboretum.trainers.config.settings import EnvConfig, HardwareConfig
 from arboretum.trainers.study.controls import Controls, Supervised
 from arboretum.trainers.study.curves import read_curve
 from arboretum.trainers.study.definition import Study, StudyEnv
+from arboretum.trainers.study.differences import differing_settings
 from arboretum.trainers.study.evaluation import evaluate_reference, write_suite
 from arboretum.trainers.study.parsing import load_study, parse_study, study_names
 from arboretum.trainers.study.runner import missing_work, run_study
@@ -83,6 +84,14 @@ def test_controls_of_a_file_are_read() -> None:
     assert off == Controls((), supervised=None)
     own = parse_study(f"{HEAD}controls: {{model: M, supervised: {{lr: 0.1, keep: all}}}}\n", "mine.yaml").controls
     assert own.model == "M" and own.supervised == Supervised(lr=0.1, keep="all")
+
+
+def test_recipes_of_trees_differ_in_credit_and_sampler_only() -> None:
+    study = load_study("trees")
+    # The reference belongs to the surgical loss of T-STAR; all take two steps an update.
+    assert differing_settings(study) == ["objective.reference_decay", "optimization.episodes_per_step"]
+    published = replace(study, settings={}, tuning=None)
+    assert {"sampler.format_penalty", "rewards.scale", "optimization.lr"} <= set(differing_settings(published))
 
 
 def test_hardware_of_a_file_is_that_of_all_runs_and_of_the_control() -> None:

@@ -1,0 +1,29 @@
+"""Settings in which the recipes of a study differ, beside what defines them."""
+
+from __future__ import annotations
+
+from ..config.serialize import to_plain
+from ..reporting.report import format_settings
+from .definition import Study
+
+_OWN = ("about", "name", "credit.name", "sampler.name", "objective.terms")
+"""Settings that define a recipe."""
+
+
+def differing_settings(study: Study) -> list[str]:
+    """Return the settings, by path, that all recipes of a study have and that differ between them.
+
+    A comparison of recipes is about their credit and sampler only as far as these are alike. A setting that is
+    tuned is left out, and so are those of parts that only some recipes have.
+    """
+    env = next(iter(study.envs))
+    settings = [format_settings(to_plain(study.recipe(name, env))) for name in study.recipes]
+    tuned = study.tuning.setting if study.tuning is not None else None
+    return [
+        path
+        for path in settings[0]
+        if path not in _OWN
+        and path != tuned
+        and all(path in one for one in settings)
+        and len({one[path] for one in settings}) > 1
+    ]
