@@ -68,7 +68,7 @@ def test_best_of_8_solves_more_than_direct_sampling_at_the_same_temperature(env_
 
 
 def test_tree_search_solves_more_than_direct_sampling_within_its_budget(engine: Any) -> None:
-    # As the sapling was taught; without the number of actions left in the prompt it hardly solves a level.
+    # RAGEN's limit: episodes that fail end early.
     limit = {"max_actions": 10}
     direct = run(engine, "no_think", tasks=16, dialogue=limit)
     found = run(engine, "mcts", tasks=16, dialogue=limit, tokens=600)
@@ -176,7 +176,8 @@ def test_budget_is_exceeded_by_one_reply_at_most(tokens: int, engine: Any) -> No
     for episode in run(engine, "mcts", tasks=8, tokens=tokens):
         assert episode.details["completion_tokens"] < tokens + 16
         if not episode.terminated:
-            assert episode.details["ended"] == f"the {tokens} tokens of the search are spent"
+            ended = str(episode.details["ended"])
+            assert ended == f"the {tokens} tokens of the search are spent" or "fills the context" in ended
 
 
 def test_branches_end_at_the_turn_limit_of_the_episode(engine: Any) -> None:
