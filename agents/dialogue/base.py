@@ -161,6 +161,12 @@ class Dialogue(ABC):
 
     # ------------------------------------------------------------------ budgets and penalties
 
+    @property
+    def action_limit(self) -> int | None:
+        """Number of valid actions that an episode can have within both budgets; None for no limit."""
+        by_turns = None if self.max_turns is None else self.max_turns * self.max_actions_per_turn
+        return min((limit for limit in (self.max_actions, by_turns) if limit is not None), default=None)
+
     def actions_left(self, turns: list[Turn]) -> int | None:
         """Return the remaining budget of valid actions, of which invalid ones use none; None for no limit."""
         if self.max_actions is None:

@@ -57,7 +57,7 @@ def evaluate(trainer: SaplingTrainer) -> Iterator[Scores]:
             ).success
             for temperature in (1.0, 0.0)
         ]
-        budget = trainer.sampler.dialogue.max_actions
+        budget = trainer.sampler.dialogue.action_limit
         limited = EnvConfig(env.id, {**env.kwargs, "max_steps": budget}) if budget else env
         demonstrator = SearchingExpertAgent() if family.stages[-1].expert.searching else ExpertAgent()
         random, expert = (

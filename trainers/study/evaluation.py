@@ -92,10 +92,7 @@ def evaluate_reference(study: Study, env: str, agent: Agent) -> Outcomes:
     The episodes for pass@k are left out for the expert, whose plan is the same in each.
     """
     dialogue = resolve_dialogue(study.dialogue_of(env), study.first_recipe(env).sampler)
-    limits = [] if dialogue.max_actions is None else [dialogue.max_actions]
-    limits += [] if dialogue.max_turns is None else [dialogue.max_turns * dialogue.max_actions_per_turn]
-    budget = min(limits, default=None)
-    entry = _make_entry(study, env, budget)
+    entry = _make_entry(study, env, dialogue.action_limit)
     envs = [entry.make() for _ in range(16)]
     names = entry.task_names(envs[0])
     if agent.name == "expert":
@@ -112,12 +109,12 @@ def write_suite(study: Study, env: str, out: Path) -> Path:
     """
     sampler = study.first_recipe(env).sampler
     dialogue = resolve_dialogue(study.dialogue_of(env), sampler)
-    limits = ("max_turns", "max_actions_per_turn", "max_actions", *study.envs[env].dialogue_settings)
+    given = ("max_turns", "max_actions_per_turn", "max_actions", *study.envs[env].dialogue_settings)
     config = study.envs[env].config
     suite: dict[str, Any] = {
         "name": NAME,
         "description": f"{study.tasks} held-out tasks of {env} in the study {study.name}",
-        "dialogue": {name: getattr(dialogue, name) for name in limits if getattr(dialogue, name) is not None},
+        "dialogue": {name: getattr(dialogue, name) for name in given if getattr(dialogue, name) is not None},
         "sampling": {"temperature": TEMPERATURE, "max_tokens": sampler.reply_tokens},
         "entries": [
             {
