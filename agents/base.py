@@ -68,6 +68,7 @@ class Reply:
         quit: Reason to truncate the episode after these actions; None to continue.
         error: Reason why the environment gave the agent no action, such as a failed solver. The episode is
             aborted, and a resumed run plays it again. An agent that fails itself raises, which ends the run.
+        trace: Traceback of that error; None if there is none.
     """
 
     actions: tuple[str, ...]
@@ -81,6 +82,7 @@ class Reply:
     restart: bool | None = None
     quit: str | None = None
     error: str | None = None
+    trace: str | None = None
 
 
 class Agent(ABC):

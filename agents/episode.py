@@ -132,6 +132,7 @@ class Episode:
         trials: Earlier attempts at the same task, for agents that retry; this episode is the last attempt.
         turns: The turns, in order.
         exchanges: Every request to a language model with its reply, in order; empty for agents without a model.
+        trace: Traceback of the failure in `error`; None for a complete episode, or where there is none.
     """
 
     env: str
@@ -147,6 +148,7 @@ class Episode:
     trials: list[Episode] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     exchanges: list[Exchange] = field(default_factory=list)
+    trace: str | None = None
 
     @property
     def total_reward(self) -> float:
@@ -174,12 +176,15 @@ class Episode:
         return sum(turn.agent_seconds + turn.env_seconds for turn in self.turns)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the record as plain data, without empty `trials` and `exchanges`; see `pack_exchanges`."""
+        """Return the record as plain data, without `trials`, `exchanges` and `trace` if they are empty.
+
+        `pack_exchanges` has the form of the exchanges.
+        """
         record = {name: getattr(self, name) for name in self.__dataclass_fields__}
         record["turns"] = [turn.to_dict() for turn in self.turns]
         record["trials"] = [trial.to_dict() for trial in self.trials]
         record["exchanges"] = pack_exchanges(self.exchanges, self._observations, self._replies)
-        for name in ("trials", "exchanges"):
+        for name in ("trials", "exchanges", "trace"):
             if not record[name]:
                 del record[name]
         return record

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -17,6 +18,9 @@ from .base import Agent, Reply, Seat, Stop
 from .deadline import Expired, expires_after
 from .episode import Episode, Limits, Move, Turn
 from .forks import CannotFork, Keep, Origin, open_fork, take_fork, take_snapshot
+
+MAX_TRACE = 20_000
+"""Maximum length of a stored traceback, in characters, counted from its end."""
 
 _STANDARD_INFO = frozenset({"task", "success", "valid", "changed", "admissible_actions"})
 
@@ -164,6 +168,16 @@ def _start(
     return seat
 
 
+def trial_seed(seed: int, trials: int) -> int:
+    """Return the seed with which an episode's environment is reset.
+
+    Args:
+        seed: Seed of the episode.
+        trials: Number of earlier trials of the task.
+    """
+    return stable_seed("trial", trials, seed) >> 33 if trials else seed
+
+
 def _retry(agent: Agent, seat: Seat, keep: Collection[Keep]) -> bool:
     """Start another trial of the task, with a new seed, if the agent requests one; return True if it started."""
     last = seat.episode
@@ -173,7 +187,7 @@ def _retry(agent: Agent, seat: Seat, keep: Collection[Keep]) -> bool:
     trials = [*last.trials, last]
     last.trials = []
     seat.episode = Episode(last.env, last.task, last.seed, last.agent, trials=trials)
-    _begin(agent, seat, Job(last.task, stable_seed("trial", len(trials), last.seed) >> 33), keep)
+    _begin(agent, seat, Job(last.task, trial_seed(last.seed, len(trials))), keep)
     return seat.episode.error is None
 
 
@@ -190,10 +204,10 @@ def _begin(agent: Agent, seat: Seat, job: Job, keep: Collection[Keep]) -> None:
             else:
                 open_fork(seat, origin, job.seed)
             _record_state(seat)
-    except Expired:
-        episode.error = _expired(seat)
+    except Expired as error:
+        _break_off(episode, _expired(seat), error)
     except Exception as error:
-        episode.error = _reason("opening the task" if origin is None else "opening the fork", error)
+        _break_off(episode, _reason("opening the task" if origin is None else "opening the fork", error), error)
     if episode.error is not None:
         return
     if origin is None:
@@ -213,10 +227,10 @@ def _keep_fork(agent: Agent, seat: Seat, keep: Collection[Keep]) -> None:
             seat.fork = take_fork(seat, memory)
     except CannotFork:
         raise
-    except Expired:
-        seat.episode.error = _expired(seat)
+    except Expired as error:
+        _break_off(seat.episode, _expired(seat), error)
     except Exception as error:
-        seat.episode.error = _reason("the environment", error)
+        _break_off(seat.episode, _reason("the environment", error), error)
 
 
 def execute(agent: Agent, seat: Seat, reply: Reply, agent_seconds: float, keep: Collection[Keep]) -> None:
@@ -231,7 +245,7 @@ def execute(agent: Agent, seat: Seat, reply: Reply, agent_seconds: float, keep: 
     """
     episode = seat.episode
     if reply.error is not None:
-        episode.error = reply.error
+        episode.error, episode.trace = reply.error, reply.trace
         return
     text = "\n".join(reply.actions) if reply.text is None else reply.text
     turn = Turn(
@@ -260,10 +274,10 @@ def execute(agent: Agent, seat: Seat, reply: Reply, agent_seconds: float, keep: 
             _record_state(seat)
     except CannotFork:
         raise
-    except Expired:
-        episode.error = _expired(seat)
+    except Expired as error:
+        _break_off(episode, _expired(seat), error)
     except Exception as error:
-        episode.error = _reason("the environment", error)
+        _break_off(episode, _reason("the environment", error), error)
     turn.env_seconds = round(time.perf_counter() - start, 6)
     if episode.error is not None:
         return
@@ -359,6 +373,12 @@ def _details(info: Info) -> dict[str, Any]:
 
 def _expired(seat: Seat) -> str:
     return f"the time limit of {seat.time_limit:g} s per episode expired"
+
+
+def _break_off(episode: Episode, reason: str, error: BaseException) -> None:
+    """Record the reason for which an episode broke off, with the traceback of the error."""
+    episode.error = reason
+    episode.trace = "".join(traceback.format_exception(error))[-MAX_TRACE:]
 
 
 def _reason(where: str, error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,8 @@ def _reply(choose: Callable[[Seat], str], seat: Seat) -> Reply:
     try:
         return Reply((choose(seat),))
     except Exception as error:
-        return Reply((), error=f"the environment failed: {type(error).__name__}: {error}")
+        reason = f"the environment failed: {type(error).__name__}: {error}"
+        return Reply((), error=reason, trace="".join(traceback.format_exception(error)))
 
 
 def _random_action(seat: Seat) -> str:

@@ -7,6 +7,7 @@ from typing import ClassVar, NamedTuple
 
 from .core import Outcome, RewardMode, TextEnv
 from .errors import ConfigurationError, unknown_name
+from .optimum import Optimum
 from .snapshots import Snapshot
 
 PAIRS: dict[str, tuple[tuple[str, str], ...]] = {
@@ -117,6 +118,9 @@ class Bandit(TextEnv[Choice]):
         self._arms = ("", "")
         self._risky_arm = ""
 
+    optimum_is_exact = True
+    optimum_measure = "payment"
+
     _RISKY_NAMES: ClassVar[frozenset[str]] = frozenset(risky for pairs in PAIRS.values() for _, risky in pairs)
 
     @property
@@ -178,3 +182,29 @@ class Bandit(TextEnv[Choice]):
         if self._ended:
             return None
         return [self._risky_arm]
+
+    def optimum(self) -> Optimum:
+        """Return the expected payment of the arm that pays more on average, and one step.
+
+        After the end the value is the payment. With `reward_mode="sparse"`, the high-risk arm pays 1 and the other
+        one 0.
+        """
+        if not self._ended:
+            return Optimum(max(self._expected_payments().values()), 1)
+        paid = self._state.paid
+        if self.reward_mode == "sparse":
+            paid = float(self._success)
+        return Optimum(paid, 0 if paid else None)
+
+    def optimum_after(self, action: str) -> Optimum | None:
+        """Return the expected payment of the chosen arm, whatever it happens to pay."""
+        name = action.strip().lower() if len(action) < 100 else ""
+        for arm, payment in self._expected_payments().items():
+            if arm.lower() == name and not self._ended:
+                return Optimum(payment, 0 if payment else None)
+        return super().optimum_after(action)
+
+    def _expected_payments(self) -> dict[str, float]:
+        """Return the mean reward of each arm."""
+        low, high = (0.0, 1.0) if self.reward_mode == "sparse" else (self.low_reward, HIGH_PROBABILITY)
+        return {arm: high if arm == self._risky_arm else low for arm in self._arms}

@@ -18,10 +18,11 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 
 from .copying import RebuiltCopies
-from .display import show, terminal_text
+from .display import show
 from .effects import BranchRules
 from .errors import ConfigurationError, unknown_name
-from .optimum import Optimum
+from .optimum import Optimum, OptimumRules
+from .rendering import Rendering
 from .seeding import split_mix
 from .snapshots import Snapshot, branch_rng, check_fields, foreign_state, level_digest, other_level, other_tasks
 from .spaces import ActionText, AnyText
@@ -32,7 +33,6 @@ Info = dict[str, Any]
 RewardMode = Literal["dense", "sparse"]
 
 _REWARD_MODES = ("dense", "sparse")
-_RENDER_MODES = ("ansi", "human")
 
 
 class Outcome(NamedTuple):
@@ -55,7 +55,7 @@ class Outcome(NamedTuple):
     changed: bool
 
 
-class TextEnv(RebuiltCopies, BranchRules, gym.Env[str, str], Generic[StateT]):
+class TextEnv(RebuiltCopies, BranchRules, OptimumRules, Rendering, gym.Env[str, str], Generic[StateT]):
     """Gymnasium environment whose observations and actions are strings.
 
     ## Arguments
@@ -70,7 +70,8 @@ class TextEnv(RebuiltCopies, BranchRules, gym.Env[str, str], Generic[StateT]):
     * `admissible=False`: include `admissible_actions` in every `info`.
     * `render_mode=None`: "ansi" for a `render()` that returns the current observation as terminal text, with
       colors (ANSI escape sequences) where the environment has a board. "human" prints every action and observation
-      to standard output, with colors if that is a terminal and `NO_COLOR` is not set.
+      to standard output, with colors if that is a terminal and `NO_COLOR` is not set. "rgb_array" returns a
+      picture as an array of bytes [height, width, 3]; only environments that say so have pictures.
 
     ## Reset and step
     `reset(seed=n)` draws a task and seeds the episode's random generator from n.
@@ -110,7 +111,8 @@ class TextEnv(RebuiltCopies, BranchRules, gym.Env[str, str], Generic[StateT]):
     * `calls_tool(action)`: True if a valid action calls a tool, such as a search engine.
     * `expert_actions()`: a plan from the current state to success, or None.
     * `optimum()`: the probability of success (or the best score) that optimal play still reaches from the current
-      state within the step limit, and the fewest steps to it. Each class says where it is not exact.
+      state within the step limit, and the fewest steps to it. `optimum_is_exact` is True if both are proven.
+    * `optimum_after(action)`: the same after an action, in expectation over its random outcomes.
 
     Environments can be copied (`copy.deepcopy`) and pickled. A copy continues identically; it is built from the
     constructor's arguments, so a pickle is small and expects the same data where it is loaded.
@@ -121,11 +123,6 @@ class TextEnv(RebuiltCopies, BranchRules, gym.Env[str, str], Generic[StateT]):
     defines `_level_content`; with `_is_possible`, `restore` rejects states that no episode of the level has. The
     shortest example is `envs/bandit.py`.
     """
-
-    metadata = {"render_modes": list(_RENDER_MODES), "render_fps": 1}  # noqa: RUF012 (gymnasium.Env declares the type)
-
-    palette: ClassVar[Mapping[str, str]] = {}
-    """Terminal colors: from a symbol of the board to a `rich` style name."""
 
     tasks: Sequence[str]
     """Task names of the chosen split."""
@@ -156,7 +153,7 @@ class TextEnv(RebuiltCopies, BranchRules, gym.Env[str, str], Generic[StateT]):
             max_steps: Step limit, or None; see the class.
             reward_mode: "dense" or "sparse"; see the class.
             admissible: Include `admissible_actions` in every `info`.
-            render_mode: None, "ansi" or "human"; see the class.
+            render_mode: None, "ansi", "human" or "rgb_array"; see the class.
             max_observation: Maximum length of an observation in characters; bounds the shared memory of
                 asynchronous vector environments.
             max_action: Maximum length of a string in the action space. `step` never raises on a longer action; an
@@ -169,14 +166,12 @@ class TextEnv(RebuiltCopies, BranchRules, gym.Env[str, str], Generic[StateT]):
             raise ConfigurationError(f"max_steps must be a positive integer or None, not {max_steps!r}.")
         if reward_mode not in _REWARD_MODES:
             raise unknown_name("reward_mode", reward_mode, _REWARD_MODES)
-        if render_mode not in (None, *_RENDER_MODES):
-            raise unknown_name("render_mode", render_mode, _RENDER_MODES)
         self.observation_space = AnyText(max_observation)
         self.action_space = ActionText(max_action, self._sample_action, self._constant_actions)
         self.max_steps = max_steps
         self.reward_mode: RewardMode = reward_mode
         self.admissible = admissible
-        self.render_mode = render_mode
+        self.render_mode = self._check_render_mode(render_mode)
         self._has_extra_info = admissible or type(self)._details is not TextEnv._details
         self._identity = f"{type(self).__name__}{sorted(config.items())} {reward_mode}"
         self._task: str | None = None
@@ -232,20 +227,6 @@ class TextEnv(RebuiltCopies, BranchRules, gym.Env[str, str], Generic[StateT]):
         something is hidden. Given are all observations of the episode so far, and the actions between them.
         """
         return self.expert_actions()
-
-    def optimum(self) -> Optimum | None:
-        """Return what optimal play from the current state still reaches, or None if that is unknown.
-
-        The value is 1 if the expert's plan fits into the remaining steps, and 0 otherwise. That is exact in a
-        deterministic environment whose expert finds a shortest plan wherever there is one; other environments
-        override this method.
-        """
-        if self._ended:
-            return self._final_optimum()
-        plan = self.expert_actions()
-        # Even where the goal holds, an action ends the episode.
-        steps = None if plan is None else max(1, len(plan))
-        return Optimum(0.0, None) if steps is None or steps > self.steps_left() else Optimum(1.0, steps)
 
     def _level_content(self) -> object:
         """Return what the open level consists of, as a value whose `repr` is the same in every process.
@@ -351,14 +332,6 @@ class TextEnv(RebuiltCopies, BranchRules, gym.Env[str, str], Generic[StateT]):
             show(observation, self.palette, action)
         return observation, reward, terminated, truncated, info
 
-    def render(self) -> str | None:
-        """Return the current observation as terminal text in render mode "ansi", and None otherwise."""
-        if self.render_mode is None:
-            return None
-        if self._task is None:
-            raise ResetNeeded("Call reset() before render().")
-        return terminal_text(self._observe(), self.palette) if self.render_mode == "ansi" else None
-
     # ------------------------------------------------------------------ Arboretum's additions
 
     @property
@@ -381,6 +354,11 @@ class TextEnv(RebuiltCopies, BranchRules, gym.Env[str, str], Generic[StateT]):
     def steps(self) -> int:
         """Number of steps taken in this episode."""
         return self._steps
+
+    @property
+    def rng_state(self) -> int:
+        """State of the episode's random generator; a step that draws nothing leaves it unchanged."""
+        return self._rng_state
 
     def snapshot(self) -> Snapshot:
         """Return the episode as a small immutable value, its random generator and step count included.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from .errors import DataError
@@ -47,6 +47,35 @@ def data_folder(env: str, data: str | Path | None = None) -> Path | None:
     if not folder.is_dir():
         raise DataError(folder, "is not a folder; set ARBORETUM_DATA to an existing folder, or unset it.")
     return folder / env if (folder / env).is_dir() else None
+
+
+_VARIABLE = "$ARBORETUM_DATA/"
+
+
+def missing_files(patterns: Sequence[str]) -> list[str]:
+    """Return those of several paths or patterns below `ARBORETUM_DATA` that no file or folder has.
+
+    Args:
+        patterns: Relative paths, or patterns such as `nq/test.*`. Without `ARBORETUM_DATA` all are missing.
+
+    Raises:
+        DataError: `ARBORETUM_DATA` is not a folder.
+    """
+    root = os.environ.get("ARBORETUM_DATA")
+    if not root or not patterns:
+        return list(patterns)
+    folder = Path(root).expanduser()
+    if not folder.is_dir():
+        raise DataError(folder, "is not a folder; set ARBORETUM_DATA to an existing folder, or unset it.")
+    return [pattern for pattern in patterns if next(folder.glob(pattern.lstrip("/")), None) is None]
+
+
+def expand_data_folder(value: object) -> object:
+    """Return a value in which a leading `$ARBORETUM_DATA/` is replaced by the data folder, if it is a text."""
+    root = os.environ.get("ARBORETUM_DATA")
+    if isinstance(value, str) and value.startswith(_VARIABLE) and root:
+        return str(Path(root).expanduser() / value.removeprefix(_VARIABLE))
+    return value
 
 
 def cache_folder() -> Path:

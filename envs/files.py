@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shutil
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +19,11 @@ from .errors import DataError
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
+
+BINARY: int = getattr(os, "O_BINARY", 0)
+"""Flag for `os.open` without which Windows translates the ends of lines."""
+
+_seeking = threading.Lock()
 
 PART = ".part"
 """Suffix of files and folders that are still being written. A killed process may leave one; it is never read."""
@@ -44,6 +50,10 @@ def write_atomic(path: Path, content: str | bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error  # Not the part's name.
     except BaseException:
         part.unlink(missing_ok=True)
         raise
@@ -134,6 +144,21 @@ def move_file(part: Path, path: Path) -> None:
     _sync_file(part)
     os.replace(part, path)
     _sync_folder(path.parent)
+
+
+def read_at(descriptor: int, length: int, offset: int) -> bytes:
+    """Read bytes of a file at an offset. Threads may share the descriptor.
+
+    Args:
+        descriptor: Descriptor of a file that is open for reading.
+        length: Number of bytes.
+        offset: Offset of the first byte.
+    """
+    if hasattr(os, "pread"):
+        return os.pread(descriptor, length, offset)
+    with _seeking:  # Windows has no `pread`.
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        return os.read(descriptor, length)
 
 
 def read_jsonl(path: Path, *, damaged: Literal["raise", "skip"] = "raise") -> list[Any]:

@@ -78,6 +78,9 @@ class NamedAgent:
         dialogue: Dialogue settings that override those of suite and entry.
         settings: Further arguments of `make_agent`.
 
+    Attributes:
+        model: The model; None for agents without one.
+
     Raises:
         ConfigurationError: The name or a setting is unknown, or a language agent has no model.
     """
@@ -95,7 +98,7 @@ class NamedAgent:
         self._dialogue = dialogue or {}
         self._settings = settings
         self._is_language_agent = kind in LANGUAGE_AGENTS
-        self._model = model if self._is_language_agent else None
+        self.model = model if self._is_language_agent else None
         agent = agent_class(kind)
         if self._is_language_agent:
             if model is None:
@@ -115,13 +118,13 @@ class NamedAgent:
     @cached_property
     def identity(self) -> Mapping[str, Any]:
         """Everything that decides the agent's episodes, as plain data; empty for agents without a model."""
-        if self._model is None:
+        if self.model is None:
             return {}
         settings = self._settings
         if self.uses_simulator:  # Its defaults decide what its results cost, so the record names them.
             settings = {**language_agent_options(self.kind), **settings}
             settings = {name: value for name, value in settings.items() if value is not None}
-        return identify_agent(self._make_dialogue({}), self._model.identity, self._sampling, settings)
+        return identify_agent(self._make_dialogue({}), self.model.identity, self._sampling, settings)
 
     def dialogue(self, suite: Suite, entry: Entry, /) -> Dialogue | None:
         """Return the dialogue of an entry, after checking the entry's settings; None without a model.
@@ -129,7 +132,7 @@ class NamedAgent:
         Raises:
             ConfigurationError: A setting of the suite or the entry is unknown or invalid.
         """
-        if self._model is None:
+        if self.model is None:
             return None
         try:
             self._check_sampling(self._merge_sampling(suite, entry))
@@ -148,11 +151,11 @@ class NamedAgent:
 
     def make(self, suite: Suite, entry: Entry, /) -> Agent:
         """Make the agent for an entry. The entry's settings override the suite's, the command line's both."""
-        if self._model is None:
+        if self.model is None:
             return make_agent(self.kind)
         return make_agent(
             self.kind,
-            engine=self._model.load(),
+            engine=self.model.load(),
             dialogue={**suite.dialogue, **entry.dialogue, **self._dialogue},
             sampling=self._merge_sampling(suite, entry),
             **self._settings,

@@ -20,6 +20,7 @@ from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError, DataError, unknown_name
 from . import runner
 from .agents import AgentFactory, GivenAgent, NamedAgent, check_settings, divide_settings
+from .decisions.labelling import label_run
 from .evaluate import prepare, report
 from .models import GivenModel, Model, resolve_model
 from .planning import Scope
@@ -147,6 +148,7 @@ def evaluate(
     out: str | Path | None = None,
     workers: int = 1,
     in_flight: int = 64,
+    label_seconds: float = 0.0,
 ) -> Evaluation:
     """Evaluate agents on an environment or a suite, like `arboretum eval`, and return the results.
 
@@ -176,6 +178,7 @@ def evaluate(
         workers: Number of processes for agents without a model. Above 1, a script's call must be below
             `if __name__ == "__main__":`.
         in_flight: Maximum number of concurrent episodes of a language agent.
+        label_seconds: Time for labelling the decisions, which are then in `summary.decisions`; 0 labels none.
 
     Returns:
         The results. They are incomplete if episodes broke off, or if an agent failed: see `stopped`.
@@ -223,8 +226,9 @@ def evaluate(
             else:
                 factories.append(NamedAgent(one))
         at_least("in_flight", in_flight, 1)
-        prepared = prepare(_as_suite(suite), factories, scope, references=references)
+        at_least("label_seconds", label_seconds, 0)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if out is None else Path(out)
+        prepared = prepare(_as_suite(suite), factories, scope, references=references, out=folder)
         store = Store(folder, prepared.manifest)
         try:
             pool = stack.enter_context(local_workers(workers) if workers > 1 else nullcontext())
@@ -233,6 +237,8 @@ def evaluate(
             )
         finally:
             store.close()
+        if label_seconds:
+            label_run(folder, label_seconds, with_costly=False)
         summary = report([folder])
         results = load_run(folder).results
         stored = zip(results, read_episodes(folder, results.values()), strict=True)

@@ -159,21 +159,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
         adjusted[place] = largest
     return adjusted
-
-
-def pass_at_k(n: int, successes: int, k: int) -> float:
-    """Return the unbiased estimate of the probability that one of k episodes of a task succeeds.
-
-    It is 1 - C(n - c, k) / C(n, k) with c successes among n episodes (Chen et al., arXiv:2107.03374, eq. 1).
-
-    Args:
-        n: Episodes of the task, at least k.
-        successes: Successful ones among them.
-        k: Number of attempts.
-
-    Raises:
-        ValueError: There are fewer episodes than attempts.
-    """
-    if not 1 <= k <= n:
-        raise ValueError(f"pass@{k} needs at least {max(k, 1)} episodes per task, and there are {n}.")
-    return 1.0 - math.comb(n - successes, k) / math.comb(n, k)

@@ -22,17 +22,27 @@ from ..envs.checks import at_least, first_difference
 from ..envs.errors import ConfigurationError
 from . import runner
 from .agents import AgentFactory, NamedAgent
+from .cluster import ray_workers
+from .decisions import Labels, read_labels, summarize_decisions
+from .decisions.console import label_with_progress, print_decisions
+from .decisions.coverage import describe_unlabelled, has_labels_file
 from .identity import short_digest
+from .index_connection import read_planned_tasks
+from .options import parse_options
 from .planning import FULL_SCOPE, Plan, Scope, plan_suite
-from .provenance import describe_session
+from .provenance import describe_session, remove_secrets
 from .report import ReportedRun, write_report
+from .run_index import INDEX_FILE
 from .store import EpisodeKey, Result, Store
-from .suite import Suite, load_suite
+from .suite import Suite, fill_defaults, load_suite
 from .summary import EXPERT, RANDOM, Summary, load_run, summarize, write_summary
-from .table import fit_results
-from .workers import local_workers, ray_workers
+from .table import fit_repeats, fit_results, repeats_rows
+from .workers import local_workers
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
+
+MAX_REASONS = 20
+"""Number of reasons of broken episodes that are printed at most."""
 
 
 class Prepared(NamedTuple):
@@ -42,17 +52,23 @@ class Prepared(NamedTuple):
         plan: The tasks.
         agents: The agents, references included.
         manifest: Content of a new run's `run.json`.
-        name: Default name of the run's folder; differs between runs whose episodes must not be mixed.
+        folder: Folder of the run.
     """
 
     plan: Plan
     agents: list[AgentFactory]
     manifest: dict[str, Any]
-    name: str
+    folder: Path
 
 
 def prepare(
-    suite: Suite, agents: Sequence[AgentFactory], scope: Scope = FULL_SCOPE, *, references: bool = True
+    suite: Suite,
+    agents: Sequence[AgentFactory],
+    scope: Scope = FULL_SCOPE,
+    *,
+    references: bool = True,
+    out: Path | None = None,
+    name_parts: Sequence[str] = (),
 ) -> Prepared:
     """Check a run's suite, environments, data and agents.
 
@@ -61,6 +77,9 @@ def prepare(
         agents: Agents that play; their names must differ.
         scope: Part of the suite that is played.
         references: Also play the random and the expert agent, as reference points.
+        out: Folder of the run; None for `runs/` and a name that differs between runs whose episodes must not be
+            mixed.
+        name_parts: Further parts of that name.
 
     Raises:
         ConfigurationError: Any of them cannot be used, or two agents have the same name.
@@ -79,13 +98,30 @@ def prepare(
     for entry in suite.entries:
         for agent in participants.values():
             agent.dialogue(suite, entry)  # Fail fast on a setting, before environments open their data.
-    plan = plan_suite(suite, scope.limit)
-    parts = [suite.name, *dict.fromkeys(plan.data.values())]
+
+    def folder(data: Mapping[str, str]) -> Path:
+        return out or Path("runs") / _folder_name(suite, scope, named, data, name_parts)
+
+    plan = plan_suite(
+        suite, scope.limit, known=lambda data, searches: read_planned_tasks(folder(data) / INDEX_FILE, searches)
+    )
+    return Prepared(plan, list(participants.values()), _build_manifest(plan, participants), folder(plan.data))
+
+
+def _folder_name(
+    suite: Suite,
+    scope: Scope,
+    agents: Mapping[str, AgentFactory],
+    data: Mapping[str, str],
+    further: Sequence[str],
+) -> str:
+    """Return the name of a run's folder; differs between runs whose episodes must not be mixed."""
+    parts = [suite.name, *dict.fromkeys(data.values())]
     settings = (("limit", scope.limit), ("seed", scope.seed), ("repeats", scope.repeats))
     parts += [f"{name}{value}" for name, value in settings if value is not None]
-    parts += [f"{name}-{short_digest(one.identity)}" if one.identity else name for name, one in named.items()]
-    name = "-".join(re.sub(r"[^\w.-]+", "_", part) for part in parts)
-    return Prepared(plan, list(participants.values()), _build_manifest(plan, participants), name)
+    parts += [f"{name}-{short_digest(one.identity)}" if one.identity else name for name, one in agents.items()]
+    parts += further
+    return "-".join(re.sub(r"[^\w.-]+", "_", part) for part in parts)
 
 
 def evaluate(
@@ -94,10 +130,12 @@ def evaluate(
     *,
     scope: Scope = FULL_SCOPE,
     references: bool = True,
+    env_arg: Sequence[str] = (),
     out: Path | None = None,
     workers: int = 1,
     ray: str | None = None,
     in_flight: int = 64,
+    label_seconds: float = 0.0,
     arguments: Sequence[str] | None = None,
     console: Console,
 ) -> int:
@@ -108,11 +146,13 @@ def evaluate(
         agents: Agents that play; their names must differ.
         scope: Part of the suite that is played.
         references: Also play the random and the expert agent, as reference points.
+        env_arg: Arguments of the environment as key=value, for the suite of one id only.
         out: Folder of the run; None for `runs/<suite>-<agents>`, with a digest of each language agent's settings.
             An existing run of the same suite and agents is resumed.
         workers: Number of processes for agents that may play in several processes.
         ray: Address of a Ray cluster that plays instead of local processes; None for no cluster.
         in_flight: Maximum number of concurrent episodes.
+        label_seconds: Time for labelling the decisions after playing; 0 labels none.
         arguments: Arguments of the command, for the run's record; None if there is no command.
         console: Console for progress and results.
 
@@ -123,20 +163,30 @@ def evaluate(
         ConfigurationError: See `load_suite`, `Store` and `runner.run`.
     """
     at_least("in_flight", in_flight, 1)
-    prepared = prepare(load_suite(suite_name), agents, scope, references=references)
-    folder = out or Path("runs") / prepared.name
+    at_least("label_seconds", label_seconds, 0)
+    suite = load_suite(suite_name, parse_options(env_arg, "--env-arg"))
+    shown = [remove_secrets(pair)[:40] for pair in env_arg]
+    prepared = prepare(suite, agents, scope, references=references, out=out, name_parts=shown)
+    folder = prepared.folder
     store = Store(folder, {**prepared.manifest, "sessions": [describe_session(arguments)]})
     try:
         if ray is not None:
-            worker_context: Any = ray_workers(ray)
+            worker_context: Any = ray_workers(ray, prepared.plan)
         else:
             worker_context = local_workers(workers) if workers > 1 else nullcontext()
         interrupted = _run(prepared, store, worker_context, in_flight, scope.timeout, console)
     finally:
         store.close()
+    remarks: list[str] = []
+    if label_seconds and not interrupted:
+        try:
+            _, remarks = label_with_progress(folder, label_seconds, with_costly=False, console=console)
+        except KeyboardInterrupt:
+            interrupted = True
     summary = report([folder])
-    console.print(fit_results(summary, console.width))
+    print_results(summary, console)
     print_remarks(summary, console)
+    print_decisions(summary.decisions, remarks or summary.unlabelled, console)
     if not summary.complete:
         console.print(
             f"[yellow]{summary.expected - summary.episodes} of {summary.expected} episodes are missing.[/]"
@@ -148,15 +198,29 @@ def evaluate(
     return OK if summary.complete and summary.expected else FAILED
 
 
+def print_results(summary: Summary, console: Console) -> None:
+    """Print the table of results and, if tasks have several episodes, that of their repeats."""
+    console.print(fit_results(summary, console.width))
+    rows = repeats_rows(summary)
+    if rows:
+        console.print(fit_repeats(rows, console.width))
+
+
 def print_remarks(summary: Summary, console: Console) -> None:
     """Print the notes of a summary, the stored lines that it leaves out, and the reasons of broken episodes."""
     for note in summary.notes:
         console.print(note, markup=False, style="dim")
     for problem in summary.problems:
         console.print(problem, markup=False, style="yellow", soft_wrap=True)
-    for reason, count in summary.errors.items():
+    reasons = sorted(summary.errors.items(), key=lambda one: -one[1])
+    for reason, count in reasons[:MAX_REASONS]:
         console.print(f"[red]{count} broke off:[/] ", end="")
         console.print(reason, markup=False)
+    if len(reasons) > MAX_REASONS:
+        rest = sum(count for _, count in reasons[MAX_REASONS:])
+        console.print(
+            f"[red]{rest} broke off[/] for {len(reasons) - MAX_REASONS} further reasons; see summary.json."
+        )
 
 
 def _run(
@@ -285,10 +349,48 @@ def report(folders: Sequence[Path], path: Path | None = None) -> Summary:
         ConfigurationError: The runs are of different suites, or of one suite on different data.
         DataError: A folder holds no run.
     """
+    results = load_results(folders)
+    write_results(results, path or folders[0] / "report.html")
+    return results.summary
+
+
+class ReportedResults(NamedTuple):
+    """Content of a report.
+
+    Attributes:
+        summary: Summary of the runs.
+        runs: The runs.
+    """
+
+    summary: Summary
+    runs: list[ReportedRun]
+
+
+def write_results(results: ReportedResults, path: Path) -> None:
+    """Write the report of one run or several, and of a single run `summary.json`.
+
+    Damaged episodes are added to the summary's problems.
+
+    Args:
+        results: Result of `load_results`.
+        path: HTML file.
+
+    Raises:
+        OSError: A file cannot be written.
+    """
+    write_report(path, results.summary, results.runs)
+    if len(results.runs) == 1:
+        write_summary(results.runs[0].folder, results.summary)
+
+
+def load_results(folders: Sequence[Path]) -> ReportedResults:
+    """Summarize one run, or several of the same suite side by side, and write nothing; see `report`."""
     runs = [load_run(folder) for folder in folders]
     suite = runs[0].suite
     for folder, run in zip(folders, runs, strict=True):
-        difference = first_difference(suite.to_dict(), run.suite.to_dict())
+        bare = (dataclasses.replace(one, tables=()) for one in (suite, run.suite))
+        first, other = (fill_defaults(one.to_dict()) for one in bare)
+        difference = first_difference(first, other)
         if difference is not None:
             raise ConfigurationError(
                 f"{folder}: is a run of another suite than {folders[0]} ({difference}); report them separately."
@@ -317,7 +419,9 @@ def report(folders: Sequence[Path], path: Path | None = None) -> Summary:
             new_names[name] = f"{name} ({folder.name})" if ambiguous else name
             agents.append(new_names[name])
         shown = [
-            dataclasses.replace(result, key=key._replace(agent=new_names[key.agent]))
+            result
+            if new_names[key.agent] == key.agent
+            else dataclasses.replace(result, key=key._replace(agent=new_names[key.agent]))
             for key, result in run.results.items()
             if key.agent in new_names
         ]
@@ -327,13 +431,23 @@ def report(folders: Sequence[Path], path: Path | None = None) -> Summary:
         merged["budgets"] |= {new: budgets[old] for old, new in new_names.items() if old in budgets}
         for key in ("uses_success_labels", "uses_simulator"):
             merged[key] += [new for old, new in new_names.items() if old in run.manifest.get(key, ())]
-        sources.append(ReportedRun(folder, shown, run.manifest))
+        sources.append(ReportedRun(folder, shown, run.manifest, read_labels(folder, shown)))
     problems = [problem for run in runs for problem in run.problems]
     summary = summarize(suite, agents, results, merged, problems)
-    write_report(path or folders[0] / "report.html", summary, sources)
-    if len(folders) == 1:
-        write_summary(folders[0], summary)
-    return summary
+    labels: dict[EpisodeKey, Labels] = {}
+    for source in sources:
+        labels |= source.labels
+    cells = list(dict.fromkeys((line.agent, line.entry) for line in summary.lines))
+    in_order = sorted(results, key=lambda key: cells.index(key[:2]))
+    decisions = summarize_decisions({key: results[key] for key in in_order}, labels)
+    is_shown = bool(labels) or any(has_labels_file(folder) for folder in folders)
+    unlabelled = [sentence for source in sources if is_shown for sentence in _describe_unlabelled(source)]
+    return ReportedResults(dataclasses.replace(summary, decisions=decisions, unlabelled=unlabelled), sources)
 
 
-__all__ = ["evaluate", "report"]
+def _describe_unlabelled(run: ReportedRun) -> list[str]:
+    complete = [result.key for result in run.results if result.error is None]
+    return describe_unlabelled(run.folder, complete, run.labels)
+
+
+__all__ = ["evaluate", "load_results", "report", "write_results"]

@@ -9,6 +9,8 @@ from ..envs.docstrings import fields_of, meanings
 from .store import EpisodeKey, Result
 
 RUN_FILE: Mapping[str, str] = {
+    "schema": "Version of the files of a run; 1 where it is absent. Runs of older versions are migrated when"
+    " they are read, and runs of newer versions are refused.",
     "suite": "The suite with all its settings, in the form of its YAML file; settings with their default are"
     " left out.",
     "data": "By entry that generates its data in the place of a benchmark's files: the name of that data.",
@@ -25,7 +27,8 @@ RUN_FILE: Mapping[str, str] = {
     "tasks": "By entry: digest of its tasks. A run is resumed only with the same.",
     "sessions": "Calls that played episodes: date and command, without credentials.",
     "versions": "Versions of Arboretum, Python, Gymnasium and NumPy.",
-    "entries": "By entry: limits of steps and turns, origin of the tasks, and split.",
+    "entries": "By entry: limits of steps and turns, origin of the tasks, and split. If a replacement was"
+    " played because files were missing: its note (`replaced`) and the files (`missing`).",
 }
 """Keys of `run.json`."""
 
@@ -60,4 +63,5 @@ def episode_keys() -> dict[str, str]:
     found["turns"] = f"{episode['turns']} See below."
     found["trials"] = f"{episode['trials']} Absent if there are none."
     found["exchanges"] = f"{episode['exchanges']} See below. Absent for agents without a model."
+    found["trace"] = f"{episode['trace']} Absent if there is none."
     return {**found, "crc": _CHECKSUM}

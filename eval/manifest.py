@@ -8,12 +8,19 @@ from typing import Any, NotRequired, TypedDict
 
 import msgspec
 
-from ..envs.errors import DataError
+from ..envs.errors import ConfigurationError, DataError
 from ..envs.files import write_atomic
 from .plain import encode_object
 
 MANIFEST_FILE = "run.json"
 MANIFEST_COPY = ".run.json"
+
+SCHEMA = 2
+"""Version of the files of a run, in `schema` of `run.json`.
+
+1: runs without a version.
+2: `schema` itself; broken episodes have `trace`; the mappings and lists that older runs lack are there.
+"""
 
 
 class _Identity(TypedDict, total=False):
@@ -52,6 +59,8 @@ class _Facts(TypedDict):
     split: NotRequired[str | None]
     max_steps: NotRequired[int | None]
     max_turns: NotRequired[int | None]
+    replaced: NotRequired[str]
+    missing: NotRequired[list[str]]
 
 
 class _Session(TypedDict):
@@ -64,6 +73,7 @@ class _Manifest(TypedDict):
 
     suite: dict[str, Any]
     agents: list[str]
+    schema: NotRequired[int]
     data: NotRequired[dict[str, str]]
     identities: NotRequired[dict[str, _Identity]]
     settings: NotRequired[dict[str, dict[str, _Settings]]]
@@ -78,15 +88,43 @@ class _Manifest(TypedDict):
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read `run.json` of a run's folder, or its copy if it is missing or damaged.
+    """Read `run.json` of a run's folder, or its copy if it is missing or damaged, in today's schema.
 
     Raises:
-        DataError: The folder holds no run, or its `run.json` is damaged and there is no copy.
+        DataError: The folder holds no run, its `run.json` is damaged and there is no copy, or a newer version of
+            Arboretum wrote it.
     """
     path, copy = folder / MANIFEST_FILE, folder / MANIFEST_COPY
     if not is_manifest(path) and is_manifest(copy):
         path = copy
-    return _read(path)
+    manifest = _read(path)
+    version = manifest.get("schema", 1)
+    if version > SCHEMA:
+        raise DataError(
+            path,
+            f"has schema {version}, of a newer version of Arboretum, and this one reads schemas up to {SCHEMA};"
+            " update Arboretum.",
+        )
+    for migrate in _MIGRATIONS[version - 1 :]:
+        manifest = migrate(manifest)
+    return manifest
+
+
+def _to_2(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return a manifest of schema 1 in schema 2.
+
+    `data` and `identities` stay absent where they are: a run without them cannot be resumed, since nothing tells
+    whether it was started on the same data with the same agents.
+    """
+    empty: dict[str, Any] = {
+        name: {} for name in ("settings", "budgets", "expected", "tasks", "entries", "versions")
+    }
+    empty |= {name: [] for name in ("uses_success_labels", "uses_simulator", "sessions")}
+    return {"schema": 2, **empty, **{name: value for name, value in manifest.items() if name != "schema"}}
+
+
+_MIGRATIONS = (_to_2,)
+"""Migration from each schema to the next, from schema 1 on."""
 
 
 def is_manifest(path: Path) -> bool:
@@ -98,9 +136,30 @@ def is_manifest(path: Path) -> bool:
     return True
 
 
+def check_is_evaluation(folder: Path, command: str) -> None:
+    """Raise if a folder holds a run of `arboretum train` or `arboretum sft`, told by its settings.
+
+    Args:
+        folder: Folder of a run.
+        command: Name of the command that needs an evaluation run.
+
+    Raises:
+        ConfigurationError: It holds a training run.
+    """
+    try:
+        settings = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return
+    if isinstance(settings, dict) and ("recipe" in settings or "sft" in settings):
+        raise ConfigurationError(
+            f"{folder}: is a training run; `arboretum {command}` takes evaluation runs, such as `arboretum eval`"
+            " makes."
+        )
+
+
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     """Write `run.json` and its copy: without its settings, no episode of a run can be used."""
-    text = json.dumps(manifest, indent=2, ensure_ascii=False, default=encode_object) + "\n"
+    text = json.dumps({"schema": SCHEMA, **manifest}, indent=2, ensure_ascii=False, default=encode_object) + "\n"
     for name in (MANIFEST_FILE, MANIFEST_COPY):
         write_atomic(folder / name, text)
 
@@ -118,4 +177,6 @@ def _read(path: Path) -> dict[str, Any]:
         msgspec.convert(manifest, _Manifest)
     except msgspec.ValidationError as error:
         raise DataError(path, f"has a value of the wrong kind ({error}).") from None
+    if manifest.get("schema", 1) < 1:
+        raise DataError(path, f"has the schema {manifest['schema']}; schemas begin with 1.")
     return manifest

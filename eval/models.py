@@ -41,9 +41,12 @@ class Model:
         self.engine_name, self.name, self.base_url = engine, name, base_url
         self.options = dict(options or {})
         engine_class(engine, [*self.options, *(["base_url"] if base_url is not None else [])])
+        self._source = name
         if engine in _LOCAL_ENGINES:
             if is_path(name) or Path(name).is_dir():
                 check_model(name)
+                # A process on another machine, which loads a copy, has another working directory.
+                self._source = str(expand_home(name).absolute())
             if self.options.get("device") is not None:
                 _check_device(str(self.options["device"]))
         self._engine: Engine | None = None
@@ -53,6 +56,16 @@ class Model:
         """Everything that decides the model's replies, as plain data; hashes the weights of a local model."""
         return identify_model(self.engine_name, self.name, self.base_url, self.options)
 
+    @property
+    def is_local(self) -> bool:
+        """True if the process that loads the model runs it, and not a server."""
+        return self._engine is None and self.engine_name in _LOCAL_ENGINES
+
+    @property
+    def devices(self) -> int:
+        """Number of GPUs over which the engine spreads the model."""
+        return int(self.options.get("tensor_parallel_size") or 1)
+
     def load(self) -> Engine:
         """Return the engine, which the first call makes.
 
@@ -60,7 +73,7 @@ class Model:
             ConfigurationError: The engine cannot be made.
         """
         if self._engine is None:
-            self._engine = make_engine(self.engine_name, self.name, base_url=self.base_url, **self.options)
+            self._engine = make_engine(self.engine_name, self._source, base_url=self.base_url, **self.options)
         return self._engine
 
     def close(self) -> None:

@@ -24,11 +24,11 @@ def describe_session(arguments: Sequence[str] | None) -> dict[str, str]:
     """
     session = {"started": datetime.now(UTC).isoformat(timespec="seconds")}
     if arguments is not None:
-        session["command"] = shlex.join(["arboretum", *map(_without_secrets, arguments)])
+        session["command"] = shlex.join(["arboretum", *map(remove_secrets, arguments)])
     return session
 
 
-def _without_secrets(argument: str) -> str:
+def remove_secrets(argument: str) -> str:
     """Return an argument without keys, and without user names, queries and fragments of addresses."""
     return _ADDRESS.sub(r"\1\2", hide_secrets_in_text(argument))
 

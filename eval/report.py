@@ -12,27 +12,39 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
 
 from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, select_autoescape
 
 from ..envs.errors import DataError
 from ..envs.files import write_atomic
-from .page_data import pack
+from .decisions import REASONS, DecisionLine, Labels
+from .decisions.file import plain_labels
+from .page_data import encode_page, pack
+from .paper_text import make_grid
 from .provenance import describe_run
 from .report_trees import Source, collect_trees
 from .statistics import Interval
-from .store import Result, read_episodes
+from .store import EpisodeKey, Result, read_episodes
 from .suite import Entry, read_suite
 from .summary import EXPERT, RANDOM, Comparison, Line, Summary
 from .texts import read_texts
 from .trees import Place, Tree, pack_trees
 
+T = TypeVar("T")
+
 CHUNK = 32
 """Number of episodes that the page unpacks at once."""
 
-MAX_BYTES = 48 * 2**20
-"""Maximum size of the episodes that a page embeds, in bytes. Its index lists all; `episodes.jsonl` holds all."""
+MAX_BYTES = 3_000_000
+"""Size of the episodes that a page embeds, in bytes; a run with more shows a sample of each entry and agent."""
+
+MAX_TREE_BYTES = 1_000_000
+"""Size of the trees that a page embeds, in bytes."""
+
+MAX_EPISODES = 5_000
+"""Number of episodes that a page embeds at most, however short they are."""
 
 
 class ReportedRun(NamedTuple):
@@ -42,11 +54,13 @@ class ReportedRun(NamedTuple):
         folder: Folder of the run.
         results: Results whose episodes the report shows.
         manifest: Content of `run.json`.
+        labels: Labels of their decisions, by the keys of the results.
     """
 
     folder: Path
     results: Sequence[Result]
     manifest: Mapping[str, Any]
+    labels: Mapping[EpisodeKey, Labels] = MappingProxyType({})
 
 
 def write_report(path: Path, summary: Summary, runs: Sequence[ReportedRun]) -> None:
@@ -61,21 +75,29 @@ def write_report(path: Path, summary: Summary, runs: Sequence[ReportedRun]) -> N
     texts: dict[str, str] = {}
     for run in runs:
         texts |= read_texts(run.folder)
-    trees, left_out = pack_trees(_collect_trees(runs))
+    trees, left_out = pack_trees(_collect_trees(runs), MAX_TREE_BYTES)
+    cells = _pack_cells(runs, summary)
     page = template.render(
         summary=summary,
         facts=[(run.folder, describe_run(run.manifest)) for run in runs],
         rows=_group_lines(summary),
         series=_number_series(summary.agents),
         comparisons=_group_comparisons(summary),
-        cells=_pack_cells(runs, summary),
+        cells=[cell for cell in cells if cell["chunks"]],
+        left_out=[cell for cell in cells if cell["left_out"]],
         texts=pack(texts),
         trees=trees,
         trees_left_out=left_out,
+        decisions=_group_decisions(summary),
+        outcomes=list(REASONS),
+        seen_outcomes={name for line in summary.decisions for name in line.outcomes},
+        reasons=REASONS,
+        partial=any(line.labelled < line.episodes for line in summary.decisions),
         has_cost=any(line.simulated_steps is not None for line in summary.lines),
         has_score=any(line.score is not None for line in summary.lines),
+        papers=[make_grid(table) for table in summary.tables],
     )
-    write_atomic(path, page)
+    write_atomic(path, encode_page(page))
 
 
 def make_templates(*loaders: BaseLoader) -> Environment:
@@ -88,7 +110,7 @@ def make_templates(*loaders: BaseLoader) -> Environment:
         loader=ChoiceLoader([*loaders, PackageLoader(__package__, "templates")]),
         autoescape=select_autoescape(default=True, default_for_string=True),
     )
-    for function in (percent, interval, number, p_value):
+    for function in (percent, interval, number, p_value, signed, signed_interval):
         templates.filters[function.__name__] = _with_minus_signs(function)
     return templates
 
@@ -117,6 +139,21 @@ def p_value(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
+def signed(value: float, digits: int = 1) -> str:
+    """Format a number with its sign, where a minus sign is not mistaken for a dash; NaN as a dash."""
+    if math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "+∞" if value > 0 else "\N{MINUS SIGN}∞"
+    text = f"{value:+.{digits}f}"
+    return text[1:] if float(text) == 0 else text.replace("-", "\N{MINUS SIGN}")
+
+
+def signed_interval(low: float, high: float, digits: int = 1) -> str:
+    """Format the bounds of a difference's interval, such as "−66.8 to −15.4"; NaN as an empty string."""
+    return "" if math.isnan(low) else f"{signed(low, digits)} to {signed(high, digits)}"
+
+
 def _group_lines(summary: Summary) -> list[list[Line]]:
     """Group the lines of the results table by entry and group."""
     rows: dict[tuple[str, str | None], list[Line]] = {}
@@ -134,6 +171,14 @@ def _group_comparisons(summary: Summary) -> list[list[Comparison]]:
     return list(rows.values())
 
 
+def _group_decisions(summary: Summary) -> list[list[DecisionLine]]:
+    """Group the lines of the table of decisions by entry."""
+    rows: dict[str, list[DecisionLine]] = {}
+    for line in summary.decisions:
+        rows.setdefault(line.entry, []).append(line)
+    return list(rows.values())
+
+
 def _number_series(agents: Sequence[str]) -> dict[str, int]:
     """Return the number of each agent's color; reference agents have the same ones in every report."""
     others = [agent for agent in agents if agent not in (RANDOM, EXPERT)]
@@ -143,6 +188,7 @@ def _number_series(agents: Sequence[str]) -> dict[str, int]:
 def _pack_cells(runs: Sequence[ReportedRun], summary: Summary) -> list[dict[str, Any]]:
     """Return one cell of viewer data per entry and agent, in the order of the tables.
 
+    A cell has further a number `left_out` of episodes that a sample, evenly spaced, leaves out.
     Damaged episodes are left out, and added to the summary's problems.
     """
     found: dict[tuple[str, str], list[tuple[Path, list[Result]]]] = {}
@@ -153,23 +199,61 @@ def _pack_cells(runs: Sequence[ReportedRun], summary: Summary) -> list[dict[str,
         for cell, results in by_cell.items():
             found.setdefault(cell, []).append((run.folder, results))
 
-    def read(stored: Iterable[tuple[Path, list[Result]]]) -> Iterator[dict[str, Any] | None]:
-        for folder, results in stored:
-            for episode in read_episodes(folder, results):
-                if isinstance(episode, DataError):
-                    summary.problems.append(f"{episode} Its result counts, but it is not shown.")
-                    yield None
-                else:
-                    yield episode.record
+    labels: dict[EpisodeKey, Labels] = {}
+    for run in runs:
+        labels |= run.labels
+
+    def read(folder: Path, results: list[Result]) -> Iterator[tuple[Result, dict[str, Any] | None]]:
+        for result, episode in zip(results, read_episodes(folder, results), strict=True):
+            if isinstance(episode, DataError):
+                summary.problems.append(f"{episode} Its result counts, but it is not shown.")
+                yield result, None
+            else:
+                record = _without_token_data(episode.record)
+                if result.key in labels:
+                    record["decisions"] = plain_labels(labels[result.key])
+                yield result, record
 
     cells = []
     for entry, agent in dict.fromkeys((line.entry, line.agent) for line in summary.lines):
         stored = found.get((entry, agent), [])
-        stored = [(folder, sorted(results, key=_task_order)) for folder, results in stored]
-        heads = [_index_row(result) for _, results in stored for result in results]
-        if heads:
-            cells.append(pack_cell(entry, agent, heads, read(stored), MAX_BYTES // len(found)))
+        number = sum(len(results) for _, results in stored)
+        shown = []
+        for folder, results in stored:
+            share = len(results) / number / len(found)
+            sample = sorted(choose_evenly(results, max(CHUNK, int(MAX_EPISODES * share))), key=_task_order)
+            shown += _within(MAX_BYTES * share, read(folder, sample))
+        heads = [_index_row(result) for result, _ in shown]
+        packed = pack_cell(entry, agent, heads, (record for _, record in shown), MAX_BYTES)
+        cells.append({**packed, "left_out": number - len(shown)})
     return cells
+
+
+def choose_evenly(items: Sequence[T], number: int) -> list[T]:
+    """Return at most `number` items, evenly spaced, in their order."""
+    count = min(number, len(items))
+    return [items[place * len(items) // count] for place in range(count)]
+
+
+def _within(
+    max_bytes: float, read: Iterable[tuple[Result, dict[str, Any] | None]]
+) -> list[tuple[Result, dict[str, Any] | None]]:
+    """Return all records, or evenly spaced ones, that together take at most `max_bytes` on a page."""
+    kept: dict[int, tuple[Result, dict[str, Any] | None]] = {}
+    sizes: dict[int, int] = {}
+    step = 1
+    for number, one in enumerate(read):
+        if number % step:
+            continue
+        size = len(pack(one[1]))  # In a chunk of similar ones it takes less.
+        if size > max_bytes:
+            continue
+        kept[number], sizes[number] = one, size
+        while sum(sizes.values()) > max_bytes:
+            step *= 2
+            for other in [other for other in kept if other % step]:
+                del kept[other], sizes[other]
+    return list(kept.values())
 
 
 def _collect_trees(runs: Sequence[ReportedRun]) -> Iterator[tuple[Place, Tree]]:

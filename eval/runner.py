@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby
 
 from ..agents.base import Agent, Stop
 from ..agents.play import Job, play
 from .agents import AgentFactory
 from .planning import Plan, PlannedEpisode
 from .store import EpisodeKey, Store, amount, encode_episode
-from .summary import result_check
+from .suite import Entry
 from .workers import FinishedEpisode, Workers
 
 
@@ -41,14 +42,11 @@ class Progress:
     stopped: str | None = None
     repairs: list[str] = field(default_factory=list)
 
-    def count(self, key: EpisodeKey, success: bool, error: str | None) -> None:
-        """Count an episode as done, or as failed if there is an error."""
-        if error is not None:
-            self.failed += 1
-            return
-        self.done += 1
-        self.played[key.agent] = self.played.get(key.agent, 0) + 1
-        self.successes[key.agent] = self.successes.get(key.agent, 0) + success
+    def count(self, agent: str, episodes: int, solved: int) -> None:
+        """Count complete episodes of an agent."""
+        self.done += episodes
+        self.played[agent] = self.played.get(agent, 0) + episodes
+        self.successes[agent] = self.successes.get(agent, 0) + solved
 
 
 def run(
@@ -82,57 +80,124 @@ def run(
     """
     progress = Progress(repairs=store.repairs)
     store.record_tasks(plan.expected, plan.digests, plan.facts)
-    finished = store.finished(result_check(plan.suite, [factory.name for factory in factories]))
-    keys = [(key, entry, factory) for factory in factories for key, entry in plan.keys(factory.name)]
-    progress.total = len(keys)
-    for key, _, _ in keys:
-        if key in finished:
-            progress.count(key, finished[key].success, None)
-    if any(key not in finished for key, _, _ in keys):
+    store.index.keep_planned_tasks(plan.searches, plan.tasks)
+    missing: list[_Missing] = []
+    for factory in factories:
+        for entry in plan.suite.entries:
+            cell = _find_missing(plan, factory, entry, store, progress)
+            if cell.places:
+                missing.append(cell)
+    if missing:
         store.record_session()
     on_progress(progress)
-    agents: dict[tuple[str, str], Agent] = {}
-    missing: list[PlannedEpisode] = []
-    for key, entry, factory in keys:
-        if key not in finished:
-            cell = key.agent, key.entry
-            if cell not in agents:
-                agents[cell] = factory.make(plan.suite, entry)
-            seed = plan.suite.episode_seed(entry, key.task, key.repeat)
-            missing.append(PlannedEpisode(key, entry, seed, agents[cell]))
-    one_process = {factory.name for factory in factories if workers is None or factory.one_process}
+    hosted = {one.name for one in factories if one.one_process and workers is not None and workers.hosts(one)}
+    for cell in missing:
+        if cell.factory.name not in hosted:
+            cell.agent = cell.factory.make(plan.suite, cell.entry)
+    one_process = {factory.name for factory in factories if workers is None or factory.one_process} - hosted
     try:
-        for group in _groups(missing, one_process):
-            if workers is None or group[0].key.agent in one_process:
-                results = _play_in_process(group, time_limit, in_flight)
+        for cells in _groups(missing, one_process, hosted):
+            first = cells[0]
+            planned = chain.from_iterable(cell.episodes(plan) for cell in cells)
+            if workers is not None and first.factory.name in hosted:
+                results = workers.play_replicated(first.factory, planned, time_limit, in_flight)
+            elif workers is None or first.factory.name in one_process:
+                results = _play_in_process(first, planned, time_limit, in_flight)
             else:
-                results = workers.play(group, time_limit, in_flight)
+                results = workers.play(planned, time_limit, in_flight)
             for result in results:
                 store.append(result.encoded)
                 progress.tokens += int(amount(result.episode.details, "completion_tokens"))
                 progress.cost += amount(result.episode.details, "cost")
-                progress.count(result.key, result.episode.success, result.episode.error)
+                if result.episode.error is None:
+                    progress.count(result.key.agent, 1, result.episode.success)
+                else:
+                    progress.failed += 1
                 on_progress(progress)
     except Stop as stop:
         progress.stopped = str(stop)
     return progress
 
 
-def _groups(planned: Sequence[PlannedEpisode], one_process: set[str]) -> Iterator[list[PlannedEpisode]]:
-    """Yield adjacent episodes that are played together: one cell at a time in this process, others by workers."""
-    for _, group in groupby(
-        planned, key=lambda one: (one.key.agent, one.key.entry) if one.key.agent in one_process else None
-    ):
+@dataclass
+class _Missing:
+    """Episodes of an agent on an entry that are not stored; few bytes for each, since there may be millions.
+
+    Attributes:
+        factory: Factory of the agent.
+        entry: The entry.
+        places: For each episode, index of its task times the number of repeats, plus the repeat.
+        agent: The agent, once it is made; None if copies of it are made where it plays.
+    """
+
+    factory: AgentFactory
+    entry: Entry
+    places: Sequence[int]
+    agent: Agent | None = None
+
+    def episodes(self, plan: Plan) -> Iterator[PlannedEpisode]:
+        """Yield the episodes in the order of the plan."""
+        tasks = plan.tasks[self.entry.name]
+        for place in self.places:
+            index, repeat = divmod(place, self.entry.repeats)
+            key = EpisodeKey(self.factory.name, self.entry.name, tasks[index], repeat)
+            yield PlannedEpisode(
+                key, self.entry, plan.suite.episode_seed(self.entry, key.task, repeat), self.agent
+            )
+
+
+def _find_missing(plan: Plan, factory: AgentFactory, entry: Entry, store: Store, progress: Progress) -> _Missing:
+    """Return the missing episodes of an agent on an entry, and count the others as done."""
+    tasks, repeats = plan.tasks[entry.name], entry.repeats
+    progress.total += len(tasks) * repeats
+    finished = store.index.finished(factory.name, entry.name)
+    if not finished:
+        return _Missing(factory, entry, range(len(tasks) * repeats))
+    places = array("q")
+    done = solved = 0
+    for index, task in enumerate(tasks):
+        for repeat in range(repeats):
+            success = finished.get((task, repeat))
+            if success is None:
+                places.append(index * repeats + repeat)
+            else:
+                done += 1
+                solved += success
+    progress.count(factory.name, done, solved)
+    return _Missing(factory, entry, places)
+
+
+def _groups(
+    missing: Sequence[_Missing], one_process: Collection[str], hosted: Collection[str]
+) -> Iterator[list[_Missing]]:
+    """Yield adjacent cells that are played together.
+
+    These are one cell in this process, all cells of an agent in `hosted`, and those of all others by workers.
+    """
+
+    def place(cell: _Missing) -> tuple[str, ...]:
+        name = cell.factory.name
+        return (name, cell.entry.name) if name in one_process else (name,) if name in hosted else ()
+
+    for _, group in groupby(missing, key=place):
         yield list(group)
 
 
 def _play_in_process(
-    planned: Sequence[PlannedEpisode], time_limit: float | None, in_flight: int
+    cell: _Missing, planned: Iterable[PlannedEpisode], time_limit: float | None, in_flight: int
 ) -> Iterator[FinishedEpisode]:
     """Play the episodes of one agent and entry in this process."""
-    agent, entry = planned[0].agent, planned[0].entry
-    by_job = {Job(one.key.task, one.seed): one.key for one in planned}
-    envs = [entry.make() for _ in range(min(in_flight, agent.at_once or in_flight, len(by_job)))]
-    for episode in play(agent, envs, by_job, max_turns=entry.max_turns, time_limit=time_limit):
-        key = by_job[Job(episode.task, episode.seed)]
+    agent, entry = cell.agent, cell.entry
+    assert agent is not None
+    keys: dict[Job, EpisodeKey] = {}  # of the episodes in progress
+
+    def jobs() -> Iterator[Job]:
+        for one in planned:
+            job = Job(one.key.task, one.seed)
+            keys[job] = one.key
+            yield job
+
+    envs = [entry.make() for _ in range(min(in_flight, agent.at_once or in_flight, len(cell.places)))]
+    for episode in play(agent, envs, jobs(), max_turns=entry.max_turns, time_limit=time_limit):
+        key = keys.pop(Job(episode.task, episode.seed))
         yield FinishedEpisode(key, encode_episode(key, episode), episode)

@@ -11,8 +11,14 @@ from statistics import NormalDist, fmean, stdev
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .student_t import two_sided_quantile
+from .student_t import incomplete_beta, two_sided_quantile
+
+_TIE = 1e-12
+"""Size below which a difference of two means is a rounding error."""
+_CHUNK = 256
+"""Differences whose signs are drawn at once."""
 
 
 class Interval(NamedTuple):
@@ -71,21 +77,10 @@ def rate(groups: Sequence[Sequence[bool]], confidence: float = 0.95) -> Interval
     if 0 < successes < n:
         between = k / (k - 1) * sum((sum(group) - p * len(group)) ** 2 for group in groups) / n**2
         effect = max(1.0, between / (p * (1 - p) / n))
-    effective = n / effect * (_t(confidence, n - 1) / _t(confidence, k - 1)) ** 2
+    quantiles = two_sided_quantile(confidence, n - 1) / two_sided_quantile(confidence, k - 1)
+    effective = n / effect * quantiles**2
     effective = min(effective, n)
-    return wilson(p * effective, effective, confidence)
-
-
-def _t(confidence: float, df: int) -> float:
-    """Return the two-sided quantile of Student's t (Cornish-Fisher expansion; error below 1 % for df ≥ 3)."""
-    z = _z(confidence)
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return z + sum((term / df**power for power, term in enumerate(terms, 1)), 0.0)
+    return wilson(p * effective, effective, confidence)._replace(value=p)  # Without the rounding error.
 
 
 def mean(values: Sequence[float], confidence: float = 0.95) -> Interval:
@@ -125,72 +120,143 @@ class Paired(NamedTuple):
 
 
 def paired(a: Sequence[Sequence[bool]], b: Sequence[Sequence[bool]], confidence: float = 0.95) -> Paired:
-    """Compare two agents task by task.
+    """Compare two agents task by task; the task is the unit, so episodes of one task are one cluster.
 
-    With one episode per task, the interval is Newcombe's hybrid score interval for paired proportions (Statistics
-    in Medicine 17:2635, 1998, method 10) and the test is McNemar's exact test. With repeats, the task is the unit:
-    the interval is that of the mean difference per task, and the test is a sign-flip permutation test.
+    The interval is Newcombe's hybrid score interval for paired proportions (Statistics in Medicine 17:2635, 1998,
+    method 10). With repeats, the two single intervals are those of `rate`, which allow for clusters, and the
+    correlation is that of the tasks' rates, as in the method of variance estimates recovery (Zou and Donner,
+    Statistics in Medicine 27:1693, 2008). The test is McNemar's exact test with one episode per task, and a
+    sign-flip permutation test over tasks with repeats, which is the same test where differences are -1, 0 and 1.
 
     Args:
         a: Outcomes of a's episodes of each task.
         b: Outcomes of b's episodes of the same tasks, in the same order.
         confidence: Confidence level.
     """
-    if all(len(x) == len(y) == 1 for x, y in zip(a, b, strict=True)):
-        return _paired_proportions([x for (x,) in a], [y for (y,) in b], confidence)
-    differences = [fmean(x) - fmean(y) for x, y in zip(a, b, strict=True)]
-    value, low, high = mean(differences, confidence)
+    if not a:
+        return Paired(0, 0, 0, Interval(math.nan, -1.0, 1.0), 1.0)
+    ours = np.asarray([sum(outcomes) / len(outcomes) for outcomes in a])
+    theirs = np.asarray([sum(outcomes) / len(outcomes) for outcomes in b])
+    differences = ours - theirs
+    episodes = min(sum(map(len, a)), sum(map(len, b)))
+    only_a, only_b = int((differences > _TIE).sum()), int((differences < -_TIE).sum())
+    is_single = episodes == len(a) == max(sum(map(len, a)), sum(map(len, b)))
+    p_value = mcnemar(only_a, only_b) if is_single else sign_flips(differences)
+    value = float(differences.mean())
+    rate_a, rate_b = rate(a, confidence), rate(b, confidence)
+    correlation = _correlation(ours, theirs, episodes)
+    below = _recover(rate_a.value - rate_a.low, rate_b.high - rate_b.value, correlation)
+    above = _recover(rate_a.high - rate_a.value, rate_b.value - rate_b.low, correlation)
+    interval = Interval(value, max(-1.0, value - below), min(1.0, value + above))
+    return Paired(len(a), only_a, only_b, interval, p_value)
+
+
+def paired_means(differences: Sequence[float], confidence: float = 0.95) -> Paired:
+    """Compare two agents by numbers such as scores, with Student's interval and a sign-flip permutation test.
+
+    Args:
+        differences: Mean of a minus mean of b on each task.
+        confidence: Confidence level.
+    """
     return Paired(
         len(differences),
-        sum(d > 0 for d in differences),
-        sum(d < 0 for d in differences),
-        Interval(value, max(-1.0, low), min(1.0, high)),
+        sum(d > _TIE for d in differences),
+        sum(d < -_TIE for d in differences),
+        student_mean(differences, confidence),
         sign_flips(differences),
     )
 
 
-def sign_flips(differences: Sequence[float], draws: int = 10_000) -> float:
+def stratified(strata: Sequence[Paired], differences: Sequence[Sequence[float]]) -> Paired:
+    """Combine comparisons on several entries into that of the mean over entries, each with the same weight.
+
+    The interval is made of those of the entries by the method of variance estimates recovery (Zou and Donner,
+    ibid.): the squared distances of the bounds, times the squared weights, add up. The test is a sign-flip
+    permutation test within the entries.
+
+    Args:
+        strata: Comparisons on the entries; one of them alone is returned as it is.
+        differences: Mean of a minus mean of b on each task, by entry.
+    """
+    if len(strata) == 1:
+        return strata[0]
+    k = len(strata)
+    value = sum(one.difference.value for one in strata) / k
+    below = math.hypot(*(one.difference.value - one.difference.low for one in strata)) / k
+    above = math.hypot(*(one.difference.high - one.difference.value for one in strata)) / k
+    weighted = [d / (k * len(tasks)) for tasks in differences for d in tasks]
+    return Paired(
+        sum(one.n for one in strata),
+        sum(one.only_a for one in strata),
+        sum(one.only_b for one in strata),
+        Interval(value, value - below, value + above),
+        sign_flips(weighted),
+    )
+
+
+def _correlation(a: NDArray[np.float64], b: NDArray[np.float64], episodes: int) -> float:
+    """Return the correlation of the tasks' rates; a positive one with Newcombe's continuity correction.
+
+    The correction lowers the covariance by half an episode's share. 0 if either rate is the same on all tasks.
+    """
+    covariance = float(((a - a.mean()) * (b - b.mean())).mean())
+    if covariance > 0:
+        covariance = max(0.0, covariance - 1 / (2 * episodes))
+    scale = float(a.std() * b.std())
+    return max(-1.0, min(1.0, covariance / scale)) if scale > _TIE else 0.0
+
+
+def _recover(x: float, y: float, correlation: float) -> float:
+    """Return the distance of a bound of a difference from those of two correlated estimates."""
+    return math.sqrt(max(0.0, x * x - 2 * correlation * x * y + y * y))
+
+
+def sign_flips(differences: Sequence[float] | NDArray[np.float64], draws: int = 10_000) -> float:
     """Return the two-sided p-value of a zero mean by a sign-flip permutation test.
+
+    Differences of equal size are exchangeable: the sum of m of them is binomial. This makes all sign patterns few
+    enough to evaluate in most cases, however many tasks there are.
 
     Args:
         differences: Paired differences; zeros have no effect.
-        draws: All sign patterns are evaluated if they are at most this many. Otherwise this many random ones are
-            drawn from a fixed seed and the observed one is added, so that the p-value is at least 1 / (draws + 1).
+        draws: All sign patterns are evaluated if they have at most this many different sums, before equal ones
+            are merged. Otherwise this many random ones are drawn from a fixed seed and the observed one is added,
+            so that the p-value is at least 1 / (draws + 1).
     """
-    values = np.asarray([d for d in differences if d])
-    if not len(values):
+    values = np.asarray(differences, dtype=np.float64)
+    observed = abs(float(values.sum()))
+    largest = float(np.abs(values).max(initial=0.0))
+    if largest == 0:
         return 1.0
-    observed = abs(values.sum()) - 1e-12
-    if 2 ** len(values) <= draws:
-        signs = 1 - 2 * ((np.arange(2 ** len(values))[:, None] >> np.arange(len(values))) & 1)
-        return float(np.mean(np.abs(signs @ values) >= observed))
-    signs = 1 - 2 * np.random.Generator(np.random.PCG64(0)).integers(0, 2, (draws, len(values)))
-    return float((1 + np.sum(np.abs(signs @ values) >= observed)) / (draws + 1))
+    # Rounding errors must not part differences that are equal, such as 0.3 - 0.1 and 0.2.
+    sizes, counts = np.unique(np.abs(values / largest).round(12), return_counts=True)
+    sizes, counts = sizes[sizes > 0] * largest, counts[sizes > 0]
+    threshold = observed - 1e-9 * largest
+    if math.prod(int(count) + 1 for count in counts) <= draws:
+        sums, weights = np.zeros(1), np.ones(1)
+        for size, count in zip(sizes, counts, strict=True):
+            heads = np.arange(count + 1)
+            sums = np.add.outer(sums, size * (2 * heads - count)).ravel()
+            weights = np.outer(weights, _binomial(int(count))).ravel()
+        return float(min(1.0, weights[np.abs(sums) >= threshold].sum()))
+    rng = np.random.Generator(np.random.PCG64(0))
+    sums = np.zeros(draws)
+    for size, count in zip(sizes[counts > 1], counts[counts > 1], strict=True):
+        sums += size * (2 * rng.binomial(count, 0.5, draws) - count)
+    single = sizes[counts == 1]
+    for start in range(0, len(single), _CHUNK):
+        block = single[start : start + _CHUNK]
+        sums += (2.0 * rng.integers(0, 2, (draws, len(block)), dtype=np.int8) - 1) @ block
+    return float((1 + np.sum(np.abs(sums) >= threshold)) / (draws + 1))
 
 
-def _paired_proportions(a: Sequence[bool], b: Sequence[bool], confidence: float) -> Paired:
-    n = len(a)
-    both = sum(x and y for x, y in zip(a, b, strict=True))
-    only_a = sum(a) - both
-    only_b = sum(b) - both
-    neither = n - both - only_a - only_b
-    if n == 0:
-        return Paired(0, 0, 0, Interval(math.nan, -1.0, 1.0), 1.0)
-    rate_a, rate_b = wilson(sum(a), n, confidence), wilson(sum(b), n, confidence)
-    margins = (both + only_a) * (only_b + neither) * (both + only_b) * (only_a + neither)
-    agreement = both * neither - only_a * only_b
-    if margins == 0:
-        phi = 0.0
-    elif agreement > 0:  # Newcombe's continuity correction of phi
-        phi = max(agreement - n / 2, 0.0) / math.sqrt(margins)
-    else:
-        phi = agreement / math.sqrt(margins)
-    d = rate_a.value - rate_b.value
-    la, ua = rate_a.value - rate_a.low, rate_a.high - rate_a.value
-    lb, ub = rate_b.value - rate_b.low, rate_b.high - rate_b.value
-    low = d - math.sqrt(max(0.0, la * la - 2 * phi * la * ub + ub * ub))
-    high = d + math.sqrt(max(0.0, ua * ua - 2 * phi * ua * lb + lb * lb))
-    return Paired(n, only_a, only_b, Interval(d, max(-1.0, low), min(1.0, high)), mcnemar(only_a, only_b))
+def _binomial(n: int) -> NDArray[np.float64]:
+    """Return the probabilities of 0 to n heads in n tosses of a fair coin."""
+    if n <= 1000:
+        return np.asarray([math.comb(n, k) / (1 << n) for k in range(n + 1)])
+    logs = [math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) for k in range(n + 1)]
+    probabilities = np.exp(np.asarray(logs) - n * math.log(2))
+    return np.asarray(probabilities / probabilities.sum())
 
 
 def mcnemar(only_a: int, only_b: int) -> float:
@@ -198,6 +264,10 @@ def mcnemar(only_a: int, only_b: int) -> float:
 
     If the rates are equal, each of the discordant pairs is equally likely to favor a or b.
     """
-    m = only_a + only_b
-    tail = sum(math.comb(m, k) for k in range(min(only_a, only_b) + 1)) / (1 << m)
+    m, fewer = only_a + only_b, min(only_a, only_b)
+    if only_a == only_b:
+        return 1.0
+    if m > 1000:  # the sum below takes integers of m bits
+        return min(1.0, 2 * incomplete_beta(m - fewer, fewer + 1, 0.5, 0.5))
+    tail = sum(math.comb(m, k) for k in range(fewer + 1)) / (1 << m)
     return min(1.0, 2 * tail)

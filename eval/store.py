@@ -1,17 +1,17 @@
 """The folder of a run: `run.json` (settings), `episodes.jsonl` with `texts.jsonl` (episodes), and derived files.
 
 `episodes.jsonl` is the record of a run. Each finished episode is one line, appended by one write, so that a killed
-run loses no finished episode. A line starts with the fields that resuming and summarizing need, so that both parse
-only its head, and ends with a checksum.
+run loses no finished episode. `index.sqlite` makes a run of many episodes quick to open; see `run_index`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import zlib
+import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,111 +20,27 @@ from filelock import FileLock, Timeout
 from ..agents.episode import Episode
 from ..envs.checks import first_difference
 from ..envs.errors import ConfigurationError, DataError
-from ..envs.files import PART, move_file, write_atomic
+from ..envs.files import BINARY, PART, move_file, write_atomic
+from .episode_lines import (
+    LINE_END,
+    EncodedEpisode,
+    EpisodeKey,
+    Result,
+    amount,
+    encode_episode,
+    parse_head,
+    read_lines,
+)
 from .manifest import MANIFEST_COPY, MANIFEST_FILE, is_manifest, read_manifest, write_manifest
 from .plain import encode_object
-from .texts import TextStore, describe_lost_texts, read_texts, referred_texts, restore_texts, share_texts
+from .run_index import EPISODES_FILE, RunIndex, open_index
+from .suite import fill_defaults
+from .texts import TextStore, describe_lost_texts, read_texts, referred_texts, restore_texts
 
-_TURNS = b',"turns":['  # Cannot occur inside a JSON string, where quotes are escaped.
-_LINE_END = b"\n"
+REFRESH = 5.0
+"""Seconds between extensions of the index by the process that appends episodes."""
+
 _WRONG_KINDS = (ValueError, TypeError, LookupError, AttributeError, AssertionError, RecursionError)
-_MAX_AMOUNT = 1e15
-_CHECKSUM = b',"crc":"%08x"}'  # CRC-32 of all bytes before it; detects a damaged line without parsing it.
-
-
-class EpisodeKey(NamedTuple):
-    """Identity of an episode within a run.
-
-    Attributes:
-        agent: Name of the agent.
-        entry: Name of the suite entry.
-        task: Name of the task.
-        repeat: Index of the repeat, from 0.
-    """
-
-    agent: str
-    entry: str
-    task: str
-    repeat: int
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """Head of a stored episode.
-
-    Attributes:
-        key: Identity of the episode.
-        seed: Seed of the episode.
-        success: True if the task was solved at the end.
-        total_reward: Undiscounted return.
-        steps: Number of actions.
-        turns: Number of the agent's replies.
-        invalid: Number of actions that the environment refused.
-        truncated: True if a step or turn limit ended the episode.
-        seconds: Wall time of agent and environment.
-        error: Reason for which the episode broke off; None for a complete one.
-        details: Further values of the last `info`, and token counts and cost of language agents.
-        offset: Byte offset of the line in `episodes.jsonl`.
-    """
-
-    key: EpisodeKey
-    seed: int
-    success: bool
-    total_reward: float
-    steps: int
-    turns: int
-    invalid: int
-    truncated: bool
-    seconds: float
-    error: str | None
-    details: dict[str, Any]
-    offset: int
-
-
-class EncodedEpisode(NamedTuple):
-    """Encoded episode.
-
-    Attributes:
-        line: Line of `episodes.jsonl`.
-        texts: Texts of `texts.jsonl` that the line refers to, by digest.
-    """
-
-    line: bytes
-    texts: dict[str, str]
-
-
-def encode_episode(key: EpisodeKey, episode: Episode) -> EncodedEpisode:
-    """Encode an episode for `Store.append`."""
-    head = {
-        "agent": key.agent,
-        "entry": key.entry,
-        "task": key.task,
-        "repeat": key.repeat,
-        "seed": episode.seed,
-        "success": episode.success,
-        "return": episode.total_reward,
-        "steps": episode.steps,
-        "turn_count": len(episode.turns),
-        "invalid": episode.invalid,
-        "truncated": episode.truncated,
-        "seconds": round(episode.seconds, 6),
-        "error": episode.error,
-        "details": episode.details,
-    }
-    body = episode.to_dict()
-    texts = share_texts(body)
-    # `turns` goes before `trials`, which contain turns too: `_parse_head` cuts at the first `turns`.
-    tail = {name: body.pop(name) for name in ("turns", "exchanges", "trials") if name in body}
-    text = json.dumps({**body, **head, **tail}, ensure_ascii=False, separators=(",", ":"))
-    line = text.encode("utf-8", "surrogatepass")[:-1]
-    return EncodedEpisode(line + _CHECKSUM % zlib.crc32(line) + _LINE_END, texts)
-
-
-def amount(details: Mapping[str, Any], name: str) -> float:
-    """Return a number of tokens or a cost in an episode's details; 0 if there is none, or no such amount."""
-    value = details.get(name)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and 0 <= value < _MAX_AMOUNT else 0.0  # type: ignore[operator, arg-type]
 
 
 class Store:
@@ -136,6 +52,7 @@ class Store:
             must be the same.
 
     Attributes:
+        index: Index of the stored episodes; up to `REFRESH` seconds behind.
         repairs: One sentence for each damaged line that was removed from `episodes.jsonl`, and for a restored
             `run.json`.
 
@@ -161,9 +78,11 @@ class Store:
         try:
             self.repairs = self._restore_manifest()
             self._create_or_check_manifest(manifest)
+            self.index = open_index(folder, thorough=True)
             self.repairs += self._repair()
             self._texts = TextStore(folder)
-            self._file = os.open(self.episodes, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            self._file = os.open(self.episodes, os.O_WRONLY | os.O_APPEND | os.O_CREAT | BINARY, 0o644)
+            self._indexed = time.monotonic()
         except BaseException:
             self._lock.release()
             raise
@@ -171,14 +90,26 @@ class Store:
     @property
     def episodes(self) -> Path:
         """Path of `episodes.jsonl`."""
-        return self.folder / "episodes.jsonl"
+        return self.folder / EPISODES_FILE
 
     def append(self, episode: EncodedEpisode) -> None:
-        """Append an encoded episode by one write, so that a kill leaves at most an incomplete last line."""
+        """Append an encoded episode by one write, so that a kill leaves at most an incomplete last line.
+
+        Raises:
+            OSError: It cannot be written, for example because the disk is full. No part of it is kept.
+        """
         self._texts.add(episode.texts)  # First, so that no stored line refers to a text that is not stored.
+        end = os.fstat(self._file).st_size
         view = memoryview(episode.line)
-        while view:
-            view = view[os.write(self._file, view) :]
+        try:
+            while view:
+                view = view[os.write(self._file, view) :]
+        except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(self._file, end)
+            raise OSError(error.errno, error.strerror, str(self.episodes)) from error
+        if time.monotonic() >= self._indexed + REFRESH:
+            self._refresh_index()
 
     def record_tasks(
         self, counts: Mapping[str, int], digests: Mapping[str, str], facts: Mapping[str, Any]
@@ -217,20 +148,20 @@ class Store:
         if new:
             write_manifest(self.folder, {**manifest, "sessions": [*sessions, *new]})
 
-    def finished(self, check: Callable[[Result], str | None] = lambda result: None) -> dict[EpisodeKey, Result]:
-        """Return the complete episodes so far, without those that broke off with an error.
-
-        Args:
-            check: See `read_results`.
-        """
-        latest = read_results(self.folder, check).latest
-        return {key: result for key, result in latest.items() if result.error is None}
-
     def close(self) -> None:
         """Flush the episodes to the disk and release the lock."""
-        os.fsync(self._file)
-        os.close(self._file)
-        self._lock.release()
+        try:
+            self._refresh_index()
+            self.index.close()
+            os.fsync(self._file)
+        finally:
+            os.close(self._file)
+            self._lock.release()
+
+    def _refresh_index(self) -> None:
+        with suppress(sqlite3.Error):  # The next reader extends the index, or makes it anew.
+            self.index.refresh()
+        self._indexed = time.monotonic()
 
     def _restore_manifest(self) -> list[str]:
         """Restore a lost or damaged `run.json` from its copy; return a sentence if it was restored."""
@@ -251,7 +182,7 @@ class Store:
                 )
             write_manifest(self.folder, manifest)
             return
-        existing = read_manifest(self.folder)
+        existing = read_manifest(self.folder)  # In today's schema, in which later changes write it.
         manifest = json.loads(json.dumps(manifest, default=encode_object))
         if "data" in manifest and "data" not in existing:
             raise ConfigurationError(
@@ -264,7 +195,8 @@ class Store:
                 " --out, or set ARBORETUM_DATA as it was."
             )
         for field in ("suite", "agents"):
-            difference = first_difference(existing.get(field), manifest[field])
+            was, now = (_without_tables(fill_defaults(one.get(field))) for one in (existing, manifest))
+            difference = first_difference(was, now)
             if difference is not None:
                 raise ConfigurationError(
                     f"{self.folder}: holds a run of another {field.removesuffix('s')} ({difference}); choose"
@@ -285,27 +217,33 @@ class Store:
 
     def _repair(self) -> list[str]:
         """Move incomplete and unreadable lines to `episodes.damaged.jsonl`; return a sentence for each."""
-        if not self.episodes.exists():
+        if not self.index.has_damage():
             return []
         damaged: dict[int, tuple[bytes, str]] = {}
-        for number, offset, line in _read_lines(self.episodes):
-            problem = _parse_head(line, offset)
+        for number, (offset, line) in enumerate(read_lines(self.episodes), 1):
+            problem = parse_head(line, offset)
             if isinstance(problem, str):
                 damaged[number] = line, problem
-        if not damaged:
-            return []
         with (self.folder / "episodes.damaged.jsonl").open("ab") as file:
-            file.writelines(line.removesuffix(_LINE_END) + _LINE_END for line, _ in damaged.values())
+            file.writelines(line.removesuffix(LINE_END) + LINE_END for line, _ in damaged.values())
         # Not `write_atomic`: the episodes of a large run need not fit in memory.
         part = self.episodes.with_name(self.episodes.name + PART)
         with part.open("wb") as file:
-            file.writelines(line for number, _, line in _read_lines(self.episodes) if number not in damaged)
+            lines = enumerate(read_lines(self.episodes), 1)
+            file.writelines(line for number, (_, line) in lines if number not in damaged)
         move_file(part, self.episodes)
+        self.index.close()
+        self.index = open_index(self.folder, thorough=True)
         return [
             f"{self.episodes}, line {number}: {problem}; it was moved to episodes.damaged.jsonl, and its episode"
             " is played again."
             for number, (_, problem) in damaged.items()
         ]
+
+
+def _without_tables(value: Any) -> Any:
+    """Return a suite without its tables, which decide no episode and may be revised."""
+    return {key: one for key, one in value.items() if key != "tables"} if isinstance(value, Mapping) else value
 
 
 def _differing_data(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -315,63 +253,6 @@ def _differing_data(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterat
     for entry in {**old, **new}:
         if old.get(entry) != new.get(entry):
             yield entry, old.get(entry, files), new.get(entry, files)
-
-
-def _read_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
-    """Yield the 1-based number, the byte offset, and the content (with its line end) of each line."""
-    offset = 0
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            yield number, offset, line
-            offset += len(line)
-
-
-def _parse_head(line: bytes, offset: int) -> Result | str:
-    """Parse the head of a line; return the fault of a line that is incomplete, damaged or of the wrong kind."""
-    body = line[: -len(_CHECKSUM % 0 + _LINE_END)]
-    cut = body.find(_TURNS)
-    if not line.endswith(_LINE_END):
-        return "is incomplete"
-    if cut < 0 or line[len(body) :] != _CHECKSUM % zlib.crc32(body) + _LINE_END:
-        return "is unreadable"
-    try:
-        head = json.loads((line[:cut] + b"}").decode("utf-8", "surrogatepass"))
-        values = [head[name] for name in _KINDS]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return "is unreadable"
-    for name, value in zip(_KINDS, values, strict=True):
-        problem = _kind_problem(name, value)
-        if problem is not None:
-            return problem
-    return Result(*[EpisodeKey(*values[:4]), *values[4:], offset])
-
-
-_KINDS: dict[str, str] = {
-    **dict.fromkeys(("agent", "entry", "task"), "text"),
-    **dict.fromkeys(("repeat", "seed"), "count"),
-    "success": "true or false",
-    "return": "finite number",
-    **dict.fromkeys(("steps", "turn_count", "invalid"), "count"),
-    "truncated": "true or false",
-    "seconds": "finite number",
-    "error": "text or null",
-    "details": "mapping",
-}
-"""Fields in the head of a line and what they hold, in the order of `Result`."""
-
-
-def _kind_problem(name: str, value: object) -> str | None:
-    """Return the fault of a field's value; None if it is of the right kind."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    is_right = {
-        "text": isinstance(value, str),
-        "text or null": value is None or isinstance(value, str),
-        "count": is_number and isinstance(value, int) and 0 <= value < 2**63,
-        "true or false": isinstance(value, bool),
-        "finite number": is_number and abs(value) < _MAX_AMOUNT,  # type: ignore[arg-type]
-        "mapping": isinstance(value, dict),
-    }[_KINDS[name]]
-    return None if is_right else f"has no {_KINDS[name]} as `{name}` but {repr(value)[:40]}"
 
 
 class StoredResults(NamedTuple):
@@ -387,19 +268,21 @@ class StoredResults(NamedTuple):
 
 
 def read_results(folder: Path, check: Callable[[Result], str | None] = lambda result: None) -> StoredResults:
-    """Read the results of a run, without lines that are damaged or hold values of wrong kinds.
+    """Read the results of a run from its lines, without those that are damaged or hold values of wrong kinds.
+
+    `RunIndex.results` has the same results sooner, and needs the run's settings.
 
     Args:
         folder: Folder of the run.
         check: Function that returns the fault of a result, which is then left out, or None.
     """
-    path = folder / "episodes.jsonl"
+    path = folder / EPISODES_FILE
     latest: dict[EpisodeKey, Result] = {}
     problems: list[str] = []
     texts: set[str] = set()
     if path.exists():
-        for number, offset, line in _read_lines(path):
-            result = _parse_head(line, offset)
+        for number, (offset, line) in enumerate(read_lines(path), 1):
+            result = parse_head(line, offset)
             problem = result if isinstance(result, str) else check(result)
             if isinstance(result, Result) and problem is None:
                 latest[result.key] = result
@@ -435,7 +318,7 @@ def read_episode(folder: Path, result: Result) -> Episode:
 
 def read_episodes(folder: Path, results: Iterable[Result]) -> Iterator[StoredEpisode | DataError]:
     """Yield the full episode of each result, or the error of one that holds values of wrong kinds."""
-    path = folder / "episodes.jsonl"
+    path = folder / EPISODES_FILE
     texts = read_texts(folder)
     with path.open("rb") as file:
         for result in results:
@@ -456,3 +339,19 @@ def read_episodes(folder: Path, results: Iterable[Result]) -> Iterator[StoredEpi
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON, and browsers do not read it")
+
+
+__all__ = [
+    "EncodedEpisode",
+    "EpisodeKey",
+    "Result",
+    "RunIndex",
+    "Store",
+    "StoredEpisode",
+    "StoredResults",
+    "amount",
+    "encode_episode",
+    "read_episode",
+    "read_episodes",
+    "read_results",
+]

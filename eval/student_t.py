@@ -23,7 +23,7 @@ def two_sided_p(t: float, df: float) -> float:
         return 0.0
     if df >= _NORMAL_FROM:  # infinite df included
         return 2 * NormalDist().cdf(-abs(t))
-    return _incomplete_beta(df / 2, 0.5, df / (df + t * t), t * t / (df + t * t))
+    return incomplete_beta(df / 2, 0.5, df / (df + t * t), t * t / (df + t * t))
 
 
 @lru_cache(maxsize=1024)
@@ -47,7 +47,7 @@ def two_sided_quantile(confidence: float, df: float) -> float:
     return (low + high) / 2
 
 
-def _incomplete_beta(a: float, b: float, x: float, complement: float) -> float:
+def incomplete_beta(a: float, b: float, x: float, complement: float) -> float:
     """Return the regularized incomplete beta function I_x(a, b).
 
     Args:
@@ -58,7 +58,7 @@ def _incomplete_beta(a: float, b: float, x: float, complement: float) -> float:
     if x <= 0.0 or complement <= 0.0:
         return 0.0 if x <= 0.0 else 1.0
     if x > (a + 1) / (a + b + 2):  # the fraction converges slowly there
-        return 1.0 - _incomplete_beta(b, a, complement, x)
+        return 1.0 - incomplete_beta(b, a, complement, x)
     log_beta = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
     front = math.exp(a * math.log(x) + b * math.log(complement) - log_beta) / a
     return front / _beta_fraction(a, b, x)

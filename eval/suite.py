@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -26,10 +26,12 @@ from typing import Any
 
 from ..envs.checks import at_least
 from ..envs.core import TextEnv
+from ..envs.data import expand_data_folder, missing_files
 from ..envs.errors import ConfigurationError, DataError
 from ..envs.registry import all_envs, make_env
 from ..envs.seeding import stable_seed
 from ..envs.tasks import GeneratedTasks
+from .paper_tables import PaperTable, read_tables
 from .plain import to_plain
 from .yaml_files import convert_mapping, parse_mapping, read_definition, shipped_names
 
@@ -40,13 +42,33 @@ _CLASS_PATH = re.compile(r"[\w.]+:[\w.]+")
 
 
 @dataclass(frozen=True)
+class Replacement:
+    """Tasks that an entry plays in place of its own where files are missing; the limits stay those of the entry.
+
+    Attributes:
+        needs: Files that the replacement reads, as in the entry.
+        kwargs: Keyword arguments of the environment, in place of all of the entry's.
+        split: Task split, in place of the entry's.
+        tasks: Number of tasks, in place of the entry's.
+        note: Difference between these tasks and the entry's own, for the marks in tables.
+    """
+
+    needs: tuple[str, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    split: str | None = None
+    tasks: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class Entry:
     """One environment of a suite, with its tasks and settings.
 
     Attributes:
         name: Name in tables and records, unique in the suite. In a file, the default is the environment's id.
         env: Gymnasium id.
-        kwargs: Keyword arguments of the environment.
+        kwargs: Keyword arguments of the environment. In texts that begin with `$ARBORETUM_DATA/`, that is the data
+            folder.
         split: Task split; None for the environment's default.
         tasks: Number of tasks, the first distinct ones of the split; None for all of them.
         max_steps: Step limit of an episode; None for the environment's default.
@@ -57,6 +79,9 @@ class Entry:
         score: Key of `info` whose mean, times 100, is reported as a score; None for no score.
         dialogue: Settings of the language agents' dialogue (see `Dialogue`); they override the suite's.
         sampling: Settings of the language agents' sampling (see `Sampling`); they override the suite's.
+        needs: Files below `ARBORETUM_DATA` that the entry reads, as paths or patterns such as `nq/test.*`. Without
+            one of them, the first of `otherwise` whose own files exist is played.
+        otherwise: Replacements, a list with the keys below.
     """
 
     name: str
@@ -72,6 +97,26 @@ class Entry:
     score: str | None = None
     dialogue: Mapping[str, Any] = field(default_factory=dict)
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    otherwise: tuple[Replacement, ...] = ()
+
+    def resolve(self) -> tuple[Entry, Replacement | None]:
+        """Return the entry that can be played with the files that exist, and the replacement that it is, if any.
+
+        Raises:
+            ConfigurationError: Files are missing, those of every replacement included.
+        """
+        missing = missing_files(self.needs)
+        own = dataclasses.replace(self, needs=(), otherwise=())
+        if not missing:
+            return own, None
+        for one in self.otherwise:
+            if not missing_files(one.needs):
+                return dataclasses.replace(own, kwargs=one.kwargs, split=one.split, tasks=one.tasks), one
+        raise ConfigurationError(
+            f"the data folder has no {' and no '.join(missing)}; set ARBORETUM_DATA to a folder that has them (see"
+            " `arboretum data list`)."
+        )
 
     def make(self) -> TextEnv[Any]:
         """Make the entry's environment.
@@ -79,7 +124,7 @@ class Entry:
         Raises:
             ConfigurationError: The environment or an option is unknown, or data is missing.
         """
-        kwargs = dict(self.kwargs)
+        kwargs = {name: expand_data_folder(value) for name, value in self.kwargs.items()}
         if self.split is not None:
             kwargs["split"] = self.split
         if self.max_steps is not None:
@@ -146,6 +191,7 @@ class Suite:
         seed: Base seed; together with entry, task and repeat it determines the seed of every episode.
         dialogue: Settings of the language agents' dialogue in all entries.
         sampling: Settings of the language agents' sampling in all entries.
+        tables: Tables of the results in the layout of a paper, a list with the keys below.
     """
 
     name: str
@@ -154,6 +200,7 @@ class Suite:
     seed: int = 0
     dialogue: Mapping[str, Any] = field(default_factory=dict)
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    tables: tuple[PaperTable, ...] = ()
 
     def with_settings(self, seed: int | None = None, repeats: int | None = None) -> Suite:
         """Return the suite with another seed, or another number of episodes per task in every entry.
@@ -179,13 +226,41 @@ class Suite:
 
         Secrets in settings of environments are left out: see `to_plain`.
         """
-        data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "entries"}
-        return {**_without_defaults(self, data), "entries": [_without_defaults(e, vars(e)) for e in self.entries]}
+        nested = ("entries", "tables")
+        data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in nested}
+        plain = {**_without_defaults(self, data), "entries": [_entry_to_dict(entry) for entry in self.entries]}
+        return {**plain, "tables": [table.to_dict() for table in self.tables]} if self.tables else plain
 
 
-def _without_defaults(owner: Entry | Suite, data: Mapping[str, Any]) -> dict[str, Any]:
+def _entry_to_dict(entry: Entry) -> dict[str, Any]:
+    plain = _without_defaults(entry, {name: value for name, value in vars(entry).items() if name != "otherwise"})
+    if entry.otherwise:
+        plain["otherwise"] = [_without_defaults(one, vars(one)) for one in entry.otherwise]
+    return plain
+
+
+def _without_defaults(owner: Entry | Suite | Replacement, data: Mapping[str, Any]) -> dict[str, Any]:
     defaults = {f.name: f.default for f in dataclasses.fields(owner)}
     return {name: to_plain(value) for name, value in data.items() if value != defaults[name] and value != {}}
+
+
+def fill_defaults(plain: Any) -> Any:
+    """Return the result of `Suite.to_dict` with the settings that it leaves out, which have their default."""
+    if not isinstance(plain, Mapping) or not isinstance(plain.get("entries"), list):
+        return plain
+    entries = [{**_defaults(Entry), **one} if isinstance(one, Mapping) else one for one in plain["entries"]]
+    return {**_defaults(Suite), **plain, "entries": entries}
+
+
+def _defaults(owner: type[Entry] | type[Suite]) -> dict[str, Any]:
+    """Return the settings with their defaults as plain data."""
+    found: dict[str, Any] = {}
+    for one in dataclasses.fields(owner):
+        if one.default is not dataclasses.MISSING:
+            found[one.name] = list(one.default) if isinstance(one.default, tuple) else one.default
+        elif one.default_factory is not dataclasses.MISSING:
+            found[one.name] = one.default_factory()
+    return found
 
 
 def suite_names() -> list[str]:
@@ -193,17 +268,27 @@ def suite_names() -> list[str]:
     return shipped_names("suites")
 
 
-def load_suite(name: str) -> Suite:
+def load_suite(name: str, env_args: Mapping[str, Any] | None = None) -> Suite:
     """Load a shipped suite by its name, any suite by its file's path, or a suite of one environment by its id.
 
+    Args:
+        name: Name, path or id.
+        env_args: Arguments of the environment, which only the suite of one environment takes.
+
     Raises:
-        ConfigurationError: There is no such suite or environment.
+        ConfigurationError: There is no such suite or environment, or a suite of several was given arguments.
         DataError: The file cannot be read or does not describe a suite.
     """
     ids = [spec.id for spec in all_envs()]
     if name in ids or _CLASS_PATH.fullmatch(name):
-        return suite_of(name)
-    return parse_suite(*read_definition("suite", "suites", name, ids))
+        return suite_of(name, **(env_args or {}))
+    suite = parse_suite(*read_definition("suite", "suites", name, ids))
+    if env_args:
+        raise ConfigurationError(
+            f"--env-arg is for the id of an environment, and {name} is a suite; copy its file and set `kwargs` of"
+            " its entries."
+        )
+    return suite
 
 
 def suite_of(env: str, **kwargs: Any) -> Suite:
@@ -262,7 +347,7 @@ def read_suite(data: Mapping[str, Any], source: str) -> Suite:
         if isinstance(data.get(key), int | float):  # YAML parses an unquoted 2024 as a number.
             data[key] = str(data[key])
     defaults = {"name": Path(source).stem, "description": ""}
-    suite = convert_mapping({**data, "entries": []}, Suite, defaults, source)
+    suite = convert_mapping({**data, "entries": [], "tables": []}, Suite, defaults, source)
     items = data.get("entries")
     if not isinstance(items, list) or not items:
         raise DataError(source, "`entries` must be a non-empty list of mappings.")
@@ -271,7 +356,7 @@ def read_suite(data: Mapping[str, Any], source: str) -> Suite:
     for name in names:
         if names.count(name) > 1:
             raise DataError(source, f"two entries have the name {name!r}; names must differ.")
-    return dataclasses.replace(suite, entries=entries)
+    return dataclasses.replace(suite, entries=entries, tables=read_tables(data.get("tables"), entries, source))
 
 
 def _parse_entry(item: object, where: str) -> Entry:
@@ -279,13 +364,31 @@ def _parse_entry(item: object, where: str) -> Entry:
         raise DataError(where, "expected a mapping with at least `env`.")
     if isinstance(item.get("groups"), list):  # YAML parses an unquoted `1` or `true` as another type.
         item = {**item, "groups": [str(group) for group in item["groups"]]}
-    entry = convert_mapping(item, Entry, {"name": str(item.get("env"))}, where)
-    for key in ("tasks", "max_steps", "max_turns", "repeats"):
+    entry = convert_mapping({**item, "otherwise": []}, Entry, {"name": str(item.get("env"))}, where)
+    _check_counts(entry, ("tasks", "max_steps", "max_turns", "repeats"), where)
+    return dataclasses.replace(entry, otherwise=tuple(_parse_replacements(item.get("otherwise"), entry, where)))
+
+
+def _parse_replacements(data: object, entry: Entry, where: str) -> Iterator[Replacement]:
+    if data is None:
+        return
+    if not isinstance(data, list) or not all(isinstance(item, dict) for item in data):
+        raise DataError(where, "`otherwise` must be a list of mappings.")
+    if data and not entry.needs:
+        raise DataError(where, "has `otherwise` without `needs`; name the files without which it is played.")
+    for number, item in enumerate(data, 1):
+        place = f"{where}, replacement {number}"
+        replacement = convert_mapping(item, Replacement, {}, place)
+        _check_counts(replacement, ("tasks",), place)
+        yield replacement
+
+
+def _check_counts(owner: Entry | Replacement, keys: Iterable[str], where: str) -> None:
+    for key in keys:
         try:
-            at_least(f"`{key}`", getattr(entry, key), 1)
+            at_least(f"`{key}`", getattr(owner, key), 1)
         except ConfigurationError as error:
             raise DataError(where, str(error)) from None
-    return entry
 
 
-__all__ = ["Entry", "Suite", "load_suite", "parse_suite", "read_suite", "suite_names"]
+__all__ = ["Entry", "Replacement", "Suite", "load_suite", "parse_suite", "read_suite", "suite_names"]

@@ -6,17 +6,21 @@ import dataclasses
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from ..envs.files import write_atomic
+from .decisions import DecisionLine
 from .manifest import MANIFEST_FILE, read_manifest
+from .paper_results import FilledTable, fill_tables
 from .provenance import count_words
+from .repeats import Repeats, summarize_repeats
+from .run_index import open_index
 from .statistics import Interval, Paired, mean, paired, rate
-from .store import EpisodeKey, Result, amount, read_results
+from .store import EpisodeKey, Result, amount
 from .suite import Entry, Suite, read_suite
 
 RANDOM, EXPERT = "random", "expert"
@@ -45,6 +49,7 @@ class Line:
             `steps`; None without a search.
         normalized: (success - random) / (expert - random): 0 for the random agent, 1 for the expert; None without
             both of them, or if the expert is not better than the random agent.
+        repeats: pass@k, pass^k and the share of tasks that flip between repeats; None with one episode per task.
     """
 
     entry: str
@@ -63,6 +68,7 @@ class Line:
     tokens: float | None = None
     simulated_steps: float | None = None
     normalized: float | None = None
+    repeats: Repeats | None = None
 
 
 @dataclass(frozen=True)
@@ -91,6 +97,9 @@ class Summary:
         episodes: Number of complete episodes.
         expected: Number of episodes that the suite asks for.
         versions: Versions of Arboretum, Python and libraries, by name.
+        decisions: Quality of the decisions, by entry and agent; empty before they are labelled.
+        tables: Results in the layout of the papers, if the suite defines tables.
+        unlabelled: One sentence for each run of whose episodes some have no labels.
     """
 
     suite: str
@@ -104,6 +113,9 @@ class Summary:
     episodes: int
     expected: int
     versions: dict[str, str]
+    decisions: list[DecisionLine] = field(default_factory=list)
+    tables: list[FilledTable] = field(default_factory=list)
+    unlabelled: list[str] = field(default_factory=list)
 
     @property
     def complete(self) -> bool:
@@ -129,30 +141,6 @@ class StoredRun(NamedTuple):
     problems: list[str]
 
 
-def result_check(suite: Suite, agents: Sequence[str]) -> Callable[[Result], str | None]:
-    """Return a function that returns the fault of a stored result, or None if it is an episode of the run.
-
-    Args:
-        suite: Suite of the run.
-        agents: Names of its agents.
-    """
-    entries = {entry.name: entry for entry in suite.entries}
-
-    def check(result: Result) -> str | None:
-        agent, name, task, repeat = result.key
-        entry = entries.get(name)
-        if agent not in agents or entry is None:
-            return f"belongs to no agent and entry of the run ({agent!r}, {name!r})"
-        if repeat >= entry.repeats or result.seed != suite.episode_seed(entry, task, repeat):
-            return f"belongs to no episode of the run (task {task!r}, repeat {repeat}, seed {result.seed})"
-        score = result.details.get(entry.score) if entry.score is not None else None
-        if score is not None and not (isinstance(score, int | float) and abs(score) < 1e15):
-            return f"has no finite number as `{entry.score}` but {str(score)[:40]!r}"
-        return None
-
-    return check
-
-
 def load_run(folder: Path) -> StoredRun:
     """Load a run from its folder, without lines that are damaged or belong to no episode of the run.
 
@@ -162,8 +150,8 @@ def load_run(folder: Path) -> StoredRun:
     manifest = read_manifest(folder)
     suite = read_suite(manifest["suite"], str(folder / MANIFEST_FILE))
     agents = list(manifest["agents"])
-    stored = read_results(folder, result_check(suite, agents))
-    return StoredRun(suite, agents, stored.latest, manifest, stored.problems)
+    with open_index(folder) as index:
+        return StoredRun(suite, agents, index.results(), manifest, index.problems())
 
 
 def summarize(
@@ -211,6 +199,9 @@ def summarize(
         episodes=sum(result.error is None for result in results.values()),
         expected=sum(expected.values()) * len(agents),
         versions=dict(manifest.get("versions", {})),
+        tables=fill_tables(
+            suite.tables, lines, agents, {entry.name: entry.repeats for entry in suite.entries}, manifest
+        ),
     )
 
 
@@ -227,6 +218,10 @@ def _notes(agents: Sequence[str], results: Iterable[Result], manifest: Mapping[s
             notes.append(f"{agent}: {prompt[agent]:,.0f} prompt and {sampled[agent]:,.0f} sampled tokens{dollars}")
     for agent, budgets in manifest.get("budgets", {}).items():
         notes += _budget_notes(agent, budgets)
+    facts = manifest.get("entries", {}).values()
+    missing = list(dict.fromkeys(file for one in facts for file in one.get("missing", ())))
+    if missing:
+        notes.append(f"the data folder lacks {', '.join(missing)}; entries that need them played other tasks")
     searching = manifest.get("uses_simulator", ())
     for agent in manifest.get("uses_success_labels", ()):
         if agent not in searching:
@@ -283,6 +278,7 @@ def _summarize_line(
         else:
             failed += 1
     tasks = _by_task(complete).values()
+    outcomes = [[r.success for r in task] for task in tasks]
     score = None
     if entry.score is not None:
         score = mean([fmean(100.0 * float(r.details.get(entry.score) or 0.0) for r in task) for task in tasks])
@@ -294,7 +290,7 @@ def _summarize_line(
         episodes=len(complete),
         expected=len(complete) if group is not None or expected is None else expected,
         failed=failed,
-        success=rate([[r.success for r in task] for task in tasks]),
+        success=rate(outcomes),
         score=score,
         mean_return=mean([fmean(r.total_reward for r in task) for task in tasks]),
         steps=steps / len(complete) if complete else math.nan,
@@ -303,6 +299,7 @@ def _summarize_line(
         seconds=fmean(r.seconds for r in complete) if complete else math.nan,
         tokens=_mean_amount(complete, "completion_tokens"),
         simulated_steps=_mean_amount(complete, "simulated_steps"),
+        repeats=summarize_repeats(outcomes),
     )
 
 
@@ -357,8 +354,13 @@ def _comparisons(entry: Entry, cells: Mapping[str, list[Result]]) -> list[Compar
 
 def write_summary(folder: Path, summary: Summary) -> None:
     """Write `summary.json`: the summary as plain data, with null for NaN and infinite values."""
-    text = json.dumps(_to_plain(dataclasses.asdict(summary)), indent=2, ensure_ascii=False)
-    write_atomic(folder / "summary.json", text + "\n")
+    write_atomic(folder / "summary.json", encode_results(summary))
+
+
+def encode_results(results: Any) -> bytes:
+    """Return a dataclass of results as JSON: null for NaN and infinite values, escapes for lone surrogates."""
+    text = json.dumps(_to_plain(dataclasses.asdict(results)), indent=2, ensure_ascii=False) + "\n"
+    return text.encode("utf-8", "backslashreplace")  # The escape of a surrogate is JSON's, too.
 
 
 def _to_plain(value: Any) -> Any:

@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from rich.box import SIMPLE
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from ..envs.terminal import Terminal
 from .bench.row import Row
+from .paper_text import table_text
+from .repeats import Repeats
 from .report import number, percent
 from .summary import Line, Summary
 
-_TABLE_WIDTH = 72
+TABLE_WIDTH = 72
 """Columns that the table of results needs, with room for names; a narrower one would cut numbers."""
 
 
-def results_table(summary: Summary) -> Table:
+def results_table(summary: Summary, space: int = 1) -> Table:
     """Return the table of a summary's lines, with 95 % intervals of success rates.
 
     If an agent searched, the table has the tokens per episode instead of the refused actions.
+
+    Args:
+        summary: The results.
+        space: Additional spaces between columns.
     """
     with_score = any(line.score is not None for line in summary.lines)
-    table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(box=SIMPLE, pad_edge=False, padding=(0, space, 0, 0), show_edge=False)
     # "env", because rich folds a longer heading if names of agents are long.
     table.add_column("env", overflow="fold", max_width=32)
     table.add_column("agent", overflow="fold", max_width=24)
@@ -54,14 +63,21 @@ def results_table(summary: Summary) -> Table:
 
 
 def fit_results(summary: Summary, width: int) -> Table | Text:
-    """Return the table of results, or in a narrow terminal each of its lines as two short ones.
+    """Return the tables of the suite, or else that of all results, each line of it as two in a narrow terminal.
 
     Args:
         summary: The results.
         width: Width of the terminal in columns.
     """
-    if width >= _TABLE_WIDTH:
-        return results_table(summary)
+    if summary.tables:
+        tables = [table_text(table, width) for table in summary.tables]
+        remark = Text("Returns, steps and refused actions of every entry are in the report.\n")
+        return Text("\n").join([*tables, remark])
+    if width >= TABLE_WIDTH:
+        table = results_table(summary)
+        unlimited = Terminal(width=1000)
+        natural = Measurement.get(unlimited, unlimited.options, table).maximum
+        return table if natural <= width else results_table(summary, space=0)
     text = Text(overflow="fold")
     previous = None
     for line in summary.lines:
@@ -79,6 +95,72 @@ def fit_results(summary: Summary, width: int) -> Table | Text:
             style="dim",
         )
     return text
+
+
+class RepeatsRow(NamedTuple):
+    """Row of the table of repeats."""
+
+    entry: str
+    agent: str
+    repeats: Repeats
+
+
+def repeats_rows(summary: Summary) -> list[RepeatsRow]:
+    """Return the lines of a summary that have repeats, without those of groups of tasks."""
+    return [
+        RepeatsRow(line.entry, line.agent, line.repeats)
+        for line in summary.lines
+        if line.repeats is not None and line.group is None
+    ]
+
+
+def attempts_shown(rows: Sequence[RepeatsRow], most: int = 2) -> list[int]:
+    """Return the numbers of attempts k that a table of repeats has columns for: the smallest and the largest.
+
+    Args:
+        rows: The rows.
+        most: Maximum number of columns; from 2 on.
+    """
+    found = sorted({k for row in rows for k in row.repeats.pass_at_k})
+    return found if len(found) <= most else [*found[: most - 1], found[-1]]
+
+
+def fit_repeats(rows: Sequence[RepeatsRow], width: int) -> Table | Text:
+    """Return the table of pass@k, pass^k and flips in percent, or short lines in a narrow terminal.
+
+    Args:
+        rows: The rows.
+        width: Width of the terminal in columns.
+    """
+    attempts = attempts_shown(rows)
+    names = [*(f"pass@{k}" for k in attempts), *(f"pass^{k}" for k in attempts), "flips"]
+    if width < TABLE_WIDTH:
+        text = Text("repeats of a task, %\n", overflow="fold")
+        for row in rows:
+            cells = ", ".join(
+                f"{name} {cell}" for name, cell in zip(names, _repeat_cells(row, attempts), strict=True)
+            )
+            text.append(f"{row.entry}, {row.agent}\n  {cells}\n")
+        return text
+    table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("env", overflow="fold", max_width=32)
+    table.add_column("agent", overflow="fold", max_width=32)
+    for name in names:
+        table.add_column(f"{name} %", justify="right", no_wrap=True)
+    previous = None
+    for row in rows:
+        name = "" if row.entry == previous else row.entry
+        previous = row.entry
+        table.add_row(Text(name), Text(row.agent), *_repeat_cells(row, attempts))
+    return table
+
+
+def _repeat_cells(row: RepeatsRow, attempts: Sequence[int]) -> list[str]:
+    columns = [(values, k) for values in (row.repeats.pass_at_k, row.repeats.pass_all_k) for k in attempts]
+    return [
+        *(percent(values[k].value) if k in values else "–" for values, k in columns),
+        percent(row.repeats.flips.value),
+    ]
 
 
 def _has_cost(summary: Summary) -> bool:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
+import shutil
+import sys
 import textwrap
-from typing import TextIO
+from collections.abc import Callable
+from typing import NoReturn, TextIO
 
 _BOX = "╭│╰+|"
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -52,3 +56,19 @@ def _fold(line: str, width: int) -> str:
         else:
             lines.append(" " * 7 + part)
     return "\n".join(lines)
+
+
+def print_help(parse: Callable[[], object]) -> NoReturn:
+    """Print the help that parsing the arguments of a command prints, folded to the terminal, and exit.
+
+    Args:
+        parse: Function that parses the arguments, prints the help, and exits.
+    """
+    buffer = HelpBuffer(sys.stdout)
+    try:
+        with contextlib.redirect_stdout(buffer):
+            parse()
+    finally:
+        sys.stdout.write(buffer.folded(shutil.get_terminal_size().columns))
+        sys.stdout.flush()
+    sys.exit(0)

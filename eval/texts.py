@@ -42,8 +42,10 @@ class TextStore:
         if not new:
             return
         with self._path.open("a+b") as file:
-            if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
-                file.write(b"\n")  # Ends a line that a killed process left incomplete; readers skip it.
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":
+                    file.write(b"\n")  # Ends a line that a killed process left incomplete; readers skip it.
             # In ASCII, because a text may have lone surrogates.
             file.writelines(json.dumps({"digest": d, "text": t}).encode() + b"\n" for d, t in new.items())
             file.flush()
@@ -64,7 +66,7 @@ def read_texts(folder: Path) -> dict[str, str]:
 
 def referred_texts(line: bytes) -> set[str]:
     """Return the digests of the texts to which a line of `episodes.jsonl` refers."""
-    return {digest.decode() for digest in _REFERENCE.findall(line)}
+    return {digest.decode() for digest in _REFERENCE.findall(line)} if b'{"text":"' in line else set()
 
 
 def describe_lost_texts(folder: Path, digests: set[str]) -> list[str]:
@@ -124,6 +126,12 @@ def restore_texts(record: Mapping[str, Any], texts: Mapping[str, str]) -> dict[s
     ]
     trials = [restore_texts(trial, texts) for trial in record.get("trials", ())]
     return {**record, "exchanges": exchanges, "trials": trials}
+
+
+def has_lost_texts(record: Mapping[str, Any], texts: Mapping[str, str]) -> bool:
+    """Return True if an episode's record refers to a text that is not among `texts`."""
+    contents = (message[1] for message in _system_messages(record))
+    return any(isinstance(content, dict) and content["text"] not in texts for content in contents)
 
 
 def _system_messages(record: Mapping[str, Any]) -> Iterator[list[Any]]:

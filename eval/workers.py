@@ -1,4 +1,4 @@
-"""Workers that play episodes in other processes: on this machine, or on a Ray cluster.
+"""Workers that play episodes in other processes of this machine; `cluster` has those of a Ray cluster.
 
 A worker may hang, crash or be killed. An episode whose worker dies is played once more with no other worker beside
 it, so that it has all memory; if that worker dies, too, the episode is recorded with an error.
@@ -6,27 +6,28 @@ it, so that it has all memory; if that worker dies, too, the episode is recorded
 
 from __future__ import annotations
 
-import logging
+import faulthandler
 import math
 import os
 import pickle
 import signal
+import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager, suppress
 from itertools import islice
 from multiprocessing import connection, get_context, parent_process
-from typing import Any, NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol, TextIO
 
 from ..agents.base import Stop
 from ..agents.episode import Episode
-from ..agents.play import Job, play
+from ..agents.play import MAX_TRACE, Job, play
 from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError
-from ..envs.extras import missing_extra
+from .agents import AgentFactory
 from .planning import PlannedEpisode
 from .store import EncodedEpisode, EpisodeKey, encode_episode
 from .suite import Entry
@@ -51,6 +52,9 @@ _READY, _OPENS, _STARTED = "ready", "opens", "started"
 begins that episode."""
 
 
+StartMethod = Literal["spawn", "fork"]
+
+
 class FinishedEpisode(NamedTuple):
     """A played episode and its encoding. Workers return it without turns, which the encoding contains."""
 
@@ -68,11 +72,27 @@ class Workers(Protocol):
         """Play episodes, and yield them as they end."""
         ...
 
+    def hosts(self, factory: AgentFactory, /) -> bool:
+        """Return True if the agent, which must play in one process, plays in copies made by `play_replicated`."""
+        ...
+
+    def play_replicated(
+        self,
+        factory: AgentFactory,
+        planned: Iterable[PlannedEpisode],
+        time_limit: float | None,
+        in_flight: int,
+        /,
+    ) -> Iterator[FinishedEpisode]:
+        """Play episodes of such an agent, and yield them as they end."""
+        ...
+
 
 def play_episode(planned: PlannedEpisode, time_limit: float | None) -> FinishedEpisode:
     """Play one episode in a worker process, which keeps its environments for later episodes."""
-    env = _cached_env(planned.entry)
+    env = cached_env(planned.entry)
     job = Job(planned.key.task, planned.seed)
+    assert planned.agent is not None
     (episode,) = play(planned.agent, [env], [job], max_turns=planned.entry.max_turns, time_limit=time_limit)
     if episode.error is not None:
         _envs.clear()  # An environment that failed or was interrupted may be broken.
@@ -85,17 +105,18 @@ def play_episode(planned: PlannedEpisode, time_limit: float | None) -> FinishedE
 _envs: dict[str, TextEnv[Any]] = {}
 
 
-def _cached_env(entry: Entry) -> TextEnv[Any]:
+def cached_env(entry: Entry) -> TextEnv[Any]:
+    """Return the environment of an entry, which the first call in this process opens."""
     identity = repr(entry)
     if identity not in _envs:
         _envs[identity] = entry.make()
     return _envs[identity]
 
 
-def _failed(planned: PlannedEpisode, error: str) -> FinishedEpisode:
+def failed_episode(planned: PlannedEpisode, error: str, trace: str | None = None) -> FinishedEpisode:
     """Return the record of an episode that never came back from its worker."""
     key = planned.key
-    episode = Episode(planned.entry.env, key.task, planned.seed, key.agent, error=error)
+    episode = Episode(planned.entry.env, key.task, planned.seed, key.agent, error=error, trace=trace)
     return FinishedEpisode(key, encode_episode(key, episode), episode)
 
 
@@ -112,10 +133,14 @@ class _Process:
         deadline: `time.monotonic()` at which the process is killed; infinite without a time limit.
     """
 
-    def __init__(self) -> None:
-        context = get_context("spawn")
+    def __init__(self, start_method: StartMethod) -> None:
+        context: Any = get_context(start_method)
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs,))
+        # The stack of a worker that crashes or hangs is written here, by a thread that needs no Python.
+        handle, name = tempfile.mkstemp(prefix="arboretum-trace-")
+        os.close(handle)
+        self._trace = Path(name)
+        self.process = context.Process(target=_serve, args=(theirs, name))
         self.process.start()
         theirs.close()
         self.held: deque[PlannedEpisode] = deque()
@@ -161,6 +186,12 @@ class _Process:
         self.process.kill()
         self.process.join()
         self.pipe.close()
+        self._trace.unlink(missing_ok=True)
+
+    def trace(self) -> str | None:
+        """Return the stack at which the process crashed or hung; None if there is none."""
+        text = self._trace.read_text(encoding="utf-8", errors="replace").strip()
+        return text[:MAX_TRACE] or None
 
     def cause_of_death(self) -> str:
         """Return the signal or the exit status that ended the process."""
@@ -172,17 +203,46 @@ class _Process:
         return f"{signal.Signals(-code).name}{hint}"
 
 
+class _Waiting:
+    """Queue of the episodes that no process holds; they are taken from their source as processes need them.
+
+    Args:
+        planned: The episodes. A deque is the queue itself, to which others may append.
+    """
+
+    def __init__(self, planned: Iterable[PlannedEpisode]) -> None:
+        self._next: deque[PlannedEpisode] = planned if isinstance(planned, deque) else deque()
+        self._source = iter(() if planned is self._next else planned)
+
+    def first(self) -> PlannedEpisode | None:
+        """Return the first episode without taking it; None if there is none."""
+        if not self._next:
+            self._next.extend(islice(self._source, 1))
+        return self._next[0] if self._next else None
+
+    def take(self) -> PlannedEpisode:
+        """Take the first episode, which `first` has returned."""
+        return self._next.popleft()
+
+    def give_back(self, planned: Iterable[PlannedEpisode]) -> None:
+        """Put episodes back before all others, in their order."""
+        self._next.extendleft(reversed(list(planned)))
+
+
 class LocalWorkers:
     """Pool of processes on this machine, each with its own queue, so that a death concerns one episode only.
 
     Args:
         count: Maximum number of processes; they are started when there is work.
+        start_method: Way to start them: "spawn" starts an interpreter, "fork" copies this process with the
+            environments that it has opened.
     """
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+    def __init__(self, count: int, start_method: StartMethod = "spawn") -> None:
+        self._count, self._start_method = count, start_method
+        self._wake_up, self._woken = get_context(start_method).Pipe()
         self._processes: list[_Process] = []
-        self._suspects: list[tuple[PlannedEpisode, str]] = []
+        self._suspects: list[tuple[PlannedEpisode, str, str | None]] = []
 
     def play(
         self, planned: Iterable[PlannedEpisode], time_limit: float | None, in_flight: int, /
@@ -190,7 +250,7 @@ class LocalWorkers:
         """Play episodes, and yield them as they end.
 
         Args:
-            planned: The episodes.
+            planned: The episodes. A deque may be appended to while they are played, see `wake`.
             time_limit: Wall time of an episode in seconds; None for no limit.
             in_flight: Not used; every process plays one episode at a time.
 
@@ -198,14 +258,33 @@ class LocalWorkers:
             ConfigurationError: Worker processes cannot start, or the agent cannot be sent to them.
             Stop: The agent failed in a worker.
         """
-        yield from self._play(deque(planned), self._count, time_limit)
+        yield from self._play(_Waiting(planned), self._count, time_limit)
         suspects, self._suspects = self._suspects, []
-        for one, _ in suspects:
+        for one, _, _ in suspects:
             self.close()
-            yield from self._play(deque([one]), 1, time_limit)
+            yield from self._play(_Waiting([one]), 1, time_limit)
             if self._suspects:
-                _, cause = self._suspects.pop()
-                yield _failed(one, f"the episode ended its worker process twice ({cause})")
+                _, cause, trace = self._suspects.pop()
+                yield failed_episode(one, f"the episode ended its worker process twice ({cause})", trace)
+
+    def hosts(self, factory: AgentFactory, /) -> bool:
+        """Return False: an agent that must play in one process plays in that of the caller."""
+        return False
+
+    def play_replicated(
+        self,
+        factory: AgentFactory,
+        planned: Iterable[PlannedEpisode],
+        time_limit: float | None,
+        in_flight: int,
+        /,
+    ) -> Iterator[FinishedEpisode]:
+        """Raise, see `hosts`."""
+        raise NotImplementedError
+
+    def wake(self) -> None:
+        """Tell `play`, which runs in another thread, that there are more episodes."""
+        self._wake_up.send_bytes(b"")
 
     def close(self) -> None:
         """Kill the processes."""
@@ -215,44 +294,45 @@ class LocalWorkers:
             process.kill()
         self._processes.clear()
 
-    def _play(
-        self, waiting: deque[PlannedEpisode], count: int, time_limit: float | None
-    ) -> Iterator[FinishedEpisode]:
-        while waiting or any(process.held for process in self._processes):
+    def _play(self, waiting: _Waiting, count: int, time_limit: float | None) -> Iterator[FinishedEpisode]:
+        while waiting.first() or any(process.held for process in self._processes):
             self._hand_out(waiting, count, time_limit)
             for process in self._wait():
                 yield from self._receive(process, waiting, time_limit)
             for process in [one for one in self._processes if time.monotonic() >= one.deadline]:
-                yield _failed(
+                yield failed_episode(
                     process.held.popleft(),
                     f"the time limit of {time_limit:g} s per episode expired; its worker process was killed",
+                    process.trace(),
                 )
                 self._remove(process, waiting)
 
-    def _hand_out(self, waiting: deque[PlannedEpisode], count: int, time_limit: float | None) -> None:
+    def _hand_out(self, waiting: _Waiting, count: int, time_limit: float | None) -> None:
         """Send waiting episodes to processes with room, which are started as needed."""
-        while waiting:
-            message = _encode(waiting[0], time_limit)
+        while (planned := waiting.first()) is not None:
+            message = _encode(planned, time_limit)
             free = [process for process in self._processes if process.has_room(len(message))]
             if all(process.held for process in self._processes) and len(self._processes) < count:
-                free = [_Process()]
+                free = [_Process(self._start_method)]
                 self._processes += free
             if not free:
                 return
-            min(free, key=lambda process: len(process.held)).send(waiting.popleft(), message)
+            min(free, key=lambda process: len(process.held)).send(waiting.take(), message)
 
     def _wait(self) -> list[_Process]:
         """Wait for messages and deaths until the next deadline, and return the processes concerned."""
-        by_handle: dict[Any, _Process] = {}
+        by_handle: dict[Any, _Process | None] = {self._woken: None}
         for process in self._processes:
             by_handle |= {process.pipe: process, process.process.sentinel: process}
         next_deadline = min((process.deadline for process in self._processes), default=math.inf)
         timeout = None if next_deadline == math.inf else max(0.0, next_deadline - time.monotonic())
         ready = connection.wait(by_handle, timeout)
-        return list({id(by_handle[handle]): by_handle[handle] for handle in ready}.values())
+        if self._woken in ready:
+            self._woken.recv_bytes()
+        return list({id(found): found for handle in ready if (found := by_handle[handle]) is not None}.values())
 
     def _receive(
-        self, process: _Process, waiting: deque[PlannedEpisode], time_limit: float | None
+        self, process: _Process, waiting: _Waiting, time_limit: float | None
     ) -> Iterator[FinishedEpisode]:
         try:
             message = process.receive()
@@ -264,7 +344,7 @@ class LocalWorkers:
                     " below `if __name__ == '__main__':`."
                 ) from None
             if process.held:
-                self._suspects.append((process.held.popleft(), cause))
+                self._suspects.append((process.held.popleft(), cause, process.trace()))
             self._remove(process, waiting)
             return
         if isinstance(message, Exception):
@@ -277,9 +357,9 @@ class LocalWorkers:
         else:
             process.is_ready = True
 
-    def _remove(self, process: _Process, waiting: deque[PlannedEpisode]) -> None:
+    def _remove(self, process: _Process, waiting: _Waiting) -> None:
         """Kill a process, and return the episodes that it had not begun to the queue."""
-        waiting.extendleft(reversed(process.held))
+        waiting.give_back(process.held)
         self._processes.remove(process)
         process.kill()
 
@@ -293,10 +373,16 @@ def _encode(planned: PlannedEpisode, time_limit: float | None) -> bytes:
         ) from None
 
 
-def _serve(pipe: connection.Connection) -> None:
-    """Play the episodes that arrive in a worker process."""
+def _serve(pipe: connection.Connection, trace: str) -> None:
+    """Play the episodes that arrive in a worker process; write the stack to the file `trace` if one crashes it."""
+    with open(trace, "w", encoding="utf-8") as file:
+        faulthandler.enable(file)
+        _exit_after_parent(Path(trace))
+        _serve_episodes(pipe, file)
+
+
+def _serve_episodes(pipe: connection.Connection, trace: TextIO) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent handles Ctrl-C.
-    _exit_after_parent()
     pipe.send_bytes(pickle.dumps(_READY))
     while True:
         try:
@@ -306,24 +392,32 @@ def _serve(pipe: connection.Connection) -> None:
         try:
             if time_limit is not None:
                 pipe.send_bytes(pickle.dumps(_OPENS))
-            _cached_env(planned.entry)
+            cached_env(planned.entry)
             if time_limit is not None:
                 pipe.send_bytes(pickle.dumps(_STARTED))
+                faulthandler.dump_traceback_later(time_limit + GRACE / 2, file=trace)
             message: Any = play_episode(planned, time_limit)
         except (Stop, ConfigurationError) as error:
             message = error
         except Exception as error:
             message = Stop(f"the episode of task {planned.key.task!r} failed: {type(error).__name__}: {error}")
+        if time_limit is not None:
+            faulthandler.cancel_dump_traceback_later()
+            if os.fstat(trace.fileno()).st_size:  # The episode has ended late, but it has ended.
+                os.ftruncate(trace.fileno(), 0)
+                os.lseek(trace.fileno(), 0, os.SEEK_SET)
         pipe.send_bytes(pickle.dumps(message))
 
 
-def _exit_after_parent() -> None:
-    """Exit when the parent dies, even if it is killed in the middle of an episode."""
+def _exit_after_parent(trace: Path) -> None:
+    """Delete a file and exit when the parent dies, even if it is killed in the middle of an episode."""
     parent = parent_process()
     assert parent is not None
 
     def watch() -> None:
         parent.join()
+        with suppress(OSError):  # Windows deletes no open file.
+            trace.unlink()
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -337,54 +431,3 @@ def local_workers(count: int) -> Iterator[Workers]:
         yield workers
     finally:
         workers.close()
-
-
-# ---------------------------------------------------------------------- a Ray cluster
-
-
-@contextmanager
-def ray_workers(address: str) -> Iterator[Workers]:
-    """Context with the workers of a Ray cluster. Requires the extra `ray`.
-
-    Ray itself repeats an episode once whose worker died. The time limit interrupts Python code only.
-
-    Args:
-        address: Address for `ray.init`: "auto", "local", or host and port.
-
-    Raises:
-        ConfigurationError: Ray is not installed, or there is no cluster at the address.
-    """
-    try:
-        import ray
-        from ray.exceptions import NodeDiedError, OutOfMemoryError, WorkerCrashedError
-    except ImportError as error:
-        raise missing_extra("--ray", "ray", error) from None
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError) as error:
-        raise ConfigurationError(f"no Ray cluster at {address!r} ({error}).") from None
-    remote = ray.remote(max_retries=1)(play_episode)
-
-    class Cluster:
-        def play(
-            self, planned: Iterable[PlannedEpisode], time_limit: float | None, in_flight: int, /
-        ) -> Iterator[FinishedEpisode]:
-            waiting = iter(planned)
-            pending: dict[Future[FinishedEpisode], PlannedEpisode] = {}
-            while True:
-                for one in islice(waiting, in_flight - len(pending)):
-                    pending[remote.remote(one, time_limit).future()] = one
-                if not pending:
-                    return
-                ready, _ = wait(pending, return_when=FIRST_COMPLETED)
-                for future in ready:
-                    one = pending.pop(future)
-                    try:
-                        yield future.result()
-                    except (WorkerCrashedError, OutOfMemoryError, NodeDiedError) as error:
-                        yield _failed(one, f"the episode ended its worker process twice ({error})")
-
-    try:
-        yield Cluster()
-    finally:
-        ray.shutdown()

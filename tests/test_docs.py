@@ -21,7 +21,9 @@ from arboretum.trainers.algorithms.registry import CREDITS, SELECTORS
 ROOT = Path(arboretum.__file__).parent
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/studies.md", "docs/plugins.md")]
-PAGES += [ARCHITECTURE, *(ROOT / "docs" / f"{name}.md" for name in ("training", "search", "trees", "laboratory"))]
+_GUIDES = ["training", "search", "suites", "trees", "laboratory", "cluster", "decisions", "statistics"]
+_GUIDES += ["runs", "viewer"]
+PAGES += [ARCHITECTURE, *(ROOT / "docs" / f"{name}.md" for name in _GUIDES)]
 
 
 def page_name(path: object) -> str:

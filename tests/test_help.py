@@ -21,8 +21,11 @@ COMMANDS = [
     "docs",
     "play",
     "eval",
+    "decisions",
     "report",
+    "export",
     "compare",
+    "view",
     "bench",
     "serve",
     "serve webshop",
@@ -81,7 +84,7 @@ def test_every_option_has_a_description_of_its_own(command: str) -> None:
             descriptions[option] = line[column:-1] if line[column - 2 : column] == "  " else ""
         elif option and line.startswith("│" + " " * (column - 1)):
             descriptions[option] += line[column:-1]
-        elif not line.startswith("│ ["):  # the rest of a long list of choices
+        elif not line.startswith("│ "):  # not the rest of a long list of choices
             option = ""
     texts = [" ".join(text.partition("(default:")[0].split()) for text in descriptions.values()]
     assert all(re.match(r"[A-Z\"].*[.)]", text) for text in texts), descriptions

@@ -49,7 +49,7 @@ def run_arboretum(*arguments: str, cwd: Path, site: Path | None) -> str:
 
 
 def success_rate(table: str, agent: str) -> float:
-    (line,) = [line for line in table.splitlines() if re.search(rf"\s{re.escape(agent)}\s", line)]
+    line = next(line for line in table.splitlines() if re.search(rf"\s{re.escape(agent)}\s", line))
     return float(re.findall(r"\d+\.\d", line)[0])
 
 

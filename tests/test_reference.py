@@ -162,7 +162,7 @@ def test_files_of_an_evaluation_have_the_listed_keys(tmp_path: Path) -> None:
     assert list(manifest) == list(RUN_FILE)
     lines = (out / "episodes.jsonl").read_text(encoding="utf-8").splitlines()
     keys = {key for line in lines for key in json.loads(line)}
-    assert keys == set(episode_keys()) - {"trials", "exchanges"}
+    assert keys == set(episode_keys()) - {"trials", "exchanges", "trace"}
     listed = {cells[0].strip("`") for cells in rows("files.md")}
     turn = json.loads(lines[0])["turns"][0]
     assert set(turn) | set(turn["moves"][0]) <= listed

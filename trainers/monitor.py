@@ -1,8 +1,12 @@
-"""Echo-trap monitor: detects the collapse of a policy before its success rate shows it.
+"""Monitor of training: detects the collapse of a policy before its success rate shows it, and drowned rewards.
 
 RAGEN (arXiv:2504.20073, sec. 4.1) describes the collapse of multi-turn training: the variance of returns within
 groups and the entropy fall *before* the mean return does, and gradient norms spike when the policy cannot recover.
 Both also fall when a policy learns to solve its tasks, so a fall that better returns explain is not a sign.
+
+Where the penalties for malformed replies and refused actions differ more between a group's episodes than their
+returns do, the policy learns to avoid penalties before it learns its task. In long episodes that is soon the case:
+a penalty of 0.1 is small, but not times a dozen.
 
 Everything here is a function of the metrics up to now.
 """
@@ -17,7 +21,7 @@ from typing import Literal, NamedTuple
 
 from ..envs.checks import at_least, fraction, one_of, positive
 
-Sign = Literal["variance", "entropy", "entropy-jump", "gradient", "silence", "echo-trap"]
+Sign = Literal["variance", "entropy", "entropy-jump", "gradient", "silence", "penalty", "echo-trap"]
 
 
 class Alarm(NamedTuple):
@@ -44,6 +48,8 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "entropy-jump": "entropy has jumped",
     "gradient": "the gradient norm has spiked",
     "silence": "returns hardly differ within groups any more, so there is almost no advantage to train on",
+    "penalty": "penalties differ more within groups than returns do, so training is mostly about penalties; "
+    "a smaller sampler.format_penalty leaves more to the task",
     "echo-trap": "ECHO TRAP: variance and entropy have fallen before the mean return",
 }
 
@@ -61,6 +67,8 @@ class Monitor:
         gradient: Sign "gradient": the gradient norm is above this multiple of the preceding window's median.
         silence: Sign "silence": a whole window's standard deviations are below this fraction of the first window's
             mean (RAGEN-2's rule), unless better returns explain it.
+        penalty: Sign "penalty": the moving average of the standard deviation of penalties within groups is above
+            this multiple of that of returns.
         action: Response to a fatal sign. "warn" prints a warning, as for every sign; "stop" ends the run;
             "rollback" returns to the best checkpoint that a whole window without signs followed, and continues
             from it with lower learning rates.
@@ -78,6 +86,7 @@ class Monitor:
     entropy: float = 0.5
     gradient: float = 5.0
     silence: float = 0.1
+    penalty: float = 1.0
     action: Literal["warn", "stop", "rollback"] = "warn"
     fatal: tuple[Sign, ...] = ("echo-trap", "silence")
     uninformative: int = 10
@@ -92,6 +101,7 @@ class Monitor:
         at_least("monitor.rollbacks", self.rollbacks, 0)
         at_least("monitor.uninformative", self.uninformative, 0)
         positive("monitor.lr_factor", self.lr_factor)
+        positive("monitor.penalty", self.penalty)
         one_of("monitor.action", self.action, ("warn", "stop", "rollback"))
         for sign in self.fatal:
             one_of("monitor.fatal", sign, tuple(_DESCRIPTIONS))
@@ -102,8 +112,8 @@ class Monitor:
         """Return an alarm for every sign of the newest update that the update before it did not have.
 
         Args:
-            history: Metrics of every update so far: `update`, `return`, `group_return_std`, `entropy` and
-                `grad_norm`. Updates that lack a metric are skipped for it.
+            history: Metrics of every update so far: `update`, `return`, `group_return_std`, `group_penalty_std`,
+                `entropy` and `grad_norm`. Updates that lack a metric are skipped for it.
         """
         if not history:
             return []
@@ -125,6 +135,10 @@ class Monitor:
     def is_fatal(self, alarms: Sequence[Alarm]) -> bool:
         """Return True if the alarms call for the monitor's action."""
         return self.action != "warn" and any(alarm.sign in self.fatal for alarm in alarms)
+
+    def is_sound(self, history: Sequence[Mapping[str, float]]) -> bool:
+        """Return True if the newest update has no sign of collapse; `history` is as for `alarms`."""
+        return not self.signs(history).keys() - ({"penalty"} - set(self.fatal))
 
     def signs(self, history: Sequence[Mapping[str, float]]) -> dict[Sign, dict[str, float]]:
         """Return the signs of the newest update with their evidence; `history` is as for `alarms`."""
@@ -162,6 +176,9 @@ class Monitor:
             solved = len(stds) == len(returns) and returns[-1] - returns[0] > 0.25 * first
             if highest < self.silence * first and not solved:
                 found["silence"] = {"largest deviation": highest, "first window": first}
+        penalties = moving_averages(history, "group_penalty_std", self.window)
+        if penalties and len(penalties) == len(stds) and penalties[-1] > self.penalty * stds[-1]:
+            found["penalty"] = {"deviation": penalties[-1], "of returns": stds[-1]}
         # A warning only as long as the mean return has not fallen.
         if "variance" in found and "entropy" in found:
             kept = found["variance"]["mean return"] >= found["variance"]["at the peak"] - 0.25 * max(stds)

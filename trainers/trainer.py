@@ -287,7 +287,7 @@ class Trainer:
             return
         monitor, sound = self.config.monitor, None
         if monitor.action == "rollback":
-            sound = not rolled_back and not monitor.signs(current_lineage(self.history))
+            sound = not rolled_back and monitor.is_sound(current_lineage(self.history))
         try:
             self.save_checkpoint(score, sound=sound, probation=monitor.window)
         except CheckpointError as error:

@@ -9,12 +9,14 @@ from typing import Any, Literal, NamedTuple
 from ..core import Outcome, RewardMode, TextEnv
 from ..data import data_folder
 from ..errors import ConfigurationError, unknown_name
+from ..rendering import Part
 from ..snapshots import Snapshot
 from .domain import household_text
 from .gamefile import read_dialect
 from .generator import HomeTasks, generate_game
 from .library import Library, open_library
 from .model import Action, Game, State
+from .parts import household_parts
 from .planner import plan
 from .rules import MODIFYING, admissible_commands, format_command, introduction, is_state, is_won, step
 from .searcher import next_command
@@ -94,6 +96,8 @@ class ALFWorld(TextEnv[Moment]):
     """
 
     tasks: Sequence[str]
+
+    optimum_is_exact = True
 
     def __init__(
         self,
@@ -180,6 +184,10 @@ class ALFWorld(TextEnv[Moment]):
 
     def _observe(self) -> str:
         return self._state.text
+
+    def parts(self) -> tuple[Part, ...]:
+        """Return the agent's hand and all receptacles, with contents that the agent may not have seen."""
+        return household_parts(self.game, self._state.state)
 
     def _apply(self, action: str) -> Outcome:
         game, before = self.game, self._state.state

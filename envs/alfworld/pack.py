@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..files import write_atomic
+from ..files import BINARY, read_at, write_atomic
 from .gamefile import from_record, read_dialect, to_record
 from .model import Dialect, Game
 
@@ -94,7 +94,7 @@ class Pack:
         if isinstance(self._records, bytes):
             record = self._records[start : start + entry.length]
         else:
-            record = os.pread(self._records, entry.length, start)
+            record = read_at(self._records, entry.length, start)
         if zlib.crc32(record) != entry.checksum:
             raise ValueError("the record's checksum does not match")
         return record
@@ -156,13 +156,13 @@ class PackWriter:
 def open_pack(path: Path) -> Pack | None:
     """Open the pack at `path`; return None if it is absent or unreadable."""
     try:
-        file = os.open(path, os.O_RDONLY)
+        file = os.open(path, os.O_RDONLY | BINARY)
     except OSError:
         return None
     try:
-        head, _, rest = os.pread(file, 200, 0).partition(b"\n")
+        head, _, rest = read_at(file, 200, 0).partition(b"\n")
         name, length, checksum = head.decode("ascii").split()
-        text = os.pread(file, int(length), len(head) + 1) if name == _FORMAT else b""
+        text = read_at(file, int(length), len(head) + 1) if name == _FORMAT else b""
         if not rest or zlib.crc32(text) != int(checksum):
             raise ValueError("the format differs or the index is damaged")
         return Pack(json.loads(text), file, len(head) + 1 + len(text))

@@ -10,12 +10,15 @@ from typing import Any, Literal
 
 from ..core import Outcome, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
+from ..pictures.canvas import Picture
+from ..rendering import PICTURED
 from ..snapshots import Snapshot
 from ..tasks import SPLITS, GeneratedTasks
 from .generation import FAMILIES, MAX_BLOCKS, generate
 from .instances import PLANBENCH, Instances, load_instances
 from .level import Level, Position
 from .notation import NOTATIONS
+from .picture import blocks_picture
 from .plans import Verdict, is_consistent, score_plan
 from .rules import Problem
 
@@ -94,6 +97,9 @@ class Blocksworld(TextEnv[Position]):
     * `data`: folder of PlanBench's instances, `.pddl` files at any depth or tar archives of them; by default
       `blocksworld/` in the folder that `ARBORETUM_DATA` names.
 
+    `render_mode="rgb_array"` gives pictures of the hand, the towers and, below them, the towers of the goal; five
+    blocks take 516 pixels across.
+
     Splits share no task. Mixed tasks count as the same if they differ only by a renaming of the blocks; for stack
     and unstack tasks, which up to renaming are only a few lists of tower heights, the names count. Small numbers
     of blocks give few tasks: the mixed test split has 7 tasks of three blocks, 50 of four, about 400 of five, and
@@ -103,6 +109,10 @@ class Blocksworld(TextEnv[Position]):
     PlanBench (Valmeekam et al., NeurIPS 2023 Datasets and Benchmarks, arXiv:2206.10498). The plans of
     `expert_actions` are optimal; see `solver.py`.
     """
+
+    metadata = PICTURED
+
+    optimum_is_exact = True
 
     def __init__(
         self,
@@ -141,6 +151,7 @@ class Blocksworld(TextEnv[Position]):
             max_action=_MAX_PLAN_LENGTH if mode == "plan" else 4096,
         )
         self.family, self.blocks, self.notation, self.mode = family, blocks, notation, mode
+        self._has_extra_info = admissible or mode == "plan"
         self._instances: Instances | None = None
         if uses_planbench:
             assert split is not None
@@ -198,6 +209,10 @@ class Blocksworld(TextEnv[Position]):
     def _observe(self) -> str:
         blocks, verdict = self._state
         return self._level.scene(blocks).text if verdict is None else self._with_report(verdict.report)
+
+    def picture(self) -> Picture:
+        """Return a picture of the hand, the towers and the goal, [height, width, 3]."""
+        return blocks_picture(self._level.vocabulary.words, self._state.blocks, self._level.problem.goal)
 
     def _with_report(self, report: str) -> str:
         return f"{report}\n{self._level.scene(self._state.blocks).text}"
@@ -283,7 +298,7 @@ def _step_limit(problem: Problem) -> int:
     return max(1, 8 * (len(problem.names) - 1))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _generated_level(family: str, blocks: int, task: str, notation: str) -> Level:
     return Level(generate(family, blocks, task), notation)
 

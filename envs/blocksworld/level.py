@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..core import Outcome
 from .notation import Unreadable, vocabulary
 from .plans import Verdict
-from .rules import Arrangement, Problem, is_arrangement, legal_actions, reached, successor, unmet
+from .rules import Arrangement, Problem, clear_blocks, is_arrangement, reached, successor, unmet
 from .solver import optimal_plan
 
 _MAX_SCENES = 1000
@@ -30,15 +30,17 @@ class Scene:
     """Observation, solved flag and cached transitions of one arrangement.
 
     Attributes:
+        clear: Blocks that are clear.
         text: Observation.
         solved: True if the arrangement satisfies the goal.
         moves: Cached result (next position and outcome) of each action taken so far in canonical wording.
         legal: Legal actions in canonical wording; None until they are needed.
     """
 
-    __slots__ = ("legal", "moves", "solved", "text")
+    __slots__ = ("clear", "legal", "moves", "solved", "text")
 
-    def __init__(self, text: str, solved: bool) -> None:
+    def __init__(self, clear: list[int], text: str, solved: bool) -> None:
+        self.clear = clear
         self.text = text
         self.solved = solved
         self.moves: dict[str, tuple[Position, Outcome]] = {}
@@ -62,19 +64,25 @@ class Level:
         self.start = Position(problem.init)
         self._goal_text = self.vocabulary.goal(problem.goal)
         self._scenes: dict[Arrangement, Scene] = {}
+        self._latest: tuple[Arrangement | None, Scene | None] = None, None
         self._plans: dict[Arrangement, tuple[str, ...]] = {}
 
     def scene(self, blocks: Arrangement) -> Scene:
         """Return the scene of an arrangement."""
+        latest, scene = self._latest
+        if blocks is latest and scene is not None:  # A step asks several times.
+            return scene
         scene = self._scenes.get(blocks)
         if scene is None:
             if len(self._scenes) >= _MAX_SCENES:
                 self._scenes.clear()
             solved = reached(self.problem.goal, blocks)
-            text = f"{self.vocabulary.situation(blocks)}\n{self._goal_text}"
+            clear = clear_blocks(blocks)
+            text = f"{self.vocabulary.situation(blocks, clear)}\n{self._goal_text}"
             if solved:
                 text = f"{text}\nThe goal is reached."
-            scene = self._scenes[blocks] = Scene(text, solved)
+            scene = self._scenes[blocks] = Scene(clear, text, solved)
+        self._latest = blocks, scene
         return scene
 
     def has(self, blocks: object) -> bool:
@@ -88,9 +96,10 @@ class Level:
         action = self.vocabulary.read(text)
         if isinstance(action, Unreadable):
             return position, _refuse(action[0].upper() + action[1:], scene)
-        missing = unmet(action, position.blocks)
-        if missing is not None:
-            return position, _refuse(self.vocabulary.refusal(action, missing), scene)
+        if text not in self.legal(position.blocks):
+            missing = unmet(action, position.blocks)
+            if missing is not None:
+                return position, _refuse(self.vocabulary.refusal(action, missing), scene)
         after = Position(successor(action, position.blocks))
         next_scene = self.scene(after.blocks)
         solved = next_scene.solved
@@ -103,7 +112,7 @@ class Level:
         """Return the legal actions of an arrangement in canonical wording."""
         scene = self.scene(blocks)
         if scene.legal is None:
-            scene.legal = tuple([self.vocabulary.action(action) for action in legal_actions(blocks)])
+            scene.legal = self.vocabulary.legal_actions(blocks, scene.clear)
         return scene.legal
 
     def plan(self, blocks: Arrangement) -> tuple[str, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
+from operator import getitem
 
 from .rules import HAND, PICK_UP, PUT_DOWN, STACK, TABLE, UNSTACK, Action, Arrangement, Fact, Goal
 
@@ -57,11 +59,22 @@ class Vocabulary:
         self._clear = [self.fact(Fact("clear", block)) for block in blocks]
         self._hand_empty = self.fact(Fact("handempty"))
         self._held = [self.fact(Fact("holding", block)) for block in blocks]
-        self._on = [[self.fact(Fact("on", block, other)) for other in blocks] for block in blocks]
-        self._table = [self.fact(Fact("ontable", block)) for block in blocks]
-        self._actions: dict[Action, str] = {}
-        self.canonical: dict[str, Action] = {}
-        """Mapping from the canonical wordings written so far to their actions."""
+        # The last two columns, which index `HAND` and `TABLE` select, are of blocks that are not on others.
+        self._on = [[*(self.fact(Fact("on", block, other)) for other in blocks), "", ""] for block in blocks]
+        self._table = [[*("" for _ in blocks), "", self.fact(Fact("ontable", block))] for block in blocks]
+        actions = [Action(PUT_DOWN, block) for block in blocks]
+        self._put_down = [self._write_action(action) for action in actions]
+        # The last column, which index `TABLE` selects, takes a block from the table.
+        taking = [
+            [Action(UNSTACK, block, other) for other in blocks] + [Action(PICK_UP, block)] for block in blocks
+        ]
+        self._take = [[self._write_action(action) for action in row] for row in taking]
+        stacking = [[Action(STACK, block, other) for other in blocks] for block in blocks]
+        self._stack = [[self._write_action(action) for action in row] for row in stacking]
+        for row in (*taking, *stacking):
+            actions += row
+        self.canonical: dict[str, Action] = {self._write_action(action): action for action in actions}
+        """Mapping from the canonical wordings to their actions."""
 
     # ------------------------------------------------------------------ writing
 
@@ -69,24 +82,23 @@ class Vocabulary:
         """Return an atom in words, such as "the red block is on the table" or "(ontable a)"."""
         return self._english(fact, "") if self.notation == "english" else self._pddl(fact)
 
-    def situation(self, state: Arrangement) -> str:
-        """Return all atoms that hold in an arrangement, in words."""
-        covered = set(state)
-        texts = [text for block, text in enumerate(self._clear) if block not in covered and state[block] != HAND]
-        hand = self._hand_empty
-        on: list[str] = []
-        table: list[str] = []
-        for block, support in enumerate(state):
-            if support >= 0:
-                on.append(self._on[block][support])
-            elif support == TABLE:
-                table.append(self._table[block])
-            else:
-                hand = self._held[block]
-        texts += (hand, *on, *table)
+    def situation(self, state: Arrangement, clear: Sequence[int]) -> str:
+        """Return all atoms that hold in an arrangement, in words.
+
+        Args:
+            state: The arrangement.
+            clear: Its blocks that are clear.
+        """
+        texts = chain(
+            [self._clear[block] for block in clear],
+            (self._held[state.index(HAND)] if HAND in state else self._hand_empty,),
+            filter(None, map(getitem, self._on, state)),
+            filter(None, map(getitem, self._table, state)),
+        )
         if self.notation == "pddl":
             return f"(:init {' '.join(texts)})"
-        return f"Now {_join(texts)}."
+        first, _, last = ", ".join(texts).rpartition(", ")  # There are two facts or more, and none has a comma.
+        return f"Now {first} and {last}."
 
     def goal(self, goal: Goal) -> str:
         """Return the atoms of a goal, in words."""
@@ -97,11 +109,21 @@ class Vocabulary:
 
     def action(self, action: Action) -> str:
         """Return an action in the canonical wording of the notation."""
-        text = self._actions.get(action)
-        if text is None:
-            text = self._actions[action] = self._write_action(action)
-            self.canonical[text] = action
-        return text
+        verb, block, other = action
+        if verb == PUT_DOWN:
+            return self._put_down[block]
+        if verb == STACK:
+            return self._stack[block][other]
+        return self._take[block][TABLE if verb == PICK_UP else other]
+
+    def legal_actions(self, state: Arrangement, clear: Sequence[int]) -> tuple[str, ...]:
+        """Return the legal actions in canonical wording, ordered as those of the rules; see `situation`."""
+        if HAND in state:
+            held = state.index(HAND)
+            row = self._stack[held]
+            return (self._put_down[held], *[row[block] for block in clear])
+        take = self._take
+        return tuple([take[block][state[block]] for block in clear])
 
     def _write_action(self, action: Action) -> str:
         verb, block, other = action

@@ -97,13 +97,20 @@ def held(state: Arrangement) -> int:
     return state.index(HAND) if HAND in state else NOTHING
 
 
+def clear_blocks(state: Arrangement) -> list[int]:
+    """Return the blocks that are neither covered nor held, in ascending order."""
+    covered = {*state}
+    if HAND in covered:
+        covered.add(state.index(HAND))
+    return [block for block in range(len(state)) if block not in covered]
+
+
 def facts(state: Arrangement) -> list[Fact]:
     """Return all atoms that hold, ordered by predicate and blocks."""
-    covered = set(state)
     blocks = range(len(state))
     holding = held(state)
     return [
-        *(Fact("clear", b) for b in blocks if b not in covered and b != holding),
+        *(Fact("clear", block) for block in clear_blocks(state)),
         Fact("handempty") if holding == NOTHING else Fact("holding", holding),
         *(Fact("on", b, state[b]) for b in blocks if state[b] >= 0),
         *(Fact("ontable", b) for b in blocks if state[b] == TABLE),
@@ -166,15 +173,12 @@ def successor(action: Action, state: Arrangement) -> Arrangement:
 def legal_actions(state: Arrangement) -> Iterator[Action]:
     """Yield every legal action, ordered by blocks; there is always at least one."""
     holding = held(state)
-    covered = set(state)
     if holding != NOTHING:
         yield Action(PUT_DOWN, holding)
-    for block, support in enumerate(state):
-        if block in covered or block == holding:
-            continue
+    for block in clear_blocks(state):
         if holding != NOTHING:
             yield Action(STACK, holding, block)
-        elif support == TABLE:
+        elif state[block] == TABLE:
             yield Action(PICK_UP, block)
         else:
-            yield Action(UNSTACK, block, support)
+            yield Action(UNSTACK, block, state[block])

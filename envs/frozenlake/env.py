@@ -9,9 +9,12 @@ from typing import Any, ClassVar, NamedTuple
 from ..core import Outcome, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
 from ..optimum import Optimum
+from ..pictures.canvas import Picture
+from ..rendering import PICTURED
 from ..snapshots import Snapshot
 from ..tasks import GeneratedTasks
 from .lake import ACTIONS, ANYWHERE, CORNERS, Lake, Map, generated_lake, validate_map
+from .picture import lake_picture
 from .values import Policy
 
 FORMATS = ("grid", "grid_coord", "coord")
@@ -102,6 +105,8 @@ class FrozenLake(TextEnv[int]):
     * `split`: "train", "valid" or "test", which share no map. None uses the maps of all three.
     * `max_steps=100`: step limit; 100 as in Gymnasium. RAGEN uses 10.
 
+    `render_mode="rgb_array"` gives pictures of 48 x 48 pixels a cell.
+
     ## Attainable success rates
     Success rates of the optimal and of the uniformly random policy. Each is exact for a map (`optimal_success`,
     `random_success`); the table has mean and standard error over 4,096 test maps.
@@ -117,6 +122,8 @@ class FrozenLake(TextEnv[int]):
     are those of RAGEN (Wang et al., 2025, arXiv:2504.20073).
     """
 
+    metadata = PICTURED
+
     palette: ClassVar[Mapping[str, str]] = {
         "P": "bold cyan",
         "_": "dim",
@@ -127,6 +134,7 @@ class FrozenLake(TextEnv[int]):
     }
 
     _constant_actions = ACTIONS
+    optimum_is_exact = True
 
     def __init__(
         self,
@@ -226,10 +234,14 @@ class FrozenLake(TextEnv[int]):
         cell = self._state
         return (self._outcome_table[cell] or self._make_outcomes(cell))[1].observation
 
+    def picture(self) -> Picture:
+        """Return a picture of the lake, [48 x rows, 48 x columns, 3]."""
+        return lake_picture(self._lake, self._state)
+
     def _apply(self, action: str) -> Outcome:
         direction = _DIRECTIONS.get(action)
         if direction is None:
-            direction = _DIRECTIONS.get(action.strip().title()) if len(action) < 100 else None
+            direction = _direction(action)
             if direction is None:
                 refusal = f"There is no such action. Choose {', '.join(ACTIONS[:3])} or {ACTIONS[3]}."
                 return Outcome(refusal, 0.0, False, False, False, False)
@@ -246,9 +258,10 @@ class FrozenLake(TextEnv[int]):
     def _make_outcomes(self, cell: int) -> tuple[Outcome, Outcome]:
         text = render(self._lake, cell, self.observation_format)
         won, ends = cell == self._lake.goal, self._lake.terminal[cell]
-        stay, arrive = (Outcome(text, float(won), ends, won, True, changed) for changed in (False, True))
-        self._outcome_table[cell] = stay, arrive
-        return stay, arrive
+        reward = 1.0 if won else 0.0
+        pair = Outcome(text, reward, ends, won, True, False), Outcome(text, reward, ends, won, True, True)
+        self._outcome_table[cell] = pair
+        return pair
 
     def _level_content(self) -> object:
         return self._lake.desc
@@ -313,8 +326,26 @@ class FrozenLake(TextEnv[int]):
         value = policy.value(self._state, remaining)
         return Optimum(value, policy.time(self._state, remaining) if value else None)
 
+    def optimum_after(self, action: str) -> Optimum:
+        """Return the expectation of the optimum over the three cells in which the step may end.
+
+        With V and Q the values of `optimum()` and of this method, V - Q is the probability of success that the
+        choice of direction gives away; where the ice then takes the step makes no difference.
+        """
+        direction = None if self._ended else _direction(action)
+        if direction is None:
+            return super().optimum_after(action) or self._final_optimum()
+        remaining = None if self.max_steps is None else self.max_steps - self._steps
+        value, time = _policy(self._lake, self.success_rate).expected(self._state, direction, remaining)
+        return Optimum(value, time if value else None)
+
 
 _DIRECTIONS = {name: number for number, name in enumerate(ACTIONS)}
+
+
+def _direction(action: str) -> int | None:
+    """Return the index of an action in `ACTIONS`, or None for another text."""
+    return _DIRECTIONS.get(action.strip().title()) if len(action) < 100 else None
 
 
 @lru_cache(maxsize=64)
@@ -346,11 +377,14 @@ def render(lake: Lake, cell: int, observation_format: str) -> str:
     return f"{_coordinates(lake, cell)}\n{_grid(lake, cell)}"
 
 
+_SYMBOLS = str.maketrans("SFH", "__O")
+
+
 def _grid(lake: Lake, cell: int) -> str:
-    symbols = ["O" if letter == "H" else "G" if letter == "G" else "_" for row in lake.desc for letter in row]
-    symbols[cell] = "√" if cell == lake.goal else "X" if lake.terminal[cell] else "P"
-    columns = lake.columns
-    return "\n".join("".join(symbols[place : place + columns]) for place in range(0, len(symbols), columns))
+    board = "\n".join(lake.desc).translate(_SYMBOLS)
+    place = cell + cell // lake.columns  # with the ends of the rows before it
+    symbol = "√" if cell == lake.goal else "X" if lake.terminal[cell] else "P"
+    return f"{board[:place]}{symbol}{board[place + 1 :]}"
 
 
 def _coordinates(lake: Lake, cell: int) -> str:

@@ -43,16 +43,13 @@ class Lake:
         self.rows, self.columns = len(desc), len(desc[0])
         cells = "".join(desc)
         self.start, self.goal = cells.index("S"), cells.index("G")
-        self.holes = tuple(cell for cell, letter in enumerate(cells) if letter == "H")
-        self.terminal = tuple(letter in "GH" for letter in cells)
-        self.moves = tuple(
-            [
-                (cell,) * 4 if ends else around
-                for cell, (ends, around) in enumerate(
-                    zip(self.terminal, _neighbors(self.rows, self.columns), strict=True)
-                )
-            ]
-        )
+        self.holes = tuple([cell for cell, letter in enumerate(cells) if letter == "H"])
+        terminal = [False] * len(cells)
+        moves = [*_neighbors(self.rows, self.columns)]
+        for cell in (*self.holes, self.goal):
+            terminal[cell] = True
+            moves[cell] = (cell,) * 4
+        self.terminal, self.moves = tuple(terminal), tuple(moves)
 
     def outcomes(self, cell: int, action: int, success_rate: float) -> dict[int, float]:
         """Return the distribution of the next cell, as a mapping from cell to probability.

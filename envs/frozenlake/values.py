@@ -65,6 +65,21 @@ class Policy:
         """Return the action that attains `value`, as an index into `ACTIONS`."""
         return int(self._actions[self._horizon(steps)][cell])
 
+    def expected(self, cell: int, action: int, steps: int | None) -> tuple[float, float]:
+        """Return the expectation of `value` and `time` after an action, over the cells in which it may end.
+
+        Args:
+            cell: Cell before the action.
+            action: Index into `ACTIONS`.
+            steps: Number of remaining steps before the action, at least 1; None for no limit.
+        """
+        horizon = self._horizon(None if steps is None else steps - 1)
+        cells = self._next_cells[cell, action]
+        return (
+            float(self._values[horizon][cells] @ self._slip_probabilities),
+            float(self._times[horizon][cells] @ self._slip_probabilities),
+        )
+
     def _horizon(self, steps: int | None) -> int:
         """Iterate up to `steps` or to convergence, and return the index of the values to use."""
         while self._limit is None and (steps is None or steps >= len(self._values)):

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataError
+from ..files import BINARY, read_at
 from .interface import Document
 
 MAX_LINE = 64 * 2**20
@@ -170,7 +171,7 @@ class StoredDocuments(Sequence[Document]):
         if len(self._offsets) < 1 or int(self._offsets[-1]) != size:
             raise DataError(self._path, "has another length than when the index was built; build the index again.")
         # Positioned reads of a descriptor share no file position, so threads and forks need no lock.
-        self._descriptor = os.open(self._path, os.O_RDONLY)
+        self._descriptor = os.open(self._path, os.O_RDONLY | BINARY)
         self._closer = weakref.finalize(self, os.close, self._descriptor)
 
     def __len__(self) -> int:
@@ -182,7 +183,7 @@ class StoredDocuments(Sequence[Document]):
         if not 0 <= index < len(self):
             raise IndexError(index)
         start, stop = int(self._offsets[index]), int(self._offsets[index + 1])
-        row = json.loads(os.pread(self._descriptor, stop - start, start))
+        row = json.loads(read_at(self._descriptor, stop - start, start))
         return Document(row["id"], row["contents"])
 
     def close(self) -> None:

@@ -204,6 +204,11 @@ class SearchQA(TextEnv[Inquiry]):
         return "generated encyclopedia" if self._is_generated else None
 
     @property
+    def replay_is_costly(self) -> bool:
+        """True unless the corpus is the generated encyclopedia, which is searched in memory."""
+        return not self._is_generated
+
+    @property
     def instructions(self) -> str:
         return tags.INSTRUCTIONS if self.protocol == "tags" else react.INSTRUCTIONS
 

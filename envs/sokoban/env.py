@@ -8,9 +8,14 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from ..core import Outcome, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
+from ..optimum import Optimum
+from ..pictures.canvas import Picture
+from ..rendering import PICTURED
 from ..snapshots import Snapshot
 from ..tasks import GeneratedTasks
+from .distances import TABLE_LIMIT, Distances, level_distances
 from .generator import EXACT_BOXES, Spec, generate
+from .picture import board_picture
 from .render import OBSERVATION_FORMATS, ObservationFormat, Renderer, board_size, explain, renderer
 from .rules import (
     ACTIONS,
@@ -26,7 +31,7 @@ from .rules import (
     start_state,
     translate,
 )
-from .solver import solve
+from .solver import OutOfBudget, find_plan
 
 Difficulty = Literal["easy", "medium", "hard"]
 
@@ -35,6 +40,9 @@ _STYLES = ("dim", "dim", "yellow", "bold green", "bold red", "bold cyan", "bold 
 
 _REFUSAL = "There is no such action. Choose Up, Down, Left or Right.\n"
 _MAX_ACTION_LENGTH = 64
+
+_UNKNOWN = -1
+"""Length of a shortest plan that the search did not find within its budget."""
 
 # A step constructs two NamedTuples, whose constructor is a Python function. `tuple.__new__` halves a step's time.
 _new = tuple.__new__
@@ -64,14 +72,31 @@ STEP_LIMIT = 100
 """RAGEN's step limit for its Sokoban environments."""
 
 
+class _Plan(NamedTuple):
+    """Cached result of the solver for one position.
+
+    Attributes:
+        actions: Plan from an earlier position, or None if none was found.
+        place: Place of this position in the plan.
+        proven: True if the plan has the fewest moves, or if it is proven that there is none.
+    """
+
+    actions: list[str] | None
+    place: int
+    proven: bool
+
+
 class BoardEnv(TextEnv[State]):
     """Sokoban on boards from any source. A subclass sets `tasks` and defines `_level`."""
+
+    metadata = PICTURED
 
     palette: ClassVar[Mapping[str, str]] = {
         symbol: style for words in VOCABULARIES.values() for symbol, style in zip(words, _STYLES, strict=True)
     }
 
     _constant_actions = ACTIONS
+    optimum_is_exact = True
 
     _MAX_PLANS = 20_000
     """Maximum number of positions whose plans are cached."""
@@ -105,7 +130,8 @@ class BoardEnv(TextEnv[State]):
         self._start = self._room = ""
         self._boxes = 0
         self._emptied = _empty(self.vocabulary)
-        self._plans: dict[str, tuple[list[str], int] | None] = {}
+        self._plans: dict[str, _Plan] = {}
+        self._distances: Distances | None = None
 
     @abstractmethod
     def _level(self, task: str) -> str:
@@ -119,6 +145,7 @@ class BoardEnv(TextEnv[State]):
         self._moves = moves(self._size[1] + 1, self.vocabulary)
         self._render = renderer(board, self.vocabulary, self.observation_format)
         self._plans = {}
+        self._distances = None
         self._start = board
         self._room = board.translate(self._emptied)
         self._boxes = board.count(self.vocabulary.box) + board.count(self.vocabulary.box_on_target)
@@ -127,6 +154,10 @@ class BoardEnv(TextEnv[State]):
     def _observe(self) -> str:
         board, player, _ = self._state
         return board if self._render is None else self._render(board, player)
+
+    def picture(self) -> Picture:
+        """Return a picture of the board, [48 x rows, 48 x columns, 3]."""
+        return board_picture(self._state.board, self.vocabulary)
 
     def _apply(self, action: str) -> Outcome:
         move = self._moves.get(action)
@@ -201,32 +232,62 @@ class BoardEnv(TextEnv[State]):
         """Return a plan with the fewest moves, or None after the end and in unsolvable positions.
 
         On boards with many boxes the search may exceed its budget. The plan then has the fewest pushes instead of
-        the fewest moves; it is None if that search exceeds its budget as well. `optimum` is then not exact. No
-        generated level and none of 3000 Boxoban levels exceeded either budget. A plan is cached for every position
-        along it, so that following it step by step does not search again.
+        the fewest moves; it is None if that search exceeds its budget as well. No generated level and none of 3000
+        Boxoban levels exceeded either budget. A plan is cached for every position along it, so that following it
+        step by step does not search again.
         """
         if self._ended:
             return None
+        actions, index, _ = self._solve()
+        return None if actions is None else actions[index:]
+
+    def optimum(self) -> Optimum | None:
+        """Return the optimum, which is exact, or None if the search for a shortest plan exceeded its budget.
+
+        On small boards the fewest moves of all positions are computed at once, which takes less than a search.
+        """
+        if self._ended:
+            return self._final_optimum()
+        steps = self._cached_length()
+        if steps == _UNKNOWN:
+            return None
+        return Optimum(0.0, None) if steps is None or steps > self.steps_left() else Optimum(1.0, steps)
+
+    def _plan_length(self) -> int | None:
+        if self._distances is None:
+            self._distances = level_distances(Masks.of(self._start, self.vocabulary))
+        if self._distances.states <= TABLE_LIMIT:
+            return self._distances.find(self._state.board, self._state.player, self.vocabulary)
+        actions, index, proven = self._solve()
+        if not proven:
+            return _UNKNOWN
+        return None if actions is None else len(actions) - index
+
+    def _solve(self) -> _Plan:
+        """Return the plan of the current position, from the cache if it is there."""
         board = self._state.board
         if board not in self._plans:
             if len(self._plans) > self._MAX_PLANS:
                 self._plans = {}
             masks = Masks.of(board, self.vocabulary)
-            # The search by pushes is the faster one to detect unsolvable positions.
-            plan = solve(masks, "pushes")
+            plan, proven = None, True
+            try:
+                # The search by pushes is the faster one to detect unsolvable positions.
+                plan = find_plan(masks, "pushes")
+                if plan is not None:
+                    plan = find_plan(masks)
+            except OutOfBudget:
+                proven = False
+            self._plans[board] = _Plan(None, 0, proven)
             if plan is not None:
-                plan = solve(masks) or plan
-            self._plans[board] = None
-            if plan is not None:
-                self._cache_plan(plan)
-        cached = self._plans[board]
-        return None if cached is None else cached[0][cached[1] :]
+                self._cache_plan(plan, proven)
+        return self._plans[board]
 
-    def _cache_plan(self, plan: list[str]) -> None:
+    def _cache_plan(self, plan: list[str], proven: bool) -> None:
         """Cache a plan for every position along it."""
         start = self._state
         for index, action in enumerate(plan):
-            self._plans[self._state.board] = plan, index
+            self._plans[self._state.board] = _Plan(plan, index, proven)
             self._apply(action)
         self._state = start
 
@@ -293,6 +354,8 @@ class Sokoban(BoardEnv):
     * `vocabulary="standard"`: symbols of the board; "standard", "new", or a `Vocabulary`.
     * `observation_format="grid"`: "grid", "coord" or "grid_coord".
     * `max_steps="default"`: step limit; by default 100, or the limit of the difficulty. None removes it.
+
+    `render_mode="rgb_array"` gives pictures of 48 x 48 pixels a cell.
 
     ## Source
     The rewards are those of gym-sokoban 0.0.5 (Schrader, 2018). Symbols, sizes and the step limit of 100 are those

@@ -43,7 +43,19 @@ class _Node(NamedTuple):
     player: int
 
 
+class OutOfBudget(Exception):
+    """The search reached its maximum number of nodes; whether the board can be solved is unknown."""
+
+
 def solve(masks: Masks, objective: Objective = "moves", budget: int = NODE_BUDGET) -> list[str] | None:
+    """Return an optimal plan, or None if there is no solution or the budget is exhausted; see `find_plan`."""
+    try:
+        return find_plan(masks, objective, budget)
+    except OutOfBudget:
+        return None
+
+
+def find_plan(masks: Masks, objective: Objective = "moves", budget: int = NODE_BUDGET) -> list[str] | None:
     """Return an optimal plan.
 
     Args:
@@ -53,8 +65,10 @@ def solve(masks: Masks, objective: Objective = "moves", budget: int = NODE_BUDGE
             a call to several seconds; nearly all Boxoban levels take less than one.
 
     Returns:
-        Action names that solve the board (empty if it is already solved), or None if there is no solution or the
-        budget is exhausted.
+        Action names that solve the board (empty if it is already solved), or None if there is no solution.
+
+    Raises:
+        OutOfBudget: The budget is exhausted.
     """
     maze = _maze(masks.stride, masks.floor, masks.targets)
     by_pushes = objective == "pushes"
@@ -82,7 +96,7 @@ def solve(masks: Masks, objective: Objective = "moves", budget: int = NODE_BUDGE
             closed.add(region)
         budget -= 1
         if budget < 0:
-            return None
+            raise OutOfBudget
         for walk, pusher, shift, boxes in maze.pushes(node):
             child = _Node(boxes, pusher << shift if shift > 0 else pusher >> -shift)
             reached = cost + walk + weight

@@ -11,7 +11,7 @@ from ..core import Outcome, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
 from ..optimum import Optimum
 from ..snapshots import Snapshot
-from .expert import plan
+from .expert import MAX_CLICKS, best_purchase, plan
 from .goals import Goal
 from .original import OBSERVATION_MODES, observe, with_history
 from .pages import BROWSING
@@ -130,6 +130,8 @@ class WebShop(TextEnv[Visit]):
     Agents", NeurIPS 2022.
     """
 
+    optimum_measure = "score"
+
     def __init__(
         self,
         split: str | None = None,
@@ -227,6 +229,16 @@ class WebShop(TextEnv[Visit]):
 
     def _observe(self) -> str:
         return with_history(self._current()[0], list(self._state.before), *self._history)
+
+    def page_html(self, base: str = "") -> str:
+        """Return the page of the shop's web site; see `TextEnv.page_html`."""
+        from .html import page_html, score_html  # Jinja, which stepping does not need
+
+        session, _, parts = self._state
+        page = self.shop.page(session)
+        if session.kind != "done" or session.product is None:
+            return page_html(page, base=base)
+        return score_html(page, dict(parts), self.shop.tagger.name, float(self.shop.prices[session.product]), base)
 
     def _apply(self, action: str) -> Outcome:
         session, before, _ = self._state
@@ -332,17 +344,23 @@ class WebShop(TextEnv[Visit]):
         """Return the score of the expert's purchase, and its number of steps.
 
         The score is a lower bound, and the steps are an upper bound: no plan is known that is proven best. If the
-        step limit is too near for all wanted options, the expert buys with those that there is time to choose.
+        step limit is too near for the expert's plan, or the goal cannot be met in full, it is the best of that
+        plan, with the options that there is time to choose, and of the purchases within a few clicks: of the open
+        product with one more option, of one that is listed, or of one on the page before.
         """
         if self._ended:
             score = self._state.session.reward
             return Optimum(score, 0 if score else None)
         session, actions = self._state.session, plan(self.shop, self._state.session)
-        if actions is None:
-            return Optimum(0.0, None)
-        steps = int(min(len(actions), self.steps_left()))
-        score = 0.0
-        for action in [*actions[: steps - 1], actions[-1]]:
-            session, _, purchase = self.shop.act(session, action, UNUSED_RNG)
-            score = purchase.reward if purchase else 0.0
+        score, steps = 0.0, 0
+        if actions is not None:
+            steps = int(min(len(actions), self.steps_left()))
+            for action in [*actions[: steps - 1], actions[-1]]:
+                session, _, purchase = self.shop.act(session, action, UNUSED_RNG)
+                score = purchase.reward if purchase else 0.0
+        if score < 1.0:
+            left = int(min(self.steps_left(), MAX_CLICKS))
+            near = best_purchase(self.shop, self._state.session, left)
+            score, steps = max((score, -steps), (near[0], -near[1]))
+            steps = -steps
         return Optimum(score, steps if score else None)

@@ -8,6 +8,10 @@ from .pages import PRODUCTS_PER_PAGE
 from .session import Session
 from .shop import UNUSED_RNG, Shop, parse_action
 
+MAX_CLICKS = 3
+"""Maximum number of actions that `best_purchase` tries: back to the results, to a product, and the purchase."""
+_TURNS = ("< prev", "next >")
+
 
 def plan(shop: Shop, session: Session) -> list[str] | None:
     """Return actions from a session's page to the purchase of the goal's product with the wanted options.
@@ -73,3 +77,36 @@ def _complete_path(shop: Shop, session: Session, path: list[str], target: int) -
             actions.append(f"click[{value}]")
     _, _, purchase = shop.act(session, "click[buy now]", UNUSED_RNG)
     return [*actions, "click[buy now]"] if purchase else None
+
+
+def best_purchase(shop: Shop, session: Session, steps: int) -> tuple[float, int]:
+    """Return the best score of a purchase with few clicks, without a search.
+
+    All sequences of clicks on products, on pages of results, on "< prev" and on "buy now" are tried, and each
+    single option of the open product.
+
+    Args:
+        shop: The shop.
+        session: Session with the open page.
+        steps: Number of actions that are left; at most `MAX_CLICKS` of them are tried.
+
+    Returns:
+        The score, and the fewest actions to it; (0.0, 0) if no purchase with a positive score is found.
+    """
+    return max(
+        _purchases(shop, session, min(steps, MAX_CLICKS)), key=lambda one: (one[0], -one[1]), default=(0.0, 0)
+    )
+
+
+def _purchases(shop: Shop, session: Session, steps: int, taken: int = 0) -> Iterator[tuple[float, int]]:
+    """Yield the positive scores of purchases within some steps, each with its number of actions."""
+    for name, target in shop.page(session).clickables().items():
+        buys = name == "buy now"
+        leads_on = target.kind == "link" or name in _TURNS or (target.kind == "option" and not taken)
+        if steps < (1 if buys else 2) or not (buys or leads_on):
+            continue
+        after, valid, purchase = shop.act(session, f"click[{name}]", UNUSED_RNG)
+        if purchase is not None and purchase.reward > 0.0:
+            yield purchase.reward, taken + 1
+        elif purchase is None and valid:
+            yield from _purchases(shop, after, steps - 1, taken + 1)

@@ -21,6 +21,8 @@ BENCHES: dict[str, tuple[str, ...]] = {
         "retrieval": "retrieval",
         "rollout": "rollout harness openai",
         "parsers": "parsers",
+        "runs": "runs",
+        "labels": "labels",
     }.items()
 }
 """Modules of each benchmark of `arboretum bench`, by the name of the benchmark."""

@@ -66,12 +66,18 @@ async function show(entry) {
   pickTrial(loaded);
 }
 function pickTrial(chosen) {
-  episode = { ...chosen, requests: requests(chosen) };
+  episode = { ...chosen, requests: requests(chosen), first: [] };
+  let count = 0;
+  for (const t of episode.turns) { episode.first.push(count); count += t.moves.length; }
   turn = 0;
   $("slider").max = episode.turns.length;
   const ret = episode.turns.flatMap(t => t.moves).reduce((sum, m) => sum + m.reward, 0);
   const good = episode.success && !episode.error;
   $("verdict").replaceChildren(tag(episode.error ? "error" : good ? "solved" : "not solved", good ? "good" : "bad"), tag(`return ${number(ret)}`), tag(`seed ${episode.seed}`));
+  const labels = episode.decisions;
+  if (labels && labels.unlabelled) $("verdict").append(tag(`no labels: ${labels.unlabelled}`));
+  else if (labels && labels.outcome !== "solved") $("verdict").append(tag(`why: ${labels.outcome}`, "bad"));
+  if (labels && labels.exact === false) $("verdict").append(tag("decisions over the shortest known"));
   if (episode.truncated) $("verdict").append(tag("truncated by a limit", "bad"));
   for (const [k, v] of Object.entries(episode.details)) $("verdict").append(tag(`${k}: ${number(v).slice(0, 80)}`));
   draw();
@@ -113,13 +119,29 @@ function drawTurn(k) {
   if (!t) { if (episode.error) section.append(tag(episode.error, "bad")); return section; }
   if (!asked.length && t.thought) section.append(message("thought", t.thought));
   if (!asked.length && t.reply !== t.moves.map(m => m.action).join("\n")) section.append(message("agent", t.reply));
-  section.append(make("ul", "moves", ...t.moves.map(m => {
+  section.append(make("ul", "moves", ...t.moves.map((m, i) => {
     const li = make("li", "", "→ ", make("code", "", m.action === "" ? "(empty)" : m.action), " ", tag((m.reward >= 0 ? "+" : "") + number(m.reward), m.reward > 0 ? "good" : ""));
     if (!m.valid) li.append(tag("refused", "bad")); else if (!m.changed) li.append(tag("no change"));
+    li.append(...judgments(episode.decisions, episode.first[k] + i));
     return li;
   })));
   if (t.sampled !== undefined) section.append(fold("Prompt and reply, token for token", () => [make("pre", "read", t.prompt), make("pre", "wrote", t.sampled)]));
   return section;
+}
+// Labels of an action, in the form of decisions.jsonl.
+function judgments(labels, index) {
+  if (!labels || !labels.marks) return [];
+  const mark = labels.marks[index], visit = labels.visits[index], found = [];
+  const [value, steps] = labels.regrets[index] || (mark === "f" ? [1, null] : [0, 2]);
+  const lost = value > 0 ? `gives away ${+(100 * value).toFixed(1)} % of ${labels.measure === "probability of success" ? "success" : labels.measure}` : `costs ${number(steps)} ${steps === 1 ? "step" : "steps"}`;
+  if (mark === "o") found.push(tag("optimal", "good"));
+  if (mark === "c") found.push(tag(lost, "costly"));
+  if (mark === "f") found.push(tag(`fatal: ${lost}`, "bad"));
+  if (mark === "x") found.push(tag("nothing left to lose"));
+  if (mark === "?") found.push(tag("optimum unknown"));
+  if (visit === "r" || visit === "*") found.push(tag("repeated"));
+  if (visit === "b" || visit === "*") found.push(tag("back in an earlier state"));
+  return found;
 }
 function drawRequest(request) {
   const blocks = request.added.filter(m => !m.known).map(m => message(m.role, m.content));

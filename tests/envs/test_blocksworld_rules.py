@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import arboretum  # noqa: F401
 from arboretum.envs.blocksworld.generation import LETTERS, canonical_form, random_arrangement
 from arboretum.envs.blocksworld.notation import COLORS, Unreadable, Vocabulary
-from arboretum.envs.blocksworld.rules import Goal, Problem, facts
+from arboretum.envs.blocksworld.rules import Goal, Problem, clear_blocks, facts
 
 Atom = tuple[str, ...]
 
@@ -134,7 +134,9 @@ def test_every_canonical_wording_is_parsed_back(blocks, notation, rng):
 
 def test_names_longer_than_a_letter_are_used_unchanged():
     vocabulary = Vocabulary(("b1", "red", "a"), "english")
-    assert "the b1 block is on top of the red block" in vocabulary.situation((1, -1, -1))
+    assert "the b1 block is on top of the red block" in vocabulary.situation(
+        (1, -1, -1), clear_blocks((1, -1, -1))
+    )
     assert vocabulary.read("pick up the a block") == ("pick-up", 2, -3)
 
 

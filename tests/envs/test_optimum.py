@@ -52,7 +52,9 @@ def test_optimum_after_the_end_is_what_was_reached(id: str) -> None:
         while env.expert_actions():
             env.step((env.expert_actions() or [""])[0])
         solved = env.snapshot().success
-        if solved or id != "TextWebShop-v0":
+        if id.startswith("TextBandit"):
+            assert env.optimum().value in (0.0, 1.0) and env.optimum().steps in (0, None)  # the payment
+        elif solved or id != "TextWebShop-v0":
             assert env.optimum() == (Optimum(1.0, 0) if solved else Optimum(0.0, None))
     limited = make(id, max_steps=1)
     limited.reset(seed=0)
@@ -169,10 +171,20 @@ def test_optimum_on_a_lake_equals_recursion_over_gymnasium_table(desc: tuple[str
 
 
 @pytest.mark.parametrize("id", ["TextBandit-v0", "TextBanditRev-v0"])
-def test_optimum_of_a_bandit_is_the_choice_of_the_risky_arm(id: str) -> None:
+def test_optimum_of_a_bandit_is_the_mean_payment_of_the_risky_arm(id: str) -> None:
     env = make(id)
     env.reset(seed=0)
-    assert env.optimum() == Optimum(1.0, 1)
+    risky = (env.expert_actions() or [""])[0]
+    safe = next(arm for arm in env.admissible_actions() or () if arm != risky)
+    assert env.optimum() == Optimum(0.25, 1)
+    assert env.optimum_after(risky) == Optimum(0.25, 0) and env.optimum_after(f" {safe.upper()} ") == (0.15, 0)
+    assert env.optimum_after("no arm") == Optimum(0.25, 1) and env.steps == 0
+    env.step(safe)
+    assert env.optimum() == Optimum(0.15, 0)
+    sparse = make(id, reward_mode="sparse")
+    sparse.reset(seed=0)
+    assert sparse.optimum() == sparse.optimum_after(risky)._replace(steps=1) == Optimum(1.0, 1)
+    assert sparse.optimum_after(safe) == Optimum(0.0, None)
 
 
 def test_blocksworld_plan_mode_needs_one_plan() -> None:
@@ -202,3 +214,29 @@ def test_optimum_of_a_shopper_shrinks_with_the_steps_left() -> None:
         assert optimum is not None and (optimum.steps is None or optimum.steps <= limit)
         values.append(optimum.value)
     assert values[0] == 0.0 and values == sorted(values) and values[-1] > 0.0
+
+
+@pytest.mark.parametrize("limit", [4, 6, 9])
+def test_known_optimum_of_a_shopper_is_never_below_a_purchase_that_is_one_click_away(limit: int) -> None:
+    """Nor below a purchase of a listed product, or with one more option."""
+    env, bought = make("TextWebShop-v0", max_steps=limit), 0
+    for seed in range(12):
+        env.reset(seed=seed)
+        rng = random.Random(seed)
+        while True:
+            optimum = env.optimum()
+            assert optimum is not None
+            start = env.snapshot()
+            for action in env.admissible_actions() or ():
+                _, reward, terminated, _, _ = env.step(action)
+                if terminated:
+                    assert action == "click[buy now]" and optimum.value >= reward
+                elif env.steps_left() and "click[buy now]" in (env.admissible_actions() or ()):
+                    _, reward, _, _, _ = env.step("click[buy now]")
+                    assert optimum.value >= reward
+                    bought += 1
+                env.restore(start)
+            _, reward, terminated, truncated, _ = env.step(env.random_action(rng))
+            if terminated or truncated:
+                break
+    assert bought > 100

@@ -167,7 +167,7 @@ def test_following_the_expert_step_by_step_searches_once(monkeypatch):
     from arboretum.envs.sokoban import env as sokoban_env
 
     calls = []
-    monkeypatch.setattr(sokoban_env, "solve", lambda *args: calls.append(args) or solve(*args))
+    monkeypatch.setattr(sokoban_env, "find_plan", lambda *args: calls.append(args) or solve(*args))
     env = gym.make("TextBoxoban-v0", generated=True)
     env.reset(seed=8)
     terminated, steps = False, 0

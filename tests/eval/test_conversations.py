@@ -184,7 +184,7 @@ def test_resumed_run_completes_its_texts(tmp_path: Path) -> None:
 def test_old_run_without_conversations_is_read_and_reported(tmp_path: Path) -> None:
     import zlib
 
-    from arboretum.eval.store import _CHECKSUM
+    from arboretum.eval.episode_lines import _CHECKSUM
 
     before = played(tmp_path, Recorder(), "think")
     run = tmp_path / "run"

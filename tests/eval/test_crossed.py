@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from itertools import combinations
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from arboretum.eval.crossed import crossed_difference, crossed_mean, crossed_rate, holm, pass_at_k
+from arboretum.eval.crossed import crossed_difference, crossed_mean, crossed_rate, holm
 from arboretum.eval.statistics import wilson
 from arboretum.eval.student_t import two_sided_p, two_sided_quantile
 
@@ -118,20 +117,10 @@ def test_rates_of_0_and_1_have_the_interval_of_as_many_tasks() -> None:
     assert crossed_rate(np.zeros((1, 20))) == wilson(0, 20)
 
 
-# ---------------------------------------------------------------------- multiplicity and pass@k
+# ---------------------------------------------------------------------- multiplicity
 
 
 def test_holm_multiplies_the_smallest_p_value_by_their_number() -> None:
     # Sorted: 0.005 × 4, 0.01 × 3, 0.03 × 2, and 0.04 × 1, which is raised to the one before it.
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([]) == [] and holm([0.9, 0.8]) == [1.0, 1.0]
-
-
-@pytest.mark.parametrize(("n", "successes"), [(5, 0), (5, 2), (5, 5), (7, 1)])
-def test_pass_at_k_is_the_fraction_of_subsets_with_a_success(n: int, successes: int) -> None:
-    episodes = [True] * successes + [False] * (n - successes)
-    for k in range(1, n + 1):
-        subsets = list(combinations(episodes, k))
-        assert pass_at_k(n, successes, k) == pytest.approx(sum(map(any, subsets)) / len(subsets))
-    with pytest.raises(ValueError, match="needs at least 8 episodes"):
-        pass_at_k(n, successes, 8)

@@ -173,6 +173,13 @@ def test_negative_bounds_of_intervals_are_legible() -> None:
     )
 
 
+def test_differences_have_signs_and_minus_signs_that_are_no_dashes() -> None:
+    from arboretum.eval.report import signed, signed_interval
+
+    assert signed_interval(-66.81, -15.4) == "−66.8 to −15.4" and signed_interval(-0.04, 3.0) == "0.0 to +3.0"
+    assert signed(float("nan")) == "–" and signed_interval(float("-inf"), float("inf")) == "−∞ to +∞"
+
+
 @pytest.mark.heavy
 def test_episode_replays_step_by_step_in_browser(page: Path, browser: Any) -> None:
     from selenium.webdriver.common.by import By

@@ -26,6 +26,7 @@ from arboretum.eval.agents import NamedAgent
 from arboretum.eval.evaluate import evaluate, report
 from arboretum.eval.store import EpisodeKey, Store, encode_episode, read_episode, read_results
 from arboretum.eval.suite import load_suite, parse_suite, read_suite, suite_names, suite_of
+from support.environments import break_bandit
 
 SUITE = """
 name: bandits
@@ -156,22 +157,13 @@ def test_kill_9_loses_no_finished_episode(tmp_path: Path) -> None:
 def test_failing_environment_is_recorded_and_retried(
     suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from arboretum.envs.bandit import Bandit
-
-    apply = Bandit._apply
-
-    def broken(self: Bandit, action: str) -> Any:
-        if self.task == "Teacher/Trader":
-            raise ConnectionError("the bandit's server is gone")
-        return apply(self, action)
-
-    monkeypatch.setattr(Bandit, "_apply", broken)
-    assert run(suite, tmp_path / "r") == 1
+    with monkeypatch.context() as patch:
+        break_bandit(patch)
+        assert run(suite, tmp_path / "r") == 1
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert summary["episodes"] == EPISODES - 2
     assert summary["errors"] == {"the environment failed: ConnectionError: the bandit's server is gone": 2}
     assert "Incomplete" in (tmp_path / "r" / "report.html").read_text()
-    monkeypatch.setattr(Bandit, "_apply", apply)
     assert run(suite, tmp_path / "r") == 0
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert summary["episodes"] == EPISODES and summary["errors"] == {}

@@ -154,11 +154,15 @@ def test_seed_and_repeats_are_part_of_a_runs_identity(folder: Path) -> None:
     assert len(records) == 4 and len({record["seed"] for record in records}) == 4
     for scope, message in (
         (Scope(limit=2, seed=4, repeats=2), r"another suite \(seed was 3 and is 4\)"),
-        (Scope(limit=2, seed=3), r"another suite \(entries\[1\]\.repeats was 2 and is None\)"),
+        (Scope(limit=2, seed=3), r"another suite \(entries\[1\]\.repeats was 2 and is 1\)"),
         (Scope(limit=1, seed=3, repeats=2), r"another suite \(entries\[1\]\.tasks was 2 and is 1\)"),
     ):
         with pytest.raises(ConfigurationError, match=message):
             run("TextBandit-v0", scope=scope, out=out)
+    run("TextBandit-v0", scope=Scope(limit=2, seed=0), out=folder / "zero")
+    assert "seed" not in manifest_of(folder / "zero")["suite"]  # The default.
+    with pytest.raises(ConfigurationError, match=r"another suite \(seed was 0 and is 5\)"):
+        run("TextBandit-v0", scope=Scope(limit=2, seed=5), out=folder / "zero")
     for scope in (Scope(limit=2), Scope(limit=2, seed=1), Scope(limit=2, repeats=2)):
         run("TextBandit-v0", scope=scope)
     assert len(list((folder / "runs").iterdir())) == 3

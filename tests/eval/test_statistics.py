@@ -8,9 +8,21 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binomtest, permutation_test, t
+from scipy.stats import binomtest, permutation_test, t, ttest_rel
 
-from arboretum.eval.statistics import mcnemar, mean, paired, rate, sign_flips, wilson
+from arboretum.eval.crossed import holm
+from arboretum.eval.statistics import (
+    Interval,
+    mcnemar,
+    mean,
+    paired,
+    paired_means,
+    rate,
+    sign_flips,
+    stratified,
+    wilson,
+)
+from arboretum.eval.student_t import two_sided_quantile
 
 
 @given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
@@ -83,11 +95,24 @@ def test_interval_is_continuous_where_every_episode_fails() -> None:
     assert none.low == 0.0 and 0.01 < none.high < one.high < 0.03
 
 
-@pytest.mark.parametrize("df", [3, 5, 15, 100])
-def test_students_t_agrees_with_scipy(df: int) -> None:
-    from arboretum.eval.statistics import _t
+@pytest.mark.parametrize("df", [1, 2, 3, 5, 15, 100, 1e5])
+@pytest.mark.parametrize("confidence", [0.5, 0.95, 0.999])
+def test_students_quantile_agrees_with_scipy(confidence: float, df: float) -> None:
+    assert two_sided_quantile(confidence, df) == pytest.approx(t.ppf(0.5 + confidence / 2, df), rel=1e-9)
 
-    assert _t(0.95, df) == pytest.approx(t.ppf(0.975, df), rel=0.01)
+
+def test_students_quantile_equals_the_closed_forms_of_one_and_two_degrees_of_freedom() -> None:
+    for p in (0.5, 0.9, 0.95, 0.99):
+        assert two_sided_quantile(p, 1) == pytest.approx(math.tan(math.pi * p / 2), rel=1e-9)
+        assert two_sided_quantile(p, 2) == pytest.approx(p * math.sqrt(2 / (1 - p * p)), rel=1e-9)
+
+
+@pytest.mark.parametrize(("k", "quantile"), [(2, 12.706205), (3, 4.302653)])
+def test_effective_sample_size_of_few_tasks_uses_the_printed_quantiles(k: int, quantile: float) -> None:
+    # All outcomes vary within each task in the same way, so the design effect is 1 (Korn and Graubard 1998).
+    n = 10 * k
+    effective = n * (t.ppf(0.975, n - 1) / quantile) ** 2
+    assert rate([[True, False] * 5] * k) == pytest.approx(wilson(effective / 2, effective), rel=1e-6)
 
 
 @given(st.lists(st.sampled_from([-1.0, -0.5, 0.0, 0.25, 1.0]), min_size=2, max_size=11))
@@ -115,3 +140,107 @@ def test_mean_interval_agrees_with_the_textbook_formula() -> None:
     value, low, high = mean([1.0, 2.0, 3.0, 4.0])
     half = 1.959963984540054 * math.sqrt(5 / 3) / 2  # s = sqrt(5/3), n = 4
     assert (value, low, high) == (2.5, pytest.approx(2.5 - half), pytest.approx(2.5 + half))
+
+
+# ---------------------------------------------------------------------- statsmodels
+
+
+@pytest.mark.parametrize(("only_a", "only_b"), [(12, 2), (3, 3), (0, 7), (700, 640), (5200, 4980)])
+def test_mcnemar_agrees_with_statsmodels(only_a: int, only_b: int) -> None:
+    tables = pytest.importorskip("statsmodels.stats.contingency_tables", reason="needs the extra dev")
+    expected = tables.mcnemar([[10, only_a], [only_b, 5]], exact=True)
+    assert mcnemar(only_a, only_b) == pytest.approx(expected.pvalue, rel=1e-9)
+
+
+def test_interval_of_uncorrelated_rates_is_newcombes_for_independent_ones_in_statsmodels() -> None:
+    proportion = pytest.importorskip("statsmodels.stats.proportion", reason="needs the extra dev")
+    # A balanced table: b solves half of the tasks that a solves, and half of the others.
+    a, b = [True] * 24 + [False] * 12, ([True] * 12 + [False] * 12) + [True] * 6 + [False] * 6
+    low, high = proportion.confint_proportions_2indep(24, 36, 18, 36, method="newcomb")
+    result = paired([[x] for x in a], [[x] for x in b])
+    assert result.difference == pytest.approx((6 / 36, low, high))
+
+
+def test_means_over_tasks_agree_with_cluster_robust_errors_of_statsmodels_and_with_scipy() -> None:
+    regression = pytest.importorskip("statsmodels.regression.linear_model", reason="needs the extra dev")
+    rng = np.random.default_rng(0)
+    tasks, repeats = 12, 4
+    difficulty = rng.normal(size=(tasks, 1))
+    a, b = (difficulty + rng.normal(size=(tasks, repeats)) for _ in range(2))
+    ours = paired_means((a.mean(axis=1) - b.mean(axis=1)).tolist()).difference
+    groups = np.repeat(np.arange(tasks), repeats)
+    model = regression.OLS((a - b).ravel(), np.ones(tasks * repeats))
+    # The correction G / (G - 1) is that of the sample variance of the G tasks' means.
+    fit = model.fit(cov_type="cluster", cov_kwds={"groups": groups, "df_correction": True}, use_t=True)
+    assert ours == pytest.approx((fit.params[0], *fit.conf_int()[0]))
+    low, high = ttest_rel(a.mean(axis=1), b.mean(axis=1)).confidence_interval(0.95)
+    assert ours == pytest.approx((ours.value, low, high))
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 30])
+def test_holm_agrees_with_statsmodels(count: int) -> None:
+    multitest = pytest.importorskip("statsmodels.stats.multitest", reason="needs the extra dev")
+    p_values = (np.random.default_rng(count).random(count) ** 4).tolist()
+    assert holm(p_values) == pytest.approx(multitest.multipletests(p_values, method="holm")[1])
+
+
+# ---------------------------------------------------------------------- repeats and strata
+
+
+def test_equal_agents_with_repeats_have_an_interval_of_positive_width() -> None:
+    always = [[True] * 4] * 8
+    difference = paired(always, always).difference
+    single = rate(always)
+    # Two uncorrelated rates of 100 %: the distances of their lower bounds.
+    assert difference == pytest.approx((0.0, single.low - 1, 1 - single.low))
+
+
+def test_repeats_with_equal_outcomes_nearly_have_the_interval_of_single_episodes() -> None:
+    a, b = [True] * 20 + [False] * 12, [True] * 14 + [False] * 8 + [True] * 2 + [False] * 8
+    once = paired([[x] for x in a], [[x] for x in b]).difference
+    four = paired([[x] * 4 for x in a], [[x] * 4 for x in b]).difference
+    assert once.value == four.value
+    assert four.low == pytest.approx(once.low, abs=0.04) and four.high == pytest.approx(once.high, abs=0.04)
+
+
+def test_tasks_with_other_numbers_of_repeats_weigh_the_same() -> None:
+    result = paired([[True], [True, False]], [[False], [False, False, False, True]])
+    assert result.difference.value == pytest.approx((1.0 + 0.25) / 2)
+
+
+@given(
+    st.lists(st.sampled_from([-1, -0.75, -0.5, 0, 0.25, 0.5]), min_size=1, max_size=6),
+    st.lists(st.sampled_from([-1, 0, 1]), min_size=1, max_size=5),
+)
+def test_stratified_test_agrees_with_scipys_permutations_of_the_mean_over_strata(
+    first: list[float], second: list[float]
+) -> None:
+    strata = [paired_means(first), paired_means(second)]
+    result = stratified(strata, [first, second])
+    assert result.difference.value == pytest.approx((np.mean(first) + np.mean(second)) / 2)
+    # The weighted differences times 8 n1 n2 are whole numbers, whose sums SciPy compares without rounding.
+    weighted = [4.0 * d * len(second) for d in first] + [4.0 * d * len(first) for d in second]
+    expected = permutation_test(
+        (weighted,),
+        lambda x, axis: x.sum(axis=axis),
+        permutation_type="samples",
+        n_resamples=np.inf,
+        vectorized=True,
+    )
+    assert result.p_value == pytest.approx(expected.pvalue, abs=1e-9)
+
+
+def test_bounds_of_strata_add_up_as_squares_worked_by_hand() -> None:
+    one = paired([[True]], [[False]])._replace(difference=Interval(0.3, 0.0, 0.7))
+    two = paired([[True]], [[False]])._replace(difference=Interval(0.1, -0.3, 0.4))
+    # sqrt(0.3² + 0.4²) / 2 = 0.25 and sqrt(0.4² + 0.3²) / 2 = 0.25
+    assert stratified([one, two], [[1.0], [1.0]]).difference == pytest.approx((0.2, -0.05, 0.45))
+    assert stratified([one], [[1.0]]) == one
+
+
+def test_sign_flips_of_many_tasks_agree_with_mcnemars_exact_test() -> None:
+    differences = [1.0] * 260 + [-1.0] * 205 + [0.0] * 90_000
+    assert sign_flips(differences) == pytest.approx(mcnemar(260, 205), rel=1e-9)
+    # Too many different sums for all of them: random signs, near the exact value of the pooled test.
+    scattered = [d * (1 + i / 1e6) for i, d in enumerate(differences)]
+    assert sign_flips(scattered) == pytest.approx(mcnemar(260, 205), abs=0.01)

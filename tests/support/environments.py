@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 
+from arboretum.envs.bandit import Bandit
 from arboretum.envs.core import TextEnv
 
 
@@ -21,3 +22,15 @@ def make(id: str, **kwargs: Any) -> TextEnv[Any]:
     env = gym.make(id, **kwargs).unwrapped
     assert isinstance(env, TextEnv)
     return env
+
+
+def break_bandit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the steps of one task of the bandits, Teacher/Trader, raise."""
+    apply = Bandit._apply
+
+    def broken(self: Bandit, action: str) -> Any:
+        if self.task == "Teacher/Trader":
+            raise ConnectionError("the bandit's server is gone")
+        return apply(self, action)
+
+    monkeypatch.setattr(Bandit, "_apply", broken)

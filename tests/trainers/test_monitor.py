@@ -138,6 +138,20 @@ def test_updates_that_a_rollback_undid_are_no_evidence() -> None:
     assert trap in found and all(alarm.update <= 30 for alarm in found)
 
 
+def test_penalties_that_drown_the_returns_raise_one_alarm_after_a_window() -> None:
+    """Refused commands cost 0.1 each: a dozen of them more or less outweigh whether the task was solved."""
+    records = steady(30, std=0.35)
+    drowned = [{**record, "group_penalty_std": 0.6} for record in records]
+    (alarm,) = all_alarms(Monitor(), drowned)
+    assert (alarm.update, alarm.sign) == (10, "penalty")
+    assert alarm.evidence == pytest.approx({"deviation": 0.6, "of returns": 0.35})
+    assert "sampler.format_penalty" in str(alarm)
+    assert all_alarms(Monitor(), [{**record, "group_penalty_std": 0.2} for record in records]) == []
+    assert all_alarms(Monitor(penalty=2.0), drowned) == []
+    # It says nothing against the policy, so that a rollback may return to this update.
+    assert Monitor().is_sound(drowned) and not Monitor(fatal=("penalty",)).is_sound(drowned)
+
+
 def test_updates_that_lack_a_metric_are_skipped_for_it() -> None:
     """Updates whose steps were all skipped have no entropy and no gradient norm."""
     records = [{"update": t, "return": 0.0, "group_return_std": 0.0} for t in range(1, 50)]

@@ -66,7 +66,7 @@ CHARTS = (
     Chart(
         "Return deviation within groups",
         "Standard deviation of the returns within a group, mean over groups. At zero there is no learning signal.",
-        {"group_return_std": "standard deviation"},
+        {"group_return_std": "returns", "group_penalty_std": "penalties"},
     ),
     Chart(
         "Silent groups",

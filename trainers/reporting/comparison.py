@@ -15,6 +15,7 @@ from rich.text import Text
 
 from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import write_atomic
+from ...eval.comparison.participants import short_names
 from ...eval.report import make_templates
 from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE, SETTINGS_FILE
 from ..checkpoints.store import Checkpoints
@@ -102,7 +103,7 @@ def compare_runs(folders: Sequence[Path]) -> Comparison:
         _check_kind(folder)
     settings = [_read_settings(folder) for folder in folders]
     histories = [read_history(folder / METRICS_FILE) for folder in folders]
-    names = _short_names(folders)
+    names = short_names(folders)
     validations = [
         _summarize(name, folder, one, history)
         for name, folder, one, history in zip(names, folders, settings, histories, strict=True)
@@ -113,11 +114,6 @@ def compare_runs(folders: Sequence[Path]) -> Comparison:
 
 def _check_kind(folder: Path) -> None:
     kind = run_kind(folder)
-    if kind == "evaluation":
-        raise ConfigurationError(
-            f"{folder}: holds an evaluation run, but `arboretum compare` takes training runs; for one report of "
-            "several evaluations use `arboretum report` with --out."
-        )
     if kind != "training":
         what = "a run of `arboretum sft`, not of `arboretum train`" if kind else "no training run"
         raise ConfigurationError(f"{folder}: holds {what}; name folders of `arboretum train`.")
@@ -134,15 +130,6 @@ def _read_settings(folder: Path) -> dict[str, Any]:
     if "validation" in settings:
         settings["validation"] = resolve_validation(settings["validation"])
     return settings
-
-
-def _short_names(folders: Sequence[Path]) -> list[str]:
-    """Return the shortest ends of the paths that are all different."""
-    paths = [folder.resolve().parts for folder in folders]
-    length = 1
-    while len({path[-length:] for path in paths}) < len(paths):
-        length += 1
-    return ["/".join(path[-length:]) for path in paths]
 
 
 def _differences(settings: Sequence[dict[str, Any]]) -> dict[str, list[str]]:

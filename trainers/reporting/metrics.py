@@ -11,7 +11,7 @@ import numpy as np
 
 from ...envs.files import write_atomic
 from ..data.rollouts import Rollouts
-from ..data.segments import group_statistics
+from ..data.segments import group_statistics, sum_by_group
 from ..monitor import Alarm
 
 
@@ -56,9 +56,9 @@ def rollout_metrics(rollouts: Rollouts, failed: int = 0) -> dict[str, float]:
     Of all episodes: `failed` (number of those that ended with an error) and `success` (fraction; failed ones are
     unsolved). Of the others: `return` (undiscounted, without penalties), `group_return_std` (mean over groups),
     `silent_groups` (fraction of groups whose returns are all equal), `truncated` (fraction of episodes), `turns`
-    per episode, `penalty` per episode, and `episodes`; a turn that episodes share counts in each of them. Of the
-    distinct turns: `valid_turns` (fraction of those in the required format with only legal actions), and
-    `reply_tokens` per turn.
+    per episode, `penalty` per episode, `group_penalty_std` (as `group_return_std`, of the penalties alone), and
+    `episodes`; a turn that episodes share counts in each of them. Of the distinct turns: `valid_turns` (fraction
+    of those in the required format with only legal actions), and `reply_tokens` per turn.
 
     Args:
         rollouts: Complete episodes.
@@ -66,6 +66,8 @@ def rollout_metrics(rollouts: Rollouts, failed: int = 0) -> dict[str, float]:
     """
     returns = rollouts.returns(penalties=False)
     statistics = group_statistics(returns, rollouts.group, rollouts.groups)
+    paths = rollouts.paths
+    penalties = sum_by_group(rollouts.turn_penalty[paths.turn], paths.episode, rollouts.episodes)
     episodes = max(rollouts.episodes, 1)
     return {
         "failed": float(failed),
@@ -75,8 +77,9 @@ def rollout_metrics(rollouts: Rollouts, failed: int = 0) -> dict[str, float]:
         "silent_groups": float(np.mean(statistics.std == 0)),
         "valid_turns": float(1.0 - rollouts.turn_invalid.mean()) if rollouts.turns else 0.0,
         "truncated": float(rollouts.truncated.mean()),
-        "turns": len(rollouts.paths.turn) / episodes,
+        "turns": len(paths.turn) / episodes,
         "reply_tokens": rollouts.actions / max(rollouts.turns, 1),
-        "penalty": float(rollouts.turn_penalty[rollouts.paths.turn].sum() / episodes),
+        "penalty": float(penalties.sum() / episodes),
+        "group_penalty_std": float(group_statistics(penalties, rollouts.group, rollouts.groups).std.mean()),
         "episodes": float(rollouts.episodes),
     }

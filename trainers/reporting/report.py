@@ -15,7 +15,7 @@ from jinja2 import PackageLoader
 
 from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import read_jsonl, write_atomic
-from ...eval.page_data import pack
+from ...eval.page_data import encode_page, pack
 from ...eval.report import make_templates, pack_cell
 from ...eval.statistics import Interval
 from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE, SETTINGS_FILE
@@ -63,6 +63,30 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
         ConfigurationError: The folder holds no training run.
         DataError: The run's settings or metrics cannot be read.
     """
+    page = make_templates(PackageLoader(__package__, "templates")).get_template("training.html")
+    target = path or folder / "report.html"
+    trees, left_out = pack_stored_trees(folder)
+    text = page.render(
+        **describe_training(folder),
+        cells=pack_samples(folder),
+        texts=pack({}),
+        trees=trees,
+        trees_left_out=left_out,
+    )
+    write_atomic(target, encode_page(text))
+    return target
+
+
+def describe_training(folder: Path) -> dict[str, Any]:
+    """Return the variables of a page about a training run, without those of its sample episodes and trees.
+
+    Args:
+        folder: Folder of the run, finished or not.
+
+    Raises:
+        ConfigurationError: The folder holds no training run.
+        DataError: The run's settings or metrics cannot be read.
+    """
     if not is_training_run(folder):
         raise ConfigurationError(f"{folder}: holds no training run.")
     settings = json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
@@ -78,30 +102,21 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
             folder / SETTINGS_FILE, f"was written by another version of Arboretum ({error})."
         ) from None
     best = Checkpoints(folder / CHECKPOINTS_FOLDER).index.best
-    page = make_templates(PackageLoader(__package__, "templates")).get_template("training.html")
-    target = path or folder / "report.html"
-    trees, left_out = pack_stored_trees(folder)
-    text = page.render(
-        folder=folder,
+    return {
+        "folder": folder,
         **heading,
-        done=int(history[-1]["update"]) if history else 0,
-        validations=_summarize_validations(history, best),
-        charts=draw_charts(history, marks) if history else [],
-        frame={"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT, "top": TOP},
-        alarms=[description for _, description in marks],
-        skipped=int(max((record.get("steps_skipped_total", 0) for record in history), default=0)),
-        failed={
+        "done": int(history[-1]["update"]) if history else 0,
+        "validations": _summarize_validations(history, best),
+        "charts": draw_charts(history, marks) if history else [],
+        "frame": {"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT, "top": TOP},
+        "alarms": [description for _, description in marks],
+        "skipped": int(max((record.get("steps_skipped_total", 0) for record in history), default=0)),
+        "failed": {
             kind: int(sum(record.get(name, 0) for record in history)) for name, kind in FAILED_METRICS.items()
         },
-        changed=_changed_settings(settings["recipe"]),
-        settings=format_settings(settings),
-        cells=_pack_samples(folder),
-        texts=pack({}),
-        trees=trees,
-        trees_left_out=left_out,
-    )
-    write_atomic(target, text)
-    return target
+        "changed": _changed_settings(settings["recipe"]),
+        "settings": format_settings(settings),
+    }
 
 
 def read_history(path: Path) -> _History:
@@ -177,7 +192,7 @@ def _changed_settings(recipe: dict[str, Any]) -> list[dict[str, str]]:
     ]
 
 
-def _pack_samples(folder: Path) -> list[dict[str, Any]]:
+def pack_samples(folder: Path) -> list[dict[str, Any]]:
     """Return the sample episodes as cells of the episode viewer, one cell per validation."""
     episodes: dict[int, list[dict[str, Any]]] = {}
     for sample in read_samples(folder):

@@ -12,6 +12,7 @@
     recipes:
       grpo: {}                               # of this recipe only
       ppo: {critic.lr: 1.0e-3}
+      ppo-large: {recipe: ppo, sampler.prompts: 64}      # a variant of a recipe, under a name of its own
     seeds: 3
     tasks: 256
     samples: 32                            # for pass@k, on the first pass_tasks tasks
@@ -29,6 +30,7 @@ Every key is a field of `Study`; `parsing` reads the file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -53,10 +55,13 @@ from .tuning import FIRST_TUNING_SEED, Tuning
 
 SUPERVISED = "supervised"
 """Name of the control of further supervised fine-tuning, in the place of a recipe's."""
+RECIPE = "recipe"
+"""Key that names the recipe of a variant, beside its settings."""
 HARDWARE = HardwareConfig(device="cpu", in_flight=128)
 """Hardware of a study that does not say otherwise: runs side by side, each on one thread."""
 PASS_K = (1, 4, 16)
 """Numbers of attempts k of which pass@k is reported, as far as there are so many samples."""
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True)
@@ -139,7 +144,8 @@ class Study:
         description: One line that describes it.
         model: Initial model of every trial, the warm start, where an environment has none of its own.
         envs: Environments by name.
-        recipes: Settings by path that are specific to a recipe, by the recipe's name.
+        recipes: Settings by path that are specific to a recipe, by the recipe's name. With the key `recipe`, which
+            names the recipe to run, the name is free: for variants of one recipe.
         settings: Settings by path of every recipe; those of `recipes` override them.
         dialogue: Name of the dialogue between environments and model.
         seeds: Runs of each recipe in each environment, with the seeds 0, 1, …
@@ -191,6 +197,12 @@ class Study:
             at_least(name, getattr(self, name), 1)
         for name in ("validation_every", "samples", "level_tasks"):
             at_least(name, getattr(self, name), 0)
+        for name in self.recipes:  # They name folders.
+            if not _NAME.fullmatch(name) or name == SUPERVISED:
+                raise ConfigurationError(
+                    f"{name!r} cannot be the name of a recipe in a study; take letters, digits, '-' and '_', and "
+                    f"another name than {SUPERVISED!r}."
+                )
         self.hardware.check()
         if self.baseline:
             one_of("baseline", self.baseline, tuple(self.recipes))
@@ -237,8 +249,9 @@ class Study:
         Raises:
             ConfigurationError: Unknown recipe or setting, or a combination that cannot work.
         """
-        settings = {**self.settings, **self.envs[env].settings, **self.recipes[name]}
-        return get_recipe(name).with_settings(settings)
+        own = dict(self.recipes[name])
+        base = get_recipe(str(own.pop(RECIPE, name)))
+        return base.with_settings({**self.settings, **self.envs[env].settings, **own})
 
     def trials(self) -> Iterator[Trial]:
         """Yield all trials, seed by seed, so that a study stopped early has results of every kind."""

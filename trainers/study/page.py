@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -105,7 +106,11 @@ def evaluation_command(study: Study, trial: Trial, out: Path) -> str:
     """Return the command that evaluates the exported model of a run on the held-out tasks."""
     suite = out / env_folder(trial.env) / SUITE_FILE
     model = out / trial.folder / MODEL_FOLDER
-    return f"arboretum eval {suite} --agent direct --dialogue {study.dialogue_of(trial.env).name} --model {model}"
+    dialogue = study.dialogue_of(trial.env).name
+    return (
+        f"arboretum eval {shlex.quote(str(suite))} --agent direct --dialogue {dialogue}"
+        f" --model {shlex.quote(str(model))}"
+    )
 
 
 def _plain_table(table: StudyTable) -> dict[str, Any]:

@@ -26,8 +26,15 @@ from ...envs.docstrings import (
 )
 from ...envs.files import write_atomic
 from ...envs.searchqa.downloads import DATA_SETS
+from ...eval.comparison.analysis import Agent, Difference, EntryRate, RunComparison
+from ...eval.decisions import DecisionLine
+from ...eval.decisions.file import DECISIONS_FILE
 from ...eval.file_schemas import EXCHANGE, RUN_FILE, episode_keys
-from ...eval.suite import Entry, Suite, suite_names
+from ...eval.paper_results import Cell, ColumnFacts, FilledTable, TableRow
+from ...eval.paper_tables import PaperTable, PublishedRow, TableColumn
+from ...eval.repeats import Repeats
+from ...eval.statistics import Paired
+from ...eval.suite import Entry, Replacement, Suite, suite_names
 from ...eval.summary import Comparison, Line, Summary
 from ..algorithms.grafting import Grafting
 from ..algorithms.objectives.settings import Kl, Mismatch, Objective, Overlong
@@ -68,6 +75,27 @@ entries:
   - {env: TextSokoban-v0, split: test, tasks: 64}
   - {env: TextBandit-v0, split: test, repeats: 4}
 sampling: {temperature: 0.7}
+"""
+TABLE_EXAMPLE = """\
+name: search
+entries:
+  - name: NQ
+    env: TextSearchQA-v0
+    needs: [nq/test.jsonl, wiki-18/index]
+    kwargs: {dataset: nq, retriever: $ARBORETUM_DATA/wiki-18/index}
+    split: test
+    otherwise:
+      - {kwargs: {dataset: encyclopedia, hops: 1}, split: test, tasks: 256, note: generated questions}
+  - {name: Two hops, env: TextSearchQA-v0, kwargs: {dataset: encyclopedia, hops: 2}, split: test, tasks: 256}
+tables:
+  - title: Search
+    measure: exact match in %
+    columns:
+      - {name: NQ, entry: NQ, tasks: 3610}
+      - {name: Two hops, entry: Two hops}
+      - {name: Average, macro: [NQ, Two hops]}
+    published:
+      - {method: a method, model: its model, source: "a paper, table 1", values: {NQ: 40.1}}
 """
 STUDY_EXAMPLE = """\
 name: mine
@@ -242,7 +270,10 @@ def _definitions_page() -> str:
     study_texts = {
         **meanings(Study),
         "envs": "Environments: a list with the keys below.",
-        "recipes": ("Recipes by name, each with the settings by path that are its own, or `{}`."),
+        "recipes": (
+            "Recipes by name, each with the settings by path that are its own, or `{}`. A variant has a"
+            " free name, and the name of its recipe in the key `recipe`."
+        ),
         "levels": meanings(Study)["levels"].replace(" by name;", ", a list with the keys below;"),
         "controls": "Policies to compare with the trained ones: a mapping with the keys below.",
         "tuning": (
@@ -275,6 +306,21 @@ def _definitions_page() -> str:
             fields_table(_named_by_file(suite), heading="key"),
             "The keys of an entry:\n",
             fields_table(_named_by_file(fields_of(Entry)), heading="key"),
+            "The keys of a replacement in `otherwise`:\n",
+            fields_table(fields_of(Replacement), heading="key"),
+            "### Tables in the layout of a paper\n\nA suite with `tables` prints them in place of the table of all"
+            " results, which stays in the report; `summary.json` has them too. Each agent is a row below the"
+            " headings, and published rows follow with their source. A column is marked if its tasks are not those"
+            " of the published rows: with `*` if they are generated in the place of a benchmark's files, else with"
+            " `+`. Published values in a marked column are in parentheses. An average of columns of which some"
+            " are on generated data and some on files is left out. Changes of `tables` do not hinder the"
+            " resumption of a run, which keeps the tables that it began with.\n",
+            f"```yaml\n{TABLE_EXAMPLE}```\n",
+            fields_table(fields_of(PaperTable), heading="key"),
+            "The keys of a column:\n",
+            fields_table(fields_of(TableColumn), heading="key"),
+            "The keys of a published row:\n",
+            fields_table(fields_of(PublishedRow), heading="key"),
             f"## Studies\n\n`arboretum study STUDY` takes a shipped study ({studies}), or the path of a file:\n",
             f"```yaml\n{STUDY_EXAMPLE}```\n",
             fields_table(study, heading="key"),
@@ -317,12 +363,37 @@ def _files_page() -> str:
             "An exchange, which leaves out what the record implies; the messages of every request can be restored"
             " exactly:\n",
             markdown_table(_KEY_TABLE, _rows(EXCHANGE)),
+            "### `decisions.jsonl`\n\nLabels of the episodes' actions, written by `arboretum eval` and"
+            " `arboretum decisions`; [decisions.md](../decisions.md) explains them. The file is derived, and can"
+            " be deleted.\n",
+            markdown_table(_KEY_TABLE, _rows(DECISIONS_FILE)),
             "### `texts.jsonl`\n\nSystem messages, each stored once, as objects with `digest` and `text`.\n",
             "### `summary.json`\n\nWritten after every evaluation and by `arboretum report`; NaN is `null`.\n",
             markdown_table(_KEY_TABLE, _keys(Summary)),
             "A line; intervals have `value`, `low` and `high`:\n",
             markdown_table(_KEY_TABLE, _keys(Line)),
+            "A line of the decisions:\n",
+            markdown_table(_KEY_TABLE, _keys(DecisionLine)),
             f"A comparison has the keys {', '.join(f'`{f.name}`' for f in fields_of(Comparison))}.\n",
+            "A table of the suite:\n",
+            markdown_table(_KEY_TABLE, _keys(FilledTable)),
+            "One of its `columns`:\n",
+            markdown_table(_KEY_TABLE, _keys(ColumnFacts)),
+            "One of its `rows`:\n",
+            markdown_table(_KEY_TABLE, _keys(TableRow)),
+            "One of the row's `cells`:\n",
+            markdown_table(_KEY_TABLE, _keys(Cell)),
+            "## `arboretum compare`\n\n### Data of a comparison of evaluation runs\n\nThe `.json` file beside the"
+            " page of `--out`. Rates and differences in success are between -1 and 1; NaN and infinite are"
+            " `null`.\n",
+            *_key_tables(
+                ("", RunComparison),
+                ("An agent:\n", Agent),
+                ("Its results on an entry:\n", EntryRate),
+                ("Repeats of a task:\n", Repeats),
+                ("A difference:\n", Difference),
+                ("Its `result`:\n", Paired),
+            ),
             "## `arboretum train`\n\n### `run.json`\n\nSettings of the run; their keys are those of"
             " [the settings](settings.md), and a part of a recipe carries its `name`.\n",
             config,
@@ -340,6 +411,11 @@ def _files_page() -> str:
             markdown_table(("metric", "meaning"), _rows(SFT_METRICS)),
         ]
     )
+
+
+def _key_tables(*tables: tuple[str, type]) -> list[str]:
+    """Return the tables of keys of dataclasses, each below its title if it has one."""
+    return [text for title, kind in tables for text in (title, markdown_table(_KEY_TABLE, _keys(kind))) if text]
 
 
 def _tree_tables() -> list[str]:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...eval.crossed import crossed_difference, crossed_rate, holm, pass_at_k
+from ...eval.crossed import crossed_difference, crossed_rate, holm
+from ...eval.repeats import pass_at_k
 from ...eval.statistics import Interval, Paired, paired, rate, student_mean
 from ...eval.student_t import two_sided_p
 from .collapse import RunCollapse, read_collapse

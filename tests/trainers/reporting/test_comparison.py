@@ -171,19 +171,18 @@ def test_runs_of_other_kinds_are_refused_by_name(
         "fine-tuning",
         None,
     ]
-    for folder, message in (
-        (evaluation, "holds an evaluation run, but `arboretum compare` takes training runs"),
-        (tuned, "holds a run of `arboretum sft`"),
-        (empty, "holds no training run"),
+    for folder, error in (
+        (
+            evaluation,
+            f"{runs[0]}: holds a training run, but {evaluation} an evaluation run; compare runs of one kind.",
+        ),
+        (tuned, f"{tuned}: holds a run of `arboretum sft`"),
+        (empty, f"{empty}: holds no training run"),
     ):
         with pytest.raises(SystemExit) as ended:
             main(["compare", str(runs[0]), str(folder)])
-        error = capsys.readouterr().err
-        assert (
-            ended.value.code == 2
-            and error.startswith(f"arboretum: {folder}: {message}")
-            and error.count("\n") == 1
-        )
+        shown = capsys.readouterr().err
+        assert ended.value.code == 2 and shown.startswith(f"arboretum: {error}") and shown.count("\n") == 1
     for folders in ([runs[0]], [runs[0], runs[0]], []):
         with pytest.raises(ConfigurationError, match="at least two different runs"):
             compare_runs(folders)

@@ -21,13 +21,20 @@ def test_shipped_model_solves_more_tasks_than_random_actions() -> None:
     assert solves_more_than_random_actions(MODEL, env, 32)
 
 
-def test_shipped_model_trains_on_episodes_of_admissible_actions(tmp_path: Path) -> None:
+def test_shipped_model_trains_and_is_warned_that_refusals_drown_success(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings = {
         "sampler.prompts": 2,
         "sampler.rollouts": 4,
         "sampler.reply_tokens": 16,
-        "optimization.updates": 1,
+        "optimization.updates": 2,
         "optimization.episodes_per_step": 8,
     }
-    (update,) = train_by_command(MODEL, "TextALFWorld-v0 --env-arg homes=easy", settings, tmp_path / "run")
-    assert update["invalid_replies"] == 0 and update["valid_turns"] > 0.3
+    env = "TextALFWorld-v0 --env-arg homes=full --monitor.window 2"
+    updates = train_by_command(MODEL, env, settings, tmp_path / "run")
+    for update in updates:
+        assert update["invalid_replies"] == 0 and update["valid_turns"] > 0.3
+        assert update["group_penalty_std"] > update["group_return_std"]
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "update 2: penalties differ more within groups than returns do" in printed

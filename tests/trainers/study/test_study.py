@@ -53,6 +53,12 @@ def test_shipped_studies_pass_their_check(name: str) -> None:
             "name: x\nmodel: y\nenvs: [{name: A, id: B}]\nrecipes: {grpo: {sampler.rollouts: 1}}\n",
             "rollouts is 1",
         ),
+        ("name: x\nmodel: y\nenvs: [{name: A, id: B}]\nrecipes: {large: {recipe: gripo}}\n", "unknown recipe"),
+        ("name: x\nmodel: y\nenvs: [{name: A, id: B}]\nrecipes: {a/b: {recipe: grpo}}\n", "'a/b' cannot be"),
+        (
+            "name: x\nmodel: y\nenvs: [{name: A, id: B}]\nrecipes: {supervised: {recipe: grpo}}\n",
+            "'supervised' cannot be the name",
+        ),
         (f"{HEAD}seeds: 0\n", "seeds must be"),
         (f"{HEAD}samples: -1\n", "samples must be at least 0"),
         (f"{HEAD}levels: [{{name: B}}]\n", "level 1: `id` is missing"),
@@ -92,6 +98,16 @@ def test_recipes_of_trees_differ_in_credit_and_sampler_only() -> None:
     assert differing_settings(study) == ["objective.reference_decay", "optimization.episodes_per_step"]
     published = replace(study, settings={}, tuning=None)
     assert {"sampler.format_penalty", "rewards.scale", "optimization.lr"} <= set(differing_settings(published))
+
+
+def test_variants_of_a_recipe_have_names_folders_and_settings_of_their_own() -> None:
+    text = HEAD.replace("{grpo: {}}", "{grpo: {}, grpo-large: {recipe: grpo, sampler.prompts: 64}}")
+    study = parse_study(f"{text}seeds: 1\nbaseline: grpo\n", "mine.yaml")
+    first, second = (study.config(trial, Path()) for trial in study.trials())
+    assert first.recipe.name == second.recipe.name == "grpo"
+    assert second.recipe.sampler.prompts == 64 != first.recipe.sampler.prompts
+    assert [first.out, second.out] == [Path("a/grpo-0"), Path("a/grpo-large-0")]
+    assert differing_settings(study) == ["sampler.prompts"]
 
 
 def test_hardware_of_a_file_is_that_of_all_runs_and_of_the_control() -> None:

@@ -1,0 +1,1 @@
+"""Comparison of evaluation runs: agents of several runs, paired by task, for `arboretum compare`."""

@@ -1,0 +1,100 @@
+"""Numbers of an episode, besides its success, that a comparison pairs by task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from ..decisions.labels import EpisodeDecisions
+from ..store import Result
+from ..suite import Entry
+from .participants import Participant
+
+
+class Measure(NamedTuple):
+    """A number of an episode.
+
+    Attributes:
+        name: Name in tables.
+        meaning: One sentence for the foot of a table.
+        digits: Decimals in tables.
+        higher_is_better: True if more is better, as of a score.
+        over_entries: True if the mean over entries has a meaning: the unit is the same in all of them.
+        values: Function that returns the number of an agent's episodes on an entry, by task, or None if its
+            episodes have no such number.
+    """
+
+    name: str
+    meaning: str
+    digits: int
+    higher_is_better: bool
+    over_entries: bool
+    values: Callable[[Participant, Entry], Mapping[str, Sequence[float]] | None]
+
+
+def _scores(participant: Participant, entry: Entry) -> Mapping[str, Sequence[float]] | None:
+    if entry.score is None:
+        return None
+
+    def score(result: Result) -> float:
+        return 100.0 * float(result.details.get(str(entry.score)) or 0.0)
+
+    tasks = participant.results.get(entry.name, {})
+    return {task: [score(result) for result in results] for task, results in tasks.items()}
+
+
+def _of_decisions(
+    amount: Callable[[EpisodeDecisions], float | None],
+) -> Callable[[Participant, Entry], Mapping[str, Sequence[float]] | None]:
+    """Return the function that returns a number of every labelled episode, where the number is not None."""
+
+    def values(participant: Participant, entry: Entry) -> Mapping[str, Sequence[float]] | None:
+        tasks: dict[str, list[float]] = {}
+        for source in participant.sources:
+            for key, labels in source.labels.items():
+                if key.agent == participant.agent and key.entry == entry.name:
+                    value = amount(labels) if isinstance(labels, EpisodeDecisions) else None
+                    if value is not None:
+                        tasks.setdefault(key.task, []).append(value)
+        return tasks or None
+
+    return values
+
+
+def _optimal(labels: EpisodeDecisions) -> float | None:
+    return 100.0 * labels.optimal / labels.judged if labels.judged else None
+
+
+MEASURES: tuple[Measure, ...] = (
+    Measure("score", "Mean of the entry's score, from 0 to 100.", 1, True, True, _scores),
+    Measure(
+        "optimal decisions, points",
+        "Share of an episode's actions that were optimal, in % of those with something left to lose.",
+        1,
+        True,
+        True,
+        _of_decisions(_optimal),
+    ),
+    Measure(
+        "regret in steps per episode",
+        "Additional steps that an episode's actions cost, before success became impossible.",
+        2,
+        False,
+        True,
+        _of_decisions(lambda labels: labels.step_regret),
+    ),
+    Measure(
+        "regret in value per episode",
+        "Loss of attainable value by an episode's actions: probability of success, score or payment.",
+        3,
+        False,
+        False,
+        _of_decisions(lambda labels: labels.value_regret),
+    ),
+)
+"""Measures that a comparison shows where both agents have them."""
+
+
+def find_measure(name: str) -> Measure:
+    """Return the measure of a name."""
+    return next(one for one in MEASURES if one.name == name)

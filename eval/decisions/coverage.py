@@ -1,0 +1,62 @@
+"""Sentences about the episodes of a run that have no labels, and the command that labels them."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from ..store import EpisodeKey
+from .file import FILE
+
+MAX_NAMES = 5
+"""Number of agents and entries without any label that a sentence names at most."""
+
+
+def label_command(folder: Path) -> str:
+    """Return the command that labels the episodes of a run, quoted for a shell."""
+    return f"arboretum decisions {shlex.quote(str(folder))}"
+
+
+def has_labels_file(folder: Path) -> bool:
+    """Return True if a run has been labelled, in part or by another version."""
+    return (folder / FILE).exists()
+
+
+def describe_unlabelled(
+    folder: Path, episodes: Iterable[EpisodeKey], labelled: Collection[EpisodeKey]
+) -> list[str]:
+    """Return a sentence about the episodes without labels, and how to label them, if there are any.
+
+    It names the agents, or of some entries the agents, of whose episodes none has labels: tables do not show them.
+
+    Args:
+        folder: Folder of the run.
+        episodes: Complete episodes.
+        labelled: Episodes with labels, or with a reason why they have none.
+    """
+    everything = list(episodes)
+    missing = [key for key in everything if key not in labelled]
+    if not missing:
+        return []
+    number = len(missing)
+    names = _without_any(everything, missing)
+    among = f", among them all of {', '.join(names)}" if names and number < len(everything) else ""
+    return [
+        f"{number} of {len(everything)} episodes {'has' if number == 1 else 'have'} no labels{among};"
+        f" `{label_command(folder)}` labels {'it' if number == 1 else 'them'}."
+    ]
+
+
+def _without_any(episodes: Iterable[EpisodeKey], missing: Iterable[EpisodeKey]) -> list[str]:
+    """Return the names of the agents and entries of whose episodes all are missing."""
+    episodes, missing = list(episodes), list(missing)
+    cells, lost = (Counter((key.agent, key.entry) for key in keys) for keys in (episodes, missing))
+    empty = [cell for cell, count in lost.items() if count == cells[cell]]
+    by_agent = Counter(agent for agent, _ in cells)
+    names = []
+    for agent in dict.fromkeys(agent for agent, _ in empty):
+        entries = [entry for name, entry in empty if name == agent]
+        names += [agent] if len(entries) == by_agent[agent] else [f"{agent} on {entry}" for entry in entries]
+    return names if len(names) <= MAX_NAMES else [*names[:MAX_NAMES], f"{len(names) - MAX_NAMES} others"]

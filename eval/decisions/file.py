@@ -1,0 +1,213 @@
+"""`decisions.jsonl`: labels of a run's episodes, a derived file that can be deleted at any time.
+
+Each line has the labels of one episode, and names the line of `episodes.jsonl` from which it was made by its
+offset, length and checksum. A line that is damaged, belongs to another line of `episodes.jsonl` or was written by
+another version of Arboretum is ignored, and its episode is labelled again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ...envs.files import BINARY, read_at, write_atomic
+from ..run_index import EPISODES_FILE
+from ..store import EpisodeKey, Result
+from .labels import REASONS, Decision, EpisodeDecisions, Unlabelled
+
+FILE = "decisions.jsonl"
+VERSION = 2
+"""Version of the labels and of their form in the file."""
+
+Labels = EpisodeDecisions | Unlabelled
+
+_OPTIMAL, _COSTLY, _FATAL, _LOST, _UNKNOWN = "ocfx?"
+_VISITS = {".": (False, False), "r": (True, False), "b": (False, True), "*": (True, True)}
+_VISIT_MARKS = {flags: mark for mark, flags in _VISITS.items()}
+_USUAL: Mapping[str, tuple[float | None, float | None]] = {
+    _OPTIMAL: (0.0, 0.0),
+    _COSTLY: (0.0, 2.0),
+    _FATAL: (1.0, None),
+    _LOST: (0.0, None),
+    _UNKNOWN: (None, None),
+}
+"""Regrets in value and steps of most actions, by mark; `regrets` holds the others."""
+_JUDGMENTS: Mapping[str, tuple[bool | None, bool | None]] = {
+    _OPTIMAL: (True, False),
+    _COSTLY: (False, False),
+    _FATAL: (False, True),
+    _LOST: (None, False),
+    _UNKNOWN: (None, None),
+}
+"""Values of `optimal` and `fatal`, by mark."""
+_MARKS = {judgment: mark for mark, judgment in _JUDGMENTS.items()}
+_CHECKSUM_LENGTH = len(b'"01234567"}\n')
+
+DECISIONS_FILE: Mapping[str, str] = {
+    **dict.fromkeys(EpisodeKey._fields, "Identity of the episode, as in `episodes.jsonl`."),
+    "at": "Offset and length in bytes of the episode's line in `episodes.jsonl`.",
+    "episode": "Checksum of that line.",
+    "version": "Version of Arboretum and of the labels.",
+    "unlabelled": "Reason why the episode has no labels; the following keys are then absent.",
+    "outcome": f"Why the episode ended as it did: {', '.join(REASONS)}.",
+    "exact": "True if the optimum is proven; otherwise regrets are over the shortest known.",
+    "measure": "Quantity of the regrets in value.",
+    "marks": "One character per action: `o` optimal, `c` costly, `f` fatal, `x` nothing left to lose, `?`"
+    " unknown.",
+    "visits": "One character per action: `r` same action in the same state as before, `b` back in an earlier"
+    " state, `*` both, `.` neither.",
+    "regrets": "By index of the action, from 0: regrets in value and in steps, where they differ from"
+    " [0, 0] for `o`, [0, 2] for `c`, [1, null] for `f`, [0, null] for `x` and [null, null] for `?`.",
+    "crc": "CRC-32 of all bytes of the line before this key, as eight hexadecimal digits.",
+}
+"""Keys of a line of `decisions.jsonl`."""
+
+
+def labels_version() -> str:
+    """Return the version of Arboretum and of the labels, which a line must have to be used."""
+    from ... import __version__
+
+    return f"{__version__}/{VERSION}"
+
+
+class DecisionsFile:
+    """File of a run's labels, opened for appending.
+
+    Lines that no episode of the run needs are removed when it is opened.
+
+    Args:
+        folder: Folder of the run.
+        results: Results of the run.
+        keep: Labels that remain valid; the others are removed.
+    """
+
+    def __init__(
+        self, folder: Path, results: Mapping[EpisodeKey, Result], keep: Mapping[EpisodeKey, Labels]
+    ) -> None:
+        path = folder / FILE
+        self._episodes = (folder / EPISODES_FILE).open("rb")
+        content = path.read_bytes() if path.exists() else b""
+        if content.count(b"\n") != len(keep) or content[-1:] not in (b"", b"\n"):
+            lines = (self._encode(results[key], labels) for key, labels in keep.items())
+            write_atomic(path, b"".join(lines))
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | BINARY, 0o644)
+
+    def append(self, result: Result, labels: Labels) -> None:
+        """Append the labels of an episode by one write, so that a kill leaves at most an incomplete last line."""
+        os.write(self._file, self._encode(result, labels))
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+        self._episodes.close()
+
+    def _encode(self, result: Result, labels: Labels) -> bytes:
+        self._episodes.seek(result.offset)
+        line = self._episodes.readline()
+        head = {
+            **result.key._asdict(),
+            "at": [result.offset, len(line)],
+            "episode": line[-_CHECKSUM_LENGTH:][1:9].decode("ascii", "replace"),
+            "version": labels_version(),
+        }
+        text = json.dumps({**head, **plain_labels(labels)}, ensure_ascii=False, separators=(",", ":"))
+        body = text.encode("utf-8", "surrogatepass")[:-1]
+        return body + b',"crc":"%08x"}\n' % zlib.crc32(body)
+
+
+def plain_labels(labels: Labels) -> dict[str, Any]:
+    """Return labels as plain data, in the form of `DECISIONS_FILE`."""
+    if isinstance(labels, Unlabelled):
+        return {"unlabelled": labels.reason}
+    marks, visits, regrets = [], [], {}
+    for index, decision in enumerate(labels.decisions):
+        optimal, value, steps, fatal, repeated, returned = decision
+        mark = _MARKS[optimal, fatal]
+        marks.append(mark)
+        visits.append(_VISIT_MARKS[repeated, returned])
+        if (value, steps) != _USUAL[mark]:
+            regrets[str(index)] = [value, steps]
+    return {
+        "outcome": labels.outcome,
+        "exact": labels.exact,
+        "measure": labels.measure,
+        "marks": "".join(marks),
+        "visits": "".join(visits),
+        "regrets": regrets,
+    }
+
+
+def read_labels(folder: Path, results: Iterable[Result]) -> dict[EpisodeKey, Labels]:
+    """Return the stored labels of a run's results, by the keys of the results.
+
+    Results whose labels are missing, damaged or stale are left out; nothing is computed.
+
+    Args:
+        folder: Folder of the run.
+        results: Results of the run.
+    """
+    path = folder / FILE
+    wanted = {result.offset: result for result in results}
+    found: dict[EpisodeKey, Labels] = {}
+    if not wanted or not path.exists():
+        return found
+    version = labels_version()
+    with (folder / EPISODES_FILE).open("rb") as episodes, path.open("rb") as file:
+        for line in file:
+            try:
+                record = _parse(line)
+                if record is None or record["version"] != version:
+                    continue
+                offset, length = record["at"]
+                result = wanted.get(offset)
+                if result is None or _checksum_at(episodes, offset + length) != record["episode"]:
+                    continue
+                labels = _read(record)
+            except (ValueError, TypeError, LookupError):
+                continue
+            if isinstance(labels, Unlabelled) or len(labels.decisions) == result.steps:
+                found[result.key] = labels
+    return found
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """Parse a line; return None if it is incomplete or damaged."""
+    body = line[: -len(b',"crc":"01234567"}\n')]
+    if line[len(body) :] != b',"crc":"%08x"}\n' % zlib.crc32(body):
+        return None
+    record: dict[str, Any] = json.loads((body + b"}").decode("utf-8", "surrogatepass"))
+    return record
+
+
+def _checksum_at(episodes: BinaryIO, end: int) -> str:
+    """Return the checksum in the line of `episodes.jsonl` that ends at an offset."""
+    tail = read_at(episodes.fileno(), _CHECKSUM_LENGTH, max(0, end - _CHECKSUM_LENGTH))
+    return tail[1:9].decode("ascii", "replace") if tail.endswith(b'"}\n') else ""
+
+
+def _read(record: Mapping[str, Any]) -> Labels:
+    """Return the labels of a line."""
+    if "unlabelled" in record:
+        return Unlabelled(record["unlabelled"])
+    regrets = record["regrets"]
+    decisions = list(_decisions(record["marks"], record["visits"]))
+    for index, (value, steps) in regrets.items():
+        decisions[int(index)] = decisions[int(index)]._replace(value_regret=value, step_regret=steps)
+    return EpisodeDecisions(tuple(decisions), record["outcome"], record["exact"], record["measure"])
+
+
+def _decisions(marks: str, visits: str) -> Iterator[Decision]:
+    """Yield the usual decision of each pair of marks."""
+    for pair in zip(marks, visits, strict=True):
+        yield _USUAL_DECISIONS[pair]
+
+
+_USUAL_DECISIONS = {
+    (mark, visit): Decision(_JUDGMENTS[mark][0], *_USUAL[mark], _JUDGMENTS[mark][1], *_VISITS[visit])
+    for mark in _JUDGMENTS
+    for visit in _VISITS
+}

@@ -1,0 +1,199 @@
+"""Labelling an episode by replaying its actions in its environment.
+
+The replay is compared with the record at every step. An episode whose replay differs, because the data or the
+rules have changed since, is not labelled.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from ...agents.episode import Episode
+from ...agents.play import trial_seed
+from ...envs.core import TextEnv
+from ...envs.errors import ConfigurationError
+from ...envs.optimum import Optimum, OptimumRules
+from . import labels
+from .labels import Decision, EpisodeDecisions, Unlabelled, judge
+
+_REWARD_TOLERANCE = 1e-9
+
+
+class OutOfTime(Exception):
+    """The time for labelling is over."""
+
+
+class Recorded(NamedTuple):
+    """Everything of a stored episode that its replay needs.
+
+    Attributes:
+        task: Name of the task.
+        seed: Seed with which the environment was reset.
+        turns: Of each turn the observation before it, and its moves as mappings with the keys `action`, `reward`,
+            `valid` and `changed`.
+        final_observation: The observation after the last move.
+        success: True if the task was solved at the end.
+    """
+
+    task: str
+    seed: int
+    turns: Iterable[tuple[str, Iterable[Mapping[str, Any]]]]
+    final_observation: str
+    success: bool
+
+
+def label_episode(env: TextEnv[Any], episode: Episode) -> EpisodeDecisions | Unlabelled:
+    """Label every action of a complete episode.
+
+    Args:
+        env: Environment with the arguments with which the episode was played; it is reset.
+        episode: The episode. Of an agent that retries, the last trial is labelled.
+
+    Returns:
+        The labels, or the reason why there are none: the episode broke off, or its replay differs from the record.
+    """
+    if episode.error is not None:
+        return Unlabelled("The episode broke off.")
+    moves = [
+        (turn.observation, [{name: getattr(m, name) for name in m.__dataclass_fields__} for m in turn.moves])
+        for turn in episode.turns
+    ]
+    seed = trial_seed(episode.seed, len(episode.trials))
+    return label_recorded(env, Recorded(episode.task, seed, moves, episode.final_observation, episode.success))
+
+
+def read_recorded(record: Mapping[str, Any]) -> Recorded:
+    """Return what a replay needs of an episode's record, as `Episode.to_dict` writes it.
+
+    Raises:
+        LookupError, TypeError: The record is not one of an episode.
+    """
+    return Recorded(
+        record["task"],
+        trial_seed(record["seed"], len(record.get("trials", ()))),
+        [(turn["observation"], turn["moves"]) for turn in record["turns"]],
+        record["final_observation"],
+        record["success"],
+    )
+
+
+def label_recorded(
+    env: TextEnv[Any], recorded: Recorded, deadline: float | None = None
+) -> EpisodeDecisions | Unlabelled:
+    """Label every action of an episode; see `label_episode`.
+
+    Args:
+        env: See `label_episode`.
+        recorded: The episode.
+        deadline: Value of `time.monotonic()` after which no further position is examined; None for no limit.
+
+    Raises:
+        OutOfTime: The deadline has passed.
+    """
+    try:
+        observation, info = env.reset(seed=recorded.seed, options={"task": recorded.task})
+    except ConfigurationError as error:
+        return Unlabelled(f"The task cannot be opened: {error}")
+    exact = env.optimum_is_exact
+    # The default looks one step ahead, as the replay itself does.
+    is_default = type(env).optimum_after is OptimumRules.optimum_after
+    start = before = env.optimum()
+    key = env.state_key()
+    visited: set[Hashable] = {key}
+    taken: set[tuple[Hashable, str]] = set()
+    decisions: list[Decision] = []
+    dead_end = False
+    ended = False
+    for shown, moves in recorded.turns:
+        if observation != shown:
+            return _deviation(decisions, "observation")
+        for move in moves:
+            if ended:
+                return _deviation(decisions, "end of the episode")
+            if deadline is not None and time.monotonic() > deadline:
+                raise OutOfTime
+            action = move["action"]
+            expected = None if is_default else env.optimum_after(action)
+            rng_state = env.rng_state
+            observation, reward, terminated, truncated, info = env.step(action)
+            if info["valid"] != move["valid"] or info["changed"] != move["changed"]:
+                return _deviation(decisions, "effect of the action")
+            if abs(reward - move["reward"]) > _REWARD_TOLERANCE:
+                return _deviation(decisions, "reward")
+            # Where nothing can be reached, nothing can be reached later.
+            after = before if exact and before is not None and before.steps is None else env.optimum()
+            if is_default and env.rng_state == rng_state:
+                expected = after
+            choice = key, action
+            repeated = choice in taken
+            taken.add(choice)
+            next_key, returned = key, False
+            if info["changed"]:
+                next_key = env.state_key()
+                returned = next_key in visited and next_key != key
+                visited.add(next_key)
+            decision = judge(before, expected, exact, repeated, returned)
+            if decision.fatal and not dead_end:
+                dead_end = not _needs_only_steps(env)
+            decisions.append(decision)
+            before, key, ended = after, next_key, terminated or truncated
+    if observation != recorded.final_observation:
+        return _deviation(decisions, "last observation")
+    if bool(info["success"]) != recorded.success:
+        return _deviation(decisions, "success")
+    outcome = _find_outcome(decisions, start, before, dead_end, ended, recorded.success)
+    return EpisodeDecisions(tuple(decisions), outcome, exact, env.optimum_measure)
+
+
+def _needs_only_steps(env: TextEnv[Any]) -> bool:
+    """Return True if success would still be possible from the current state without the step limit."""
+    snapshot = env.snapshot()
+    if snapshot.terminated or snapshot.max_steps is None:
+        return False
+    env.restore(snapshot._replace(max_steps=None, truncated=False))
+    unlimited = env.optimum()
+    env.restore(snapshot)
+    return unlimited is not None and unlimited.value > 0.0
+
+
+def _find_outcome(
+    decisions: list[Decision],
+    start: Optimum | None,
+    end: Optimum | None,
+    dead_end: bool,
+    ended: bool,
+    success: bool,
+) -> str:
+    """Return the outcome of an episode; see `REASONS`.
+
+    Args:
+        decisions: Labels of its actions.
+        start: Optimum of the first state.
+        end: Optimum of the last state.
+        dead_end: True if a fatal decision left no possibility even without the step limit.
+        ended: True if the environment ended the episode.
+        success: True if the task was solved.
+    """
+    if success:
+        return labels.SOLVED
+    if start is None or end is None:
+        return labels.UNKNOWN
+    if start.value == 0.0:
+        return labels.IMPOSSIBLE
+    if any(decision.fatal for decision in decisions):
+        return labels.DEAD_END if dead_end else labels.OUT_OF_STEPS
+    if end.value > 0.0:
+        return labels.WORSE_END if ended else labels.UNFINISHED
+    if any(decision.fatal is None for decision in decisions):
+        return labels.UNKNOWN
+    lost = sum(decision.value_regret or 0.0 for decision in decisions)
+    return labels.RISK if lost >= start.value / 2 else labels.CHANCE
+
+
+def _deviation(decisions: list[Decision], what: str) -> Unlabelled:
+    return Unlabelled(
+        f"The replay differs from the record in the {what} at action {len(decisions) + 1}: it was played with"
+        " other data, other settings or another version of the environment."
+    )

@@ -1,0 +1,158 @@
+"""Statistics of labelled decisions: one line per suite entry and agent, with intervals over tasks."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist, fmean, median
+
+from ..statistics import Interval, mean, wilson
+from ..store import EpisodeKey, Result
+from ..student_t import two_sided_quantile
+from .file import Labels
+from .labels import REASONS, EpisodeDecisions
+
+
+@dataclass(frozen=True)
+class DecisionLine:
+    """Quality of the decisions of one agent on one entry.
+
+    Intervals are 95 % intervals over tasks: repeats of a task, and the decisions of an episode, count as one
+    cluster.
+
+    Attributes:
+        entry: Name of the suite entry.
+        agent: Name of the agent.
+        episodes: Number of complete episodes.
+        labelled: Number of labelled ones, on which everything below rests.
+        exact: True if the environment's optimum is proven; otherwise all figures are over the shortest known.
+        measure: Quantity of `value_regret`: "probability of success", "score" or "payment".
+        decisions: Number of actions.
+        judged: Number of actions while there was something to lose, of known optimum.
+        unknown: Number of actions of unknown optimum.
+        optimal: Share of optimal actions among the judged ones.
+        value_regret: Mean loss of attainable value per episode.
+        step_regret: Mean number of additional steps per episode, before success became impossible.
+        fatal: Share of episodes with a fatal decision.
+        first_fatal: Median number, from 1, of the first fatal action, among these episodes; None without any.
+        repeated: Share of actions that were taken before in the same state of the episode.
+        returned: Share of actions that led back to an earlier state of the episode.
+        outcomes: Number of episodes by outcome (see `REASONS`), most frequent first.
+        problems: Number of episodes without labels, by reason.
+    """
+
+    entry: str
+    agent: str
+    episodes: int
+    labelled: int
+    exact: bool
+    measure: str
+    decisions: int
+    judged: int
+    unknown: int
+    optimal: Interval
+    value_regret: Interval
+    step_regret: Interval
+    fatal: Interval
+    first_fatal: float | None
+    repeated: Interval
+    returned: Interval
+    outcomes: dict[str, int] = field(default_factory=dict)
+    problems: dict[str, int] = field(default_factory=dict)
+
+
+def summarize_decisions(
+    results: Mapping[EpisodeKey, Result], labels: Mapping[EpisodeKey, Labels]
+) -> list[DecisionLine]:
+    """Return the statistics of every entry and agent that has a labelled episode, or a reason why it has none.
+
+    Args:
+        results: Results by the keys of their episodes, in the order of the lines.
+        labels: Labels by the same keys.
+    """
+    cells: dict[tuple[str, str], list[EpisodeKey]] = defaultdict(list)
+    for key, result in results.items():
+        if result.error is None:
+            cells[key.entry, key.agent].append(key)
+    return [
+        _summarize(entry, agent, keys, labels)
+        for (entry, agent), keys in cells.items()
+        if any(key in labels for key in keys)
+    ]
+
+
+def _summarize(
+    entry: str, agent: str, keys: Sequence[EpisodeKey], labels: Mapping[EpisodeKey, Labels]
+) -> DecisionLine:
+    tasks: dict[str, list[EpisodeDecisions]] = defaultdict(list)
+    problems: Counter[str] = Counter()
+    for key in keys:
+        found = labels.get(key)
+        if isinstance(found, EpisodeDecisions):
+            tasks[key.task].append(found)
+        elif found is not None:
+            problems[found.reason] += 1
+    episodes = [one for group in tasks.values() for one in group]
+    fatal = [one.first_fatal for one in episodes if one.first_fatal is not None]
+
+    def share(counts: Callable[[EpisodeDecisions], tuple[int, int]]) -> Interval:
+        pairs = [[counts(one) for one in group] for group in tasks.values()]
+        return clustered_share([(sum(x for x, _ in group), sum(n for _, n in group)) for group in pairs])
+
+    def average(amount: Callable[[EpisodeDecisions], float]) -> Interval:
+        return mean([fmean(amount(one) for one in group) for group in tasks.values()])
+
+    return DecisionLine(
+        entry=entry,
+        agent=agent,
+        episodes=len(keys),
+        labelled=len(episodes),
+        exact=all(one.exact for one in episodes),
+        measure=episodes[0].measure if episodes else "",
+        decisions=sum(len(one.decisions) for one in episodes),
+        judged=sum(one.judged for one in episodes),
+        unknown=sum(one.unknown for one in episodes),
+        optimal=share(lambda one: (one.optimal, one.judged)),
+        value_regret=average(lambda one: one.value_regret),
+        step_regret=average(lambda one: one.step_regret),
+        fatal=share(lambda one: (one.first_fatal is not None, 1)),
+        first_fatal=float(median(fatal)) if fatal else None,
+        repeated=share(lambda one: (sum(d.repeated for d in one.decisions), len(one.decisions))),
+        returned=share(lambda one: (sum(d.returned for d in one.decisions), len(one.decisions))),
+        outcomes=_by_frequency(Counter(one.outcome for one in episodes)),
+        problems=_by_frequency(problems),
+    )
+
+
+def _by_frequency(counts: Counter[str]) -> dict[str, int]:
+    order = list(REASONS)
+    return dict(
+        sorted(counts.items(), key=lambda item: (-item[1], order.index(item[0]) if item[0] in order else 0))
+    )
+
+
+def clustered_share(counts: Sequence[tuple[int, int]], confidence: float = 0.95) -> Interval:
+    """Return a share over tasks with different numbers of decisions each.
+
+    The share is the ratio of the sums, and its interval is Wilson's at the effective sample size p (1 - p) / v,
+    scaled by the squared ratio of the normal and the t quantile with k - 1 degrees of freedom (Korn and Graubard,
+    Survey Methodology 24:193, 1998). The variance of the ratio over the k tasks is
+    v = k / (k - 1) Σ (x - p n)² / N². Where v is 0, as at shares of 0 and 1, the sample size is k.
+
+    Args:
+        counts: Of each task the number x of decisions that count, and the number n of all.
+        confidence: Confidence level.
+    """
+    counts = [(x, n) for x, n in counts if n]
+    k, total = len(counts), sum(n for _, n in counts)
+    if not total:
+        return wilson(0, 0, confidence)
+    p = sum(x for x, _ in counts) / total
+    size = float(k)
+    if k > 1:
+        variance = k / (k - 1) * sum((x - p * n) ** 2 for x, n in counts) / total**2
+        if variance > 0.0:
+            ratio = NormalDist().inv_cdf(0.5 + confidence / 2) / two_sided_quantile(confidence, k - 1)
+            size = min(p * (1.0 - p) / variance * ratio**2, float(total))
+    return wilson(p * size, size, confidence)

@@ -1,0 +1,173 @@
+"""Leaderboard: the success of all agents of all runs, one table for each suite."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ..paper_results import FilledTable, fill_tables
+from ..run_index import EPISODES_FILE, Cell
+from ..statistics import Interval, wilson
+from ..summary import EXPERT, RANDOM, Line, summarize
+from .library import EvaluationRun, file_version
+
+LARGE = 20_000
+"""Number of episodes beyond which an unfinished run has success rates only; its `summary.json` has the rest."""
+
+
+class Score(NamedTuple):
+    """Success of an agent on an entry.
+
+    Attributes:
+        success: Success rate with its 95 % interval.
+        episodes: Number of complete episodes.
+        expected: Number of episodes that the suite asks for.
+    """
+
+    success: Interval
+    episodes: int
+    expected: int
+
+
+class Row(NamedTuple):
+    """Line of a leaderboard.
+
+    Attributes:
+        run: Name of the run.
+        agent: Name of the agent.
+        is_reference: True for the random agent and the expert.
+        scores: Success by entry; None where nothing has been played.
+        mean: Mean of the success rates over the entries that were played.
+    """
+
+    run: str
+    agent: str
+    is_reference: bool
+    scores: list[Score | None]
+    mean: float
+
+
+class Board(NamedTuple):
+    """Leaderboard of one suite.
+
+    Attributes:
+        suite: Name of the suite.
+        description: Description of the suite.
+        entries: Names of the entries.
+        rows: The best mean first.
+        runs: Name, number of complete episodes and number of expected ones of each run.
+    """
+
+    suite: str
+    description: str
+    entries: list[str]
+    rows: list[Row]
+    runs: list[tuple[str, int, int]]
+
+
+def boards(runs: Sequence[EvaluationRun]) -> list[Board]:
+    """Return the leaderboards of runs, in their order."""
+    by_suite: dict[str, list[EvaluationRun]] = {}
+    for run in runs:
+        by_suite.setdefault(run.suite.name, []).append(run)
+    return [_board(name, group) for name, group in by_suite.items()]
+
+
+def _board(name: str, runs: Sequence[EvaluationRun]) -> Board:
+    lines = {run.name: [line for line in run_lines(run) if line.group is None] for run in runs}
+    entries = list(dict.fromkeys(line.entry for found in lines.values() for line in found))
+    rows = []
+    for run in runs:
+        for agent in dict.fromkeys(line.agent for line in lines[run.name]):
+            scores = {line.entry: line for line in lines[run.name] if line.agent == agent and line.episodes}
+            if scores:
+                rates = [line.success.value for line in scores.values()]
+                cells = [_score(scores.get(entry)) for entry in entries]
+                rows.append(Row(run.name, agent, agent in (RANDOM, EXPERT), cells, sum(rates) / len(rates)))
+    rows.sort(key=lambda row: -row.mean)
+    counts = [(run.name, sum(line.episodes for line in lines[run.name]), run.expected) for run in runs]
+    return Board(name, runs[0].suite.description, entries, rows, counts)
+
+
+def _score(line: Line | None) -> Score | None:
+    return None if line is None else Score(line.success, line.episodes, line.expected)
+
+
+_lines: dict[str, tuple[tuple[int, ...], list[Line]]] = {}
+_lock = threading.Lock()
+
+
+def run_lines(run: EvaluationRun) -> list[Line]:
+    """Return the results of a run: from `summary.json` if that is up to date, else from its episodes."""
+    key, version = str(run.folder), run.version
+    with _lock:
+        known = _lines.get(key)
+    if known is None or known[0] != version:
+        known = version, _read_summary(run) or _summarize(run)
+        with _lock:
+            _lines[key] = known
+    return known[1]
+
+
+def suite_tables(run: EvaluationRun) -> list[FilledTable]:
+    """Return the results of a run in the layout of the papers, if its suite defines tables."""
+    lines = run_lines(run)
+    agents = sorted(dict.fromkeys(line.agent for line in lines), key=lambda agent: agent in (RANDOM, EXPERT))
+    repeats = {entry.name: entry.repeats for entry in run.suite.entries}
+    return fill_tables(run.suite.tables, lines, agents, repeats, run.manifest)
+
+
+def _summarize(run: EvaluationRun) -> list[Line]:
+    cells = run.episodes.cells()
+    if sum(cell.episodes for cell in cells) > LARGE:
+        return [_count(run, cell) for cell in cells]
+    return summarize(run.suite, run.agents, run.episodes.results(), run.manifest).lines
+
+
+def _count(run: EvaluationRun, cell: Cell) -> Line:
+    """Return the success rate of a cell, with an interval for independent episodes."""
+    complete, nan = cell.episodes - cell.failed, math.nan
+    expected = run.manifest.get("expected", {}).get(cell.entry, complete)
+    return Line(
+        entry=cell.entry,
+        group=None,
+        agent=cell.agent,
+        episodes=complete,
+        expected=expected,
+        failed=cell.failed,
+        success=wilson(cell.solved, complete),
+        score=None,
+        mean_return=Interval(nan, nan, nan),
+        steps=nan,
+        invalid=nan,
+        truncated=nan,
+        seconds=nan,
+    )
+
+
+def _read_summary(run: EvaluationRun) -> list[Line] | None:
+    """Return the results in `summary.json`; None if it is missing, damaged, or older than the episodes."""
+    _, written = file_version(run.folder, "summary.json")
+    if written < file_version(run.folder, EPISODES_FILE)[1]:
+        return None
+    names = {field.name for field in dataclasses.fields(Line)}
+    try:
+        stored = json.loads((run.folder / "summary.json").read_text(encoding="utf-8"))
+        return [
+            Line(**{name: _restore(name, line[name]) for name in names & line.keys()}) for line in stored["lines"]
+        ]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _restore(name: str, value: Any) -> Any:
+    """Return a value of a line from plain data, in which null stands for NaN."""
+    if isinstance(value, dict):
+        return Interval(**{key: float("nan") if part is None else part for key, part in value.items()})
+    if value is None and name in ("steps", "invalid", "truncated", "seconds"):
+        return float("nan")
+    return value

@@ -1,0 +1,167 @@
+"""Evaluation on a real Ray cluster of two nodes on this machine, one of which dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.heavy
+pytest.importorskip("ray", reason='needs the extra "ray"')
+
+SUITE = """\
+name: both
+entries:
+  - {name: lakes, env: TextFrozenLake-v0, split: test, tasks: 300, repeats: 10}
+  - {name: boxes, env: TextSokoban-v0, split: test, tasks: 300, repeats: 10, max_steps: 10}
+"""
+
+# A program of its own, since Ray leaves sockets and child processes to the garbage collector.
+CLUSTER = """
+import json, sys
+from ray.cluster_utils import Cluster
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 100_000_000})
+second = cluster.add_node(num_cpus=1, object_store_memory=100_000_000)
+print(json.dumps({"address": cluster.address}), flush=True)
+for line in sys.stdin:
+    if line.strip() == "kill":
+        cluster.remove_node(second, allow_graceful=False)
+        print("killed", flush=True)
+    else:
+        break
+cluster.shutdown()
+"""
+
+
+class RayCluster:
+    """A cluster of two nodes with one CPU each; the driver connects to the one that stays."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", CLUSTER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.address = self._next_line("address")
+
+    def kill_second_node(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("kill\n")
+        self._process.stdin.flush()
+        self._next_line("killed")
+
+    def stop(self) -> None:
+        self._process.communicate("stop\n", timeout=60)
+
+    def _next_line(self, word: str) -> str:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                return str(json.loads(line)[word])
+            if line.strip() == word:
+                return word
+        raise AssertionError("the cluster has ended")
+
+
+@pytest.fixture
+def cluster() -> Iterator[RayCluster]:
+    made = RayCluster()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> str:
+    path = tmp_path / "both.yaml"
+    path.write_text(SUITE)
+    return str(path)
+
+
+def start_eval(suite: str, out: Path, *options: str, **variables: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "arboretum.cli", "eval", suite, "--out", str(out), *options]
+    environment = {**os.environ, **variables}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+    output, _ = process.communicate(timeout=300)
+    return process.returncode, " ".join(output.split())
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    """Return what the episodes are, in an order of their own, without wall times."""
+    found = []
+    for line in (folder / "episodes.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        for turn in record["turns"]:
+            turn["agent_seconds"] = turn["env_seconds"] = 0.0
+        found.append({**record, "seconds": 0.0, "crc": ""})
+    return sorted(found, key=lambda r: (r["agent"], r["entry"], r["task"], r["repeat"]))
+
+
+def wait_for_episodes(folder: Path, count: int) -> None:
+    deadline = time.monotonic() + 120
+    path = folder / "episodes.jsonl"
+    while not path.exists() or path.read_bytes().count(b"\n") < count:
+        assert time.monotonic() < deadline, "the run makes no progress"
+        time.sleep(0.02)
+
+
+def test_node_that_dies_loses_no_episode_and_doubles_none(suite: str, cluster: RayCluster, tmp_path: Path) -> None:
+    run = start_eval(suite, tmp_path / "ray", "--ray", cluster.address)
+    wait_for_episodes(tmp_path / "ray", 500)
+    cluster.kill_second_node()
+    status, output = finish(run)
+    assert status == 0, output
+    # 2 entries, 300 tasks, 10 repeats, 2 agents: more than half was left when the node died.
+    assert len(records(tmp_path / "ray")) == 12_000
+    status, output = finish(start_eval(suite, tmp_path / "here", "--workers", "1"))
+    assert status == 0, output
+    assert records(tmp_path / "ray") == records(tmp_path / "here")
+
+
+def test_node_with_other_data_is_refused(cluster: RayCluster, tmp_path: Path) -> None:
+    """The nodes have the data of the cluster's start; this process generates its own."""
+    if not os.environ.get("ARBORETUM_DATA"):
+        pytest.skip("needs ARBORETUM_DATA with ALFWorld's files")
+    run = start_eval(
+        "TextALFWorld-v0", tmp_path / "run", "--limit", "2", "--ray", cluster.address, ARBORETUM_DATA=str(tmp_path)
+    )
+    status, output = finish(run)
+    assert status == 2 and "has other tasks for" in output and "ARBORETUM_DATA" in output
+    assert not (tmp_path / "run" / "episodes.jsonl").read_bytes()
+
+
+def test_model_plays_in_a_copy_on_every_node(cluster: RayCluster, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
+    path = tmp_path / "lake.yaml"
+    path.write_text(
+        textwrap.dedent("""\
+        name: lake
+        dialogue: {max_actions: 10, max_turns: 5, max_actions_per_turn: 5}
+        entries:
+          - {name: lake, env: TextFrozenLake-v0, split: test, tasks: 24, kwargs: {success_rate: 1.0}}
+        """)
+    )
+    options = ["--agent", "no_think", "--model", "sapling", "--max-tokens", "24", "--no-references"]
+    status, output = finish(start_eval(str(path), tmp_path / "ray", *options, "--ray", cluster.address))
+    assert status == 0, output
+    status, output = finish(start_eval(str(path), tmp_path / "here", *options))
+    assert status == 0, output
+    # Logits are rounded in batches of another size, so a few replies may differ; the episodes are the same ones.
+    ours, theirs = records(tmp_path / "ray"), records(tmp_path / "here")
+    key = [(r["task"], r["repeat"], r["seed"]) for r in ours]
+    assert key == [(r["task"], r["repeat"], r["seed"]) for r in theirs] and len(key) == 24
+    same = sum(a["turns"][0]["reply"] == b["turns"][0]["reply"] for a, b in zip(ours, theirs, strict=True))
+    assert same >= 20

@@ -1,0 +1,300 @@
+"""Pages of the viewer, by requests to the application: contents, escaping, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arboretum.eval.store import Result, read_results
+from support.viewer import HOSTILE
+
+SOLVED = '✓<span class="word"> solved</span>'
+UNSOLVED = '✗<span class="word"> not solved</span>'
+
+pytest.importorskip("flask")
+
+from arboretum.eval.viewer.app import Site, create_app
+from arboretum.eval.viewer.library import Library
+
+
+@pytest.fixture(scope="module")
+def site(run: Path) -> Site:
+    return Site(Library(run.parent), {})
+
+
+@pytest.fixture(scope="module")
+def client(site: Site) -> Any:
+    return create_app(site).test_client()
+
+
+def results(run: Path) -> dict[tuple[str, str, str], Result]:
+    return {(r.key.agent, r.key.entry, r.key.task): r for r in read_results(run).latest.values()}
+
+
+def first(run: Path, agent: str, entry: str) -> Result:
+    return next(r for (a, e, _), r in results(run).items() if (a, e) == (agent, entry))
+
+
+def text_of(response: Any) -> str:
+    assert response.status_code == 200, response.get_data(as_text=True)
+    return str(response.get_data(as_text=True))
+
+
+def test_leaderboard_names_agents_with_their_rates_the_best_first(client: Any) -> None:
+    page = text_of(client.get("/"))
+    order = re.findall(r'<a href="/run/small\?agent=(\w+)">', page)
+    assert order[0] in ("expert", "hostile") and order[-1] == "random" and len(order) == 3
+    assert page.count("100.0") >= 2
+
+
+def test_list_filters_sorts_and_pages(client: Any, run: Path) -> None:
+    every = text_of(client.get("/run/small"))
+    assert every.count("data-row") == 18
+    experts = text_of(client.get("/run/small?agent=expert&entry=Sokoban"))
+    assert experts.count("data-row") == 3 and "3 episodes" in experts
+    found = text_of(client.get("/run/small?agent=expert&entry=Sokoban&task=TEST/1"))
+    assert found.count("data-row") == 1 and ">test/1</a>" in found
+    steps = [r.steps for r in results(run).values()]
+    page = text_of(client.get("/run/small?sort=-steps"))
+    shown = [int(cells[1]) for cells in re.findall(r"<td>([^<]*)</td><td>(\d+)</td>", page)]
+    assert shown == sorted(steps, reverse=True)
+    assert text_of(client.get("/run/small?outcome=error")).count("data-row") == 0
+    for values in ("page=99999999999999999999", "page=-3", "sort=nonsense", "outcome=x&page=x", "agent=%00%ff"):
+        assert client.get(f"/run/small?{values}").status_code == 200
+
+
+def test_episode_can_be_stepped_through_to_its_recorded_end(client: Any, run: Path) -> None:
+    result = first(run, "expert", "Sokoban")
+    address = f"/episode/{result.offset}/small"
+    for at in range(result.steps + 1):
+        page = text_of(client.get(f"{address}?at={at}"))
+        assert f"/picture/{result.offset}/{at}/small" in page
+        picture = client.get(f"/picture/{result.offset}/{at}/small")
+        assert picture.data.startswith(b"\x89PNG") and picture.mimetype == "image/png"
+    assert "<h2>End</h2>" in page and SOLVED in page
+    assert client.get(f"/picture/{result.offset}/{result.steps + 1}/small").status_code == 404
+
+
+def test_expert_takes_optimal_decisions_only_and_the_random_agent_does_not(client: Any, run: Path) -> None:
+    expert, random = first(run, "expert", "Sokoban"), first(run, "random", "Sokoban")
+    found = client.get(f"/marks/{expert.offset}/small").json
+    assert found == {"marks": [["optimal", ""]] * expert.steps, "reason": ""}
+    found = client.get(f"/marks/{random.offset}/small").json
+    kinds = [quality for quality, _ in found["marks"]]
+    assert len(kinds) == random.steps and "costly" in kinds and found["reason"]
+    lost = kinds.index("fatal") if "fatal" in kinds else None
+    assert lost is None or set(kinds[lost + 1 :]) <= {None}, "after a fatal decision there is nothing left to lose"
+
+
+def test_what_if_lists_every_action_with_the_expert_s_first(client: Any, run: Path) -> None:
+    result = first(run, "expert", "Sokoban")
+    page = text_of(client.get(f"/whatif/{result.offset}/small?at=0"))
+    kinds = re.findall(r'<li class="(\w+)( taken)?">', page)
+    assert len(kinds) == 4 and kinds[0][0] == "optimal"
+    assert sum(bool(taken) for _, taken in kinds) == 1
+    assert f"Optimal play succeeds in {result.steps} step" in page
+
+
+def test_slippery_steps_are_judged_by_all_outcomes(client: Any, run: Path) -> None:
+    """The optimum after an action of the lake is an expectation, so that its best action has no regret."""
+    for agent in ("expert", "random"):
+        result = first(run, agent, "Lake")
+        found = client.get(f"/marks/{result.offset}/small").json["marks"]
+        if agent == "expert":
+            assert found == [["optimal", ""]] * result.steps
+        page = text_of(client.get(f"/whatif/{result.offset}/small?at=0"))
+        assert page.count("on average") >= 3 and '<li class="optimal' in page
+
+
+def test_two_agents_stand_side_by_side(client: Any, run: Path) -> None:
+    a, b = first(run, "expert", "Sokoban"), first(run, "random", "Sokoban")
+    page = text_of(client.get(f"/pair/small?a={a.offset}&b={b.offset}&at=1"))
+    assert f"/picture/{a.offset}/1/small" in page and f"/picture/{b.offset}/1/small" in page
+
+
+def test_agents_of_another_run_of_the_same_suite_are_offered_for_comparison(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "first")
+    shutil.copytree(run, tmp_path / "later" / "second")
+    client = create_app(Site(Library(tmp_path), {})).test_client()
+    result = first(run, "expert", "Lake")
+    page = text_of(client.get(f"/episode/{result.offset}/first"))
+    assert page.count("side by side") == 5  # two other agents in one run, and three in the other
+    address = f"/pair/first?a={result.offset}&amp;b={result.offset}&amp;other=later%2Fsecond"
+    assert address in page or address.replace("%2F", "/") in page
+    page = text_of(client.get(f"/pair/first?a={result.offset}&b={result.offset}&other=later/second"))
+    assert f"/picture/{result.offset}/0/first" in page and f"/picture/{result.offset}/0/later/second" in page
+
+
+def test_environment_that_cannot_be_made_leaves_the_texts(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "small")
+    for name in ("run.json", ".run.json"):
+        manifest = json.loads((tmp_path / "small" / name).read_text())
+        manifest["suite"]["entries"][0]["env"] = "TextGone-v0"
+        (tmp_path / "small" / name).write_text(json.dumps(manifest))
+    client = create_app(Site(Library(tmp_path), {})).test_client()
+    result = first(tmp_path / "small", "expert", "Sokoban")
+    page = text_of(client.get(f"/episode/{result.offset}/small?at=1"))
+    assert "TextGone-v0" in page and "######" in page
+    assert client.get(f"/marks/{result.offset}/small").json["marks"] == [[None, ""]] * result.steps
+
+
+def test_another_site_s_name_for_this_machine_is_refused(site: Site) -> None:
+    """DNS rebinding: a page of another site whose name leads to loopback must not read the runs."""
+    import http.client
+
+    from arboretum.envs.web_server import WebServer
+
+    pytest.importorskip("waitress")
+    server = WebServer(create_app(site), "The viewer", "127.0.0.1", 0, threads=1)
+    server.start()
+    try:
+        for host, status in (("evil.example", 403), (f"localhost:{server.port}", 200)):
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+            connection.request("GET", "/", headers={"Host": host})
+            assert connection.getresponse().status == status
+            connection.close()
+    finally:
+        server.stop()
+
+
+def test_hostile_texts_are_shown_as_text(client: Any, run: Path) -> None:
+    for entry in ("Sokoban", "Lake"):
+        result = first(run, "hostile", entry)
+        for at in (0, 1, result.steps):
+            page = text_of(client.get(f"/episode/{result.offset}/small?at={at}"))
+            assert HOSTILE not in page and "<script>document" not in page and "<img src=x" not in page
+            assert "\x1b" not in page and "\u202e" not in page
+            assert ("{{ 7 * 7 }}" in page) is (at < result.steps)
+    page = text_of(client.get(f"/episode/{result.offset}/small?at=0"))
+    assert "&lt;script&gt;" in page and "␛[31m" in page and "refused" in page
+
+
+def test_pages_have_no_inline_script_or_style_and_a_strict_policy(client: Any, run: Path) -> None:
+    result = first(run, "hostile", "Sokoban")
+    for address in (
+        "/",
+        "/play",
+        "/run/small",
+        f"/episode/{result.offset}/small",
+        f"/whatif/{result.offset}/small",
+    ):
+        response = client.get(address)
+        page = text_of(response)
+        policy = response.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy and "unsafe" not in policy and "http" not in policy
+        assert not re.search(r"<script(?! src=\"/static/)|<style|\sstyle=|\son\w+=\"|javascript:", page)
+        assert not re.search(r"""(src|href|action)=["'](https?:)?//""", page)
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_requests_that_change_something_need_the_token(client: Any, site: Site) -> None:
+    values = {"env": "TextSokoban-v0"}
+    for token in ({}, {"token": ""}, {"token": "wrong"}, {"token": "é"}):
+        assert client.post("/play", data={**values, **token}).status_code == 403
+    assert client.post("/play", data={**values, "token": site.token}).status_code == 303
+    for method in (client.put, client.delete, client.patch):
+        assert method("/run/small", data={"token": site.token}).status_code == 405
+
+
+@pytest.mark.parametrize(
+    "address",
+    [f"/episode/{10**22}/small", f"/marks/{10**22}/small",
+     "/nonsense", "/run/none", "/run/../small", "/run/..%2f..%2fetc", "/episode/1/small", "/episode/0/none",
+     "/episode/99999999999/small", "/picture/0/99/small", "/play/none", "/static/..%2fsite.css",
+     "/static/base.html", "/static/none.css", "/episode/0/small?trial=7"],
+)  # fmt: skip
+def test_unknown_addresses_are_answered_with_404(client: Any, address: str) -> None:
+    assert client.get(address).status_code == 404
+
+
+def test_folder_without_runs_says_so(tmp_path: Path) -> None:
+    page = text_of(create_app(Site(Library(tmp_path), {})).test_client().get("/"))
+    assert "There are no runs in this folder yet" in page
+
+
+def test_run_itself_can_be_opened(run: Path) -> None:
+    client = create_app(Site(Library(run), {})).test_client()
+    assert "/run/small" in text_of(client.get("/")) and client.get("/run/small").status_code == 200
+
+
+def test_damaged_runs_are_named_and_others_remain(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "whole")
+    shutil.copytree(run, tmp_path / "lines")
+    shutil.copytree(run, tmp_path / "settings")
+    shutil.copytree(run, tmp_path / "values")
+    (tmp_path / "settings" / "run.json").write_text("{")
+    (tmp_path / "settings" / ".run.json").unlink()
+    lines = (tmp_path / "lines" / "episodes.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "lines" / "episodes.jsonl").write_bytes(b"".join([b'{"broken\n', *lines[1:], lines[0][:40]]))
+    manifest = json.loads((tmp_path / "values" / "run.json").read_text())
+    manifest["suite"]["entries"] = [{"env": 7}]
+    for name in ("run.json", ".run.json"):
+        (tmp_path / "values" / name).write_text(json.dumps(manifest))
+    client = create_app(Site(Library(tmp_path), {})).test_client()
+    page = text_of(client.get("/"))
+    assert "Cannot be read" in page and "/run/whole" in page and "/run/lines" in page
+    assert re.search(r"<strong>settings</strong>", page) and re.search(r"<strong>values</strong>", page)
+    page = text_of(client.get("/run/lines"))
+    assert "line 1" in page and page.count("data-row") == 17
+    assert client.get("/run/settings").status_code == 500
+
+
+def test_index_of_another_program_is_named_and_other_runs_remain(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "whole")
+    shutil.copytree(run, tmp_path / "foreign", ignore=shutil.ignore_patterns("index.sqlite", "summary.json"))
+    with sqlite3.connect(tmp_path / "foreign" / "index.sqlite") as connection:
+        connection.execute("CREATE TABLE mine (text TEXT)")
+    connection.close()
+    page = text_of(create_app(Site(Library(tmp_path), {})).test_client().get("/"))
+    assert "/run/whole" in page and "is a database of another program" in page
+
+
+def test_lost_and_damaged_indexes_of_an_open_run_are_made_anew(run: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(run, tmp_path / "small")
+    client = create_app(Site(Library(tmp_path), {})).test_client()
+    lines = (folder / "episodes.jsonl").read_bytes().splitlines(keepends=True)
+    for damage in (None, b"", b"damage" * 2000):
+        assert text_of(client.get("/run/small")).count("data-row") == 18
+        (folder / "index.sqlite").unlink()
+        if damage is not None:
+            (folder / "index.sqlite").write_bytes(damage)
+        (folder / "episodes.jsonl").write_bytes(b"".join(lines[:7]))
+        assert text_of(client.get("/run/small")).count("data-row") == 7
+        (folder / "episodes.jsonl").write_bytes(b"".join(lines))
+
+
+def test_other_data_than_in_the_run_end_the_replay_with_a_sentence(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "small")
+    for name in ("run.json", ".run.json"):
+        manifest = json.loads((tmp_path / "small" / name).read_text())
+        manifest["suite"]["entries"][0]["kwargs"] = {"vocabulary": "new"}
+        (tmp_path / "small" / name).write_text(json.dumps(manifest))
+    client = create_app(Site(Library(tmp_path), {})).test_client()
+    result = first(tmp_path / "small", "expert", "Sokoban")
+    page = text_of(client.get(f"/episode/{result.offset}/small"))
+    assert "answers differently than it did in the run" in page and "Play on from here" not in page
+    assert client.get(f"/picture/{result.offset}/0/small").status_code == 404
+    assert client.get(f"/marks/{result.offset}/small").json["marks"] == [[None, ""]] * result.steps
+
+
+def test_episodes_that_are_appended_appear(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "small")
+    path = tmp_path / "small" / "episodes.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:5]))
+    client = create_app(Site(Library(tmp_path), {})).test_client()
+    page = text_of(client.get("/run/small"))
+    assert page.count("data-row") == 5 and "data-live" in page
+    with path.open("ab") as file:
+        file.write(lines[5] + lines[6][:30])
+    assert text_of(client.get("/run/small")).count("data-row") == 6
+    with path.open("ab") as file:
+        file.write(lines[6][30:] + b"".join(lines[7:]))
+    page = text_of(client.get("/run/small"))
+    assert page.count("data-row") == 18 and "data-live" not in page
