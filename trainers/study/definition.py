@@ -326,7 +326,8 @@ class Study:
         """
         recipe = self.recipe(trial.recipe, trial.env)
         if self.tuning is not None:
-            recipe = recipe.with_settings(self.tuning.settings_of(trial.candidate, value))
+            tokens = recipe.optimization.max_tokens
+            recipe = recipe.with_settings(self.tuning.settings_of(tokens, trial.candidate, value))
         return TrainingConfig(
             recipe,
             self.envs[trial.env].config,

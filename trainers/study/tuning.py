@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -24,29 +25,37 @@ class Tuning:
         values: Values of the setting to choose from.
         setting: Path of the setting.
         seeds: Runs of each value, with seeds that no other run has.
-        settings: Settings by path of the tuning runs only, such as a smaller `optimization.max_tokens`.
+        settings: Settings by path of the tuning runs only, such as fewer `optimization.updates`.
+        part: Part of a run's `optimization.max_tokens` that its tuning runs generate, more than 0 and at most 1.
     """
 
     values: Sequence[float]
     setting: str = "optimization.lr"
     seeds: int = 1
     settings: Mapping[str, object] = field(default_factory=dict)
+    part: float = 1.0
 
     def check(self) -> None:
         """Raise `ConfigurationError` for a value out of range."""
         at_least("tuning.seeds", self.seeds, 1)
         if len(set(self.values)) < 2:
             raise ConfigurationError("tuning.values must be two or more different values.")
+        if not 0 < self.part <= 1:
+            raise ConfigurationError(f"tuning.part must be more than 0 and at most 1, not {self.part:g}.")
 
-    def settings_of(self, candidate: float | None, chosen: float | None) -> Mapping[str, object]:
+    def settings_of(
+        self, max_tokens: int | None, candidate: float | None, chosen: float | None
+    ) -> Mapping[str, object]:
         """Return the settings of a run by path.
 
         Args:
+            max_tokens: `optimization.max_tokens` of the run's recipe.
             candidate: Value that the run tests; None for a run whose policy is evaluated.
             chosen: Value that was chosen for it; None if none was chosen yet.
         """
         if candidate is not None:
-            return {**self.settings, self.setting: candidate}
+            budget = {} if max_tokens is None else {"optimization.max_tokens": math.ceil(max_tokens * self.part)}
+            return {**budget, **self.settings, self.setting: candidate}
         return {} if chosen is None else {self.setting: chosen}
 
     def choose(self, areas: Mapping[float, Sequence[float]]) -> float:

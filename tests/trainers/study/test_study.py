@@ -69,6 +69,7 @@ def test_shipped_studies_pass_their_check(name: str) -> None:
         (f"{HEAD}controls: {{supervised: {{epochs: 1}}}}\n", "controls.supervised: unknown key 'epochs'"),
         (f"{HEAD}baseline: grop\n", "baseline must be one of"),
         (f"{HEAD}tuning: {{values: [0.1]}}\n", "two or more different values"),
+        (f"{HEAD}tuning: {{values: [0.1, 0.2], part: 0}}\n", "tuning.part must be more than 0 and at most 1, not 0"),
         (f"{HEAD}hardware: {{precision: half}}\n", "hardware: `precision` has a value of the wrong type"),
         (f"{HEAD}hardware: {{threads: 1}}\n", "hardware: unknown key 'threads'"),
         (f"{HEAD}tuning: {{values: [0.1, 0.2], seed: 1}}\n", "tuning: unknown key 'seed'"),
@@ -188,6 +189,23 @@ levels:
     assert blocks.recipe.optimization.lr == 0.25 and blocks.recipe.optimization.updates == 7
     # Forgetting is measured on the levels of the warm start of the environment.
     assert list(study.levels_of("Lake")) == ["dry"] and list(study.levels_of("Blocks")) == ["three"]
+
+
+def test_tuning_runs_generate_a_part_of_what_a_run_in_their_environment_generates() -> None:
+    envs = {
+        "long": StudyEnv(LAKE, settings={"optimization.max_tokens": 1001}),
+        "short": StudyEnv(LAKE),
+        "open": StudyEnv(LAKE, settings={"optimization.max_tokens": None}),
+    }
+    study = Study(
+        "x", "", "sapling", envs, {"grpo": {}}, {"optimization.max_tokens": 100}, tuning=Tuning((0.1, 0.2), part=0.5)
+    )
+    for trials, expected in (
+        (study.tuning_trials(), {"long": 501, "short": 50, "open": None}),
+        (study.trials(), {"long": 1001, "short": 100, "open": None}),
+    ):
+        tokens = {one.env: study.config(one, Path()).recipe.optimization.max_tokens for one in trials}
+        assert tokens == expected
 
 
 def test_tuning_chooses_by_the_area_under_the_curve_on_other_seeds(tmp_path: Path) -> None:
