@@ -269,12 +269,14 @@ def test_statistics_count_what_the_labels_say(run: Path) -> None:
 
 def test_share_over_clusters_equals_wilson_where_clusters_are_single_decisions() -> None:
     counts = [(1, 1)] * 30 + [(0, 1)] * 70
-    ours, plain = clustered_share(counts), wilson(30, 100)
-    assert ours.value == plain.value == 0.3
-    assert ours.low == pytest.approx(plain.low, abs=0.003) and ours.high == pytest.approx(plain.high, abs=0.003)
+    plain = wilson(30, 100)
+    assert clustered_share(counts) == plain
+    assert clustered_share([(1, 1)] * 3 + [(0, 1)]) == wilson(3, 4) == rate([[True]] * 3 + [[False]])
     # Ten equal decisions in each task are no more than one.
     tenfold = clustered_share([(10 * x, 10) for x, _ in counts])
-    assert tenfold == pytest.approx(ours)
+    assert tenfold.value == plain.value == 0.3
+    assert tenfold.low == pytest.approx(plain.low, abs=0.003)
+    assert tenfold.high == pytest.approx(plain.high, abs=0.003)
     groups = [[True] * x + [False] * (n - x) for x, n in [(3, 5), (1, 4), (6, 6), (0, 3), (2, 8)]]
     expected = rate(groups)
     found = clustered_share([(sum(g), len(g)) for g in groups])
