@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from shlex import quote
 from typing import Any
 
 from rich.console import Console
@@ -104,6 +105,6 @@ def play_in_terminal(
     if episode.error is not None:
         console.print(literal(episode.error, "red"))
         return 1
-    again = f"Task {episode.task}; play it again with --task {episode.task} --seed {seed}"
+    again = f"Task {episode.task}; play it again with --task {quote(episode.task)} --seed {seed}"
     console.print(literal(again), soft_wrap=True)
     return 0

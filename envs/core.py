@@ -109,7 +109,7 @@ class TextEnv(RebuiltCopies, BranchRules, OptimumRules, Rendering, gym.Env[str, 
     * `state_key()`: hashable identity of the current state.
     * `counts_as_effect(action, before, info)`: True if the last action modified the environment, for T-STAR.
     * `calls_tool(action)`: True if a valid action calls a tool, such as a search engine.
-    * `expert_actions()`: a plan from the current state to success, or None.
+    * `expert_actions()`: a plan from the current state to success within the step limit, or None.
     * `optimum()`: the probability of success (or the best score) that optimal play still reaches from the current
       state within the step limit, and the fewest steps to it. `optimum_is_exact` is True if both are proven.
     * `optimum_after(action)`: the same after an action, in expectation over its random outcomes.
@@ -214,7 +214,7 @@ class TextEnv(RebuiltCopies, BranchRules, OptimumRules, Rendering, gym.Env[str, 
 
     @abstractmethod
     def expert_actions(self) -> list[str] | None:
-        """Return a plan from the current state to success, or None if there is none.
+        """Return a plan from the current state to success, or None if none fits into the remaining steps.
 
         In a stochastic environment only the plan's first action is certain to be optimal: call this method again
         after every step.
@@ -455,6 +455,10 @@ class TextEnv(RebuiltCopies, BranchRules, OptimumRules, Rendering, gym.Env[str, 
     def steps_left(self) -> float:
         """Return the number of steps until the step limit; infinity without one."""
         return math.inf if self.max_steps is None else self.max_steps - self._steps
+
+    def _within_limit(self, plan: list[str] | None) -> list[str] | None:
+        """Return a plan if it fits into the remaining steps, else None."""
+        return None if plan is None or len(plan) > self.steps_left() else plan
 
     def _final_optimum(self) -> Optimum:
         """Return the optimum after the end."""

@@ -31,8 +31,8 @@ class OptimumRules:
 
     optimum_is_exact: ClassVar[bool] = False
     """True if the value and the steps of `optimum()` are proven wherever it is not None. Otherwise they are those
-    of the best plan known. A class that sets it and keeps the default `optimum` promises that `expert_actions`
-    finds a shortest plan wherever there is one, whatever the step limit."""
+    of the best plan known. A class that sets it and keeps the default `optimum` promises that `_find_plan` finds a
+    shortest plan wherever there is one."""
 
     optimum_measure: ClassVar[str] = "probability of success"
     """Quantity of `Optimum.value`: "probability of success", "score" or "payment"."""
@@ -95,9 +95,16 @@ class OptimumRules:
         self.restore(start)
         return after
 
+    def _find_plan(self) -> list[str] | None:
+        """Return a plan from the current state to success, whatever the step limit, or None if there is none.
+
+        It is not called after the end. An environment whose `expert_actions` respects the step limit overrides it.
+        """
+        return self.expert_actions()
+
     def _plan_length(self) -> int | None:
         """Return the length of the expert's plan from the current state, or None if there is none."""
-        plan = self.expert_actions()
+        plan = self._find_plan()
         return (
             None if plan is None else max(1, len(plan))
         )  # Even where the goal holds, an action ends the episode.

@@ -13,7 +13,7 @@ from .agents import AgentFactory
 from .planning import Plan, PlannedEpisode
 from .store import EpisodeKey, Store, amount, encode_episode
 from .suite import Entry
-from .workers import FinishedEpisode, Workers
+from .workers import FinishedEpisode, ReplicatingWorkers, Workers
 
 
 @dataclass
@@ -65,7 +65,8 @@ def run(
 
     Args:
         plan: Tasks to play.
-        factories: Agents that play them. Agents with `one_process` play in this process.
+        factories: Agents that play them. Agents with `one_process` play in this process, or in copies by
+            `ReplicatingWorkers` that host them.
         store: Store of the episodes.
         workers: Workers that play the episodes of all other agents; None plays them in this process.
         in_flight: Maximum number of concurrent episodes.
@@ -90,7 +91,8 @@ def run(
     if missing:
         store.record_session()
     on_progress(progress)
-    hosted = {one.name for one in factories if one.one_process and workers is not None and workers.hosts(one)}
+    replicating = workers if isinstance(workers, ReplicatingWorkers) else None
+    hosted = {one.name for one in factories if one.one_process and replicating and replicating.hosts(one)}
     for cell in missing:
         if cell.factory.name not in hosted:
             cell.agent = cell.factory.make(plan.suite, cell.entry)
@@ -99,8 +101,8 @@ def run(
         for cells in _groups(missing, one_process, hosted):
             first = cells[0]
             planned = chain.from_iterable(cell.episodes(plan) for cell in cells)
-            if workers is not None and first.factory.name in hosted:
-                results = workers.play_replicated(first.factory, planned, time_limit, in_flight)
+            if replicating is not None and first.factory.name in hosted:
+                results = replicating.play_replicated(first.factory, planned, time_limit, in_flight)
             elif workers is None or first.factory.name in one_process:
                 results = _play_in_process(first, planned, time_limit, in_flight)
             else:

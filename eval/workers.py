@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, TextIO
+from typing import Any, Literal, NamedTuple, Protocol, TextIO, runtime_checkable
 
 from ..agents.base import Stop
 from ..agents.episode import Episode
@@ -72,8 +72,13 @@ class Workers(Protocol):
         """Play episodes, and yield them as they end."""
         ...
 
+
+@runtime_checkable
+class ReplicatingWorkers(Workers, Protocol):
+    """Workers that also play agents that must play in one process, each copy in one of its own."""
+
     def hosts(self, factory: AgentFactory, /) -> bool:
-        """Return True if the agent, which must play in one process, plays in copies made by `play_replicated`."""
+        """Return True if copies of the agent can play, made by `play_replicated`."""
         ...
 
     def play_replicated(
@@ -266,21 +271,6 @@ class LocalWorkers:
             if self._suspects:
                 _, cause, trace = self._suspects.pop()
                 yield failed_episode(one, f"the episode ended its worker process twice ({cause})", trace)
-
-    def hosts(self, factory: AgentFactory, /) -> bool:
-        """Return False: an agent that must play in one process plays in that of the caller."""
-        return False
-
-    def play_replicated(
-        self,
-        factory: AgentFactory,
-        planned: Iterable[PlannedEpisode],
-        time_limit: float | None,
-        in_flight: int,
-        /,
-    ) -> Iterator[FinishedEpisode]:
-        """Raise, see `hosts`."""
-        raise NotImplementedError
 
     def wake(self) -> None:
         """Tell `play`, which runs in another thread, that there are more episodes."""

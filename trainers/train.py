@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -113,7 +114,7 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
     activity = Activity()
     interruption = Interruption(activity)
     title, total = f"{config.recipe.name} on {config.env.id}", config.recipe.optimization.updates
-    again = f"arboretum train --resume {config.out}"
+    again = f"arboretum train --resume {quote(str(config.out))}"
     trainer: Trainer | None = None
     try:
         with (
@@ -358,9 +359,8 @@ def _write_report(folder: Path, console: Console) -> None:
     try:
         console.print(f"Report: {write_report(folder)}", soft_wrap=True, highlight=False, markup=False)
     except OSError as error:
-        console.print(
-            f"[red]No report:[/] {escape(str(error))}; write it with: arboretum report {escape(str(folder))}"
-        )
+        command = escape(f"arboretum report {quote(str(folder))}")
+        console.print(f"[red]No report:[/] {escape(str(error))}; write it with: {command}", soft_wrap=True)
 
 
 def sft(config: SFTConfig, *, resume: bool = False, console: Console) -> int:
@@ -379,7 +379,7 @@ def sft(config: SFTConfig, *, resume: bool = False, console: Console) -> int:
     """
     activity = Activity()
     interruption = Interruption(activity)
-    title, again = f"fine-tuning on {config.env.id}", f"arboretum sft --resume {config.out}"
+    title, again = f"fine-tuning on {config.env.id}", f"arboretum sft --resume {quote(str(config.out))}"
     try:
         with (
             interruption.handle_signals(),

@@ -237,8 +237,9 @@ class ALFWorld(TextEnv[Moment]):
         return None if command is None else [command]
 
     def expert_actions(self) -> list[str] | None:
-        if self._ended:
-            return None
+        return None if self._ended else self._within_limit(self._find_plan())
+
+    def _find_plan(self) -> list[str] | None:
         game = self.game
         actions = plan(game, self._state.state)
         return None if actions is None else [format_command(game, *action) for action in actions]

@@ -288,8 +288,9 @@ class Blocksworld(TextEnv[Position]):
         return "\n".join(self._level.random_walk(blocks, rng, _step_limit(self._level.problem)))
 
     def expert_actions(self) -> list[str] | None:
-        if self._ended:
-            return None
+        return None if self._ended else self._within_limit(self._find_plan())
+
+    def _find_plan(self) -> list[str] | None:
         plan = list(self._level.plan(self._state.blocks))
         return plan if self.mode == "step" else ["\n".join(plan)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from ..errors import ConfigurationError, DataError
@@ -111,9 +112,10 @@ def _check_encoder(manifest: Manifest, path: Path, encoder: str | EncoderSpec) -
 def _in_memory(path: Path, size: int, modified: int) -> BM25:
     """Return BM25 over a corpus file, shared by all environments of the process while the file is unchanged."""
     if size > MAX_IN_MEMORY:
+        index = f"{path.with_suffix('')}-bm25"
         raise ConfigurationError(
             f"{path} has {size / 2**20:.0f} MB, which is too large to index in memory; run"
-            f" `arboretum index build --corpus {path} --retriever bm25 --out {path.with_suffix('')}-bm25` once"
-            " and open that folder instead."
+            f" `arboretum index build --corpus {quote(str(path))} --retriever bm25 --out {quote(index)}` once and"
+            " open that folder instead."
         )
     return BM25.of(read_corpus(path))

@@ -11,7 +11,7 @@ from ..core import Outcome, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
 from ..optimum import Optimum
 from ..snapshots import Snapshot
-from .expert import MAX_CLICKS, best_purchase, plan
+from .expert import best_plan
 from .goals import Goal
 from .original import OBSERVATION_MODES, observe, with_history
 from .pages import BROWSING
@@ -333,12 +333,14 @@ class WebShop(TextEnv[Visit]):
     def expert_actions(self) -> list[str] | None:
         """Return a plan that searches for the goal's product, chooses its options and buys it.
 
-        Some synthetic goals cannot be met in full (see `reward.options_met`). Their plan ends with the best
-        possible purchase of the goal's product.
+        Some synthetic goals cannot be met in full (see `reward.options_met`), and the step limit may be too near.
+        The plan is then the best known one that fits, which reaches the score of `optimum()`: it may choose fewer
+        options, or buy another product. None if no known plan that fits has a positive score.
         """
         if self._ended:
             return None
-        return plan(self.shop, self._state.session)
+        _, actions = best_plan(self.shop, self._state.session, self.steps_left())
+        return actions or None
 
     def optimum(self) -> Optimum:
         """Return the score of the expert's purchase, and its number of steps.
@@ -351,16 +353,5 @@ class WebShop(TextEnv[Visit]):
         if self._ended:
             score = self._state.session.reward
             return Optimum(score, 0 if score else None)
-        session, actions = self._state.session, plan(self.shop, self._state.session)
-        score, steps = 0.0, 0
-        if actions is not None:
-            steps = int(min(len(actions), self.steps_left()))
-            for action in [*actions[: steps - 1], actions[-1]]:
-                session, _, purchase = self.shop.act(session, action, UNUSED_RNG)
-                score = purchase.reward if purchase else 0.0
-        if score < 1.0:
-            left = int(min(self.steps_left(), MAX_CLICKS))
-            near = best_purchase(self.shop, self._state.session, left)
-            score, steps = max((score, -steps), (near[0], -near[1]))
-            steps = -steps
-        return Optimum(score, steps if score else None)
+        score, actions = best_plan(self.shop, self._state.session, self.steps_left())
+        return Optimum(score, len(actions) or None)

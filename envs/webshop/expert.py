@@ -79,7 +79,38 @@ def _complete_path(shop: Shop, session: Session, path: list[str], target: int) -
     return [*actions, "click[buy now]"] if purchase else None
 
 
-def best_purchase(shop: Shop, session: Session, steps: int) -> tuple[float, int]:
+def best_plan(shop: Shop, session: Session, steps: float) -> tuple[float, list[str]]:
+    """Return the best score that a known plan reaches within some steps, and the shortest such plan.
+
+    Known are the expert's plan, with the options that there is time to choose, and if that is not the full score,
+    the purchases within a few clicks (see `best_purchase`).
+
+    Args:
+        shop: The shop.
+        session: Session with the open page.
+        steps: Number of actions that are left; may be infinite.
+
+    Returns:
+        The score and the plan; (0.0, []) if no known plan that fits buys anything of a positive score.
+    """
+    actions = plan(shop, session) or []
+    actions = [*actions[: int(min(len(actions), steps)) - 1], *actions[-1:]]
+    score = _score(shop, session, actions)
+    if score < 1.0:
+        near = best_purchase(shop, session, int(min(steps, MAX_CLICKS)))
+        score, actions = max((score, actions), near, key=lambda one: (one[0], -len(one[1])))
+    return (score, actions) if score else (0.0, [])
+
+
+def _score(shop: Shop, session: Session, actions: list[str]) -> float:
+    """Return the score of the purchase with which actions end; 0 if they end otherwise."""
+    purchase = None
+    for action in actions:
+        session, _, purchase = shop.act(session, action, UNUSED_RNG)
+    return purchase.reward if purchase else 0.0
+
+
+def best_purchase(shop: Shop, session: Session, steps: int) -> tuple[float, list[str]]:
     """Return the best score of a purchase with few clicks, without a search.
 
     All sequences of clicks on products, on pages of results, on "< prev" and on "buy now" are tried, and each
@@ -91,22 +122,25 @@ def best_purchase(shop: Shop, session: Session, steps: int) -> tuple[float, int]
         steps: Number of actions that are left; at most `MAX_CLICKS` of them are tried.
 
     Returns:
-        The score, and the fewest actions to it; (0.0, 0) if no purchase with a positive score is found.
+        The score, and the fewest actions to it; (0.0, []) if no purchase with a positive score is found.
     """
-    return max(
-        _purchases(shop, session, min(steps, MAX_CLICKS)), key=lambda one: (one[0], -one[1]), default=(0.0, 0)
-    )
+    found = _purchases(shop, session, min(steps, MAX_CLICKS))
+    score, actions = max(found, key=lambda one: (one[0], -len(one[1])), default=(0.0, ()))
+    return score, list(actions)
 
 
-def _purchases(shop: Shop, session: Session, steps: int, taken: int = 0) -> Iterator[tuple[float, int]]:
-    """Yield the positive scores of purchases within some steps, each with its number of actions."""
+def _purchases(
+    shop: Shop, session: Session, steps: int, taken: tuple[str, ...] = ()
+) -> Iterator[tuple[float, tuple[str, ...]]]:
+    """Yield the positive scores of purchases within some steps, each with its actions."""
     for name, target in shop.page(session).clickables().items():
         buys = name == "buy now"
         leads_on = target.kind == "link" or name in _TURNS or (target.kind == "option" and not taken)
         if steps < (1 if buys else 2) or not (buys or leads_on):
             continue
-        after, valid, purchase = shop.act(session, f"click[{name}]", UNUSED_RNG)
+        action = f"click[{name}]"
+        after, valid, purchase = shop.act(session, action, UNUSED_RNG)
         if purchase is not None and purchase.reward > 0.0:
-            yield purchase.reward, taken + 1
+            yield purchase.reward, (*taken, action)
         elif purchase is None and valid:
-            yield from _purchases(shop, after, steps - 1, taken + 1)
+            yield from _purchases(shop, after, steps - 1, (*taken, action))

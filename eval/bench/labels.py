@@ -15,6 +15,7 @@ from ..decisions.file import FILE
 from ..decisions.labelling import label_run
 from ..evaluate import evaluate
 from ..planning import Scope
+from ..run_index import EPISODES_FILE
 from .row import Row
 
 _RUNS: tuple[tuple[str, tuple[str, ...], int, float | None], ...] = (
@@ -58,7 +59,7 @@ def measure(peers: bool = False, rounds: int = 3) -> Iterator[Row]:
                 start = time.process_time()
                 coverage = label_run(folder)
                 seconds.append(time.process_time() - start)
-            actions = sum(line.count(b'"action":') for line in (folder / "episodes.jsonl").open("rb"))
+            actions = sum(line.count(b'"action":') for line in (folder / EPISODES_FILE).open("rb"))
         yield Row(
             f"{env}: labels of {coverage.labelled:,} episodes, {' and '.join(agents)}",
             seconds[0],

@@ -16,7 +16,7 @@ from ...agents.reference import RandomAgent
 from ..agents import NamedAgent
 from ..episode_filter import EpisodeFilter
 from ..evaluate import prepare
-from ..run_index import INDEX_FILE, open_index
+from ..run_index import EPISODES_FILE, INDEX_FILE, open_index
 from ..store import Store, encode_episode, read_episode
 from ..suite import parse_suite
 from .row import Row
@@ -73,8 +73,10 @@ def measure(peers: bool = False, episodes: int = EPISODES) -> Iterator[Row]:
         )
         folder = Path(name) / "run"
         written = make_run(suite, folder, episodes)
-        size = (folder / "episodes.jsonl").stat().st_size / 1e6
-        yield Row("writing an episode", 1e6 * written / episodes, "µs", details=f"{size:.0f} MB of episodes.jsonl")
+        size = (folder / EPISODES_FILE).stat().st_size / 1e6
+        yield Row(
+            "writing an episode", 1e6 * written / episodes, "µs", details=f"{size:.0f} MB of {EPISODES_FILE}"
+        )
         yield from _opening(folder, episodes)
         yield _resuming(suite, folder, episodes)
     yield from _memory()
@@ -145,7 +147,7 @@ def _opening(folder: Path, episodes: int) -> Iterator[Row]:
 def _resuming(suite: Path, folder: Path, episodes: int) -> Row:
     """Return the CPU seconds from the start of the command to the first new episode, or else its wall time."""
     command = [sys.executable, "-m", f"{__name__.split('.')[0]}.cli", "eval", str(suite), "--agent", "random"]
-    file = folder / "episodes.jsonl"
+    file = folder / EPISODES_FILE
     size = file.stat().st_size
     start = time.perf_counter()
     process = subprocess.Popen(

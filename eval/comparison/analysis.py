@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
 from ...envs.errors import ConfigurationError
 from ..crossed import holm
-from ..decisions import Unlabelled
-from ..decisions.coverage import describe_unlabelled, has_labels_file
 from ..power import Design, needed_tasks, smallest_difference
 from ..repeats import Repeats, summarize_repeats
 from ..statistics import Interval, Paired, paired, paired_means, rate, stratified
+from ..suite import Entry
 from .measures import MEASURES, Measure
+from .pairing import agent_pairs, describe_left_out, describe_randomness, shared_tasks
 from .participants import Participant, Source, choose_participants, entries_of, load_sources
 from .settings import differing_settings
 
@@ -113,6 +112,7 @@ class RunComparison:
         settings: Settings that differ: name, and the value of each agent.
         problems: One sentence for each stored line that is left out.
         wanted: Difference to show, from 0 to 1; None if none was asked for.
+        notes: By measure, a sentence on why it has no mean over the entries; only measures without one.
     """
 
     suite: str
@@ -123,6 +123,7 @@ class RunComparison:
     settings: Mapping[str, Sequence[str]]
     problems: Sequence[str]
     wanted: float | None = None
+    notes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def measures(self) -> dict[str, list[Difference]]:
@@ -169,27 +170,23 @@ def compare_evaluations(
             f"{' and '.join(map(str, folders))}: no two of their agents completed a task in common; compare runs"
             " on the same tasks."
         )
+    notes = {}
     for measure in MEASURES:
-        differences += _measure_differences(participants, sources, measure)
+        found, units = _measure_differences(participants, sources, measure)
+        differences += found
+        if units:
+            notes[measure.name] = _describe_units(units)
     return RunComparison(
         suite=sources[0].run.suite.name,
         agents=[_agent(one, sources) for one in participants],
         differences=differences,
-        left_out=[*_left_out(participants, sources), *_unlabelled(participants)],
-        randomness=_randomness(participants),
+        left_out=describe_left_out(participants, sources),
+        randomness=describe_randomness(participants),
         settings=differing_settings(participants),
         problems=[problem for source in sources for problem in source.run.problems],
         wanted=wanted,
+        notes=notes,
     )
-
-
-def _pairs(participants: Sequence[Participant]) -> list[tuple[Participant, Participant]]:
-    """Return all pairs, the later agent first, so that a difference is the change from the earlier one."""
-    return [(later, earlier) for earlier, later in combinations(participants, 2)]
-
-
-def _shared(a: Participant, b: Participant, entry: str) -> list[str]:
-    return sorted(a.results.get(entry, {}).keys() & b.results.get(entry, {}).keys())
 
 
 def _outcomes(participant: Participant, entry: str, tasks: Sequence[str]) -> list[list[bool]]:
@@ -227,10 +224,10 @@ def _success_differences(
     participants: Sequence[Participant], sources: Sequence[Source], wanted: float | None
 ) -> list[Difference]:
     found = []
-    for a, b in _pairs(participants):
+    for a, b in agent_pairs(participants):
         strata = []
         for entry in entries_of(sources):
-            tasks = _shared(a, b, entry)
+            tasks = shared_tasks(a, b, entry)
             if not tasks:
                 continue
             ours, theirs = _outcomes(a, entry, tasks), _outcomes(b, entry, tasks)
@@ -257,30 +254,60 @@ def _success_differences(
 
 def _measure_differences(
     participants: Sequence[Participant], sources: Sequence[Source], measure: Measure
-) -> list[Difference]:
+) -> tuple[list[Difference], Mapping[str, Sequence[str]]]:
+    """Return the differences in a measure, and the entries by unit if their units differ."""
     entries = entries_of(sources)
     values = {
         (one.letter, name): measure.values(one, entry) for one in participants for name, entry in entries.items()
     }
     found = []
-    for a, b in _pairs(participants):
+    differing: dict[str, list[str]] = {}
+    for a, b in agent_pairs(participants):
         strata = []
         for entry in entries:
             ours, theirs = values[a.letter, entry], values[b.letter, entry]
             if not ours or not theirs:
                 continue
             tasks = sorted(ours.keys() & theirs.keys())
-            if not tasks:
-                continue
-            means = [fmean(ours[task]) for task in tasks], [fmean(theirs[task]) for task in tasks]
-            differences = [x - y for x, y in zip(*means, strict=True)]
-            result = paired_means(differences)
-            strata.append(
-                _Stratum(entry, result, (fmean(means[0]), fmean(means[1])), differences, is_single=False)
-            )
-        rows = _rows(measure.name, a, b, strata)
-        found += [row for row, _ in rows if row.entry is not None or measure.over_entries]
-    return _adjust(found)
+            if tasks:
+                numbers = [[one[task] for task in tasks] for one in (ours, theirs)]
+                strata.append(_compare_values(measure, entry, *numbers))
+        units = _units(measure, (a, b), [entries[one.entry] for one in strata])
+        for unit, names in units.items() if len(units) > 1 else ():
+            differing[unit] = list(dict.fromkeys([*differing.get(unit, ()), *names]))
+        found += [row for row, _ in _rows(measure.name, a, b, strata) if row.entry is not None or len(units) <= 1]
+    return _adjust(found), differing
+
+
+def _compare_values(
+    measure: Measure, entry: str, ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]
+) -> _Stratum:
+    """Return the comparison of the numbers of two agents' episodes of each task of an entry."""
+    means = [fmean(task) for task in ours], [fmean(task) for task in theirs]
+    differences = [x - y for x, y in zip(*means, strict=True)]
+    whole = measure.whole
+    if whole is not None and all(value in (0.0, whole) for task in (*ours, *theirs) for value in task):
+        a, b = ([[value == whole for value in task] for task in tasks] for tasks in (ours, theirs))
+        result = paired(a, b)
+        result = result._replace(difference=Interval(*(whole * bound for bound in result.difference)))
+    else:
+        result = paired_means(differences)
+    return _Stratum(entry, result, (fmean(means[0]), fmean(means[1])), differences, is_single=False)
+
+
+def _units(measure: Measure, pair: Sequence[Participant], entries: Sequence[Entry]) -> dict[str, list[str]]:
+    """Return the names of the entries by the unit of a measure; empty if it has one unit everywhere."""
+    found: dict[str, list[str]] = {}
+    if measure.units is not None:
+        for entry in entries:
+            for unit in sorted(set().union(*(measure.units(one, entry) for one in pair))):
+                found.setdefault(unit, []).append(entry.name)
+    return found
+
+
+def _describe_units(units: Mapping[str, Sequence[str]]) -> str:
+    named = "; ".join(f"{unit} ({', '.join(entries)})" for unit, entries in units.items())
+    return f"There is no mean over the entries, whose units differ: {named}."
 
 
 def _rows(
@@ -331,70 +358,3 @@ def _mean_interval(rates: Sequence[Interval]) -> Interval:
     below = math.hypot(*(one.value - one.low for one in rates)) / len(rates)
     above = math.hypot(*(one.high - one.value for one in rates)) / len(rates)
     return Interval(value, value - below, value + above)
-
-
-# ---------------------------------------------------------------------- what was paired
-
-
-def _left_out(participants: Sequence[Participant], sources: Sequence[Source]) -> list[str]:
-    """Return a sentence for each agent and entry with tasks that another agent has and it has not."""
-    sentences = []
-    for entry in entries_of(sources):
-        tasks = {one.letter: set(one.results.get(entry, {})) for one in participants}
-        everything = set().union(*tasks.values())
-        missing: dict[int, list[str]] = {}
-        for letter, found in tasks.items():
-            if len(found) < len(everything):
-                missing.setdefault(len(found), []).append(letter)
-        for count, letters in missing.items():
-            verb = "has" if len(letters) == 1 else "have"
-            who = ", ".join(letters)
-            if count == 0:
-                sentences.append(f"{entry}: {who} {verb} no complete episode, and is left out of its pairs.")
-            else:
-                sentences.append(
-                    f"{entry}: {who} {verb} {count} of {len(everything)} tasks; the others are left out of pairs."
-                )
-    for one in participants:
-        if one.episodes < one.expected:
-            broken = f", and {one.broken} broke off" if one.broken else ""
-            sentences.append(f"{one.letter} is incomplete: {one.episodes} of {one.expected} episodes{broken}.")
-    return sentences
-
-
-def _unlabelled(participants: Sequence[Participant]) -> list[str]:
-    """Return sentences for each agent with episodes without labels, if an agent's decisions are labelled."""
-    if not any(source.labels or has_labels_file(source.folder) for one in participants for source in one.sources):
-        return []
-    sentences = []
-    for one in participants:
-        for source in one.sources:
-            results = source.run.results.items()
-            complete = [key for key, result in results if key.agent == one.agent and result.error is None]
-            found = describe_unlabelled(source.folder, complete, source.labels)
-            failed = sum(isinstance(source.labels.get(key), Unlabelled) for key in complete)
-            if failed:
-                found.append(f"{failed} of {len(complete)} episodes cannot be labelled.")
-            sentences += [f"{one.letter}: {sentence}" for sentence in found]
-    return sentences
-
-
-def _randomness(participants: Sequence[Participant]) -> list[str]:
-    """Return a sentence for the pairs whose shared tasks have the same seeds, other seeds, or some of each."""
-    groups: dict[str, list[str]] = {}
-    for a, b in _pairs(participants):
-        shared = other = 0
-        for entry in a.results:
-            for task in _shared(a, b, entry):
-                ours, theirs = ({result.seed for result in one.results[entry][task]} for one in (a, b))
-                shared += len(ours & theirs)
-                other += len(ours ^ theirs)
-        if shared or other:
-            kind = "same" if not other else "other" if not shared else "some"
-            groups.setdefault(kind, []).append(f"{b.letter} and {a.letter}")
-    sentences = {
-        "same": "Common randomness: the episodes of shared tasks have the same seeds ({}).",
-        "other": "No common randomness: the tasks are the same, but the seeds of their episodes are not ({}).",
-        "some": "Common randomness in part: some episodes of shared tasks have the same seeds ({}).",
-    }
-    return [sentences[kind].format("; ".join(pairs)) for kind, pairs in groups.items()]

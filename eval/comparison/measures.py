@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from ..decisions.labels import EpisodeDecisions
@@ -19,17 +19,21 @@ class Measure(NamedTuple):
         meaning: One sentence for the foot of a table.
         digits: Decimals in tables.
         higher_is_better: True if more is better, as of a score.
-        over_entries: True if the mean over entries has a meaning: the unit is the same in all of them.
         values: Function that returns the number of an agent's episodes on an entry, by task, or None if its
             episodes have no such number.
+        whole: Value of a sure event, such as 100 for a share in percent. Numbers that are all 0 or this are
+            outcomes like success, and are compared like it. None for numbers that are no shares.
+        units: Function that returns the units of the number in an agent's episodes on an entry; None if all
+            entries have the same unit.
     """
 
     name: str
     meaning: str
     digits: int
     higher_is_better: bool
-    over_entries: bool
     values: Callable[[Participant, Entry], Mapping[str, Sequence[float]] | None]
+    whole: float | None = None
+    units: Callable[[Participant, Entry], Collection[str]] | None = None
 
 
 def _scores(participant: Participant, entry: Entry) -> Mapping[str, Sequence[float]] | None:
@@ -61,26 +65,35 @@ def _of_decisions(
     return values
 
 
+def _units_of_value(participant: Participant, entry: Entry) -> Collection[str]:
+    """Return what the values of an agent's labelled episodes on an entry are, such as payments."""
+    return {
+        labels.measure
+        for source in participant.sources
+        for key, labels in source.labels.items()
+        if isinstance(labels, EpisodeDecisions) and (key.agent, key.entry) == (participant.agent, entry.name)
+    }
+
+
 def _optimal(labels: EpisodeDecisions) -> float | None:
     return 100.0 * labels.optimal / labels.judged if labels.judged else None
 
 
 MEASURES: tuple[Measure, ...] = (
-    Measure("score", "Mean of the entry's score, from 0 to 100.", 1, True, True, _scores),
+    Measure("score", "Mean of the entry's score, from 0 to 100.", 1, True, _scores, whole=100.0),
     Measure(
         "optimal decisions, points",
         "Share of an episode's actions that were optimal, in % of those with something left to lose.",
         1,
         True,
-        True,
         _of_decisions(_optimal),
+        whole=100.0,
     ),
     Measure(
         "regret in steps per episode",
         "Additional steps that an episode's actions cost, before success became impossible.",
         2,
         False,
-        True,
         _of_decisions(lambda labels: labels.step_regret),
     ),
     Measure(
@@ -88,8 +101,9 @@ MEASURES: tuple[Measure, ...] = (
         "Loss of attainable value by an episode's actions: probability of success, score or payment.",
         3,
         False,
-        False,
         _of_decisions(lambda labels: labels.value_regret),
+        whole=1.0,
+        units=_units_of_value,
     ),
 )
 """Measures that a comparison shows where both agents have them."""

@@ -65,7 +65,7 @@ def _section(measure: str, rows: list[Difference], comparison: RunComparison) ->
     groups: dict[tuple[str, str], list[Difference]] = {}
     for row in rows:
         groups.setdefault((row.first, row.second), []).append(row)
-    note, rows_by_pair = describe(measure, comparison.wanted), list(groups.values())
+    note, rows_by_pair = describe(comparison, measure), list(groups.values())
     if measure == SUCCESS:
         return Section(measure, rows_by_pair, 100.0, 1, True, note)
     found = find_measure(measure)

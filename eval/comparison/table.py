@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 
 from rich.box import SIMPLE
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
 from ..report import p_value, percent, signed, signed_interval
 from ..table import TABLE_WIDTH, RepeatsRow, fit_repeats
-from .analysis import SUCCESS, Difference, RunComparison
+from .analysis import SUCCESS, Agent, Difference, RunComparison
 from .measures import find_measure
 
 SIGNIFICANT = 0.05
@@ -26,20 +26,21 @@ SUCCESS_NOTE = (
 )
 NEEDS_NOTE = " needs: tasks that would show {:g} points so."
 MEASURE_NOTE = (
-    "Numbers besides success: Student's interval and a sign-flip test over tasks. Decisions are measured by the"
-    " environment's optimum, or where it is not proven by the shortest known."
+    "Numbers besides success: Student's interval and a sign-flip test over tasks; where all are 0 or 100 %, or"
+    " regrets of 0 or 1, the interval and the test of success. Decisions are measured by the environment's"
+    " optimum, or where it is not proven by the shortest known."
 )
 
 
 def print_comparison(comparison: RunComparison, console: Console) -> None:
     """Print agents, differences, repeats, what was paired, and the settings that differ."""
     is_wide = console.width >= TABLE_WIDTH
-    console.print(_agents(comparison))
+    console.print(_agents(comparison) if is_wide else _listed_agents(comparison))
     for measure, rows in comparison.measures.items():
         console.print(f"difference in {_heading(measure)}", style="bold", markup=False)
         table = _differences(rows, comparison.wanted) if is_wide else _listed(rows, comparison.wanted)
         console.print(table)
-        console.print(describe(measure, comparison.wanted), style="dim", markup=False)
+        console.print(describe(comparison, measure), style="dim", markup=False)
         console.print()
     if len(comparison.measures) > 1:
         console.print(MEASURE_NOTE, style="dim", markup=False)
@@ -54,16 +55,12 @@ def print_comparison(comparison: RunComparison, console: Console) -> None:
     console.print(_settings(comparison) if is_wide else _listed_settings(comparison))
 
 
-def describe(measure: str, wanted: float | None) -> str:
-    """Return the sentences below the table of a measure.
-
-    Args:
-        measure: Name of the measure.
-        wanted: Difference to show, from 0 to 1; None if none was asked for.
-    """
+def describe(comparison: RunComparison, measure: str) -> str:
+    """Return the sentences below the table of a measure."""
     if measure != SUCCESS:
-        return find_measure(measure).meaning
-    return SUCCESS_NOTE + ("" if wanted is None else NEEDS_NOTE.format(100 * wanted))
+        note = comparison.notes.get(measure)
+        return " ".join(filter(None, (find_measure(measure).meaning, note)))
+    return SUCCESS_NOTE + ("" if comparison.wanted is None else NEEDS_NOTE.format(100 * comparison.wanted))
 
 
 def repeats_rows(comparison: RunComparison) -> list[RepeatsRow]:
@@ -89,13 +86,29 @@ def _agents(comparison: RunComparison) -> Table:
     table.add_column("success %", justify="right", no_wrap=True)
     table.add_column("episodes", justify="right", no_wrap=True)
     for agent in comparison.agents:
-        value = agent.success
-        rate = "–" if math.isnan(value.value) else f"{percent(value.value)}"
-        if not math.isnan(value.value):
-            rate += f" {percent(value.low):>5} to {percent(value.high):>5}"
-        count = str(agent.episodes) if agent.episodes == agent.expected else f"{agent.episodes}/{agent.expected}"
-        table.add_row(agent.letter, Text(agent.name), Text(rate), count)
+        table.add_row(agent.letter, Text(agent.name), Text(_success(agent)), _count(agent))
     return table
+
+
+def _listed_agents(comparison: RunComparison) -> Text:
+    """Return the agents as short lines, for a narrow terminal."""
+    text = Text(overflow="fold")
+    for agent in comparison.agents:
+        text.append(f"{agent.letter}  {agent.name}\n", style="bold")
+        text.append(f"  success {' '.join(_success(agent).split())} %\n  episodes {_count(agent)}\n")
+    return text
+
+
+def _success(agent: Agent) -> str:
+    """Format a success rate with its interval, in aligned columns."""
+    value = agent.success
+    if math.isnan(value.value):
+        return "–"
+    return f"{percent(value.value)} {percent(value.low):>5} to {percent(value.high):>5}"
+
+
+def _count(agent: Agent) -> str:
+    return str(agent.episodes) if agent.episodes == agent.expected else f"{agent.episodes}/{agent.expected}"
 
 
 def _differences(rows: Sequence[Difference], wanted: float | None) -> Table:
@@ -150,18 +163,16 @@ def _listed(rows: Sequence[Difference], wanted: float | None) -> Text:
     return text
 
 
-def _settings(comparison: RunComparison) -> Table | Text:
+def _settings(comparison: RunComparison) -> Group | Text:
     if not comparison.settings:
         return Text("All settings of the agents are the same.")
-    table = Table(
-        box=None, pad_edge=False, padding=(0, 1, 0, 0), title="settings that differ", title_justify="left"
-    )
-    table.add_column("setting", style="dim", overflow="fold")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("setting", style="dim", overflow="fold", min_width=len("setting"))
     for agent in comparison.agents:
         table.add_column(agent.letter, overflow="fold")
     for name, values in comparison.settings.items():
         table.add_row(Text(name), *map(Text, values))
-    return table
+    return Group(Text("settings that differ", style="italic"), table)
 
 
 def _listed_settings(comparison: RunComparison) -> Text:

@@ -24,6 +24,19 @@ def has_labels_file(folder: Path) -> bool:
     return (folder / FILE).exists()
 
 
+def missing_labels(missing: int, episodes: int, remark: str, folder: Path) -> str:
+    """Return the sentence about episodes without labels, with the command that labels them.
+
+    Args:
+        missing: Number of episodes without labels.
+        episodes: Number of complete episodes.
+        remark: Words after their number, such as the reason; may be empty.
+        folder: Folder of the run.
+    """
+    have, them = ("has", "it") if missing == 1 else ("have", "them")
+    return f"{missing} of {episodes} episodes {have} no labels{remark}; `{label_command(folder)}` labels {them}."
+
+
 def describe_unlabelled(
     folder: Path, episodes: Iterable[EpisodeKey], labelled: Collection[EpisodeKey]
 ) -> list[str]:
@@ -40,13 +53,9 @@ def describe_unlabelled(
     missing = [key for key in everything if key not in labelled]
     if not missing:
         return []
-    number = len(missing)
     names = _without_any(everything, missing)
-    among = f", among them all of {', '.join(names)}" if names and number < len(everything) else ""
-    return [
-        f"{number} of {len(everything)} episodes {'has' if number == 1 else 'have'} no labels{among};"
-        f" `{label_command(folder)}` labels {'it' if number == 1 else 'them'}."
-    ]
+    among = f", among them all of {', '.join(names)}" if names and len(missing) < len(everything) else ""
+    return [missing_labels(len(missing), len(everything), among, folder)]
 
 
 def _without_any(episodes: Iterable[EpisodeKey], missing: Iterable[EpisodeKey]) -> list[str]:

@@ -167,7 +167,7 @@ def read_labels(folder: Path, results: Iterable[Result]) -> dict[EpisodeKey, Lab
                 if result is None or _checksum_at(episodes, offset + length) != record["episode"]:
                     continue
                 labels = _read(record)
-            except (ValueError, TypeError, LookupError):
+            except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
                 continue
             if isinstance(labels, Unlabelled) or len(labels.decisions) == result.steps:
                 found[result.key] = labels

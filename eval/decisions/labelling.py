@@ -17,7 +17,7 @@ from ..run_index import EPISODES_FILE
 from ..store import Result
 from ..suite import Entry
 from ..summary import load_run
-from .coverage import label_command
+from .coverage import missing_labels
 from .file import DecisionsFile, Labels, read_labels
 from .labels import EpisodeDecisions, Unlabelled
 from .replay import OutOfTime, label_recorded, read_recorded
@@ -172,7 +172,4 @@ def describe_coverage(coverage: Coverage, folder: Path, seconds: float | None) -
         reasons.append(f"the time of {seconds:g} s is up")
     if coverage.costly:
         reasons.append(f"replays of {', '.join(coverage.costly)} search again")
-    return [
-        f"{missing} of {coverage.episodes} episodes have no labels, because {' and '.join(reasons)};"
-        f" `{label_command(folder)}` labels them."
-    ]
+    return [missing_labels(missing, coverage.episodes, f", because {' and '.join(reasons)}", folder)]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist, fmean, median
 
-from ..statistics import Interval, mean, wilson
+from ..statistics import Interval, mean, rate, wilson
 from ..store import EpisodeKey, Result
 from ..student_t import two_sided_quantile
 from .file import Labels
@@ -116,7 +116,7 @@ def _summarize(
         optimal=share(lambda one: (one.optimal, one.judged)),
         value_regret=average(lambda one: one.value_regret),
         step_regret=average(lambda one: one.step_regret),
-        fatal=share(lambda one: (one.first_fatal is not None, 1)),
+        fatal=rate([[one.first_fatal is not None for one in group] for group in tasks.values()]),
         first_fatal=float(median(fatal)) if fatal else None,
         repeated=share(lambda one: (sum(d.repeated for d in one.decisions), len(one.decisions))),
         returned=share(lambda one: (sum(d.returned for d in one.decisions), len(one.decisions))),
@@ -138,7 +138,8 @@ def clustered_share(counts: Sequence[tuple[int, int]], confidence: float = 0.95)
     The share is the ratio of the sums, and its interval is Wilson's at the effective sample size p (1 - p) / v,
     scaled by the squared ratio of the normal and the t quantile with k - 1 degrees of freedom (Korn and Graubard,
     Survey Methodology 24:193, 1998). The variance of the ratio over the k tasks is
-    v = k / (k - 1) Σ (x - p n)² / N². Where v is 0, as at shares of 0 and 1, the sample size is k.
+    v = k / (k - 1) Σ (x - p n)² / N². Where v is 0, as at shares of 0 and 1, the sample size is k. With one
+    decision per task, the interval is the plain one of Wilson, as that of a success rate is (see `rate`).
 
     Args:
         counts: Of each task the number x of decisions that count, and the number n of all.
@@ -150,7 +151,7 @@ def clustered_share(counts: Sequence[tuple[int, int]], confidence: float = 0.95)
         return wilson(0, 0, confidence)
     p = sum(x for x, _ in counts) / total
     size = float(k)
-    if k > 1:
+    if 1 < k < total:
         variance = k / (k - 1) * sum((x - p * n) ** 2 for x, n in counts) / total**2
         if variance > 0.0:
             ratio = NormalDist().inv_cdf(0.5 + confidence / 2) / two_sided_quantile(confidence, k - 1)

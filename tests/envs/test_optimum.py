@@ -240,3 +240,31 @@ def test_known_optimum_of_a_shopper_is_never_below_a_purchase_that_is_one_click_
             if terminated or truncated:
                 break
     assert bought > 100
+
+
+@pytest.mark.parametrize("id", DETERMINISTIC)
+def test_expert_plan_attains_the_optimum_within_the_steps_left_or_is_none_with_it(id: str) -> None:
+    """In random states, with step limits about the length of the first plan."""
+    rng, found, unlimited = random.Random(4), set(), make(id, max_steps=None)
+    for seed in range(24):
+        unlimited.reset(seed=seed)
+        env = make(id, max_steps=max(1, len(unlimited.expert_actions() or ()) + rng.randint(-4, 8)))
+        env.reset(seed=seed)
+        terminated = truncated = False
+        while not (terminated or truncated):
+            start, optimum, plan = env.snapshot(), env.optimum(), env.expert_actions()
+            assert optimum is not None
+            assert optimum.steps == (None if plan is None else max(1, len(plan))), (env.task, start)
+            assert (optimum.value == 0.0) is (plan is None)
+            found.add(plan is None)
+            if plan:
+                assert len(plan) <= env.steps_left()
+                rewards = []
+                for action in plan:
+                    _, reward, terminated, _, info = env.step(action)
+                    rewards.append(reward)
+                assert terminated
+                assert info["success"] if optimum.value == 1.0 else rewards[-1] == pytest.approx(optimum.value)
+                env.restore(start)
+            _, _, terminated, truncated, _ = env.step(env.random_action(rng))
+    assert False in found and (True in found or id == "TextSearchQA-v0")  # A question can be answered at any time.

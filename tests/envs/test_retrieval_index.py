@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -174,5 +175,10 @@ def test_large_corpus_requires_an_index(corpus, monkeypatch):
 
     monkeypatch.setattr(factory, "MAX_IN_MEMORY", 1000)
     write_corpus(corpus, 200, "ash")
-    with pytest.raises(ConfigurationError, match="arboretum index build"):
-        open_retriever(corpus)
+    named = corpus.parent / "my corpus.jsonl"
+    corpus.rename(named)
+    with pytest.raises(ConfigurationError, match="arboretum index build") as error:
+        open_retriever(named)
+    command = shlex.split(str(error.value).split("`")[1])
+    assert command[command.index("--corpus") + 1] == str(named)
+    assert command[command.index("--out") + 1] == str(corpus.parent / "my corpus-bm25")

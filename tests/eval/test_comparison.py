@@ -14,10 +14,8 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from arboretum import cli
 from arboretum.cli import main
 from arboretum.envs.errors import ConfigurationError, DataError
-from arboretum.envs.terminal import Terminal
 from arboretum.eval.comparison.analysis import Difference, compare_evaluations
 from arboretum.eval.comparison.page import write_page
 from arboretum.eval.comparison.settings import differing_settings
@@ -28,24 +26,6 @@ from arboretum.eval.store import read_results
 from arboretum.eval.summary import load_run
 
 Command = Callable[..., str]
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
-    """Function that runs a command in an empty folder, and returns its output, or its error if it fails."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object, status: int = 0, width: int = 80) -> str:
-        monkeypatch.setenv("COLUMNS", str(width))
-        monkeypatch.setattr(cli, "console", Terminal(highlight=False))
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        shown = capsys.readouterr()
-        assert ended.value.code == status, shown.err
-        return shown.out if status == 0 else shown.err
-
-    return run
-
 
 SUITE = """
 name: small

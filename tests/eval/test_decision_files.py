@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
+import zlib
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
@@ -32,11 +34,9 @@ from arboretum.eval.decisions import (
 from arboretum.eval.decisions.file import FILE, Labels, plain_labels
 from arboretum.eval.decisions.labelling import Coverage, describe_coverage, label_run
 from arboretum.eval.decisions.labels import judge
-from arboretum.eval.decisions.statistics import clustered_share
 from arboretum.eval.decisions.table import describe_basis, fit_decisions
 from arboretum.eval.evaluate import evaluate, report
 from arboretum.eval.planning import Scope
-from arboretum.eval.statistics import rate, wilson
 from arboretum.eval.store import EpisodeKey, read_episode
 from arboretum.eval.suite import load_suite
 from arboretum.eval.summary import load_run
@@ -116,9 +116,11 @@ def test_damaged_incomplete_and_stale_lines_are_labelled_again(run: Path) -> Non
     damaged[1] = b"not JSON\n"
     damaged[2] = b"{}\n"
     damaged[3] = damaged[3].replace(b'"version":"', b'"version":"0')
+    forged = re.sub(rb'"at":\[(\d+),\d+\]', rb'"at":[\1,%d]' % 10**30, damaged[4]).partition(b',"crc"')[0]
+    damaged[4] = forged + b',"crc":"%08x"}\n' % zlib.crc32(forged)  # a position that no file has
     damaged[-1] = damaged[-1][: len(damaged[-1]) // 2]  # killed while writing
     (run / FILE).write_bytes(b"".join(damaged))
-    assert len(stored(run)) == EPISODES - 5
+    assert len(stored(run)) == EPISODES - 6
     assert label_run(run) == Coverage(EPISODES, EPISODES)
     assert stored(run) == whole and len(lines_of(run)) == EPISODES
     # Another version of the labels, or other episodes.
@@ -168,6 +170,9 @@ def test_time_limit_leaves_a_random_sample_of_tasks_and_says_so(run: Path) -> No
     assert f"{missing} of {EPISODES} episodes have no labels, because the time of 1e-09 s is up" in sentence
     assert f"`arboretum decisions {run}` labels them" in sentence and coverage.late == missing
     assert describe_coverage(label_run(run), run, None) == []
+    assert describe_coverage(Coverage(8, 7, late=1), Path("my run"), 2.0) == [
+        "1 of 8 episodes has no labels, because the time of 2 s is up; `arboretum decisions 'my run'` labels it."
+    ]
 
 
 def test_all_agents_of_a_task_are_labelled_together(run: Path) -> None:
@@ -265,23 +270,6 @@ def test_statistics_count_what_the_labels_say(run: Path) -> None:
     plain = json.loads((run / "summary.json").read_text())["decisions"]
     assert plain[0]["outcomes"] == lines["Sokoban", "random"].outcomes
     assert plain[0]["optimal"]["value"] == lines["Sokoban", "random"].optimal.value
-
-
-def test_share_over_clusters_equals_wilson_where_clusters_are_single_decisions() -> None:
-    counts = [(1, 1)] * 30 + [(0, 1)] * 70
-    ours, plain = clustered_share(counts), wilson(30, 100)
-    assert ours.value == plain.value == 0.3
-    assert ours.low == pytest.approx(plain.low, abs=0.003) and ours.high == pytest.approx(plain.high, abs=0.003)
-    # Ten equal decisions in each task are no more than one.
-    tenfold = clustered_share([(10 * x, 10) for x, _ in counts])
-    assert tenfold == pytest.approx(ours)
-    groups = [[True] * x + [False] * (n - x) for x, n in [(3, 5), (1, 4), (6, 6), (0, 3), (2, 8)]]
-    expected = rate(groups)
-    found = clustered_share([(sum(g), len(g)) for g in groups])
-    assert found.value == expected.value
-    assert found.low <= expected.low + 0.05 and found.high >= expected.high - 0.05
-    assert clustered_share([(4, 4)] * 10) == wilson(10, 10)  # tasks, not decisions
-    assert clustered_share([(0, 0)]).low == 0.0
 
 
 def test_position_of_the_first_fatal_decision_is_a_median_over_episodes_that_have_one() -> None:

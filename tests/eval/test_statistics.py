@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, permutation_test, t, ttest_rel
 
 from arboretum.eval.crossed import holm
+from arboretum.eval.decisions.statistics import clustered_share
 from arboretum.eval.statistics import (
     Interval,
     mcnemar,
@@ -244,3 +245,22 @@ def test_sign_flips_of_many_tasks_agree_with_mcnemars_exact_test() -> None:
     # Too many different sums for all of them: random signs, near the exact value of the pooled test.
     scattered = [d * (1 + i / 1e6) for i, d in enumerate(differences)]
     assert sign_flips(scattered) == pytest.approx(mcnemar(260, 205), abs=0.01)
+
+
+def test_share_over_clusters_equals_wilson_where_clusters_are_single_decisions() -> None:
+    counts = [(1, 1)] * 30 + [(0, 1)] * 70
+    plain = wilson(30, 100)
+    assert clustered_share(counts) == plain
+    assert clustered_share([(1, 1)] * 3 + [(0, 1)]) == wilson(3, 4) == rate([[True]] * 3 + [[False]])
+    # Ten equal decisions in each task are no more than one.
+    tenfold = clustered_share([(10 * x, 10) for x, _ in counts])
+    assert tenfold.value == plain.value == 0.3
+    assert tenfold.low == pytest.approx(plain.low, abs=0.003)
+    assert tenfold.high == pytest.approx(plain.high, abs=0.003)
+    groups = [[True] * x + [False] * (n - x) for x, n in [(3, 5), (1, 4), (6, 6), (0, 3), (2, 8)]]
+    expected = rate(groups)
+    found = clustered_share([(sum(g), len(g)) for g in groups])
+    assert found.value == expected.value
+    assert found.low <= expected.low + 0.05 and found.high >= expected.high - 0.05
+    assert clustered_share([(4, 4)] * 10) == wilson(10, 10)  # tasks, not decisions
+    assert clustered_share([(0, 0)]).low == 0.0

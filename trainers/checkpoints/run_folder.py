@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from shlex import quote
 from typing import Any, TypeVar
 
 from ...envs.checks import first_difference
@@ -50,7 +51,7 @@ def check_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> Non
         raise ConfigurationError(f"{folder}: holds another kind of run; choose another --out.")
     if has_results and not resume:
         raise ConfigurationError(
-            f"{folder}: holds a run; continue it with --resume {folder}, or choose another --out."
+            f"{folder}: holds a run; continue it with --resume {quote(str(folder))}, or choose another --out."
         )
     # Without stored settings those of the caller are taken; see `read_run_settings`.
     if resume and stored is not None:

@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal
 
 from jinja2 import PackageLoader
@@ -17,6 +18,7 @@ from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import read_jsonl, write_atomic
 from ...eval.page_data import encode_page, pack
 from ...eval.report import make_templates, pack_cell
+from ...eval.run_index import EPISODES_FILE
 from ...eval.statistics import Interval
 from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE, SETTINGS_FILE
 from ..checkpoints.store import Checkpoints
@@ -41,7 +43,7 @@ def run_kind(folder: Path) -> Literal["training", "fine-tuning", "evaluation"] |
         return "training"
     if isinstance(settings, dict) and "sft" in settings:
         return "fine-tuning"
-    return "evaluation" if settings is not None or (folder / "episodes.jsonl").exists() else None
+    return "evaluation" if settings is not None or (folder / EPISODES_FILE).exists() else None
 
 
 def is_training_run(folder: Path) -> bool:
@@ -103,7 +105,7 @@ def describe_training(folder: Path) -> dict[str, Any]:
         ) from None
     best = Checkpoints(folder / CHECKPOINTS_FOLDER).index.best
     return {
-        "folder": folder,
+        "folder": quote(str(folder)),
         **heading,
         "done": int(history[-1]["update"]) if history else 0,
         "validations": _summarize_validations(history, best),

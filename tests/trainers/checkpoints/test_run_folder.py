@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -57,8 +58,9 @@ def test_folder_of_another_kind_of_run_is_left_unchanged(
 def test_started_run_is_only_resumed_and_only_with_its_settings(
     kind: Callable[[Path], Any], result: dict[str, Any], tmp_path: Path
 ) -> None:
+    tmp_path = tmp_path / "my run"
     start(kind(tmp_path), **result)
-    with pytest.raises(ConfigurationError, match="continue it with --resume"):
+    with pytest.raises(ConfigurationError, match=re.escape(f"continue it with --resume '{tmp_path}',")):
         claim_run_folder(kind(tmp_path), resume=False)
     with pytest.raises(ConfigurationError, match="started with another seed"):
         claim_run_folder(dataclasses.replace(kind(tmp_path), seed=7), resume=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -78,10 +79,10 @@ def test_page_shows_charts_alarms_validations_and_changed_settings(tmp_path: Pat
     alarms = monitor.all_alarms(history[1:])
     assert {alarm.sign for alarm in alarms} >= {"variance", "entropy", "echo-trap"}
     changes = {"optimization.updates": 50, "objective.clip_high": 0.28}
-    run = write_run(tmp_path / "run", history, monitor=monitor, changes=changes)
+    run = write_run(tmp_path / "my run", history, monitor=monitor, changes=changes)
     page = write_report(run).read_text()
     assert "40 of 50 updates" in page and "10 updates are left" in page
-    assert f"arboretum train --resume {run}" in page
+    assert f"arboretum train --resume '{run}'" in html.unescape(page)
     for alarm in alarms:  # once in the list, once in each chart
         charts = page.count("<svg")
         assert page.count(str(alarm)) == 1 + charts

@@ -1,0 +1,31 @@
+"""Commands that run in an empty folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from arboretum import cli
+from arboretum.cli import main
+from arboretum.envs.terminal import Terminal
+
+Command = Callable[..., str]
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
+    """Function that runs a command in an empty folder, and returns its output, or its error if it fails."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object, status: int = 0, width: int = 80) -> str:
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setattr(cli, "console", Terminal(highlight=False))
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        shown = capsys.readouterr()
+        assert ended.value.code == status, shown.err
+        return shown.out if status == 0 else shown.err
+
+    return run
