@@ -40,6 +40,7 @@ class Arm:
         exact: Advantages of `credit` ("none"), or in their place the return minus the exact value of the state and
             step ("value"), or the exact advantage of each action ("advantage").
         critic_rate: Fraction of the error that a tabular critic corrects per update.
+        sees_plans: The credit rule tells states apart by the plan that the policy follows, where tasks have plans.
         baseline: Arm that this one is compared with; itself for GRPO with a number of chains. With steps of fixed
             divergence only arms with equally many updates compare.
     """
@@ -51,6 +52,7 @@ class Arm:
     surgical: Surgical | None = None
     exact: Exact = "none"
     critic_rate: float = 0.3
+    sees_plans: bool = False
     baseline: str = "grpo"
 
 
@@ -80,6 +82,9 @@ ARMS: Mapping[str, Arm] = {
     "tree-inter": _tree("Tree-GRPO, inter-tree advantages only", estimator="inter"),
     "tree-intra": _tree("Tree-GRPO, intra-tree advantages only", estimator="intra"),
     "t-star": Arm("T-STAR, γ .99, layered, surgical loss", _t_star(), surgical=Surgical()),
+    "t-star-plan": Arm(
+        "T-STAR, γ .99, states of different plans kept apart", _t_star(), surgical=Surgical(), sees_plans=True
+    ),
     "t-star-plain": Arm("T-STAR, γ .99, without surgical loss", _t_star()),
     "t-star-gamma1": Arm("T-STAR, γ 1, with surgical loss", _t_star(gamma=1.0), surgical=Surgical()),
     "t-star-gamma1-plain": Arm("T-STAR, γ 1, without surgical loss", _t_star(gamma=1.0)),
@@ -101,6 +106,7 @@ ARMS: Mapping[str, Arm] = {
     "grove": Arm("GROVE, γ 1", Grove()),
     "grove-discounted": Arm("GROVE, γ .95", Grove(gamma=0.95)),
     "grove-step": Arm("GROVE, γ 1, states pooled at equal steps only", Grove(key="step_state")),
+    "grove-plan": Arm("GROVE, γ 1, states of different plans kept apart", Grove(), sees_plans=True),
     "exact-value": Arm("Return minus the exact value of state and step", GRPO, exact="value"),
     "exact": Arm("Exact advantages: the head-room of credit", GRPO, exact="advantage"),
     "grpo-4": Arm("GRPO, four chains", GRPO, Chains(rollouts=4), baseline="grpo-4"),

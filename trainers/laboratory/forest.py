@@ -110,7 +110,7 @@ def build_rollouts(
     trees: Sequence[Hashable] | None = None,
     branches: Sequence[Branch | None] | None = None,
 ) -> Rollouts:
-    """Return episodes as rollouts; state keys are rows.
+    """Return episodes as rollouts.
 
     Args:
         mdp: Tasks.
@@ -138,11 +138,11 @@ def build_rollouts(
     limits[:, 0, 0] = mdp.horizon - depths
     limits[:, 1, 0] = mdp.horizon - depths - 1
     places = steps.rows * width + steps.actions
-    texts, rows = _texts(mdp.names), steps.rows.tolist()
+    texts, rows, keys = _texts(mdp.names), steps.rows.tolist(), mdp.row_keys.tolist()
     cells = places.tolist()
     actions = tuple([texts[place] for place in cells])
     is_effect = mdp.effects.ravel()[places].tolist()
-    next_keys = [*range(mdp.rows), None]
+    next_keys = [*keys, None]
     tokens, choices = _tokens(mdp.rows, width), _choices(mdp.names, width)
     won = steps.rewards[ends - 1] > 0
     return Rollouts(
@@ -159,7 +159,7 @@ def build_rollouts(
         turn_invalid=np.zeros(count, dtype=bool),
         turn_observation=("",) * count,
         turn_actions=actions,
-        turn_state=tuple(rows),
+        turn_state=tuple([keys[row] for row in rows]),
         turn_next_state=tuple([next_keys[key] for key in steps.following.tolist()]),
         turn_effects=tuple([text if effect else () for text, effect in zip(actions, is_effect, strict=True)]),
         turn_choices=tuple([choices[row] for row in rows]),

@@ -29,6 +29,8 @@ class Mdp:
         owner: Table that each row belongs to, numbered from 0, [N]. Tasks may share a table.
         horizon: Number of steps after which an episode is truncated.
         names: Text of each action in each row, row by row, [N · A].
+        keys: State key of each row, as credit rules see it, [N]; rows that differ only in what the policy
+            remembers have the same. None for rows that are all different.
     """
 
     following: IntArray
@@ -40,6 +42,12 @@ class Mdp:
     owner: IntArray
     horizon: int
     names: tuple[str, ...]
+    keys: IntArray | None = None
+
+    @cached_property
+    def row_keys(self) -> IntArray:
+        """State key of each row, [N]."""
+        return np.arange(self.rows) if self.keys is None else self.keys
 
     @property
     def rows(self) -> int:
@@ -188,4 +196,5 @@ def join(parts: list[Mdp]) -> Mdp:
         np.concatenate([part.owner + first for part, first in zip(parts, tables[:-1], strict=True)]),
         parts[0].horizon,
         tuple(name for part in parts for name in part.names),
+        np.concatenate([part.row_keys + first for part, first in zip(parts, rows[:-1], strict=True)]),
     )

@@ -135,7 +135,8 @@ class TableSampler:
             kind: 2 · (row · A + action), plus 1 for success.
         """
         row, action = divmod(kind // 2, self._bounds.shape[1] + 1)
-        turn = Turn("", "", None, [Move("", float(kind % 2), True, True)], state_key=row, loss_mask=[1])
+        turn = Turn("", "", None, [Move("", float(kind % 2), True, True)], loss_mask=[1])
+        turn.state_key = int(self._mdp.row_keys[row])
         turn.logprobs = [float(self._log_policy[row, action])]
         self._turns[kind] = turn
         return turn

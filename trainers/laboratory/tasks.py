@@ -13,6 +13,7 @@ from ...envs.seeding import stable_seed
 from ..data.segments import FloatArray
 from .enumeration import enumerate_env, make_env, make_lake
 from .mdp import Mdp, evaluate, join, optimal_actions
+from .plans import with_plans
 from .synthetic import make_graph, make_lock
 from .table_policy import action_probabilities
 
@@ -22,6 +23,8 @@ TASKS = 8
 """Locks, graphs or lakes of a panel; twice as many Sokoban levels, and three times as many starts of blocks."""
 SOKOBAN_SHORTEST = 5
 """Fewest moves of a Sokoban level's optimal solution."""
+PLANS = 4
+"""Plans of the families that have plans."""
 TASK_NAME = "train/{}"
 
 
@@ -101,6 +104,10 @@ def _distances(mdp: Mdp) -> FloatArray:
     return distances
 
 
+def _planned(make: Callable[[np.random.Generator], Mdp]) -> Callable[[np.random.Generator], Mdp]:
+    return lambda rng: with_plans(make(rng), PLANS)
+
+
 FAMILIES: Mapping[str, TaskFamily] = {
     "lock12f1": TaskFamily("locks of 12 levels with one good action of four", _locks(12, 1)),
     "lock12f2": TaskFamily("locks of 12 levels with two good actions of four", _locks(12, 2)),
@@ -112,6 +119,9 @@ FAMILIES: Mapping[str, TaskFamily] = {
     "lake4s": TaskFamily("FrozenLake, 4×4, slippery as Gymnasium's, 30 steps", _lakes(4, 30, 1.0 / 3.0), 320),
     "sokoban": TaskFamily("TextSokoban-v0 levels of 5 or more moves, 20 steps", _sokoban),
     "blocks": TaskFamily("TextBlocksworld-v0, four blocks, 24 starts of one goal, 10 steps", _blocks),
+    "graph10w8-plans": TaskFamily("graph10w8, with one of four plans in the first turn", _planned(_graphs(10, 8))),
+    "lake8-plans": TaskFamily("lake8, with one of four plans in the first turn", _planned(_lakes(8, 40))),
+    "sokoban-plans": TaskFamily("sokoban, with one of four plans in the first turn", _planned(_sokoban)),
 }
 """Families by name."""
 

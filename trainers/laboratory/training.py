@@ -91,6 +91,8 @@ def train(panel: Panel, arm: Arm, step_size: StepSize, *, seed: int, budget: flo
     """
     budget = panel.budget if budget is None else budget
     mdp, logits = panel.mdp, panel.logits
+    if arm.sees_plans:
+        mdp = replace(mdp, keys=None)
     learner = TableLearner(mdp, arm, logits)
     evaluation = evaluate(mdp, action_probabilities(logits))
     steps, success, episodes = [0.0], [float(evaluation.success.mean())], 0
