@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from arboretum.agents.episode import Episode, Move, Turn
+from arboretum.eval import runner
+from arboretum.eval.api import evaluate
 from arboretum.eval.evaluate import load_results, report
 from arboretum.eval.repeats import summarize_repeats
 from arboretum.eval.run_index import open_index
@@ -150,3 +152,21 @@ def test_memory_does_not_grow_with_the_number_of_episodes(tmp_path: Path) -> Non
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] - peaks[0] < 30 * 16_000
+
+
+@pytest.mark.parametrize(("block", "tasks"), [(3, 500), (9, 500), (10_000, 2), (10_000, 500)])
+def test_resuming_in_blocks_plays_exactly_the_missing_episodes(
+    block: int, tasks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "_BLOCK", block)
+    monkeypatch.setattr(runner, "_MOST_TASKS", tasks)
+    folder = tmp_path / "run"
+    settings: dict[str, Any] = {"limit": 7, "repeats": 4, "references": False, "out": folder}
+    whole = evaluate("TextBandit-v0", ["random"], **settings)
+    lines = (folder / "episodes.jsonl").read_bytes().splitlines(keepends=True)
+    kept = [line for number, line in enumerate(lines) if number not in (0, 5, 6, 13, 27)]
+    (folder / "episodes.jsonl").write_bytes(b"".join(kept))
+    again = evaluate("TextBandit-v0", ["random"], **settings)
+    resumed = (folder / "episodes.jsonl").read_bytes().splitlines(keepends=True)
+    assert resumed[: len(kept)] == kept and len(resumed) == len(lines) == 28
+    assert again.summary.complete and again.summary.lines[0].success == whole.summary.lines[0].success
