@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import platform
 import re
 import time
@@ -18,24 +17,22 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from ..agents.human import HumanAgent
-from ..envs.checks import at_least, first_difference
+from ..envs.checks import at_least
 from ..envs.errors import ConfigurationError
 from . import runner
 from .agents import AgentFactory, NamedAgent
 from .cluster import ray_workers
-from .decisions import Labels, read_labels, summarize_decisions
 from .decisions.console import label_with_progress, print_decisions
-from .decisions.coverage import describe_unlabelled, has_labels_file
 from .identity import short_digest
 from .index_connection import read_planned_tasks
 from .options import parse_options
 from .planning import FULL_SCOPE, Plan, Scope, plan_suite
 from .provenance import describe_session, remove_secrets
-from .report import ReportedRun, write_report
+from .results import load_results, report, write_results
 from .run_index import INDEX_FILE
-from .store import EpisodeKey, Result, Store
-from .suite import Suite, fill_defaults, load_suite
-from .summary import EXPERT, RANDOM, Summary, load_run, summarize, write_summary
+from .store import Store
+from .suite import Suite, load_suite
+from .summary import EXPERT, RANDOM, Summary
 from .table import fit_repeats, fit_results, repeats_rows
 from .workers import local_workers
 
@@ -334,120 +331,4 @@ def _budgets(suite: Suite, agent: AgentFactory) -> dict[str, dict[str, int]]:
     return budgets
 
 
-def report(folders: Sequence[Path], path: Path | None = None) -> Summary:
-    """Summarize one run, or several of the same suite side by side, and write the report.
-
-    Args:
-        folders: Folders of the runs. For a single run, `summary.json` is written into its folder. Agents with the
-            same name in several runs are distinguished by the name of the run's folder.
-        path: HTML file; None for `report.html` in the first folder.
-
-    Returns:
-        The summary.
-
-    Raises:
-        ConfigurationError: The runs are of different suites, or of one suite on different data.
-        DataError: A folder holds no run.
-    """
-    results = load_results(folders)
-    write_results(results, path or folders[0] / "report.html")
-    return results.summary
-
-
-class ReportedResults(NamedTuple):
-    """Content of a report.
-
-    Attributes:
-        summary: Summary of the runs.
-        runs: The runs.
-    """
-
-    summary: Summary
-    runs: list[ReportedRun]
-
-
-def write_results(results: ReportedResults, path: Path) -> None:
-    """Write the report of one run or several, and of a single run `summary.json`.
-
-    Damaged episodes are added to the summary's problems.
-
-    Args:
-        results: Result of `load_results`.
-        path: HTML file.
-
-    Raises:
-        OSError: A file cannot be written.
-    """
-    write_report(path, results.summary, results.runs)
-    if len(results.runs) == 1:
-        write_summary(results.runs[0].folder, results.summary)
-
-
-def load_results(folders: Sequence[Path]) -> ReportedResults:
-    """Summarize one run, or several of the same suite side by side, and write nothing; see `report`."""
-    runs = [load_run(folder) for folder in folders]
-    suite = runs[0].suite
-    for folder, run in zip(folders, runs, strict=True):
-        bare = (dataclasses.replace(one, tables=()) for one in (suite, run.suite))
-        first, other = (fill_defaults(one.to_dict()) for one in bare)
-        difference = first_difference(first, other)
-        if difference is not None:
-            raise ConfigurationError(
-                f"{folder}: is a run of another suite than {folders[0]} ({difference}); report them separately."
-            )
-    tasks: dict[str, Any] = {}
-    for folder, run in zip(folders, runs, strict=True):
-        for entry, digest in run.manifest.get("tasks", {}).items():
-            if tasks.setdefault(entry, digest) != digest:
-                raise ConfigurationError(
-                    f"{folder}: has other tasks for {entry!r} than the runs before it (other data?); report them"
-                    " separately."
-                )
-    all_names = [name for run in runs for name in run.agents]
-    results: dict[EpisodeKey, Result] = {}
-    sources: list[ReportedRun] = []
-    agents: list[str] = []
-    merged: dict[str, Any] = {**runs[0].manifest, "expected": {}, "budgets": {}}
-    merged |= {key: [] for key in ("uses_success_labels", "uses_simulator")}
-    for folder, run in zip(folders, runs, strict=True):
-        new_names = {}
-        for name in run.agents:
-            is_reference = name in (RANDOM, EXPERT)
-            if is_reference and name in agents:
-                continue  # A reference agent plays identical episodes in every run.
-            ambiguous = all_names.count(name) > 1 and not is_reference
-            new_names[name] = f"{name} ({folder.name})" if ambiguous else name
-            agents.append(new_names[name])
-        shown = [
-            result
-            if new_names[key.agent] == key.agent
-            else dataclasses.replace(result, key=key._replace(agent=new_names[key.agent]))
-            for key, result in run.results.items()
-            if key.agent in new_names
-        ]
-        results |= {result.key: result for result in shown}
-        merged["expected"] |= run.manifest.get("expected", {})
-        budgets = run.manifest.get("budgets", ())
-        merged["budgets"] |= {new: budgets[old] for old, new in new_names.items() if old in budgets}
-        for key in ("uses_success_labels", "uses_simulator"):
-            merged[key] += [new for old, new in new_names.items() if old in run.manifest.get(key, ())]
-        sources.append(ReportedRun(folder, shown, run.manifest, read_labels(folder, shown)))
-    problems = [problem for run in runs for problem in run.problems]
-    summary = summarize(suite, agents, results, merged, problems)
-    labels: dict[EpisodeKey, Labels] = {}
-    for source in sources:
-        labels |= source.labels
-    cells = list(dict.fromkeys((line.agent, line.entry) for line in summary.lines))
-    in_order = sorted(results, key=lambda key: cells.index(key[:2]))
-    decisions = summarize_decisions({key: results[key] for key in in_order}, labels)
-    is_shown = bool(labels) or any(has_labels_file(folder) for folder in folders)
-    unlabelled = [sentence for source in sources if is_shown for sentence in _describe_unlabelled(source)]
-    return ReportedResults(dataclasses.replace(summary, decisions=decisions, unlabelled=unlabelled), sources)
-
-
-def _describe_unlabelled(run: ReportedRun) -> list[str]:
-    complete = [result.key for result in run.results if result.error is None]
-    return describe_unlabelled(run.folder, complete, run.labels)
-
-
-__all__ = ["evaluate", "load_results", "report", "write_results"]
+__all__ = ["Prepared", "evaluate", "load_results", "prepare", "report", "write_results"]

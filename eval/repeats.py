@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from .crossed import crossed_rate
-from .statistics import Interval, wilson
+from .statistics import Interval, Tally, tally, wilson
 
 
 def pass_at_k(n: int, successes: int, k: int) -> float:
@@ -72,14 +74,20 @@ def summarize_repeats(groups: Sequence[Sequence[bool]]) -> Repeats | None:
     Args:
         groups: Outcomes of the episodes of each task.
     """
-    counts = [(len(group), sum(group)) for group in groups]
-    most = max((n for n, _ in counts), default=0)
+    return tallied_repeats(tally(groups))
+
+
+def tallied_repeats(tasks: Tally) -> Repeats | None:
+    """Return the statistics of repeats as `summarize_repeats` does, from the tally of the tasks."""
+    most = max((n for n, _ in tasks), default=0)
     if most < 2:
         return None
-    several = [(n, c) for n, c in counts if n > 1]
     at, every = {}, {}
     for k in sorted({2**power for power in range(1, most.bit_length()) if 2**power <= most} | {most}):
-        enough = [(n, c) for n, c in counts if n >= k]
-        at[k] = crossed_rate([[pass_at_k(n, c, k) for n, c in enough]])
-        every[k] = crossed_rate([[pass_all_k(n, c, k) for n, c in enough]])
-    return Repeats(at, every, wilson(sum(0 < c < n for n, c in several), len(several)))
+        # In one order, so that rounding does not depend on that of the tasks.
+        enough = sorted((n, c) for n, c in tasks if n >= k)
+        times = [tasks[one] for one in enough]
+        at[k] = crossed_rate([np.repeat([pass_at_k(n, c, k) for n, c in enough], times)])
+        every[k] = crossed_rate([np.repeat([pass_all_k(n, c, k) for n, c in enough], times)])
+    several = sum(m for (n, _), m in tasks.items() if n > 1)
+    return Repeats(at, every, wilson(sum(m for (n, c), m in tasks.items() if 0 < c < n), several))

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, select_autoescape
 
@@ -24,15 +22,14 @@ from .decisions.file import plain_labels
 from .page_data import encode_page, pack
 from .paper_text import make_grid
 from .provenance import describe_run
-from .report_trees import Source, collect_trees
+from .report_trees import collect_trees
+from .reported_run import ReportedRun
 from .statistics import Interval
 from .store import EpisodeKey, Result, read_episodes
 from .suite import Entry, read_suite
 from .summary import EXPERT, RANDOM, Comparison, Line, Summary
 from .texts import read_texts
 from .trees import Place, Tree, pack_trees
-
-T = TypeVar("T")
 
 CHUNK = 32
 """Number of episodes that the page unpacks at once."""
@@ -45,22 +42,6 @@ MAX_TREE_BYTES = 1_000_000
 
 MAX_EPISODES = 5_000
 """Number of episodes that a page embeds at most, however short they are."""
-
-
-class ReportedRun(NamedTuple):
-    """A run, as a report shows it.
-
-    Attributes:
-        folder: Folder of the run.
-        results: Results whose episodes the report shows.
-        manifest: Content of `run.json`.
-        labels: Labels of their decisions, by the keys of the results.
-    """
-
-    folder: Path
-    results: Sequence[Result]
-    manifest: Mapping[str, Any]
-    labels: Mapping[EpisodeKey, Labels] = MappingProxyType({})
 
 
 def write_report(path: Path, summary: Summary, runs: Sequence[ReportedRun]) -> None:
@@ -191,13 +172,10 @@ def _pack_cells(runs: Sequence[ReportedRun], summary: Summary) -> list[dict[str,
     A cell has further a number `left_out` of episodes that a sample, evenly spaced, leaves out.
     Damaged episodes are left out, and added to the summary's problems.
     """
-    found: dict[tuple[str, str], list[tuple[Path, list[Result]]]] = {}
+    found: dict[tuple[str, str], list[tuple[ReportedRun, int]]] = {}
     for run in runs:
-        by_cell: dict[tuple[str, str], list[Result]] = defaultdict(list)
-        for result in run.results:
-            by_cell[result.key.entry, result.key.agent].append(result)
-        for cell, results in by_cell.items():
-            found.setdefault(cell, []).append((run.folder, results))
+        for cell in run.cells:
+            found.setdefault((cell.entry, cell.agent), []).append((run, cell.episodes))
 
     labels: dict[EpisodeKey, Labels] = {}
     for run in runs:
@@ -217,22 +195,16 @@ def _pack_cells(runs: Sequence[ReportedRun], summary: Summary) -> list[dict[str,
     cells = []
     for entry, agent in dict.fromkeys((line.entry, line.agent) for line in summary.lines):
         stored = found.get((entry, agent), [])
-        number = sum(len(results) for _, results in stored)
+        number = sum(episodes for _, episodes in stored)
         shown = []
-        for folder, results in stored:
-            share = len(results) / number / len(found)
-            sample = sorted(choose_evenly(results, max(CHUNK, int(MAX_EPISODES * share))), key=_task_order)
-            shown += _within(MAX_BYTES * share, read(folder, sample))
+        for run, episodes in stored:
+            share = episodes / number / len(found)
+            results = run.sample(agent, entry, max(CHUNK, int(MAX_EPISODES * share)))
+            shown += _within(MAX_BYTES * share, read(run.folder, sorted(results, key=_task_order)))
         heads = [_index_row(result) for result, _ in shown]
         packed = pack_cell(entry, agent, heads, (record for _, record in shown), MAX_BYTES)
-        cells.append({**packed, "left_out": number - len(shown)})
+        cells.append({**packed, "left_out": max(0, number - len(shown))})
     return cells
-
-
-def choose_evenly(items: Sequence[T], number: int) -> list[T]:
-    """Return at most `number` items, evenly spaced, in their order."""
-    count = min(number, len(items))
-    return [items[place * len(items) // count] for place in range(count)]
 
 
 def _within(
@@ -258,15 +230,12 @@ def _within(
 
 def _collect_trees(runs: Sequence[ReportedRun]) -> Iterator[tuple[Place, Tree]]:
     """Yield the trees of all entries."""
-    sources: dict[str, list[Source]] = {}
     entries: dict[str, Entry] = {}
     for run in runs:
         for entry in read_suite(run.manifest["suite"], str(run.folder)).entries:
             entries.setdefault(entry.name, entry)
-            results = [result for result in run.results if result.key.entry == entry.name]
-            sources.setdefault(entry.name, []).append(Source(run.folder, results))
-    for name, entry in entries.items():
-        yield from collect_trees(entry, sources[name])
+    for entry in entries.values():
+        yield from collect_trees(entry, runs)
 
 
 def _task_order(result: Result) -> tuple[list[tuple[int, str]], int]:

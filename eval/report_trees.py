@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from heapq import merge, nsmallest
+from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..envs.core import TextEnv
 from .episode_trees import NamedEpisode, find_ends, merge_episodes
+from .index_reader import TaskOutcomes
+from .reported_run import ReportedRun
 from .store import Result, StoredEpisode, read_episodes
 from .suite import Entry
 from .summary import EXPERT, RANDOM
@@ -23,19 +26,7 @@ MAX_EPISODES = 64
 ALL_AGENTS = "all agents"
 
 
-class Source(NamedTuple):
-    """Stored episodes of an entry.
-
-    Attributes:
-        folder: Folder of the run.
-        results: Results of the entry in that run.
-    """
-
-    folder: Path
-    results: Sequence[Result]
-
-
-def collect_trees(entry: Entry, sources: Sequence[Source]) -> Iterator[tuple[Place, Tree]]:
+def collect_trees(entry: Entry, runs: Sequence[ReportedRun]) -> Iterator[tuple[Place, Tree]]:
     """Yield the trees of an entry with their places: of each agent, then of all agents together.
 
     An agent with one episode per task has no trees of its own, and equal episodes make none. The trees of all
@@ -43,25 +34,24 @@ def collect_trees(entry: Entry, sources: Sequence[Source]) -> Iterator[tuple[Pla
 
     Args:
         entry: Entry of the suite.
-        sources: Its episodes; agents of different sources have different names.
+        runs: The runs; agents of different runs have different names.
     """
-    cells: dict[str, dict[str, list[tuple[Path, Result]]]] = defaultdict(lambda: defaultdict(list))
-    agents = list(dict.fromkeys(result.key.agent for source in sources for result in source.results))
+    agents = list(dict.fromkeys(cell.agent for run in runs for cell in run.cells if cell.entry == entry.name))
     # References are last, as in the tables.
     agents.sort(key=lambda agent: (agent == RANDOM, agent == EXPERT))
-    for source in sources:
-        for result in source.results:
-            if result.error is None:
-                cells[result.key.agent][result.key.task].append((source.folder, result))
-                if result.key.agent != RANDOM:
-                    cells[ALL_AGENTS][result.key.task].append((source.folder, result))
-    if len({*agents} - {RANDOM}) < 2:
-        cells.pop(ALL_AGENTS, None)
+    places = {agent: [agent] for agent in agents}
+    compared = [agent for agent in agents if agent != RANDOM]
+    if len(compared) > 1:
+        places[ALL_AGENTS] = compared
     env: list[TextEnv[Any] | None] = []  # It is made once, and only if there is a tree.
-    for agent in (*agents, ALL_AGENTS):
+    for place, members in places.items():
         trees = []
-        for task, stored in _choose_tasks(cells.get(agent, {})):
-            episodes = _read(stored, with_agent=agent == ALL_AGENTS)
+        for task in _choose_tasks(entry, runs, members):
+            stored: list[tuple[Path, Result]] = []
+            for run in runs:
+                results = run.complete_of_task(members, entry.name, task, MAX_EPISODES - len(stored))
+                stored += [(run.folder, result) for result in results]
+            episodes = _read(stored, with_agent=place == ALL_AGENTS)
             if len(episodes) < 2:
                 continue
             env = env or [_make(entry)]
@@ -72,21 +62,30 @@ def collect_trees(entry: Entry, sources: Sequence[Source]) -> Iterator[tuple[Pla
         for tree in sorted(trees, key=interest):
             solved = sum(episode.success for episode in tree.episodes)
             label = f"{tree.task or '(no name)'}: {solved} of {len(tree.episodes)} solved"
-            yield Place(entry.name, agent, label), tree
+            yield Place(entry.name, place, label), tree
 
 
-def _choose_tasks(
-    tasks: Mapping[str, list[tuple[Path, Result]]],
-) -> list[tuple[str, list[tuple[Path, Result]]]]:
+def _choose_tasks(entry: Entry, runs: Sequence[ReportedRun], agents: Sequence[str]) -> list[str]:
     """Return the tasks with several episodes that show most: those whose outcomes are most mixed first."""
 
-    def rank(task: str) -> int:
-        successes = sum(result.success for _, result in tasks[task])
-        return -min(successes, len(tasks[task]) - successes)
+    def number(place: int, run: ReportedRun, agent: str) -> Iterator[tuple[int, TaskOutcomes]]:
+        return ((place, one) for one in run.task_outcomes(agent, entry.name))
 
-    # An agent that retries has further episodes in its record.
-    several = [task for task, stored in tasks.items() if len(stored) > 1 or "trial" in stored[0][1].details]
-    return [(task, tasks[task][:MAX_EPISODES]) for task in sorted(several, key=rank)[:MAX_TASKS]]
+    streams = [number(place, run, agent) for place, run in enumerate(runs) for agent in agents]
+
+    def task_of(one: tuple[int, TaskOutcomes]) -> str:
+        return one[1].task
+
+    def candidates() -> Iterator[tuple[int, tuple[int, int], str]]:
+        for task, group in groupby(merge(*streams, key=task_of), key=task_of):
+            outcomes = list(group)
+            episodes = sum(one.episodes for _, one in outcomes)
+            solved = sum(one.solved for _, one in outcomes)
+            # An agent that retries has further episodes in its record.
+            if episodes > 1 or any(one.retried for _, one in outcomes):
+                yield -min(solved, episodes - solved), min((place, one.first) for place, one in outcomes), task
+
+    return [task for _, _, task in nsmallest(MAX_TASKS, candidates())]
 
 
 def _read(stored: Sequence[tuple[Path, Result]], *, with_agent: bool) -> list[NamedEpisode]:

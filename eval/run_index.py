@@ -16,9 +16,8 @@ import json
 import os
 import re
 import sqlite3
-import threading
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -26,15 +25,14 @@ from typing import Any, NamedTuple
 
 from ..envs.errors import DataError
 from ..envs.seeding import stable_seed
-from .episode_filter import ALL_EPISODES, SORT_KEYS, EpisodeFilter, order_by
-from .episode_lines import LINE_END, EpisodeKey, Result, parse_head, read_lines
+from .episode_lines import LINE_END, Result, parse_head, read_lines
 from .index_connection import is_damage, open_memory, open_read_only, open_stored, transaction
+from .index_reader import EPISODES_FILE, HEAD, Cell, IndexReader, bind
 from .manifest import MANIFEST_FILE, read_manifest
 from .suite import Suite, read_suite
 from .texts import describe_lost_texts, referred_texts
 
 INDEX_FILE = "index.sqlite"
-EPISODES_FILE = "episodes.jsonl"
 
 CHUNK = 10_000
 """Number of lines that one transaction adds; other processes can use the index in between."""
@@ -43,37 +41,15 @@ TAIL = 1 << 16
 """Bytes before the end of the indexed part that are compared when the file has grown."""
 
 _DIGITS = re.compile(r"[0-9]+")
-_HEAD = (
-    "cell, task, repeat, seed, success, total_reward, steps, turns, invalid, truncated, seconds, error, details,"
-    " position"
-)
 _UPDATED = (
     "seed success failed total_reward steps turns invalid truncated seconds error details position task_order"
 )
 _INSERT = (
-    f"INSERT INTO episodes ({_HEAD}, failed, task_order) VALUES"
+    f"INSERT INTO episodes ({HEAD}, failed, task_order) VALUES"
     " (?, CAST(? AS TEXT), ?, ?, ?, ?, ?, ?, ?, ?, ?, CAST(? AS TEXT), ?, ?, ?, CAST(? AS TEXT))"
     " ON CONFLICT (cell, task, repeat) DO UPDATE SET "
     + ", ".join(f"{name} = excluded.{name}" for name in _UPDATED.split())
 )
-
-
-class Cell(NamedTuple):
-    """Numbers of episodes of an agent on an entry.
-
-    Attributes:
-        agent: Name of the agent.
-        entry: Name of the entry.
-        episodes: Number of episodes, those that broke off included.
-        solved: Number of solved episodes.
-        failed: Number of episodes that broke off with an error.
-    """
-
-    agent: str
-    entry: str
-    episodes: int
-    solved: int
-    failed: int
 
 
 class _State(NamedTuple):
@@ -166,7 +142,7 @@ def _accept(result: Result) -> str | None:
     return None
 
 
-class RunIndex:
+class RunIndex(IndexReader):
     """Index of a run, to be opened with `open_index`. Threads may share it.
 
     Args:
@@ -177,107 +153,14 @@ class RunIndex:
     """
 
     def __init__(self, folder: Path, connection: sqlite3.Connection, check: Check, identity: str) -> None:
-        self._folder, self._connection, self._check, self._identity = folder, connection, check, identity
-        self._path = folder / EPISODES_FILE
-        self._lock = threading.RLock()
+        super().__init__(folder, connection)
+        self._check, self._identity = check, identity
 
     def __enter__(self) -> RunIndex:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
-
-    # ------------------------------------------------------------------ reading
-
-    def results(self) -> dict[EpisodeKey, Result]:
-        """Return the latest result of every episode, in the order in which the episodes ended first."""
-        return {result.key: result for result in self.page(limit=None)}
-
-    def page(
-        self,
-        which: EpisodeFilter = ALL_EPISODES,
-        *,
-        sort: str = "order",
-        descending: bool = False,
-        offset: int = 0,
-        limit: int | None = 50,
-    ) -> list[Result]:
-        """Return a page of results; `store.read_episode` reads the episode of one.
-
-        Args:
-            which: Results to choose from.
-            sort: Name of the sort key, one of `SORT_KEYS`; ties are in the order of playing.
-            descending: Reverse the order.
-            offset: Number of results before the page.
-            limit: Maximum number of results; None for all.
-        """
-        condition, values = which.sql()
-        order = order_by(sort, descending)
-        if limit is None:
-            return self._read(f"episodes WHERE {condition} {order} LIMIT -1 OFFSET ?", [*values, offset])
-        # Sorting identities first keeps the wide columns out of the sorter.
-        return self._read(
-            "(SELECT id AS chosen, row_number() OVER () AS place FROM (SELECT episodes.id FROM episodes WHERE"
-            f" {condition} {order} LIMIT ? OFFSET ?)) JOIN episodes ON episodes.id = chosen ORDER BY place",
-            [*values, limit, offset],
-        )
-
-    def at(self, offset: int) -> Result | None:
-        """Return the result whose line begins at a byte of `episodes.jsonl`; None if none does."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(offset)
-                head = parse_head(file.readline(), offset)
-        except (OSError, OverflowError, ValueError):  # There is no file, or it cannot be as long.
-            return None
-        if isinstance(head, str):
-            return None
-        found = (result for result in self.of_task(head.key.entry, head.key.task) if result.offset == offset)
-        return next(found, None)
-
-    def of_task(self, entry: str, task: str) -> list[Result]:
-        """Return the results of a task, by agent and repeat."""
-        return self._read(
-            "episodes WHERE cell IN (SELECT cell FROM cells WHERE entry = CAST(? AS TEXT))"
-            f" AND task = CAST(? AS TEXT) ORDER BY {SORT_KEYS['agent']}, repeat",
-            [_bind(entry), _bind(task)],
-        )
-
-    def _read(self, source: str, values: Iterable[Any]) -> list[Result]:
-        """Return the results of the rows that `source`, the end of a query from its tables on, selects."""
-        rows = self._fetch(f"SELECT {_HEAD} FROM {source}", values)
-        cells = {cell: (agent, entry) for cell, agent, entry in self._fetch("SELECT * FROM cells")}
-        return [_to_result(cells[row[0]], row) for row in rows]
-
-    def count(self, which: EpisodeFilter = ALL_EPISODES) -> int:
-        """Return the number of results that a filter selects."""
-        condition, values = which.sql()
-        ((number,),) = self._fetch(f"SELECT count(*) FROM episodes WHERE {condition}", values)
-        return int(number)
-
-    def cells(self, which: EpisodeFilter = ALL_EPISODES) -> list[Cell]:
-        """Return the numbers of episodes that a filter selects, by agent and entry."""
-        condition, values = which.sql()
-        rows = self._fetch(
-            "SELECT agent, entry, episodes, solved, failed FROM (SELECT cell, count(*) AS episodes,"
-            f" sum(success) AS solved, sum(failed) AS failed FROM episodes WHERE {condition} GROUP BY cell)"
-            " JOIN cells USING (cell) ORDER BY cell",
-            values,
-        )
-        return [Cell(*row) for row in rows]
-
-    def finished(self, agent: str, entry: str) -> dict[tuple[str, int], bool]:
-        """Return the success of each complete episode of a cell, by task and repeat."""
-        rows = self._fetch(
-            "SELECT task, repeat, success FROM episodes WHERE NOT failed"
-            " AND cell = (SELECT cell FROM cells WHERE agent = ? AND entry = ?)",
-            [agent, entry],
-        )
-        return {(task, repeat): bool(success) for task, repeat, success in rows}
 
     def problems(self) -> list[str]:
         """Return a sentence for each line that is left out, with its file and number, and one for lost texts."""
@@ -311,23 +194,11 @@ class RunIndex:
             with suppress(sqlite3.Error), self._lock, transaction(self._connection):
                 self._connection.executemany("INSERT OR REPLACE INTO planned VALUES (?, ?, ?)", new)
 
-    def _fetch(self, query: str, values: Iterable[Any] = ()) -> list[Any]:
-        """Return the rows of a query; an index that turns out to be damaged is made anew."""
-        values = list(values)
-        with self._lock:
-            try:
-                return self._connection.execute(query, values).fetchall()
-            except sqlite3.DatabaseError as error:
-                if "decode" in str(error):  # A text with lone surrogates.
-                    self._connection.text_factory = _decode
-                    return self._connection.execute(query, values).fetchall()
-                if not is_damage(error):
-                    raise
-            self._connection.close()
-            with suppress(OSError):
-                (self._folder / INDEX_FILE).unlink()
-            self._connection = open_index(self._folder)._connection
-            return self._connection.execute(query, values).fetchall()
+    def _make_anew(self) -> None:
+        self._connection.close()
+        with suppress(OSError):
+            (self._folder / INDEX_FILE).unlink()
+        self._connection = open_index(self._folder)._connection
 
     # ------------------------------------------------------------------ extension
 
@@ -380,10 +251,10 @@ class RunIndex:
         write = self._connection.executemany
         write(
             "INSERT OR IGNORE INTO cells VALUES (?, CAST(? AS TEXT), CAST(? AS TEXT))",
-            [(cell, *map(_bind, key)) for key, cell in cells.items()],
+            [(cell, *map(bind, key)) for key, cell in cells.items()],
         )
         write(_INSERT, rows)
-        write("INSERT INTO problems VALUES (?, CAST(? AS TEXT), ?)", [(n, _bind(p), d) for n, p, d in problems])
+        write("INSERT INTO problems VALUES (?, CAST(? AS TEXT), ?)", [(n, bind(p), d) for n, p, d in problems])
         write("INSERT OR IGNORE INTO texts VALUES (?)", [(digest,) for digest in texts])
         seen = (size, time) if at_end else (0, 0)
         new = _State(*seen, end, number, crc, self._file_crc(max(0, end - TAIL), end), self._identity)
@@ -424,31 +295,11 @@ class RunIndex:
         return crc
 
 
-def _to_result(cell: tuple[str, str], row: Sequence[Any]) -> Result:
-    """Return the result of a row with the columns of `_HEAD`, whose agent and entry are `cell`."""
-    _, task, repeat, seed, success, total_reward, steps, turns, invalid, truncated, seconds, *rest = row
-    error, details, position = rest
-    return Result(
-        EpisodeKey(*cell, task, repeat),
-        seed,
-        bool(success),
-        total_reward,
-        steps,
-        turns,
-        invalid,
-        bool(truncated),
-        seconds,
-        error,
-        json.loads(details) if details else {},
-        position,
-    )
-
-
 def _row(cell: int, result: Result) -> tuple[Any, ...]:
     task = result.key.task
     return (
         cell,
-        _bind(task),
+        bind(task),
         result.key.repeat,
         result.seed,
         result.success,
@@ -458,25 +309,13 @@ def _row(cell: int, result: Result) -> tuple[Any, ...]:
         result.invalid,
         result.truncated,
         result.seconds,
-        _bind(result.error),
+        bind(result.error),
         json.dumps(result.details) if result.details else None,
         result.offset,
         result.error is not None,
         # Numbers sort by value: "test/9" before "test/10".
-        _bind(_DIGITS.sub(lambda match: match[0].zfill(12), task)),
+        bind(_DIGITS.sub(lambda match: match[0].zfill(12), task)),
     )
 
 
-def _bind(text: str | None) -> str | bytes | None:
-    """Return a text as SQLite takes it: as bytes if it has lone surrogates."""
-    if text is None or text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogatepass")
-    return text
-
-
-def _decode(text: bytes) -> str:
-    return text.decode("utf-8", "surrogatepass")
+__all__ = ["EPISODES_FILE", "INDEX_FILE", "Cell", "RunIndex", "open_index", "result_check"]

@@ -15,6 +15,12 @@ from .store import EpisodeKey, Store, amount, encode_episode
 from .suite import Entry
 from .workers import FinishedEpisode, ReplicatingWorkers, Workers
 
+_BLOCK = 10_000
+"""Episodes that are looked up at once when a run is resumed."""
+
+_MOST_TASKS = 500
+"""Tasks of one query; SQLite limits the number of its values."""
+
 
 @dataclass
 class Progress:
@@ -152,19 +158,27 @@ def _find_missing(plan: Plan, factory: AgentFactory, entry: Entry, store: Store,
     """Return the missing episodes of an agent on an entry, and count the others as done."""
     tasks, repeats = plan.tasks[entry.name], entry.repeats
     progress.total += len(tasks) * repeats
-    finished = store.index.finished(factory.name, entry.name)
-    if not finished:
+    if not any(cell[:2] == (factory.name, entry.name) for cell in store.index.cells()):
         return _Missing(factory, entry, range(len(tasks) * repeats))
     places = array("q")
     done = solved = 0
-    for index, task in enumerate(tasks):
-        for repeat in range(repeats):
-            success = finished.get((task, repeat))
-            if success is None:
-                places.append(index * repeats + repeat)
-            else:
-                done += 1
-                solved += success
+    # In blocks, so that few of the finished episodes are in memory at a time.
+    width = min(repeats, _BLOCK)
+    height = min(max(1, _BLOCK // width), _MOST_TASKS)
+    for top in range(0, len(tasks), height):
+        names = tasks[top : top + height]
+        # Where repeats are in several blocks, each has one task, so that the order is that of the plan.
+        for left in range(0, repeats, width):
+            block = range(left, min(left + width, repeats))
+            finished = store.index.finished(factory.name, entry.name, names, block)
+            for index, task in enumerate(names, top):
+                for repeat in block:
+                    success = finished.get((task, repeat))
+                    if success is None:
+                        places.append(index * repeats + repeat)
+                    else:
+                        done += 1
+                        solved += success
     progress.count(factory.name, done, solved)
     return _Missing(factory, entry, places)
 

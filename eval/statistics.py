@@ -6,7 +6,10 @@ In the formulas, z is the two-sided normal quantile of the confidence level: 1.9
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal, localcontext
+from fractions import Fraction
 from statistics import NormalDist, fmean, stdev
 from typing import NamedTuple
 
@@ -14,6 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .student_t import incomplete_beta, two_sided_quantile
+
+Tally = Mapping[tuple[int, int], int]
+"""Number of tasks by their numbers of episodes and of successes."""
 
 _TIE = 1e-12
 """Size below which a difference of two means is a rounding error."""
@@ -66,8 +72,22 @@ def rate(groups: Sequence[Sequence[bool]], confidence: float = 0.95) -> Interval
         groups: Outcomes of the episodes of each task.
         confidence: Confidence level.
     """
-    n, k = sum(len(group) for group in groups), len(groups)
-    successes = sum(sum(group) for group in groups)
+    return tallied_rate(tally(groups), confidence)
+
+
+def tally(groups: Iterable[Sequence[bool]]) -> Tally:
+    """Return the number of tasks by their numbers of episodes and successes.
+
+    Args:
+        groups: Outcomes of the episodes of each task.
+    """
+    return Counter((len(group), sum(group)) for group in groups)
+
+
+def tallied_rate(tasks: Tally, confidence: float = 0.95) -> Interval:
+    """Return the success rate over tasks as `rate` does, from their tally."""
+    n, k = sum(m * size for (size, _), m in tasks.items()), sum(tasks.values())
+    successes = sum(m * c for (_, c), m in tasks.items())
     if n == k:
         return wilson(successes, n, confidence)
     if k == 1:
@@ -75,7 +95,9 @@ def rate(groups: Sequence[Sequence[bool]], confidence: float = 0.95) -> Interval
     p = successes / n
     effect = 1.0
     if 0 < successes < n:
-        between = k / (k - 1) * sum((sum(group) - p * len(group)) ** 2 for group in groups) / n**2
+        # In integers, so that the result does not depend on the order of the tasks.
+        squares = sum(m * (c * n - successes * size) ** 2 for (size, c), m in tasks.items())
+        between = k / (k - 1) * (squares / n**2) / n**2
         effect = max(1.0, between / (p * (1 - p) / n))
     quantiles = two_sided_quantile(confidence, n - 1) / two_sided_quantile(confidence, k - 1)
     effective = n / effect * quantiles**2
@@ -90,6 +112,53 @@ def mean(values: Sequence[float], confidence: float = 0.95) -> Interval:
     center = fmean(values)
     half = _z(confidence) * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.inf
     return Interval(center, center - half, center + half)
+
+
+class Moments:
+    """Exact sums of numbers and of their squares, in memory that does not depend on how many there are.
+
+    Attributes:
+        count: Number of numbers so far.
+    """
+
+    __slots__ = ("_squares", "_sums", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        # Numerators by denominator, which is a power of 2.
+        self._sums: defaultdict[int, int] = defaultdict(int)
+        self._squares: defaultdict[int, int] = defaultdict(int)
+
+    def add(self, value: float) -> None:
+        """Add a finite number."""
+        numerator, denominator = value.as_integer_ratio()
+        self.count += 1
+        self._sums[denominator] += numerator
+        self._squares[denominator] += numerator * numerator
+
+    def mean(self) -> float:
+        """Return the mean, which is that of `statistics.fmean`; NaN without numbers."""
+        return float(self._total()) / self.count if self.count else math.nan
+
+    def interval(self, confidence: float = 0.95) -> Interval:
+        """Return the mean with the interval of the function `mean`."""
+        if not self.count:
+            return Interval(math.nan, math.nan, math.nan)
+        center, half = self.mean(), math.inf
+        if self.count > 1:
+            squares = sum((Fraction(n, d * d) for d, n in self._squares.items()), Fraction())
+            variance = (squares - self._total() ** 2 / self.count) / (self.count - 1)
+            half = _z(confidence) * _root(variance) / math.sqrt(self.count)
+        return Interval(center, center - half, center + half)
+
+    def _total(self) -> Fraction:
+        return sum((Fraction(n, d) for d, n in self._sums.items()), Fraction())
+
+
+def _root(value: Fraction) -> float:
+    """Return the square root, rounded once as `statistics.stdev` does."""
+    with localcontext(prec=60):
+        return float((Decimal(value.numerator) / Decimal(value.denominator)).sqrt())
 
 
 def student_mean(values: Sequence[float], confidence: float = 0.95) -> Interval:
@@ -133,22 +202,44 @@ def paired(a: Sequence[Sequence[bool]], b: Sequence[Sequence[bool]], confidence:
         b: Outcomes of b's episodes of the same tasks, in the same order.
         confidence: Confidence level.
     """
-    if not a:
+    return tallied_pairs(Counter(zip(*(map(_count, outcomes) for outcomes in (a, b)), strict=True)), confidence)
+
+
+def _count(outcomes: Sequence[bool]) -> tuple[int, int]:
+    return len(outcomes), sum(outcomes)
+
+
+def tallied_pairs(
+    tasks: Mapping[tuple[tuple[int, int], tuple[int, int]], int], confidence: float = 0.95
+) -> Paired:
+    """Compare two agents as `paired` does, from a tally.
+
+    Args:
+        tasks: Number of tasks by the numbers of episodes and successes of a, and those of b.
+        confidence: Confidence level.
+    """
+    if not tasks:
         return Paired(0, 0, 0, Interval(math.nan, -1.0, 1.0), 1.0)
-    ours = np.asarray([sum(outcomes) / len(outcomes) for outcomes in a])
-    theirs = np.asarray([sum(outcomes) / len(outcomes) for outcomes in b])
+    pairs = sorted(tasks)  # So that rounding does not depend on the order of the tasks.
+    counts = np.asarray([tasks[pair] for pair in pairs])
+    ours, theirs = (np.asarray([pair[one][1] / pair[one][0] for pair in pairs]) for one in (0, 1))
+    tally_a, tally_b = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+    for (a, b), m in tasks.items():
+        tally_a[a] += m
+        tally_b[b] += m
+    n = sum(tasks.values())
+    sizes = [sum(size * m for (size, _), m in one.items()) for one in (tally_a, tally_b)]
     differences = ours - theirs
-    episodes = min(sum(map(len, a)), sum(map(len, b)))
-    only_a, only_b = int((differences > _TIE).sum()), int((differences < -_TIE).sum())
-    is_single = episodes == len(a) == max(sum(map(len, a)), sum(map(len, b)))
-    p_value = mcnemar(only_a, only_b) if is_single else sign_flips(differences)
-    value = float(differences.mean())
-    rate_a, rate_b = rate(a, confidence), rate(b, confidence)
-    correlation = _correlation(ours, theirs, episodes)
+    only_a, only_b = int(counts[differences > _TIE].sum()), int(counts[differences < -_TIE].sum())
+    is_single = n == min(sizes) == max(sizes)
+    p_value = mcnemar(only_a, only_b) if is_single else sign_flips(differences, counts=counts)
+    value = float((counts * differences).sum()) / n
+    rate_a, rate_b = tallied_rate(tally_a, confidence), tallied_rate(tally_b, confidence)
+    correlation = _correlation(ours, theirs, counts, min(sizes))
     below = _recover(rate_a.value - rate_a.low, rate_b.high - rate_b.value, correlation)
     above = _recover(rate_a.high - rate_a.value, rate_b.value - rate_b.low, correlation)
     interval = Interval(value, max(-1.0, value - below), min(1.0, value + above))
-    return Paired(len(a), only_a, only_b, interval, p_value)
+    return Paired(n, only_a, only_b, interval, p_value)
 
 
 def paired_means(differences: Sequence[float], confidence: float = 0.95) -> Paired:
@@ -194,15 +285,20 @@ def stratified(strata: Sequence[Paired], differences: Sequence[Sequence[float]])
     )
 
 
-def _correlation(a: NDArray[np.float64], b: NDArray[np.float64], episodes: int) -> float:
+def _correlation(
+    a: NDArray[np.float64], b: NDArray[np.float64], counts: NDArray[np.int64], episodes: int
+) -> float:
     """Return the correlation of the tasks' rates; a positive one with Newcombe's continuity correction.
 
-    The correction lowers the covariance by half an episode's share. 0 if either rate is the same on all tasks.
+    Rates a and b occur `counts` times. The correction lowers the covariance by half an episode's share. 0 if
+    either rate is the same on all tasks.
     """
-    covariance = float(((a - a.mean()) * (b - b.mean())).mean())
+    weights = counts / counts.sum()
+    from_a, from_b = a - float(weights @ a), b - float(weights @ b)
+    covariance = float(weights @ (from_a * from_b))
     if covariance > 0:
         covariance = max(0.0, covariance - 1 / (2 * episodes))
-    scale = float(a.std() * b.std())
+    scale = math.sqrt(float(weights @ from_a**2) * float(weights @ from_b**2))
     return max(-1.0, min(1.0, covariance / scale)) if scale > _TIE else 0.0
 
 
@@ -211,7 +307,11 @@ def _recover(x: float, y: float, correlation: float) -> float:
     return math.sqrt(max(0.0, x * x - 2 * correlation * x * y + y * y))
 
 
-def sign_flips(differences: Sequence[float] | NDArray[np.float64], draws: int = 10_000) -> float:
+def sign_flips(
+    differences: Sequence[float] | NDArray[np.float64],
+    draws: int = 10_000,
+    counts: NDArray[np.int64] | None = None,
+) -> float:
     """Return the two-sided p-value of a zero mean by a sign-flip permutation test.
 
     Differences of equal size are exchangeable: the sum of m of them is binomial. This makes all sign patterns few
@@ -222,28 +322,32 @@ def sign_flips(differences: Sequence[float] | NDArray[np.float64], draws: int = 
         draws: All sign patterns are evaluated if they have at most this many different sums, before equal ones
             are merged. Otherwise this many random ones are drawn from a fixed seed and the observed one is added,
             so that the p-value is at least 1 / (draws + 1).
+        counts: Number of times that each difference occurs; None for once.
     """
     values = np.asarray(differences, dtype=np.float64)
-    observed = abs(float(values.sum()))
+    times = np.ones(len(values), dtype=np.int64) if counts is None else counts
+    observed = abs(float((values * times).sum()))
     largest = float(np.abs(values).max(initial=0.0))
     if largest == 0:
         return 1.0
     # Rounding errors must not part differences that are equal, such as 0.3 - 0.1 and 0.2.
-    sizes, counts = np.unique(np.abs(values / largest).round(12), return_counts=True)
-    sizes, counts = sizes[sizes > 0] * largest, counts[sizes > 0]
+    sizes, places = np.unique(np.abs(values / largest).round(12), return_inverse=True)
+    numbers = np.zeros(len(sizes), dtype=np.int64)
+    np.add.at(numbers, places, times)
+    sizes, numbers = sizes[sizes > 0] * largest, numbers[sizes > 0]
     threshold = observed - 1e-9 * largest
-    if math.prod(int(count) + 1 for count in counts) <= draws:
+    if math.prod(int(count) + 1 for count in numbers) <= draws:
         sums, weights = np.zeros(1), np.ones(1)
-        for size, count in zip(sizes, counts, strict=True):
+        for size, count in zip(sizes, numbers, strict=True):
             heads = np.arange(count + 1)
             sums = np.add.outer(sums, size * (2 * heads - count)).ravel()
             weights = np.outer(weights, _binomial(int(count))).ravel()
         return float(min(1.0, weights[np.abs(sums) >= threshold].sum()))
     rng = np.random.Generator(np.random.PCG64(0))
     sums = np.zeros(draws)
-    for size, count in zip(sizes[counts > 1], counts[counts > 1], strict=True):
+    for size, count in zip(sizes[numbers > 1], numbers[numbers > 1], strict=True):
         sums += size * (2 * rng.binomial(count, 0.5, draws) - count)
-    single = sizes[counts == 1]
+    single = sizes[numbers == 1]
     for start in range(0, len(single), _CHUNK):
         block = single[start : start + _CHUNK]
         sums += (2.0 * rng.integers(0, 2, (draws, len(block)), dtype=np.int8) - 1) @ block

@@ -6,10 +6,9 @@ import dataclasses
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from ..envs.files import write_atomic
@@ -17,11 +16,12 @@ from .decisions import DecisionLine
 from .manifest import MANIFEST_FILE, read_manifest
 from .paper_results import FilledTable, fill_tables
 from .provenance import count_words
-from .repeats import Repeats, summarize_repeats
-from .run_index import open_index
-from .statistics import Interval, Paired, mean, paired, rate
-from .store import EpisodeKey, Result, amount
+from .repeats import Repeats, tallied_repeats
+from .run_index import RunIndex, open_index
+from .statistics import Interval, Paired, tallied_pairs, tallied_rate
+from .store import EpisodeKey, Result
 from .suite import Entry, Suite, read_suite
+from .tally import CellTally, EntryTally, ReadCell, RunTally, read_from
 
 RANDOM, EXPERT = "random", "expert"
 
@@ -141,62 +141,89 @@ class StoredRun(NamedTuple):
     problems: list[str]
 
 
-def load_run(folder: Path) -> StoredRun:
-    """Load a run from its folder, without lines that are damaged or belong to no episode of the run.
+@dataclass(frozen=True)
+class OpenRun:
+    """A run whose results are read as they are needed; context of its open index.
+
+    Attributes:
+        suite: The suite of the run.
+        agents: Names of the agents.
+        manifest: Content of `run.json`.
+        index: Index of the run.
+    """
+
+    suite: Suite
+    agents: list[str]
+    manifest: dict[str, Any]
+    index: RunIndex
+
+    def __enter__(self) -> OpenRun:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.index.close()
+
+
+def open_run(folder: Path) -> OpenRun:
+    """Open a run.
 
     Raises:
         DataError: The folder holds no run.
     """
     manifest = read_manifest(folder)
     suite = read_suite(manifest["suite"], str(folder / MANIFEST_FILE))
-    agents = list(manifest["agents"])
-    with open_index(folder) as index:
-        return StoredRun(suite, agents, index.results(), manifest, index.problems())
+    return OpenRun(suite, list(manifest["agents"]), manifest, open_index(folder))
+
+
+def load_run(folder: Path) -> StoredRun:
+    """Load a run from its folder, without lines that are damaged or belong to no episode of the run.
+
+    Its memory grows with the number of episodes; `open_run` reads them as they are needed.
+
+    Raises:
+        DataError: The folder holds no run.
+    """
+    with open_run(folder) as run:
+        return StoredRun(run.suite, run.agents, run.index.results(), run.manifest, run.index.problems())
 
 
 def summarize(
     suite: Suite,
     agents: Sequence[str],
-    results: Mapping[EpisodeKey, Result],
+    results: Mapping[EpisodeKey, Result] | ReadCell,
     manifest: Mapping[str, Any],
     problems: Sequence[str] = (),
 ) -> Summary:
-    """Compute the summary of a run.
+    """Compute the summary of a run. It reads each result once, and holds few at a time.
 
     Args:
         suite: Suite of the run.
         agents: Names of the agents. In the tables, those that are not references come first.
-        results: Latest result of every episode.
+        results: Latest result of every episode; or a function that reads those of an agent and entry.
         manifest: Content of `run.json`; its `expected` is the number of episodes per agent, by entry.
         problems: One sentence for each stored line that is left out.
     """
     agents = sorted(agents, key=_is_reference)
-    by_cell: dict[tuple[str, str], list[Result]] = defaultdict(list)
-    for result in results.values():
-        by_cell[result.key.entry, result.key.agent].append(result)
+    tally = RunTally(agents, read_from(results) if isinstance(results, Mapping) else results)
     expected: Mapping[str, int] = manifest.get("expected", {})
     lines: list[Line] = []
     comparisons: list[Comparison] = []
     for entry in suite.entries:
-        cells = {agent: by_cell.get((entry.name, agent), []) for agent in agents}
-        if not any(cells.values()) and not expected.get(entry.name):
+        tallied = tally.tally_entry(entry)
+        if not tallied.cells and not expected.get(entry.name):
             continue  # The entry has no episodes: nothing was played, and none is expected.
-        lines += _entry_lines(entry, cells, expected.get(entry.name))
-        comparisons += _comparisons(entry, cells)
-    errors: dict[str, int] = defaultdict(int)
-    for result in results.values():
-        if result.error is not None:
-            errors[result.error] += 1
+        lines += _entry_lines(entry, agents, tallied, expected.get(entry.name))
+        comparisons += _comparisons(entry, agents, tallied)
     return Summary(
         suite=suite.name,
         description=suite.description,
         agents=list(agents),
         lines=lines,
         comparisons=comparisons,
-        errors=dict(errors),
+        errors=tally.errors,
         problems=list(problems),
-        notes=_notes(agents, results.values(), manifest),
-        episodes=sum(result.error is None for result in results.values()),
+        notes=_notes(agents, tally.amounts, manifest),
+        episodes=sum(line.episodes for line in lines if line.group is None),
         expected=sum(expected.values()) * len(agents),
         versions=dict(manifest.get("versions", {})),
         tables=fill_tables(
@@ -205,17 +232,17 @@ def summarize(
     )
 
 
-def _notes(agents: Sequence[str], results: Iterable[Result], manifest: Mapping[str, Any]) -> list[str]:
-    prompt, sampled, cost = (defaultdict[str, float](float) for _ in range(3))
-    for result in results:
-        prompt[result.key.agent] += amount(result.details, "prompt_tokens")
-        sampled[result.key.agent] += amount(result.details, "completion_tokens")
-        cost[result.key.agent] += amount(result.details, "cost")
+def _notes(
+    agents: Sequence[str], amounts: Mapping[tuple[str, str], float], manifest: Mapping[str, Any]
+) -> list[str]:
     notes = []
     for agent in agents:
-        if sampled[agent]:
-            dollars = f", ${cost[agent]:.2f}" if cost[agent] else ""
-            notes.append(f"{agent}: {prompt[agent]:,.0f} prompt and {sampled[agent]:,.0f} sampled tokens{dollars}")
+        prompt, sampled, cost = (
+            amounts.get((agent, key), 0.0) for key in ("prompt_tokens", "completion_tokens", "cost")
+        )
+        if sampled:
+            dollars = f", ${cost:.2f}" if cost else ""
+            notes.append(f"{agent}: {prompt:,.0f} prompt and {sampled:,.0f} sampled tokens{dollars}")
     for agent, budgets in manifest.get("budgets", {}).items():
         notes += _budget_notes(agent, budgets)
     facts = manifest.get("entries", {}).values()
@@ -247,75 +274,38 @@ def _budget_notes(agent: str, budgets: Mapping[str, Mapping[str, int]]) -> list[
     ]
 
 
-def _entry_lines(entry: Entry, cells: Mapping[str, list[Result]], expected: int | None) -> list[Line]:
-    groups: list[str | None] = [None]
-    if entry.group_by is not None:
-        found = {_group_of(entry, result) for results in cells.values() for result in results}
-        named = found - {None}
-        groups += [g for g in entry.groups if g in named] + sorted(named - set(entry.groups), key=str)
+def _entry_lines(entry: Entry, agents: Sequence[str], tallied: EntryTally, expected: int | None) -> list[Line]:
     lines = []
-    for group in groups:
-        row = []
-        for agent, results in cells.items():
-            selected = [r for r in results if group is None or _group_of(entry, r) == group]
-            row.append(_summarize_line(entry, group, agent, selected, expected))
+    for group in (None, *tallied.groups):
+        row = [_make_line(entry, group, agent, tallied.cell(group, agent), expected) for agent in agents]
         lines += _add_normalized(row)
     return lines
 
 
-def _group_of(entry: Entry, result: Result) -> str | None:
-    value = result.details.get(entry.group_by) if entry.group_by is not None else None
-    return None if value is None else str(value)
+def _make_line(entry: Entry, group: str | None, agent: str, cell: CellTally, expected: int | None) -> Line:
+    n = cell.episodes
 
+    def mean_amount(key: str) -> float | None:
+        return cell.amounts[key] / n if key in cell.amounts else None
 
-def _summarize_line(
-    entry: Entry, group: str | None, agent: str, results: Iterable[Result], expected: int | None
-) -> Line:
-    complete, failed = [], 0
-    for result in results:
-        if result.error is None:
-            complete.append(result)
-        else:
-            failed += 1
-    tasks = _by_task(complete).values()
-    outcomes = [[r.success for r in task] for task in tasks]
-    score = None
-    if entry.score is not None:
-        score = mean([fmean(100.0 * float(r.details.get(entry.score) or 0.0) for r in task) for task in tasks])
-    steps = sum(r.steps for r in complete)
     return Line(
         entry=entry.name,
         group=group,
         agent=agent,
-        episodes=len(complete),
-        expected=len(complete) if group is not None or expected is None else expected,
-        failed=failed,
-        success=rate(outcomes),
-        score=score,
-        mean_return=mean([fmean(r.total_reward for r in task) for task in tasks]),
-        steps=steps / len(complete) if complete else math.nan,
-        invalid=sum(r.invalid for r in complete) / steps if steps else 0.0,
-        truncated=fmean(r.truncated for r in complete) if complete else math.nan,
-        seconds=fmean(r.seconds for r in complete) if complete else math.nan,
-        tokens=_mean_amount(complete, "completion_tokens"),
-        simulated_steps=_mean_amount(complete, "simulated_steps"),
-        repeats=summarize_repeats(outcomes),
+        episodes=n,
+        expected=n if group is not None or expected is None else expected,
+        failed=cell.failed,
+        success=tallied_rate(cell.tasks),
+        score=cell.scores.interval() if entry.score is not None else None,
+        mean_return=cell.returns.interval(),
+        steps=cell.steps / n if n else math.nan,
+        invalid=cell.invalid / cell.steps if cell.steps else 0.0,
+        truncated=cell.truncated / n if n else math.nan,
+        seconds=cell.seconds.mean(),
+        tokens=mean_amount("completion_tokens"),
+        simulated_steps=mean_amount("simulated_steps"),
+        repeats=tallied_repeats(cell.tasks),
     )
-
-
-def _mean_amount(results: Sequence[Result], key: str) -> float | None:
-    """Return the mean of an amount in the details; None if no episode has it."""
-    if not any(key in result.details for result in results):
-        return None
-    return fmean(amount(result.details, key) for result in results)
-
-
-def _by_task(results: Iterable[Result]) -> dict[str, list[Result]]:
-    """Group results by task. Repeats of a task are not independent, so statistics are computed over tasks."""
-    found: dict[str, list[Result]] = defaultdict(list)
-    for result in results:
-        found[result.key.task].append(result)
-    return found
 
 
 def _add_normalized(row: list[Line]) -> list[Line]:
@@ -334,21 +324,16 @@ def _is_reference(agent: str) -> bool:
     return agent in (RANDOM, EXPERT)
 
 
-def _comparisons(entry: Entry, cells: Mapping[str, list[Result]]) -> list[Comparison]:
+def _comparisons(entry: Entry, agents: Sequence[str], tallied: EntryTally) -> list[Comparison]:
     """Compare every agent with the references and with earlier agents, on the tasks that both completed."""
     # The first of a pair is never a reference, unless both are.
-    agents = sorted(cells, key=lambda agent: not _is_reference(agent))
-    outcomes = {agent: _by_task([r for r in results if r.error is None]) for agent, results in cells.items()}
+    agents = sorted(agents, key=lambda agent: not _is_reference(agent))
     found = []
     for j, b in enumerate(agents):
         for a in agents[j + 1 :]:
-            shared = sorted(outcomes[a].keys() & outcomes[b].keys())
+            shared = tallied.pair(a, b)
             if shared:
-                result = paired(
-                    [[r.success for r in outcomes[a][task]] for task in shared],
-                    [[r.success for r in outcomes[b][task]] for task in shared],
-                )
-                found.append(Comparison(entry.name, a, b, result))
+                found.append(Comparison(entry.name, a, b, tallied_pairs(shared)))
     return sorted(found, key=lambda comparison: _is_reference(comparison.a))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
 
@@ -63,7 +64,9 @@ def _unlabelled(participants: Sequence[Participant]) -> list[str]:
         for source in one.sources:
             results = source.run.results.items()
             complete = [key for key, result in results if key.agent == one.agent and result.error is None]
-            found = describe_unlabelled(source.folder, complete, source.labels)
+            labelled = [key for key in complete if key in source.labels]
+            counts = (Counter((key.agent, key.entry) for key in keys) for keys in (complete, labelled))
+            found = describe_unlabelled(source.folder, *counts)
             failed = sum(isinstance(source.labels.get(key), Unlabelled) for key in complete)
             if failed:
                 found.append(f"{failed} of {len(complete)} episodes cannot be labelled.")

@@ -1,6 +1,6 @@
 """Quality of every decision of stored episodes, by replay against the environment's own optimum."""
 
-from .file import Labels, read_labels
+from .file import Labels, read_indexed_labels, read_labels
 from .labels import REASONS, Decision, EpisodeDecisions, Unlabelled
 from .replay import label_episode
 from .statistics import DecisionLine, summarize_decisions
@@ -13,6 +13,7 @@ __all__ = [
     "Labels",
     "Unlabelled",
     "label_episode",
+    "read_indexed_labels",
     "read_labels",
     "summarize_decisions",
 ]

@@ -55,12 +55,13 @@ def _label(folder: Path, seconds: float | None, *, is_alone: bool, console: Cons
         is_complete = coverage.labelled == coverage.episodes
     except OSError as error:
         failures.append(f"{describe_failure(error, folder / FILE)}.")
-    path, results = folder / "report.html", load_results([folder])
-    summary = results.summary
-    try:
-        write_results(results, path)
-    except OSError as error:
-        failures.append(f"{describe_failure(error, path)}.")
+    path = folder / "report.html"
+    with load_results([folder]) as results:
+        summary = results.summary
+        try:
+            write_results(results, path)
+        except OSError as error:
+            failures.append(f"{describe_failure(error, path)}.")
     if not is_alone:
         console.print(str(folder), markup=False, style="bold")
     for problem in summary.problems:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Mapping
 from pathlib import Path
 
-from ..store import EpisodeKey
 from .file import FILE
 
 MAX_NAMES = 5
@@ -38,7 +37,7 @@ def missing_labels(missing: int, episodes: int, remark: str, folder: Path) -> st
 
 
 def describe_unlabelled(
-    folder: Path, episodes: Iterable[EpisodeKey], labelled: Collection[EpisodeKey]
+    folder: Path, episodes: Mapping[tuple[str, str], int], labelled: Mapping[tuple[str, str], int]
 ) -> list[str]:
     """Return a sentence about the episodes without labels, and how to label them, if there are any.
 
@@ -46,23 +45,22 @@ def describe_unlabelled(
 
     Args:
         folder: Folder of the run.
-        episodes: Complete episodes.
-        labelled: Episodes with labels, or with a reason why they have none.
+        episodes: Numbers of complete episodes by agent and entry.
+        labelled: Numbers of episodes with labels, or with a reason why they have none.
     """
-    everything = list(episodes)
-    missing = [key for key in everything if key not in labelled]
-    if not missing:
+    total = sum(episodes.values())
+    number = sum(max(0, count - labelled.get(cell, 0)) for cell, count in episodes.items())
+    if not number:
         return []
-    names = _without_any(everything, missing)
-    among = f", among them all of {', '.join(names)}" if names and len(missing) < len(everything) else ""
-    return [missing_labels(len(missing), len(everything), among, folder)]
+    names = _without_any(episodes, labelled)
+    among = f", among them all of {', '.join(names)}" if names and number < total else ""
+    return [missing_labels(number, total, among, folder)]
 
 
-def _without_any(episodes: Iterable[EpisodeKey], missing: Iterable[EpisodeKey]) -> list[str]:
-    """Return the names of the agents and entries of whose episodes all are missing."""
-    episodes, missing = list(episodes), list(missing)
-    cells, lost = (Counter((key.agent, key.entry) for key in keys) for keys in (episodes, missing))
-    empty = [cell for cell, count in lost.items() if count == cells[cell]]
+def _without_any(episodes: Mapping[tuple[str, str], int], labelled: Mapping[tuple[str, str], int]) -> list[str]:
+    """Return the names of the agents and entries without any label."""
+    cells = [cell for cell, count in episodes.items() if count]
+    empty = [cell for cell in cells if not labelled.get(cell)]
     by_agent = Counter(agent for agent, _ in cells)
     names = []
     for agent in dict.fromkeys(agent for agent, _ in empty):

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ...envs.files import BINARY, read_at, write_atomic
-from ..run_index import EPISODES_FILE
+from ..index_reader import EPISODES_FILE, IndexReader
 from ..store import EpisodeKey, Result
 from .labels import REASONS, Decision, EpisodeDecisions, Unlabelled
 
@@ -81,18 +81,19 @@ class DecisionsFile:
 
     Args:
         folder: Folder of the run.
-        results: Results of the run.
+        find: Function that returns the result of an episode.
         keep: Labels that remain valid; the others are removed.
     """
 
     def __init__(
-        self, folder: Path, results: Mapping[EpisodeKey, Result], keep: Mapping[EpisodeKey, Labels]
+        self, folder: Path, find: Callable[[EpisodeKey], Result | None], keep: Mapping[EpisodeKey, Labels]
     ) -> None:
         path = folder / FILE
         self._episodes = (folder / EPISODES_FILE).open("rb")
         content = path.read_bytes() if path.exists() else b""
         if content.count(b"\n") != len(keep) or content[-1:] not in (b"", b"\n"):
-            lines = (self._encode(results[key], labels) for key, labels in keep.items())
+            found = ((find(key), labels) for key, labels in keep.items())
+            lines = (self._encode(result, labels) for result, labels in found if result is not None)
             write_atomic(path, b"".join(lines))
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | BINARY, 0o644)
 
@@ -150,10 +151,33 @@ def read_labels(folder: Path, results: Iterable[Result]) -> dict[EpisodeKey, Lab
         folder: Folder of the run.
         results: Results of the run.
     """
-    path = folder / FILE
     wanted = {result.offset: result for result in results}
+    return _read_found(folder, lambda record: wanted.get(record["at"][0])) if wanted else {}
+
+
+def read_indexed_labels(folder: Path, index: IndexReader) -> dict[EpisodeKey, Labels]:
+    """Return the stored labels of a run as `read_labels` does, without holding the results of the run.
+
+    Args:
+        folder: Folder of the run.
+        index: Index of the run.
+    """
+
+    def find(record: Mapping[str, Any]) -> Result | None:
+        key = EpisodeKey(*[record[name] for name in EpisodeKey._fields])
+        if not (all(isinstance(part, str) for part in key[:3]) and isinstance(key.repeat, int)):
+            return None
+        result = index.find(key)
+        return result if result is not None and result.offset == record["at"][0] else None
+
+    return _read_found(folder, find)
+
+
+def _read_found(folder: Path, find: Callable[[Mapping[str, Any]], Result | None]) -> dict[EpisodeKey, Labels]:
+    """Return the valid labels of the results that a function finds for lines of the file."""
+    path = folder / FILE
     found: dict[EpisodeKey, Labels] = {}
-    if not wanted or not path.exists():
+    if not path.exists() or not (folder / EPISODES_FILE).exists():
         return found
     version = labels_version()
     with (folder / EPISODES_FILE).open("rb") as episodes, path.open("rb") as file:
@@ -163,7 +187,7 @@ def read_labels(folder: Path, results: Iterable[Result]) -> dict[EpisodeKey, Lab
                 if record is None or record["version"] != version:
                     continue
                 offset, length = record["at"]
-                result = wanted.get(offset)
+                result = find(record)
                 if result is None or _checksum_at(episodes, offset + length) != record["episode"]:
                     continue
                 labels = _read(record)

@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from heapq import merge, nlargest
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from ...envs.core import TextEnv
 from ...envs.seeding import stable_seed
-from ..run_index import EPISODES_FILE
+from ..index_reader import EPISODES_FILE, TaskOutcomes
 from ..store import Result
 from ..suite import Entry
-from ..summary import load_run
+from ..summary import OpenRun, open_run
 from .coverage import missing_labels
-from .file import DecisionsFile, Labels, read_labels
+from .file import DecisionsFile, Labels, read_indexed_labels
 from .labels import EpisodeDecisions, Unlabelled
 from .replay import OutOfTime, label_recorded, read_recorded
 
@@ -26,6 +28,10 @@ _EXCHANGES, _TRIALS = (
     b',"exchanges":[',
     b',"trials":[',
 )  # Cannot occur inside a JSON string, like the store's keys.
+
+
+BATCH = 20_000
+"""Tasks whose names are in memory at once."""
 
 
 @dataclass(frozen=True)
@@ -69,56 +75,84 @@ def label_run(
     Raises:
         DataError: The folder holds no run.
     """
-    run = load_run(folder)
-    complete = {key: result for key, result in run.results.items() if result.error is None}
-    stored = read_labels(folder, complete.values())
-    keep = {key: labels for key, labels in stored.items() if isinstance(labels, EpisodeDecisions)}
-    pending: dict[str, list[list[Result]]] = {}
-    for entry in run.suite.entries:
-        tasks: dict[str, list[Result]] = defaultdict(list)
-        for key, result in complete.items():
-            if key.entry == entry.name and key not in keep:
-                tasks[key.task].append(result)
-        if tasks:
-            pending[entry.name] = [
-                tasks[task] for task in sorted(tasks, key=lambda task: stable_seed("label", task))
-            ]
-    if not pending:
-        return Coverage(len(complete), len(keep))
-    end = math.inf if seconds is None else time.monotonic() + seconds
-    envs: dict[str, TextEnv[Any] | Unlabelled] = {}
-    costly: list[str] = []
-    done, failed = len(keep), 0
-    file = DecisionsFile(folder, complete, keep)
-    try:
-        with (folder / EPISODES_FILE).open("rb") as episodes:
-            entries = [entry for entry in run.suite.entries if entry.name in pending]
-            for number, entry in enumerate([*entries, *entries]):  # Again, for time that others did not need.
-                groups = pending[entry.name]
-                now = time.monotonic()
-                share = (end - now) / max(1, len(entries) - number)
-                if not groups or entry.name in costly or now >= end:
-                    continue
-                env = envs.setdefault(entry.name, _open(entry))
-                if isinstance(env, TextEnv) and env.replay_is_costly and not with_costly:
-                    costly.append(entry.name)
-                    continue
-                try:
-                    while groups:
-                        group = groups[-1]
-                        while group:
-                            labels = _label(env, episodes, group[-1], now + share)
-                            file.append(group.pop(), labels)
-                            done += isinstance(labels, EpisodeDecisions)
-                            failed += isinstance(labels, Unlabelled)
-                        groups.pop()
-                        on_progress(done, len(complete))
-                except OutOfTime:
-                    pass
-    finally:
-        file.close()
-    late = sum(len(group) for name, groups in pending.items() if name not in costly for group in groups)
-    return Coverage(len(complete), done, failed, late, tuple(costly))
+    with open_run(folder) as run:
+        return _Labelling(folder, run, with_costly).label(seconds, on_progress)
+
+
+class _Labelling:
+    """Labelling of an open run. It holds the labels that are stored, and few other episodes at a time."""
+
+    def __init__(self, folder: Path, run: OpenRun, with_costly: bool) -> None:
+        self._folder, self._run, self._with_costly = folder, run, with_costly
+        stored = read_indexed_labels(folder, run.index)
+        self._keep = {key: labels for key, labels in stored.items() if isinstance(labels, EpisodeDecisions)}
+        names = [entry.name for entry in run.suite.entries]
+        self._complete = dict.fromkeys(names, 0)
+        for cell in run.index.cells():
+            self._complete[cell.entry] += cell.episodes - cell.failed
+        kept = Counter(key.entry for key in self._keep)
+        self._missing = {name: count - kept[name] for name, count in self._complete.items()}
+
+    def label(self, seconds: float | None, on_progress: Callable[[int, int], None]) -> Coverage:
+        total, done, failed = sum(self._complete.values()), len(self._keep), 0
+        entries = [entry for entry in self._run.suite.entries if self._missing[entry.name]]
+        if not entries:
+            return Coverage(total, done)
+        end = math.inf if seconds is None else time.monotonic() + seconds
+        envs: dict[str, TextEnv[Any] | Unlabelled] = {}
+        costly: list[str] = []
+        groups = {entry.name: self._groups(entry.name) for entry in entries}
+        begun: dict[str, list[Result]] = {entry.name: [] for entry in entries}
+        file = DecisionsFile(self._folder, self._run.index.find, self._keep)
+        try:
+            with (self._folder / EPISODES_FILE).open("rb") as episodes:
+                for number, entry in enumerate([*entries, *entries]):  # Again, for time that others did not need.
+                    now = time.monotonic()
+                    share = (end - now) / max(1, len(entries) - number)
+                    if not self._missing[entry.name] or entry.name in costly or now >= end:
+                        continue
+                    env = envs.setdefault(entry.name, _open(entry))
+                    if isinstance(env, TextEnv) and env.replay_is_costly and not self._with_costly:
+                        costly.append(entry.name)
+                        continue
+                    try:
+                        while group := begun[entry.name] or next(groups[entry.name], []):
+                            begun[entry.name] = group
+                            while group:
+                                labels = _label(env, episodes, group[-1], now + share)
+                                file.append(group.pop(), labels)
+                                self._missing[entry.name] -= 1
+                                done += isinstance(labels, EpisodeDecisions)
+                                failed += isinstance(labels, Unlabelled)
+                            on_progress(done, total)
+                    except OutOfTime:
+                        pass
+        finally:
+            file.close()
+        late = sum(missing for name, missing in self._missing.items() if name not in costly)
+        return Coverage(total, done, failed, late, tuple(costly))
+
+    def _groups(self, entry: str) -> Iterator[list[Result]]:
+        """Yield the episodes of each task that lack labels, in a fixed random order of the tasks."""
+        index, agents = self._run.index, self._run.agents
+        labelled = Counter(key.task for key in self._keep if key.entry == entry)
+        after: tuple[int, str] | None = None
+        while True:
+            streams = [index.task_outcomes(agent, entry) for agent in agents]
+            tasks = groupby(merge(*streams, key=_task), key=_task)
+            missing = (task for task, group in tasks if sum(one.episodes for one in group) > labelled[task])
+            places = ((stable_seed("label", task), task) for task in missing)
+            batch = nlargest(BATCH, (place for place in places if after is None or place < after))
+            for _, task in batch:
+                results = index.complete_of_task(agents, entry, task)
+                yield [result for result in results if result.key not in self._keep]
+            if len(batch) < BATCH:
+                return
+            after = batch[-1]
+
+
+def _task(outcomes: TaskOutcomes) -> str:
+    return outcomes.task
 
 
 def _open(entry: Entry) -> TextEnv[Any] | Unlabelled:

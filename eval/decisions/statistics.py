@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import NormalDist, fmean, median
 
 from ..statistics import Interval, mean, rate, wilson
-from ..store import EpisodeKey, Result
+from ..store import EpisodeKey
 from ..student_t import two_sided_quantile
 from .file import Labels
 from .labels import REASONS, EpisodeDecisions
@@ -63,35 +63,31 @@ class DecisionLine:
 
 
 def summarize_decisions(
-    results: Mapping[EpisodeKey, Result], labels: Mapping[EpisodeKey, Labels]
+    episodes: Mapping[tuple[str, str], int], labels: Mapping[EpisodeKey, Labels]
 ) -> list[DecisionLine]:
     """Return the statistics of every entry and agent that has a labelled episode, or a reason why it has none.
 
     Args:
-        results: Results by the keys of their episodes, in the order of the lines.
-        labels: Labels by the same keys.
+        episodes: Numbers of complete episodes by entry and agent, in the order of the lines.
+        labels: Labels by the keys of their episodes.
     """
     cells: dict[tuple[str, str], list[EpisodeKey]] = defaultdict(list)
-    for key, result in results.items():
-        if result.error is None:
-            cells[key.entry, key.agent].append(key)
+    for key in sorted(labels):
+        cells[key.entry, key.agent].append(key)
     return [
-        _summarize(entry, agent, keys, labels)
-        for (entry, agent), keys in cells.items()
-        if any(key in labels for key in keys)
+        _summarize(entry, agent, number, {key: labels[key] for key in cells[entry, agent]})
+        for (entry, agent), number in episodes.items()
+        if (entry, agent) in cells
     ]
 
 
-def _summarize(
-    entry: str, agent: str, keys: Sequence[EpisodeKey], labels: Mapping[EpisodeKey, Labels]
-) -> DecisionLine:
+def _summarize(entry: str, agent: str, number: int, labels: Mapping[EpisodeKey, Labels]) -> DecisionLine:
     tasks: dict[str, list[EpisodeDecisions]] = defaultdict(list)
     problems: Counter[str] = Counter()
-    for key in keys:
-        found = labels.get(key)
+    for key, found in labels.items():
         if isinstance(found, EpisodeDecisions):
             tasks[key.task].append(found)
-        elif found is not None:
+        else:
             problems[found.reason] += 1
     episodes = [one for group in tasks.values() for one in group]
     fatal = [one.first_fatal for one in episodes if one.first_fatal is not None]
@@ -106,7 +102,7 @@ def _summarize(
     return DecisionLine(
         entry=entry,
         agent=agent,
-        episodes=len(keys),
+        episodes=number,
         labelled=len(episodes),
         exact=all(one.exact for one in episodes),
         measure=episodes[0].measure if episodes else "",

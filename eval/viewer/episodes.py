@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from ..episode_filter import ALL_EPISODES, EpisodeFilter
 from ..run_index import Cell, RunIndex, open_index
-from ..store import EpisodeKey, Result
+from ..store import Result
 
 
 class EpisodeList:
@@ -23,9 +24,9 @@ class EpisodeList:
         self._lock = threading.Lock()
         self._opened: RunIndex | None = None
 
-    def results(self) -> dict[EpisodeKey, Result]:
-        """Return the latest result of every episode."""
-        return self._index().results()
+    def in_task_order(self, agent: str, entry: str) -> Iterator[Result]:
+        """Return the results of an agent on an entry by task and repeat."""
+        return self._index().in_task_order(agent, entry)
 
     def problems(self) -> list[str]:
         """Return a sentence for each line of the file that is left out."""

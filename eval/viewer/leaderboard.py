@@ -125,7 +125,7 @@ def _summarize(run: EvaluationRun) -> list[Line]:
     cells = run.episodes.cells()
     if sum(cell.episodes for cell in cells) > LARGE:
         return [_count(run, cell) for cell in cells]
-    return summarize(run.suite, run.agents, run.episodes.results(), run.manifest).lines
+    return summarize(run.suite, run.agents, run.episodes.in_task_order, run.manifest).lines
 
 
 def _count(run: EvaluationRun, cell: Cell) -> Line:

@@ -17,7 +17,9 @@ from rich.console import Console
 from arboretum.eval.agents import NamedAgent
 from arboretum.eval.evaluate import evaluate, report
 from arboretum.eval.planning import Scope
-from arboretum.eval.report import ReportedRun, _pack_cells
+from arboretum.eval.report import _pack_cells
+from arboretum.eval.reported_run import ReportedRun
+from arboretum.eval.run_index import open_index
 from arboretum.eval.store import read_episode, read_results
 from arboretum.eval.summary import load_run, summarize
 
@@ -197,7 +199,8 @@ def test_no_value_anywhere_in_a_line_ends_a_summary(data: st.DataObject, finishe
     others = [key for key in read_results(finished).latest if key in run.results]
     assert len(others) >= LINES - 1
     assert summary.episodes + sum(summary.errors.values()) + len(run.problems) == LINES
-    _pack_cells([ReportedRun(out, list(run.results.values()), run.manifest)], summary)
+    with open_index(out) as index:
+        _pack_cells([ReportedRun(out, index, run.manifest, {name: name for name in run.agents})], summary)
     assert len(summary.problems) <= 1
     for line in summary.lines:
         assert 0.0 <= line.success.value <= 1.0

@@ -281,7 +281,7 @@ def test_position_of_the_first_fatal_decision_is_a_median_over_episodes_that_hav
         key: EpisodeDecisions(tuple(d), "dead end" if fatal in d else "solved", True, "probability of success")
         for key, d in zip(results, episodes, strict=True)
     }
-    (line,) = summarize_decisions(results, labels)
+    (line,) = summarize_decisions({(key.entry, key.agent): len(results) for key in results}, labels)
     assert line.first_fatal == 3.0 and line.fatal.value == 0.75 and line.value_regret.value == 0.75
     assert line.optimal.value == 10 / 13 and line.outcomes == {"dead end": 3, "solved": 1}
 

@@ -48,15 +48,15 @@ def report_runs(runs: Sequence[Path], out: Path | None, *, console: Console) -> 
         except OSError as error:
             raise write_failure(error, path) from None
     else:
-        results = load_results(runs)
         remark = ""
-        try:
-            write_results(results, path)
-        except OSError as error:
-            if error.filename == str(path):
-                failure = write_failure(error, path)
-            else:  # The page of a run that cannot be changed was written elsewhere.
-                remark = f"{describe_failure(error, path)}."
+        with load_results(runs) as results:
+            try:
+                write_results(results, path)
+            except OSError as error:
+                if error.filename == str(path):
+                    failure = write_failure(error, path)
+                else:  # The page of a run that cannot be changed was written elsewhere.
+                    remark = f"{describe_failure(error, path)}."
         print_results(results.summary, console)
         print_remarks(results.summary, console)
         print_decisions(results.summary.decisions, results.summary.unlabelled, console)
