@@ -5,6 +5,7 @@ The launcher that started the process decides which of them it is.
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,12 +20,19 @@ from .zero_optimizer import ZeroPolicyOptimizer
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
+_log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 
 def any_process(accelerator: Accelerator, flag: bool) -> bool:
     """Return True if the flag is True in any process; a collective operation."""
     return any(gather_lists(accelerator, [flag]))
+
+
+def computes_bfloat16() -> bool:
+    """Return True if this processor has instructions for bfloat16, or for the vectors that emulate it."""
+    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def make_accelerator(
@@ -49,6 +57,11 @@ def make_accelerator(
         # Accelerate keeps the settings of an earlier run in the same process.
         AcceleratorState._reset_state(reset_partial_state=True)
     on_cpu = device == "cpu" or not torch.accelerator.is_available()
+    if on_cpu and precision == "bfloat16" and not computes_bfloat16():
+        _log.warning(
+            "This processor has no instructions for bfloat16, and computes it several times as slowly as float32;"
+            " use --precision float32."
+        )
     with_zero, sharded = _is_set("ACCELERATE_USE_DEEPSPEED"), _is_set("ACCELERATE_USE_FSDP")
     if sharded:
         _check_sharding()
