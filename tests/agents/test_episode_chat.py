@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import arboretum
 from arboretum.agents.dialogue import Dialogue, make_dialogue
 from arboretum.agents.engines.base import Completion, Engine, Request, Usage
 from arboretum.agents.episode_chat import EpisodeChat
@@ -219,3 +221,9 @@ def test_tokens_of_a_turn_are_recorded_if_given() -> None:
     turn = chat.episode.turns[0]
     assert (turn.token_ids, turn.logprobs, turn.loss_mask, turn.cut) == ([1, 2], [0.0, -0.5], [0, 1], True)
     assert chat.episode.exchanges[0].finish == "length"
+
+
+def test_example_of_the_docs_prints_what_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(arboretum.__file__).parent / "docs" / "adapters.md").read_text(encoding="utf-8")
+    exec(page.split("```python\n")[1].partition("```")[0], {})
+    assert f"This prints `{capsys.readouterr().out.strip()}`." in page
