@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
-from .base import Agent, Reply, Seat, Stop
-from .demonstrations import Demonstrations
+from .base import Reply, Seat, Stop
+from .chat import Chat, ChatAgent
 from .dialogue import Dialogue
 from .engines.base import Completion, Engine, Message, Request, Sampling, Usage
-from .episode import Limits
 from .exchange import TURN, Exchange
 from .tokens.chat import ChatTokens
 from .tokens.conversation import Conversation
@@ -20,14 +19,12 @@ from .tokens.conversation import Conversation
 _conversation_ids = itertools.count()
 
 
-@dataclass(slots=True)
-class ChatState:
-    """The conversation of one episode.
+@dataclass(slots=True, kw_only=True)
+class ChatState(Chat):
+    """The conversation of one episode with an engine.
 
     Attributes:
         name: Name of the conversation in requests to the engine.
-        messages: All messages, the system message first.
-        users: The user message of every turn so far, the current one included.
         tokens: The conversation as token ids, for engines with a tokenizer.
         mark: Length of `tokens` at the end of the last turn.
         sampled: Token ids of the last reply.
@@ -40,8 +37,6 @@ class ChatState:
     """
 
     name: str
-    messages: list[Message]
-    users: list[str] = field(default_factory=list)
     tokens: Conversation | None = None
     mark: int = 0
     sampled: Sequence[int] = ()
@@ -73,7 +68,7 @@ class ChatMark(NamedTuple):
     tokens: int
 
 
-class LanguageAgent(Agent):
+class LanguageAgent(ChatAgent):
     """Agent that samples its actions from a language model.
 
     Args:
@@ -100,12 +95,10 @@ class LanguageAgent(Agent):
         examples: int = 0,
         template: str | None = None,
     ) -> None:
-        self.name = name
+        super().__init__(name, dialogue, examples)
         self.engine = engine
-        self.dialogue = dialogue
         sampling = sampling or Sampling()
         self.sampling = replace(sampling, stop=tuple(dict.fromkeys([*sampling.stop, *dialogue.stop])))
-        self.demonstrations = Demonstrations(dialogue, examples) if examples else None
         self.hold = False
         self._held: dict[int, str] = {}  # conversations by the seeds of their episodes
         self.chat: ChatTokens | None = None
@@ -124,7 +117,7 @@ class LanguageAgent(Agent):
     # ------------------------------------------------------------------ interface of Agent
 
     def begin(self, seat: Seat) -> None:
-        seat.memory = ChatState(f"{self.name}-{next(_conversation_ids)}", [Message("system", self.system(seat))])
+        seat.memory = ChatState(self.opening(seat), name=f"{self.name}-{next(_conversation_ids)}")
 
     def save(self, seat: Seat) -> ChatMark:
         chat: ChatState = seat.memory
@@ -170,15 +163,6 @@ class LanguageAgent(Agent):
                     replies[indices[name]] = self.receive(seat, completion)
         return [replies.get(i) for i in range(len(seats))]
 
-    def limits(self, seat: Seat) -> Limits:
-        turns, maximum = seat.episode.turns, self.dialogue.max_turns
-        return Limits(None if maximum is None else maximum - len(turns), self.dialogue.actions_left(turns))
-
-    def settle(self, seat: Seat) -> str | None:
-        turns = seat.episode.turns
-        turns[-1].penalty = self.dialogue.penalty(turns[-1])
-        return self.dialogue.spent(turns)
-
     def end(self, seat: Seat) -> None:
         chat = seat.memory
         if not isinstance(chat, ChatState):
@@ -213,13 +197,6 @@ class LanguageAgent(Agent):
 
     # ------------------------------------------------------------------ one turn
 
-    def system(self, seat: Seat) -> str:
-        """Return the system message of an episode."""
-        text = self.dialogue.system(seat.env)
-        if self.demonstrations is not None:
-            text = f"{text}\n\n{self.demonstrations.text(seat)}"
-        return text
-
     def ask(self, seat: Seat, text: str | None = None) -> Reply | None:
         """Submit the request of the current turn.
 
@@ -232,10 +209,7 @@ class LanguageAgent(Agent):
             leaves no room for one in the context window.
         """
         chat: ChatState = seat.memory
-        turns = seat.episode.turns
-        chat.users.append(self.dialogue.user(seat.observation, turns) if text is None else text)
-        chat.messages.append(Message("user", chat.users[-1]))
-        messages = chat.messages if self.dialogue.history == "full" else self._truncated_history(chat, seat)
+        messages = self.prompt(seat, text)
         sampling = self.sampling
         prompt_ids = None
         if self.chat is not None:
@@ -244,7 +218,7 @@ class LanguageAgent(Agent):
                 room = self.engine.context - len(prompt_ids)
                 if room < 1:
                     reason = f"a prompt of {len(prompt_ids)} tokens fills the context of {self.engine.context}"
-                    return Reply((), text="", quit=reason, well_formed=False, cut=True)
+                    return self.refuse(reason, cut=True)
                 sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
         prefill = self.dialogue.prefill if self.chat is not None else ""
         seed = seat.rng.getrandbits(31)
@@ -264,7 +238,7 @@ class LanguageAgent(Agent):
         if completion.finish == "error":
             raise Stop(f"{self.engine.name} failed: {completion.error}")
         if completion.finish == "rejected":
-            return Reply((), text="", quit=completion.error, well_formed=False)
+            return self.refuse(completion.error)
         text = completion.text
         tokens: dict[str, Any] = {}
         if chat.tokens is not None:
@@ -274,13 +248,7 @@ class LanguageAgent(Agent):
             chat.sampled = completion.token_ids
             tokens = {**chat.tokens.since(chat.mark)._asdict(), "restart": chat.restart or None}
             chat.mark = len(chat.tokens)
-        chat.messages.append(Message("assistant", text))
-        parsed = self.dialogue.parse(text)
-        # A reply without an action becomes the empty action, which the environment rejects and counts as a step;
-        # otherwise a model could evade the step limit.
-        actions = self.dialogue.allowed(parsed.actions or ("",), seat.episode.turns)
-        cut = True if completion.finish == "length" else None
-        return Reply(actions, text, parsed.thought, well_formed=parsed.well_formed, cut=cut, **tokens)
+        return self.read(seat, text, cut=True if completion.finish == "length" else None, **tokens)
 
     def ask_separately(self, seat: Seat, system: str, user: str, purpose: str) -> None:
         """Submit a request outside the episode's conversation; its completion is passed to `receive`."""
@@ -299,17 +267,6 @@ class LanguageAgent(Agent):
         seat.episode.exchanges.append(Exchange(turn, purpose, request.messages, request.prefill))
 
     # ------------------------------------------------------------------ prompts
-
-    def _truncated_history(self, chat: ChatState, seat: Seat) -> list[Message]:
-        """Return the messages of a turn for the histories "window" and "single"."""
-        turns = seat.episode.turns
-        if self.dialogue.history == "single":
-            return [chat.messages[0], Message("user", self.dialogue.summary(seat.observation, turns))]
-        first = max(0, len(turns) - (self.dialogue.window - 1))
-        messages = [chat.messages[0]]
-        for user, turn in zip(chat.users[first:], turns[first:], strict=False):
-            messages += [Message("user", user), Message("assistant", turn.reply)]
-        return [*messages, Message("user", chat.users[-1])]
 
     def _extend_tokens(self, chat: ChatState, messages: Sequence[Message], chat_tokens: ChatTokens) -> list[int]:
         """Return the token ids of this turn's prompt.

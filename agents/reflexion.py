@@ -18,7 +18,7 @@ MAX_REFLECTIONS = 3
 """Number of latest reflections in the prompt (the setting of the paper and of T-STAR)."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class TrialState(ChatState):
     """The conversation of one trial, with the reflections on earlier trials.
 
@@ -56,7 +56,7 @@ class Reflexion(LanguageAgent):
         previous = seat.memory
         super().begin(seat)
         chat: ChatState = seat.memory
-        trial = seat.memory = TrialState(chat.name, chat.messages)
+        trial = seat.memory = TrialState(chat.messages, name=chat.name)
         if isinstance(previous, TrialState):
             trial.reflections, trial.transcript = previous.reflections, previous.transcript
             trial.usage = previous.usage  # usage accumulates over the trials of a task

@@ -21,7 +21,7 @@ LIMIT_NOTICE = "The search limit is reached. Answer from what you know by now."
 REPETITION_NOTICE = "You have searched for this already. Look at the earlier result, or search for something else."
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class SearchState(ChatState):
     """A conversation with the queries made so far.
 
@@ -55,7 +55,7 @@ class SearchO1(LanguageAgent):
     def begin(self, seat: Seat) -> None:
         super().begin(seat)
         chat: ChatState = seat.memory
-        seat.memory = SearchState(chat.name, chat.messages)
+        seat.memory = SearchState(chat.messages, name=chat.name)
 
     def ask(self, seat: Seat, text: str | None = None) -> Reply | None:
         chat: SearchState = seat.memory

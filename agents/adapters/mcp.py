@@ -1,0 +1,73 @@
+"""MCP 2.3: any environment as a server with tools: `python -m arboretum.agents.adapters.mcp TextSokoban-v0`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+
+from ...envs.registry import make_env
+from .rows import ActTool, append_only_chat, open_episode
+
+
+def explained(tool: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a tool whose errors reach the client as their sentence; MCP hides others."""
+
+    @wraps(tool)
+    def call(*args: Any, **arguments: Any) -> Any:
+        try:
+            return tool(*args, **arguments)
+        except (RuntimeError, ValueError) as error:
+            raise ToolError(str(error)) from None
+
+    return call
+
+
+def environment_server(env: str, **kwargs: Any) -> MCPServer:
+    """Return a server with the tools start, act, mark and back, for one client and one episode at a time."""
+    chat = append_only_chat(make_env(env, **kwargs), ActTool())
+    server = MCPServer(f"arboretum {env}", instructions=chat.env.instructions)
+    marks: dict[str, dict[str, Any]] = {}
+
+    def result() -> dict[str, Any]:
+        episode = chat.episode
+        if episode.error is not None:
+            raise RuntimeError(episode.error)
+        reward = sum(move.reward for move in episode.turns[-1].moves) if episode.turns else 0.0
+        outcome = {"reward": reward, "return": episode.total_reward, "done": chat.done, "success": episode.success}
+        return {"observation": episode.final_observation, **outcome}
+
+    def start(task: str | None = None, seed: int = 0) -> dict[str, Any]:
+        """Begin an episode of a task; without a task, one is drawn from the seed."""
+        open_episode(chat, task, seed)
+        marks.clear()
+        return result()
+
+    def act(action: str) -> dict[str, Any]:
+        """Take one action in the environment."""
+        chat.hear(action)
+        return result()
+
+    def mark(name: str = "mark") -> str:
+        """Remember the current state under a name, for `back`."""
+        marks[name] = chat.state()
+        return f"marked {name!r} after {chat.episode.steps} actions"
+
+    def back(name: str = "mark") -> dict[str, Any]:
+        """Return to a remembered state."""
+        if name not in marks:
+            raise ValueError(f"there is no mark {name!r}; the marks are {', '.join(marks) or 'none'}")
+        chat.resume(marks[name])
+        return result()
+
+    for tool in (start, act, mark, back):
+        server.add_tool(explained(tool))
+    return server
+
+
+if __name__ == "__main__":
+    environment_server(sys.argv[1]).run("stdio")

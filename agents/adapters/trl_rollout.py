@@ -1,0 +1,78 @@
+"""TRL 1.16: rollouts of `GRPOTrainer(rollout_func=…)` with Arboretum's own loop and engine, in any dialogue."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from itertools import count as counter
+from typing import Any
+
+from ...envs.registry import make_env
+from ...envs.seeding import stable_seed
+from ..base import Seat
+from ..dialogue import Dialogue
+from ..engines.base import Sampling
+from ..engines.transformers import TransformersEngine
+from ..episode import Episode
+from ..language import LanguageAgent
+from ..play import Job, play
+from .rows import append_only_chat
+
+
+class _Member(LanguageAgent):
+    """Language agent whose episodes of the same task and seed get different replies."""
+
+    _numbers = counter()
+
+    def begin(self, seat: Seat) -> None:
+        super().begin(seat)
+        seat.rng = random.Random(stable_seed("member", next(self._numbers), seat.episode.seed))
+
+
+def rollout_func(
+    env: str, dialogue: Dialogue, *, at_once: int = 64, **kwargs: Any
+) -> Callable[..., dict[str, Any]]:
+    """Return a function with which TRL rolls out the model that it trains.
+
+    Args:
+        env: Id of the environment.
+        dialogue: Dialogue with the history "full". Its budgets limit the number of tokens of an episode, and TRL's
+            `max_completion_length` those of a reply.
+        at_once: Maximum number of episodes at once.
+        kwargs: Arguments of the environment.
+    """
+    envs = [append_only_chat(make_env(env, **kwargs), dialogue).env]
+
+    def roll_out(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
+        jobs = [Job(**json.loads(prompt[-1]["content"])) for prompt in prompts]
+        envs.extend(make_env(env, **kwargs) for _ in range(min(at_once, len(jobs)) - len(envs)))
+        model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
+        engine = TransformersEngine(model, tokenizer, processed_logprobs=True)
+        sampling = Sampling(trainer.args.temperature, max_tokens=trainer.args.max_completion_length)
+        played: dict[tuple[str, int], list[Episode]] = {}
+        for episode in play(_Member("trl", engine, dialogue, sampling), envs, jobs):
+            played.setdefault((episode.task, episode.seed), []).append(episode)
+        columns = [_columns(played[job.task or "", job.seed].pop(), tokenizer.eos_token_id) for job in jobs]
+        return {name: [column[name] for column in columns] for name in columns[0]}
+
+    return roll_out
+
+
+def _columns(episode: Episode, end: int) -> dict[str, Any]:
+    """Return the tokens of an episode as TRL takes them, and its return; None if the environment failed."""
+    ids = [token for turn in episode.turns for token in turn.token_ids or ()]
+    mask = [sampled for turn in episode.turns for sampled in turn.loss_mask or ()]
+    logprobs = [value for turn in episode.turns for value in turn.logprobs or ()]
+    prompt = mask.index(1) if 1 in mask else len(mask)
+    score = None if episode.error is not None else episode.total_reward + episode.total_penalty
+    if prompt == len(mask):  # Nothing was sampled; TRL needs a token, which the mask excludes.
+        ids, mask, logprobs = [*(ids or [end]), end], [0] * (max(prompt, 1) + 1), [0.0] * (max(prompt, 1) + 1)
+        prompt = len(ids) - 1
+    tokens = {"prompt_ids": ids[:prompt], "completion_ids": ids[prompt:], "logprobs": logprobs[prompt:]}
+    return {**tokens, "env_mask": mask[prompt:], "score": score}
+
+
+def episode_return(score: list[float | None], **others: Any) -> list[float | None]:
+    """Reward function of these rollouts: the return with format penalties."""
+    return score

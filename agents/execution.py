@@ -1,0 +1,292 @@
+"""Execution of one episode: its beginning, and its turns one at a time.
+
+`play` runs many episodes with these functions and `EpisodeChat` one, so that both record the same.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+import traceback
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeVar
+
+from ..envs.core import Info, TextEnv
+from ..envs.seeding import stable_seed
+from .base import Agent, Reply, Seat, Stop
+from .deadline import Expired, expires_after
+from .episode import Episode, Limits, Move, Turn
+from .forks import CannotFork, Keep, Origin, open_fork, take_fork, take_snapshot
+
+MAX_TRACE = 20_000
+"""Maximum length of a stored traceback, in characters, counted from its end."""
+
+_STANDARD_INFO = frozenset({"task", "success", "valid", "changed", "admissible_actions"})
+
+T = TypeVar("T")
+
+
+def start_episode(
+    agent: Agent,
+    env: TextEnv[Any],
+    task: str | None,
+    seed: int,
+    origin: Origin | None = None,
+    *,
+    max_turns: int | None = None,
+    time_limit: float | None = None,
+    keep: Collection[Keep] = (),
+) -> Seat:
+    """Open a task, or the fork from which an episode continues, and prepare the agent.
+
+    The arguments are those of `play` and of its jobs. If the environment failed, the episode's `error` is set.
+
+    Raises:
+        Stop: The agent failed.
+        CannotFork: See `play`.
+    """
+    if origin is None:
+        env_id = env.spec.id if env.spec is not None else type(env).__name__
+        episode = Episode(env=env_id, task=task or "", seed=seed, agent=agent.name)
+    else:
+        if task not in (None, origin.episode.task):
+            raise CannotFork(
+                f"a job of task {task!r} cannot continue an episode of task {origin.episode.task!r}; give"
+                " both the same task."
+            )
+        episode = origin.begin(agent.name, seed)
+    # The string "player" is part of the seed: changing it would change every recorded result.
+    seat = Seat(env, "", {}, episode, random.Random(stable_seed("player", seed, task)))
+    seat.max_turns = max_turns
+    if time_limit is not None:
+        seat.time_limit, seat.deadline = time_limit, time.perf_counter() + time_limit
+    begin(agent, seat, task, seed, origin, keep)
+    return seat
+
+
+def begin(
+    agent: Agent, seat: Seat, task: str | None, seed: int, origin: Origin | None, keep: Collection[Keep]
+) -> None:
+    """Open the task of a seat, or the fork from which it continues, and prepare the agent."""
+    episode = seat.episode
+    memory = None if origin is None else origin.fork.memory
+    try:
+        with expires_after(seat.deadline):
+            if origin is None:
+                options = None if task is None else {"task": task}
+                seat.observation, seat.info = seat.env.reset(seed=seed, options=options)
+                episode.task = seat.env.task
+            else:
+                open_fork(seat, origin, seed)
+            _record_state(seat)
+    except Expired as error:
+        _break_off(episode, expired(seat), error)
+    except Exception as error:
+        _break_off(episode, _reason("opening the task" if origin is None else "opening the fork", error), error)
+    if episode.error is not None:
+        return
+    if origin is None:
+        call_agent(agent, agent.begin, seat)
+    else:
+        call_agent(agent, agent.resume, seat, memory)
+    _keep_fork(agent, seat, keep)
+
+
+def trial_seed(seed: int, trials: int) -> int:
+    """Return the seed with which an episode's environment is reset.
+
+    Args:
+        seed: Seed of the episode.
+        trials: Number of earlier trials of the task.
+    """
+    return stable_seed("trial", trials, seed) >> 33 if trials else seed
+
+
+def execute(agent: Agent, seat: Seat, reply: Reply, agent_seconds: float, keep: Collection[Keep]) -> None:
+    """Execute a reply's actions in the environment and append the turn to the episode.
+
+    Args:
+        agent: The agent, whose `settle` is called.
+        seat: The episode.
+        reply: The agent's reply.
+        agent_seconds: Wall time of the reply, in seconds.
+        keep: See `play`.
+    """
+    episode = seat.episode
+    if reply.error is not None:
+        episode.error, episode.trace = reply.error, reply.trace
+        return
+    text = "\n".join(reply.actions) if reply.text is None else reply.text
+    turn = Turn(
+        seat.observation,
+        text,
+        reply.thought,
+        well_formed=reply.well_formed,
+        agent_seconds=round(agent_seconds, 6),
+        token_ids=reply.token_ids,
+        logprobs=reply.logprobs,
+        loss_mask=reply.loss_mask,
+        cut=reply.cut,
+        restart=reply.restart,
+        actions=reply.actions,
+        fork=seat.fork,
+    )
+    if "limits" in keep:
+        turn.limits = _limits(agent, seat)
+    episode.turns.append(turn)
+    start = time.perf_counter()
+    try:
+        with expires_after(seat.deadline):
+            if "snapshots" in keep:
+                turn.snapshot = take_snapshot(seat.env)
+            _execute_actions(seat, turn, reply.actions, keep)
+            _record_state(seat)
+    except CannotFork:
+        raise
+    except Expired as error:
+        _break_off(episode, expired(seat), error)
+    except Exception as error:
+        _break_off(episode, _reason("the environment", error), error)
+    turn.env_seconds = round(time.perf_counter() - start, 6)
+    if episode.error is not None:
+        return
+    ending = reply.quit or call_agent(agent, agent.settle, seat)
+    if "limits" in keep:
+        turn.limits_after = _limits(agent, seat)
+    if seat.max_turns is not None and len(episode.turns) >= seat.max_turns:
+        ending = ending or f"the {seat.max_turns} turns are spent"
+    if episode.terminated or episode.truncated:
+        return
+    if ending is not None:
+        episode.truncated = True
+        episode.details["ended"] = ending
+    else:
+        _keep_fork(agent, seat, keep)
+
+
+def _execute_actions(seat: Seat, turn: Turn, actions: Sequence[str], keep: Collection[Keep]) -> None:
+    """Execute the actions of a turn until the episode ends, and record what is kept of the states."""
+    env, episode = seat.env, seat.episode
+    if "choices" in keep:
+        turn.choices = env.admissible_actions()
+    if "states" not in keep:
+        for action in actions:
+            _step(seat, turn, action)
+            if episode.terminated or episode.truncated:
+                return
+        return
+    key = turn.state_key = env.state_key()
+    effects = []
+    for action in actions:
+        _step(seat, turn, action)
+        if env.counts_as_effect(action, key, seat.info):
+            effects.append(action)
+        key = env.state_key()
+        if episode.terminated or episode.truncated:
+            break
+    turn.effects = tuple(effects)
+    if not episode.terminated:
+        turn.next_state_key = key
+
+
+def _step(seat: Seat, turn: Turn, action: str) -> None:
+    """Execute one action.
+
+    Raises:
+        ValueError: The environment returned a reward that is not a finite number.
+    """
+    observation, reward, terminated, truncated, info = seat.env.step(action)
+    reward = float(reward)
+    if not math.isfinite(reward):
+        raise ValueError(f"the reward of the action {action[:80]!r} is {reward}, not a finite number")
+    turn.moves.append(Move(action, reward, info["valid"], info["changed"]))
+    seat.observation, seat.info = observation, info
+    seat.episode.terminated, seat.episode.truncated = terminated, truncated
+
+
+def _limits(agent: Agent, seat: Seat) -> Limits:
+    """Return what the limits of the agent, of this loop and of the environment still allow."""
+    own = call_agent(agent, agent.limits, seat)
+    turns = None if seat.max_turns is None else seat.max_turns - len(seat.episode.turns)
+    steps = seat.env.steps_left()
+    return Limits(
+        min((number for number in (own.turns, turns) if number is not None), default=None),
+        min(
+            (number for number in (own.actions, None if math.isinf(steps) else int(steps)) if number is not None),
+            default=None,
+        ),
+    )
+
+
+def _record_state(seat: Seat) -> None:
+    seat.episode.final_observation = seat.observation
+    seat.episode.success = bool(seat.info["success"])
+    seat.episode.details |= _details(seat.info)
+
+
+def _details(info: Info) -> dict[str, Any]:
+    """Return the plain values of `info` beyond the standard keys; infinities become text, which JSON has.
+
+    Raises:
+        ValueError: A value is NaN.
+    """
+    for key, value in info.items():
+        if isinstance(value, float) and math.isnan(value):
+            raise ValueError(f"`{key}` in its info is not a number")
+    return {
+        key: str(value) if isinstance(value, float) and math.isinf(value) else value
+        for key, value in info.items()
+        if key not in _STANDARD_INFO and isinstance(value, (str, int, float, bool, type(None)))
+    }
+
+
+def is_over(episode: Episode) -> bool:
+    """Return True if an episode has ended, for any reason."""
+    return episode.terminated or episode.truncated or episode.error is not None
+
+
+def expired(seat: Seat) -> str:
+    """Return the error of an episode whose time limit has expired."""
+    return f"the time limit of {seat.time_limit:g} s per episode expired"
+
+
+def _break_off(episode: Episode, reason: str, error: BaseException) -> None:
+    """Record the reason for which an episode broke off, with the traceback of the error."""
+    episode.error = reason
+    episode.trace = "".join(traceback.format_exception(error))[-MAX_TRACE:]
+
+
+def _reason(where: str, error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return f"{where} failed: {type(error).__name__}: {text}"
+
+
+def _keep_fork(agent: Agent, seat: Seat, keep: Collection[Keep]) -> None:
+    """Record the state before the next turn, if forks are kept."""
+    if "forks" not in keep:
+        return
+    memory = call_agent(agent, agent.save, seat)
+    try:
+        with expires_after(seat.deadline):
+            seat.fork = take_fork(seat, memory)
+    except CannotFork:
+        raise
+    except Expired as error:
+        _break_off(seat.episode, expired(seat), error)
+    except Exception as error:
+        _break_off(seat.episode, _reason("the environment", error), error)
+
+
+def call_agent(agent: Agent, method: Callable[..., T], *arguments: Any) -> T:
+    """Call a method of the agent.
+
+    Raises:
+        Stop: The method raised. No reply of a broken agent or engine may count as a result of its policy.
+    """
+    try:
+        return method(*arguments)
+    except Stop:
+        raise
+    except Exception as error:
+        raise Stop(_reason(f"the agent {agent.name}", error)) from error

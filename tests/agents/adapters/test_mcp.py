@@ -1,0 +1,95 @@
+"""Environments and a search index as MCP servers, used by the client of the package over stdio."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arboretum.agents.adapters.rows import ActTool
+from arboretum.agents.episode_chat import EpisodeChat
+from arboretum.envs.registry import make_env
+
+
+def ask(source: str, *calls: tuple[str, dict[str, Any]], module: str = "mcp") -> tuple[list[str], list[Any]]:
+    """Start a server, call tools, and return the names of its tools and the results; errors are texts."""
+    pytest.importorskip("mcp.server.mcpserver", reason="needs mcp 2: pip install arboretum-rl[mcp]")
+    from mcp import ClientSession, StdioServerParameters
+    from mcp.client.stdio import stdio_client
+
+    command = ["-m", f"arboretum.agents.adapters.{module}", source]
+    server = StdioServerParameters(command=sys.executable, args=command, env=dict(os.environ))
+
+    async def talk() -> tuple[list[str], list[Any]]:
+        async with stdio_client(server) as streams, ClientSession(*streams) as session:
+            await session.initialize()
+            tools = [tool.name for tool in (await session.list_tools()).tools]
+            results = []
+            for name, arguments in calls:
+                result = await session.call_tool(name, arguments)
+                text = result.content[0].text if result.content else ""
+                results.append(text if result.is_error else result.structured_content)
+            return tools, results
+
+    return asyncio.run(asyncio.wait_for(talk(), 120))
+
+
+@pytest.mark.heavy
+def test_environment_is_played_marked_and_set_back() -> None:
+    tools, results = ask(
+        "TextSokoban-v0",
+        ("start", {"seed": 3}),
+        ("act", {"action": "Up"}),
+        ("mark", {"name": "a"}),
+        ("act", {"action": "Left"}),
+        ("act", {"action": "Fly"}),
+        ("back", {"name": "a"}),
+        ("act", {"action": "Left"}),
+    )
+    assert tools == ["start", "act", "mark", "back"]
+    chat = EpisodeChat(make_env("TextSokoban-v0"), ActTool())
+    chat.open(seed=3)
+    first = chat.episode.final_observation
+    chat.hear("Up")
+    second = chat.episode.final_observation
+    reward = chat.hear("Left").reward
+    assert results[0]["observation"] == first and results[1]["observation"] == second
+    assert results[2] == {"result": "marked 'a' after 1 actions"}
+    assert results[5] == results[1] and results[3] == results[6]
+    assert results[6]["observation"] == chat.episode.final_observation and results[6]["reward"] == reward
+    assert not results[6]["done"] and not results[6]["success"]
+
+
+@pytest.mark.heavy
+def test_wrong_calls_are_answered_in_one_sentence_and_the_server_goes_on() -> None:
+    _, results = ask(
+        "TextBandit-v0",
+        ("act", {"action": "Up"}),
+        ("start", {"task": "nowhere"}),
+        ("start", {"seed": "\x00"}),
+        ("start", {"seed": -1}),
+        ("back", {"name": "b"}),
+        ("fly", {}),
+        ("start", {"seed": 1}),
+    )
+    assert "call open() first" in results[0] and "nowhere" in results[1] and "there is no mark 'b'" in results[4]
+    assert all(isinstance(result, str) for result in results[:6])
+    assert results[6]["observation"]
+
+
+@pytest.mark.heavy
+def test_corpus_is_searched(tmp_path: Path) -> None:
+    pytest.importorskip("bm25s")
+    documents = [("0", '"Oak"\nA tree with acorns.'), ("1", '"Harbor"\nShips anchor here.')]
+    lines = [json.dumps({"id": id, "contents": contents}) for id, contents in documents]
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    tools, ((found),) = ask(str(corpus), ("search", {"query": "ships", "count": 1}), module="mcp_search")
+    assert tools == ["search"]
+    (hit,) = found["result"]
+    assert hit["title"] == "Harbor" and hit["text"] == "Ships anchor here." and hit["score"] > 0

@@ -1,0 +1,186 @@
+"""TRL's GRPO trainer on our environments: one step of its own loop with a tiny model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arboretum.agents.adapters.rows import ActTool
+from arboretum.agents.adapters.trl import ToolEnvironment, environment_rows, rollout_rows
+from arboretum.agents.adapters.trl_rollout import episode_return, rollout_func
+from arboretum.agents.dialogue import make_dialogue
+from arboretum.agents.episode_chat import EpisodeChat
+from arboretum.envs.bandit import Bandit
+from arboretum.envs.errors import ConfigurationError
+from arboretum.envs.registry import make_env
+
+
+@pytest.fixture
+def trl() -> Any:
+    """The package, quiet and without a progress bar."""
+    return pytest.importorskip("trl", reason="needs trl: pip install arboretum-rl[trl]")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("torch", reason="needs torch")
+    from arboretum.eval.bench.tiny import make_tiny_model
+
+    return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", hidden=64)
+
+
+def test_tools_play_the_same_episode_as_the_conversation() -> None:
+    (row,) = environment_rows("TextSokoban-v0", 1)
+    env = ToolEnvironment("TextSokoban-v0")
+    chat = EpisodeChat(make_env("TextSokoban-v0"), ActTool())
+    messages = chat.open(row["task"], row["seed"])
+    assert row["prompt"][0] == {"role": "system", "content": messages[0].content}
+    assert env.reset(**row) == messages[1].content
+    for action in ["Up", "Fly", "Left", "", "Down"]:
+        assert env.act(action) == chat.hear(action).messages[0].content
+    assert env.get_reward() == chat.score < 0
+    assert env.reset(**row) == messages[1].content and env.get_reward() == 0
+
+
+def test_tool_called_after_the_end_is_an_error_for_the_model() -> None:
+    env = ToolEnvironment("TextSokoban-v0", max_steps=1)
+    env.reset(seed=1)
+    assert env.act("Up")
+    with pytest.raises(RuntimeError, match="the episode has ended"):
+        env.act("Trader")
+
+
+def test_episode_of_a_failing_environment_is_not_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: Any) -> Any:
+        raise ConnectionError("gone")
+
+    env = ToolEnvironment("TextBandit-v0")
+    env.reset(seed=1)
+    monkeypatch.setattr(Bandit, "_apply", broken)
+    with pytest.raises(RuntimeError, match="the environment failed: ConnectionError: gone"):
+        env.act("Trader")
+    assert env.get_reward() is None
+
+
+def test_unknown_task_and_truncated_history_are_rejected() -> None:
+    with pytest.raises(ConfigurationError, match="nowhere"):
+        ToolEnvironment("TextBandit-v0").reset(task="nowhere", seed=0)
+    with pytest.raises(ConfigurationError, match="set history=\"full\", not 'window'"):
+        ToolEnvironment("TextBandit-v0", make_dialogue("plain", {"history": "window"}))
+
+
+def train(trl: Any, model: Path, folder: Path, rows: list[dict[str, Any]], length: int, **options: Any) -> Any:
+    from datasets import Dataset
+
+    config = trl.GRPOConfig(
+        output_dir=str(folder),
+        max_steps=1,
+        per_device_train_batch_size=8,
+        num_generations=4,
+        max_completion_length=length,
+        learning_rate=1e-3,
+        report_to=[],
+        disable_tqdm=True,
+        save_strategy="no",
+        use_cpu=True,
+        bf16=False,
+        seed=0,
+    )
+    trainer = trl.GRPOTrainer(str(model), args=config, train_dataset=Dataset.from_list(rows), **options)
+    before = {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
+    trainer.train()
+    changed = [name for name, value in trainer.model.named_parameters() if not value.equal(before[name])]
+    return trainer, changed
+
+
+@pytest.mark.heavy
+@pytest.mark.filterwarnings("default")
+def test_grpo_step_with_tools_shares_task_and_seed_within_groups(
+    trl: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model has random weights, so its tool calls are scripted; TRL parses and executes them as its own."""
+    from transformers import AutoTokenizer
+
+    starts: list[tuple[str, int, str]] = []
+    played: list[Any] = []
+
+    class Recorded(ToolEnvironment):
+        def reset(self, task: str | None = None, seed: int = 0, **row: Any) -> str:
+            first = super().reset(task, seed, **row)
+            starts.append((str(task), seed, first))
+            played.append(self._chat.episode)
+            return first
+
+    rows = environment_rows("TextSokoban-v0", 2, max_steps=6)
+    script_tool_calls(monkeypatch, trl)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    # The tools of a conversation are rendered and parsed by the template of a real family.
+    tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text("utf-8")
+    trainer, _ = train(
+        trl,
+        model,
+        tmp_path,
+        rows,
+        600,
+        environment_factory=lambda: Recorded("TextSokoban-v0", max_steps=6),
+        processing_class=tokenizer,
+    )
+    assert len(starts) == 8 and all(len(set(starts[k : k + 4])) == 1 for k in (0, 4))
+    assert starts[0] != starts[4]
+    assert all(episode.steps == 2 for episode in played)
+    log = trainer.state.log_history[0]
+    assert log["tools/call_frequency"] == 2.0 and log["tools/failure_frequency"] == 0.0
+    mean = sum(episode.total_reward + episode.total_penalty for episode in played) / 8
+    assert log["rewards/Recorded/mean"] == pytest.approx(mean)
+
+
+def script_tool_calls(monkeypatch: pytest.MonkeyPatch, trl: Any) -> None:
+    """Let every rollout call the tool twice, with actions that differ within a group, and then stop."""
+    turns: Iterator[int] = iter(range(100))
+
+    def scripted(self: Any, prompt_ids: list[list[int]], *arguments: Any, **options: Any) -> Any:
+        turn = next(turns)
+        texts = ["Done."] * len(prompt_ids)
+        if turn < 2:
+            moves = ["Up", "Down", "Left", "Right"]
+            calls = [
+                {"name": "act", "arguments": {"action": moves[(k + turn) % 4]}} for k in range(len(prompt_ids))
+            ]
+            texts = [f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in calls]
+        ids = [[*self.processing_class.encode(text), self.processing_class.eos_token_id] for text in texts]
+        return ids, None
+
+    monkeypatch.setattr(trl.GRPOTrainer, "_generate_single_turn", scripted)
+
+
+@pytest.mark.heavy
+@pytest.mark.filterwarnings("default")
+def test_grpo_step_with_our_rollouts_changes_the_weights(trl: Any, model: Path, tmp_path: Path) -> None:
+    dialogue = make_dialogue("no_think", {"max_turns": 2})
+    rows = rollout_rows("TextSokoban-v0", 2, dialogue)
+    func, outputs = rollout_func("TextSokoban-v0", dialogue), []
+
+    def recorded(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        outputs.append(func(prompts, trainer))
+        return outputs[-1]
+
+    def spread(completion_ids: list[list[int]], **others: Any) -> list[float]:
+        """A model with random weights has the same return everywhere, from which nothing is learnt."""
+        return [float(sum(ids) % 7) for ids in completion_ids]
+
+    rewards = [episode_return, spread]
+    trainer, changed = train(trl, model, tmp_path, rows, 24, rollout_func=recorded, reward_funcs=rewards)
+    (output,) = outputs
+    assert changed and len(output["completion_ids"]) == 8
+    # Members of a group share the opening, and differ in what was sampled.
+    assert all(output["prompt_ids"][0] == ids for ids in output["prompt_ids"][:4])
+    assert output["prompt_ids"][0] != output["prompt_ids"][4]
+    assert len({tuple(ids) for ids in output["completion_ids"][:4]}) > 1
+    for ids, mask, logprobs in zip(output["completion_ids"], output["env_mask"], output["logprobs"], strict=True):
+        assert len(ids) == len(mask) == len(logprobs) and mask[0] == 1 and 0 in mask
+    scores = output["score"]
+    assert trainer.state.log_history[0]["rewards/episode_return/mean"] == pytest.approx(sum(scores) / len(scores))
