@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -189,13 +190,13 @@ def test_import_loads_nothing_heavy() -> None:
 
 
 def test_import_takes_at_most_half_as_long_again_as_gymnasium() -> None:
-    """CPU time in fresh interpreters; the minimum of five each."""
+    """CPU time in fresh interpreters; the median of nine pairs, since the speed of shared processors changes."""
     code = "import time; t = time.process_time(); import {}; print(time.process_time() - t)"
-    ours, theirs = [], []
-    for _ in range(5):
-        theirs.append(float(output_of(code.format("gymnasium"))))
-        ours.append(float(output_of(code.format("arboretum"))))
-    assert min(ours) <= 1.5 * min(theirs)
+    ratios = []
+    for _ in range(9):
+        theirs, ours = (float(output_of(code.format(name))) for name in ("gymnasium", "arboretum"))
+        ratios.append(ours / theirs)
+    assert statistics.median(ratios) <= 1.5
 
 
 def test_import_leaves_global_random_states_unchanged() -> None:
