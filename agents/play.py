@@ -12,10 +12,8 @@ import gymnasium as gym
 from ..envs.core import TextEnv
 from .base import Agent, Seat
 from .episode import Episode
-from .execution import MAX_TRACE, begin, call_agent, execute, expired, is_over, start_episode, trial_seed
+from .execution import begin, call_agent, execute, expired, is_over, start_episode, trial_seed
 from .forks import Keep, Origin
-
-__all__ = ["MAX_TRACE", "Job", "execute", "play", "trial_seed"]
 
 
 class Job(NamedTuple):

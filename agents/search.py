@@ -15,9 +15,9 @@ from .base import Reply, Seat, Stop
 from .engines.base import Sampling, Usage
 from .episode import Episode
 from .exchange import Exchange
+from .execution import execute
 from .forks import CannotFork, Fork, take_snapshot
 from .language import LanguageAgent
-from .play import execute
 
 Answers = list[tuple[Seat, Reply]]
 """Branches whose reply is ready, with their replies."""

@@ -21,9 +21,10 @@ from ..envs.errors import ConfigurationError, DataError, unknown_name
 from . import runner
 from .agents import AgentFactory, GivenAgent, NamedAgent, check_settings, divide_settings
 from .decisions.labelling import label_run
-from .evaluate import prepare, report
+from .evaluate import prepare
 from .models import GivenModel, Model, resolve_model
 from .planning import Scope
+from .results import report
 from .statistics import Interval
 from .store import EpisodeKey, Result, Store, read_episodes
 from .suite import Suite, load_suite, suite_of

@@ -28,7 +28,7 @@ from .index_connection import read_planned_tasks
 from .options import parse_options
 from .planning import FULL_SCOPE, Plan, Scope, plan_suite
 from .provenance import describe_session, remove_secrets
-from .results import load_results, report, write_results
+from .results import report
 from .run_index import INDEX_FILE
 from .store import Store
 from .suite import Suite, load_suite
@@ -329,6 +329,3 @@ def _budgets(suite: Suite, agent: AgentFactory) -> dict[str, dict[str, int]]:
         if own:
             budgets[entry.name] = own
     return budgets
-
-
-__all__ = ["Prepared", "evaluate", "load_results", "prepare", "report", "write_results"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,7 +67,7 @@ class TaskOutcomes(NamedTuple):
     retried: bool
 
 
-class IndexReader:
+class IndexReader(ABC):
     """Queries on the index of a run. Threads may share it.
 
     Args:
@@ -266,9 +267,9 @@ class IndexReader:
             self._make_anew()
             return self._connection.execute(query, values).fetchall()
 
+    @abstractmethod
     def _make_anew(self) -> None:
         """Replace the connection by one to an index that is made anew."""
-        raise NotImplementedError
 
 
 def _to_result(cell: tuple[str, str], row: Sequence[Any]) -> Result:

@@ -81,7 +81,7 @@ def tally(groups: Iterable[Sequence[bool]]) -> Tally:
     Args:
         groups: Outcomes of the episodes of each task.
     """
-    return Counter((len(group), sum(group)) for group in groups)
+    return Counter(map(_count, groups))
 
 
 def tallied_rate(tasks: Tally, confidence: float = 0.95) -> Interval:

@@ -24,7 +24,8 @@ from typing import Any, Literal, NamedTuple, Protocol, TextIO, runtime_checkable
 
 from ..agents.base import Stop
 from ..agents.episode import Episode
-from ..agents.play import MAX_TRACE, Job, play
+from ..agents.execution import MAX_TRACE
+from ..agents.play import Job, play
 from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError
 from .agents import AgentFactory

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from ...agents.episode import Episode
-from ...agents.play import trial_seed
+from ...agents.execution import trial_seed
 from ...envs.core import TextEnv
 from .labels import judge
 

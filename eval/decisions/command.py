@@ -9,9 +9,10 @@ from rich.console import Console
 
 from ...envs.checks import positive
 from ...envs.errors import ConfigurationError
-from ..evaluate import INTERRUPTED, load_results, write_results
+from ..evaluate import INTERRUPTED
 from ..manifest import check_is_evaluation
 from ..output_path import describe_failure
+from ..results import load_results, write_results
 from .console import label_with_progress, print_decisions
 from .file import FILE
 

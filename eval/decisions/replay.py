@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ...agents.episode import Episode
-from ...agents.play import trial_seed
+from ...agents.execution import trial_seed
 from ...envs.core import TextEnv
 from ...envs.errors import ConfigurationError
 from ...envs.optimum import Optimum, OptimumRules

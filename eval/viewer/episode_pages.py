@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ...agents.episode import Episode
-from ...agents.play import trial_seed
+from ...agents.execution import trial_seed
 from ...envs.errors import ConfigurationError, DataError
 from ...envs.extras import optional_module
 from ...envs.pictures.png import encode_png

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ...agents.base import Agent, Reply, Seat
 from ...agents.episode import Episode, Move
-from ...agents.play import execute
+from ...agents.execution import execute
 from ...envs.core import TextEnv
 from ...envs.errors import ConfigurationError
 from ...envs.seeding import stable_seed

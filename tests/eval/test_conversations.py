@@ -18,8 +18,9 @@ from arboretum.agents.engines.base import Completion, Engine, Message, Request, 
 from arboretum.agents.episode import Episode
 from arboretum.agents.exchange import Exchange, pack_exchanges, unpack_exchanges
 from arboretum.eval.agents import NamedAgent
-from arboretum.eval.evaluate import evaluate, report
+from arboretum.eval.evaluate import evaluate
 from arboretum.eval.models import GivenModel
+from arboretum.eval.results import report
 from arboretum.eval.store import read_episode, read_results
 from arboretum.eval.texts import read_texts
 

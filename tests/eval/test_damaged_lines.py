@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from arboretum.eval.agents import NamedAgent
-from arboretum.eval.evaluate import evaluate, report
+from arboretum.eval.evaluate import evaluate
 from arboretum.eval.planning import Scope
 from arboretum.eval.report import _pack_cells
 from arboretum.eval.reported_run import ReportedRun
+from arboretum.eval.results import report
 from arboretum.eval.run_index import open_index
 from arboretum.eval.store import read_episode, read_results
 from arboretum.eval.summary import load_run, summarize

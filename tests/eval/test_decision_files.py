@@ -35,8 +35,9 @@ from arboretum.eval.decisions.file import FILE, Labels, plain_labels
 from arboretum.eval.decisions.labelling import Coverage, describe_coverage, label_run
 from arboretum.eval.decisions.labels import judge
 from arboretum.eval.decisions.table import describe_basis, fit_decisions
-from arboretum.eval.evaluate import evaluate, report
+from arboretum.eval.evaluate import evaluate
 from arboretum.eval.planning import Scope
+from arboretum.eval.results import report
 from arboretum.eval.store import EpisodeKey, read_episode
 from arboretum.eval.suite import load_suite
 from arboretum.eval.summary import load_run

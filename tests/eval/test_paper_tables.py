@@ -16,10 +16,11 @@ from arboretum.cli import main
 from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.envs.searchqa.downloads import DATA_SETS
 from arboretum.eval.agents import NamedAgent
-from arboretum.eval.evaluate import evaluate, report
+from arboretum.eval.evaluate import evaluate
 from arboretum.eval.paper_results import Cell, average
 from arboretum.eval.paper_text import format_bounds, table_text
 from arboretum.eval.planning import Scope
+from arboretum.eval.results import report
 from arboretum.eval.suite import load_suite, parse_suite
 from arboretum.trainers.study.reference_pages import TABLE_EXAMPLE
 

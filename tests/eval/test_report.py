@@ -59,8 +59,8 @@ def test_tables_have_captions_and_scopes_and_follow_the_picture(page: Path) -> N
 
 def test_head_shows_settings_of_the_run_without_secrets(tmp_path: Path) -> None:
     from arboretum.agents.engines.base import Completion, Engine, Request, Usage
-    from arboretum.eval.evaluate import report
     from arboretum.eval.models import GivenModel
+    from arboretum.eval.results import report
 
     class Up(Engine):
         """Engine that always replies with "Up"."""

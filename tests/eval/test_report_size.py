@@ -17,7 +17,8 @@ import pytest
 from rich.console import Console
 
 from arboretum.agents.episode import Episode, Move, Turn
-from arboretum.eval.evaluate import print_remarks, report
+from arboretum.eval.evaluate import print_remarks
+from arboretum.eval.results import report
 from arboretum.eval.store import EpisodeKey, Store, encode_episode
 from arboretum.eval.suite import read_suite
 

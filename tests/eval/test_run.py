@@ -23,7 +23,8 @@ from arboretum.cli import main
 from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.envs.registry import make_env
 from arboretum.eval.agents import NamedAgent
-from arboretum.eval.evaluate import evaluate, report
+from arboretum.eval.evaluate import evaluate
+from arboretum.eval.results import report
 from arboretum.eval.store import EpisodeKey, Store, encode_episode, read_episode, read_results
 from arboretum.eval.suite import load_suite, parse_suite, read_suite, suite_names, suite_of
 from support.environments import break_bandit

@@ -22,9 +22,10 @@ from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.eval import planning, run_index
 from arboretum.eval.agents import NamedAgent
 from arboretum.eval.episode_filter import SORT_KEYS, EpisodeFilter
-from arboretum.eval.evaluate import evaluate, report
+from arboretum.eval.evaluate import evaluate
 from arboretum.eval.manifest import SCHEMA, read_manifest
 from arboretum.eval.planning import Scope
+from arboretum.eval.results import report
 from arboretum.eval.run_index import INDEX_FILE, open_index
 from arboretum.eval.store import EpisodeKey, Result, Store, encode_episode, read_episode, read_results
 from arboretum.eval.summary import load_run

@@ -22,8 +22,9 @@ from arboretum.agents.episode import Episode, Move, Turn
 from arboretum.envs.frozenlake.env import FrozenLake
 from arboretum.eval.agents import NamedAgent
 from arboretum.eval.episode_trees import NamedEpisode, TurnEnd, find_ends, merge_episodes
-from arboretum.eval.evaluate import evaluate, report
+from arboretum.eval.evaluate import evaluate
 from arboretum.eval.planning import Scope
+from arboretum.eval.results import report
 from arboretum.eval.tree_layout import Link, lay_out
 from arboretum.eval.trees import Edge, Node, Outcome, Place, Tree, find_divergences, pack_trees, tree_record
 from arboretum.trainers.algorithms.credit.cognitive import divergences, layer_paths, q_values

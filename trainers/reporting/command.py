@@ -10,9 +10,10 @@ from rich.console import Console
 from ...envs.errors import ConfigurationError
 from ...eval.comparison.command import compare_agents
 from ...eval.decisions.console import print_decisions
-from ...eval.evaluate import load_results, print_remarks, print_results, write_results
+from ...eval.evaluate import print_remarks, print_results
 from ...eval.output_path import check_output, describe_failure, write_failure
 from ...eval.pairing_options import NO_OPTIONS, PairingOptions
+from ...eval.results import load_results, write_results
 from .comparison import compare_runs, print_comparison, write_comparison
 from .report import is_training_run, run_kind, write_report
 
