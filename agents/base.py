@@ -30,8 +30,11 @@ class Seat:
         waiting_since: `time.perf_counter()` when the current turn was first passed to the agent; 0 before that.
         time_limit: Wall time of the episode in seconds; infinite without a limit.
         deadline: `time.perf_counter()` at which the time limit expires.
+        step_time_limit: Wall time of a step of the environment in seconds; infinite without a limit.
+        step_deadline: `time.perf_counter()` at which the limit of the step in progress expires.
         fork: State before the current turn; None unless `play` keeps forks.
         max_turns: Replies after which `play` truncates the episode; None for no limit.
+        waits: True if `play` steps the environment in a thread; see `TextEnv.waits`.
     """
 
     env: TextEnv[Any]
@@ -43,8 +46,11 @@ class Seat:
     waiting_since: float = 0.0
     time_limit: float = math.inf
     deadline: float = math.inf
+    step_time_limit: float = math.inf
+    step_deadline: float = math.inf
     fork: Fork | None = None
     max_turns: int | None = None
+    waits: bool = False
 
 
 class Stop(RuntimeError):
@@ -136,7 +142,16 @@ class Agent(ABC):
         """Return the reply of each seat, in order.
 
         An agent that serves many seats concurrently may return None for seats whose reply is not ready; these are
-        passed again in the next call. It must block rather than return None for every seat.
+        passed again in the next call. It must block rather than return None for every seat, unless `wake` is
+        called.
+        """
+
+    def wake(self) -> None:  # noqa: B027 (optional)
+        """Have an `act` in progress return soon, if need be with None for every seat.
+
+        `play` calls it from other threads when an environment that waits has finished a step, whose episode then
+        joins the next `act`. Without this method it joins when `act` returns by itself. A call while no `act` is
+        in progress may shorten the next one.
         """
 
     def limits(self, seat: Seat) -> Limits:

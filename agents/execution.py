@@ -18,6 +18,7 @@ from .base import Agent, Reply, Seat, Stop
 from .deadline import Expired, expires_after
 from .episode import Episode, Limits, Move, Turn
 from .forks import CannotFork, Keep, Origin, open_fork, take_fork, take_snapshot
+from .replacement import discard, renew
 
 MAX_TRACE = 20_000
 """Maximum length of a stored traceback, in characters, counted from its end."""
@@ -46,6 +47,27 @@ def start_episode(
         Stop: The agent failed.
         CannotFork: See `play`.
     """
+    seat = new_seat(agent, env, task, seed, origin, max_turns=max_turns, time_limit=time_limit)
+    begin(agent, seat, task, seed, origin, keep)
+    return seat
+
+
+def new_seat(
+    agent: Agent,
+    env: TextEnv[Any],
+    task: str | None,
+    seed: int,
+    origin: Origin | None = None,
+    *,
+    max_turns: int | None = None,
+    time_limit: float | None = None,
+    step_time_limit: float | None = None,
+) -> Seat:
+    """Return the seat of an episode that has not begun; the arguments are those of `play` and of its jobs.
+
+    Raises:
+        CannotFork: The origin is of another task.
+    """
     if origin is None:
         env_id = env.spec.id if env.spec is not None else type(env).__name__
         episode = Episode(env=env_id, task=task or "", seed=seed, agent=agent.name)
@@ -59,9 +81,11 @@ def start_episode(
     # The string "player" is part of the seed: changing it would change every recorded result.
     seat = Seat(env, "", {}, episode, random.Random(stable_seed("player", seed, task)))
     seat.max_turns = max_turns
+    seat.waits = getattr(env, "waits", False)  # an environment of another package may not say
+    if step_time_limit is not None:
+        seat.step_time_limit = step_time_limit
     if time_limit is not None:
         seat.time_limit, seat.deadline = time_limit, time.perf_counter() + time_limit
-    begin(agent, seat, task, seed, origin, keep)
     return seat
 
 
@@ -69,10 +93,20 @@ def begin(
     agent: Agent, seat: Seat, task: str | None, seed: int, origin: Origin | None, keep: Collection[Keep]
 ) -> None:
     """Open the task of a seat, or the fork from which it continues, and prepare the agent."""
+    open_task(seat, task, seed, origin)
+    prepare_agent(agent, seat, origin, keep)
+
+
+def open_task(seat: Seat, task: str | None, seed: int, origin: Origin | None) -> None:
+    """Open the task of a seat, or the fork from which it continues; this is the environment's part of `begin`.
+
+    Raises:
+        CannotFork: The origin has no fork.
+    """
     episode = seat.episode
-    memory = None if origin is None else origin.fork.memory
     try:
-        with expires_after(seat.deadline):
+        renew(seat)
+        with expires_after(_step_deadline(seat)):
             if origin is None:
                 options = None if task is None else {"task": task}
                 seat.observation, seat.info = seat.env.reset(seed=seed, options=options)
@@ -80,16 +114,23 @@ def begin(
             else:
                 open_fork(seat, origin, seed)
             _record_state(seat)
+    except CannotFork:
+        raise
     except Expired as error:
+        discard(seat.env)
         _break_off(episode, expired(seat), error)
     except Exception as error:
         _break_off(episode, _reason("opening the task" if origin is None else "opening the fork", error), error)
-    if episode.error is not None:
+
+
+def prepare_agent(agent: Agent, seat: Seat, origin: Origin | None, keep: Collection[Keep]) -> None:
+    """Prepare the agent for an episode that was opened; this is the agent's part of `begin`."""
+    if seat.episode.error is not None:
         return
     if origin is None:
         call_agent(agent, agent.begin, seat)
     else:
-        call_agent(agent, agent.resume, seat, memory)
+        call_agent(agent, agent.resume, seat, origin.fork.memory)
     _keep_fork(agent, seat, keep)
 
 
@@ -113,10 +154,22 @@ def execute(agent: Agent, seat: Seat, reply: Reply, agent_seconds: float, keep: 
         agent_seconds: Wall time of the reply, in seconds.
         keep: See `play`.
     """
+    turn = add_turn(agent, seat, reply, agent_seconds, keep)
+    if turn is not None:
+        perform(seat, turn, keep)
+        settle(agent, seat, reply, keep)
+
+
+def add_turn(agent: Agent, seat: Seat, reply: Reply, agent_seconds: float, keep: Collection[Keep]) -> Turn | None:
+    """Append the turn of a reply to the episode, without its moves.
+
+    Returns:
+        The turn; None if the reply is an error, which ends the episode.
+    """
     episode = seat.episode
     if reply.error is not None:
         episode.error, episode.trace = reply.error, reply.trace
-        return
+        return None
     text = "\n".join(reply.actions) if reply.text is None else reply.text
     turn = Turn(
         seat.observation,
@@ -135,25 +188,37 @@ def execute(agent: Agent, seat: Seat, reply: Reply, agent_seconds: float, keep: 
     if "limits" in keep:
         turn.limits = _limits(agent, seat)
     episode.turns.append(turn)
+    return turn
+
+
+def perform(seat: Seat, turn: Turn, keep: Collection[Keep]) -> None:
+    """Execute the actions of the last turn in the environment; this is the environment's part of `execute`."""
+    episode = seat.episode
     start = time.perf_counter()
     try:
         with expires_after(seat.deadline):
             if "snapshots" in keep:
                 turn.snapshot = take_snapshot(seat.env)
-            _execute_actions(seat, turn, reply.actions, keep)
+            _execute_actions(seat, turn, turn.actions or (), keep)
             _record_state(seat)
     except CannotFork:
         raise
     except Expired as error:
+        discard(seat.env)
         _break_off(episode, expired(seat), error)
     except Exception as error:
         _break_off(episode, _reason("the environment", error), error)
     turn.env_seconds = round(time.perf_counter() - start, 6)
+
+
+def settle(agent: Agent, seat: Seat, reply: Reply, keep: Collection[Keep]) -> None:
+    """Apply the agent's and the loop's limits after a turn; this is the agent's part of `execute`."""
+    episode = seat.episode
     if episode.error is not None:
         return
     ending = reply.quit or call_agent(agent, agent.settle, seat)
     if "limits" in keep:
-        turn.limits_after = _limits(agent, seat)
+        episode.turns[-1].limits_after = _limits(agent, seat)
     if seat.max_turns is not None and len(episode.turns) >= seat.max_turns:
         ending = ending or f"the {seat.max_turns} turns are spent"
     if episode.terminated or episode.truncated:
@@ -196,13 +261,25 @@ def _step(seat: Seat, turn: Turn, action: str) -> None:
     Raises:
         ValueError: The environment returned a reward that is not a finite number.
     """
-    observation, reward, terminated, truncated, info = seat.env.step(action)
+    if seat.step_time_limit == math.inf:
+        observation, reward, terminated, truncated, info = seat.env.step(action)
+    else:
+        with expires_after(_step_deadline(seat)):
+            observation, reward, terminated, truncated, info = seat.env.step(action)
     reward = float(reward)
     if not math.isfinite(reward):
         raise ValueError(f"the reward of the action {action[:80]!r} is {reward}, not a finite number")
     turn.moves.append(Move(action, reward, info["valid"], info["changed"]))
     seat.observation, seat.info = observation, info
     seat.episode.terminated, seat.episode.truncated = terminated, truncated
+
+
+def _step_deadline(seat: Seat) -> float:
+    """Begin the time limit of a step, and return the deadline of this step."""
+    if seat.step_time_limit == math.inf:
+        return seat.deadline
+    seat.step_deadline = time.perf_counter() + seat.step_time_limit
+    return min(seat.deadline, seat.step_deadline)
 
 
 def _limits(agent: Agent, seat: Seat) -> Limits:
@@ -247,8 +324,10 @@ def is_over(episode: Episode) -> bool:
 
 
 def expired(seat: Seat) -> str:
-    """Return the error of an episode whose time limit has expired."""
-    return f"the time limit of {seat.time_limit:g} s per episode expired"
+    """Return the error of an episode of which a time limit has expired."""
+    if time.perf_counter() >= seat.deadline:
+        return f"the time limit of {seat.time_limit:g} s per episode expired"
+    return f"the time limit of {seat.step_time_limit:g} s per step of the environment expired"
 
 
 def _break_off(episode: Episode, reason: str, error: BaseException) -> None:

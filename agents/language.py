@@ -163,6 +163,9 @@ class LanguageAgent(ChatAgent):
                     replies[indices[name]] = self.receive(seat, completion)
         return [replies.get(i) for i in range(len(seats))]
 
+    def wake(self) -> None:
+        self.engine.wake()
+
     def end(self, seat: Seat) -> None:
         chat = seat.memory
         if not isinstance(chat, ChatState):

@@ -12,8 +12,9 @@ import gymnasium as gym
 from ..envs.core import TextEnv
 from .base import Agent, Seat
 from .episode import Episode
-from .execution import begin, call_agent, execute, expired, is_over, start_episode, trial_seed
+from .execution import begin, call_agent, execute, expired, is_over, new_seat, trial_seed
 from .forks import Keep, Origin
+from .waiting import WaitingSteps
 
 
 class Job(NamedTuple):
@@ -37,11 +38,17 @@ def play(
     *,
     max_turns: int | None = None,
     time_limit: float | None = None,
+    step_time_limit: float | None = None,
     keep: Collection[Keep] = (),
 ) -> Iterator[Episode]:
     """Play `jobs` on `envs`, one episode per environment at a time, and yield episodes as they end.
 
     An episode depends neither on the number of concurrent episodes nor on their order.
+
+    Environments whose attribute `waits` is True (see `TextEnv`; it may be set on any environment) are opened and
+    stepped in a thread each, all at once, and the agent goes on with the episodes whose steps have ended. Their
+    other methods are called in the thread of the caller, but never during a step. All other environments are
+    stepped in the thread of the caller, one after the other.
 
     Args:
         agent: The agent.
@@ -52,15 +59,18 @@ def play(
         time_limit: Wall time of an episode in seconds, from its reset to its end, after which it is aborted with
             an error; None for no limit. Everything counts: the environment, the agent, and the wait for replies of
             an engine that the episode shares with others. A step of the environment that exceeds the limit is
-            interrupted where the platform can (see `expires_after`); an agent is not, and its late reply is
-            dropped.
+            interrupted where the platform can (see `expires_after`), and one of an environment that waits is
+            abandoned with its thread; an agent is not interrupted, and its late reply is dropped.
+        step_time_limit: Wall time of one step, or one reset, of the environment in seconds, with the same
+            consequences; None for no limit. An interrupted or abandoned environment is not used again: the next
+            episode gets a new one, made from the same arguments.
         keep: Further data to record of every turn, none of which is stored in files. "states": the environment's
             `state_key()` before and after it, and its effects; "forks": the state before it, for `Origin`;
             "choices": the admissible actions before it; "limits": the turns and actions that the limits allow
             before and after it; "snapshots": the environment's snapshot before it.
 
     Yields:
-        Finished episodes. If the environment failed or the time limit expired, `error` has the reason and `turns`
+        Finished episodes. If the environment failed or a time limit expired, `error` has the reason and `turns`
         has the turns until then.
 
     Raises:
@@ -70,40 +80,67 @@ def play(
     """
     take = _taker(jobs)
     free: list[TextEnv[Any]] = [env.unwrapped for env in reversed(envs)]  # type: ignore[misc]
-    seats: list[Seat] = []
-    while True:
-        while free:
-            job = take()
-            if job is None:
-                break
-            env = free.pop()
-            seat = start_episode(agent, env, *job, max_turns=max_turns, time_limit=time_limit, keep=keep)
-            if seat.episode.error is not None:
-                free.append(env)
-                yield seat.episode
-            else:
-                seats.append(seat)
-        if not seats:
-            return
-        now = time.perf_counter()
-        for seat in seats:
-            seat.waiting_since = seat.waiting_since or now
-        replies = call_agent(agent, agent.act, seats)
-        now = time.perf_counter()
-        remaining = []
-        for seat, reply in zip(seats, replies, strict=True):
-            if now >= seat.deadline:
-                seat.episode.error = expired(seat)
-            elif reply is not None:
-                execute(agent, seat, reply, now - seat.waiting_since, keep)
-                seat.waiting_since = 0.0
-            if not is_over(seat.episode) or _retry(agent, seat, keep):
-                remaining.append(seat)
-            else:
-                call_agent(agent, agent.end, seat)
-                free.append(seat.env)
-                yield seat.episode
-        seats = remaining
+    seats: list[Seat] = []  # of the episodes whose turn is the agent's
+    with WaitingSteps(agent) as steps:
+        while True:
+            while free and (job := take()) is not None:
+                seat = new_seat(
+                    agent,
+                    free.pop(),
+                    *job,
+                    max_turns=max_turns,
+                    time_limit=time_limit,
+                    step_time_limit=step_time_limit,
+                )
+                if seat.waits:
+                    steps.begin(seat, *job, keep)
+                    continue
+                begin(agent, seat, *job, keep)
+                if seat.episode.error is None:
+                    seats.append(seat)
+                else:
+                    free.append(seat.env)
+                    yield seat.episode
+            if steps.in_progress:
+                is_any_finished = False
+                for seat, is_opening in steps.finished(wait=not seats):
+                    is_any_finished = True
+                    if not is_over(seat.episode):
+                        seats.append(seat)
+                    elif (trial := _next_trial(agent, seat)) is not None:
+                        steps.begin(seat, *trial, keep)
+                    else:
+                        if not is_opening:
+                            call_agent(agent, agent.end, seat)
+                        free.append(seat.env)
+                        yield seat.episode
+                if is_any_finished:
+                    continue
+            if not seats:
+                return
+            now = time.perf_counter()
+            for seat in seats:
+                seat.waiting_since = seat.waiting_since or now
+            replies = steps.act(seats) if steps.in_progress else call_agent(agent, agent.act, seats)
+            now = time.perf_counter()
+            remaining = []
+            for seat, reply in zip(seats, replies, strict=True):
+                if now >= seat.deadline:
+                    seat.episode.error = expired(seat)
+                elif reply is not None:
+                    agent_seconds = now - seat.waiting_since
+                    seat.waiting_since = 0.0
+                    if seat.waits and reply.error is None:
+                        steps.execute(seat, reply, agent_seconds, keep)
+                        continue
+                    execute(agent, seat, reply, agent_seconds, keep)
+                if not is_over(seat.episode) or _retry(agent, seat, keep):
+                    remaining.append(seat)
+                else:
+                    call_agent(agent, agent.end, seat)
+                    free.append(seat.env)
+                    yield seat.episode
+            seats = remaining
 
 
 def _taker(jobs: Iterable[Job]) -> Callable[[], Job | None]:
@@ -115,13 +152,25 @@ def _taker(jobs: Iterable[Job]) -> Callable[[], Job | None]:
 
 
 def _retry(agent: Agent, seat: Seat, keep: Collection[Keep]) -> bool:
-    """Start another trial of the task, with a new seed, if the agent requests one; return True if it started."""
+    """Start another trial of the task if the agent requests one; return True if it started."""
+    trial = _next_trial(agent, seat)
+    if trial is None:
+        return False
+    begin(agent, seat, *trial, keep)
+    return seat.episode.error is None
+
+
+def _next_trial(agent: Agent, seat: Seat) -> Job | None:
+    """Give a seat the episode of another trial of its task, with a new seed, if the agent requests one.
+
+    Returns:
+        The trial, which has not begun; None if the last episode is final.
+    """
     last = seat.episode
     if last.error is not None or not call_agent(agent, agent.again, seat):
-        return False
+        return None
     call_agent(agent, agent.end, seat)
     trials = [*last.trials, last]
     last.trials = []
     seat.episode = Episode(last.env, last.task, last.seed, last.agent, trials=trials)
-    begin(agent, seat, last.task, trial_seed(last.seed, len(trials)), None, keep)
-    return seat.episode.error is None
+    return Job(last.task, trial_seed(last.seed, len(trials)))

@@ -122,6 +122,8 @@ class SearchAgent(LanguageAgent):
                 if reply is not None:
                     self._count(seat.memory, branch)
                     ready.setdefault(id(seat), []).append((branch, reply))
+            if not ready:
+                break  # `wake` was called.
             for seat in seats:
                 if id(seat) in ready:
                     self._continue(seat, ready[id(seat)])
@@ -263,6 +265,7 @@ class SearchAgent(LanguageAgent):
         episode = Episode(outer.env, outer.task, outer.seed, self.name, turns=[*turns], exchanges=[*exchanges])
         branch = Seat(seat.env, observation, info, episode, random.Random(self.draw_seed(seat)))
         branch.deadline, branch.time_limit, branch.max_turns = seat.deadline, seat.time_limit, seat.max_turns
+        branch.step_time_limit = seat.step_time_limit
         return branch
 
 

@@ -24,6 +24,12 @@ class RebuiltCopies:
         env._arguments = args, kwargs
         return env
 
+    def rebuild(self) -> Self:
+        """Return a new environment made of the same arguments, without an episode."""
+        twin = _build(type(self), *self._arguments)
+        twin.spec = self.spec  # type: ignore[attr-defined]
+        return twin
+
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         return _build, (type(self), *self._arguments), _running_state(self)
 

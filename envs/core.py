@@ -113,6 +113,8 @@ class TextEnv(RebuiltCopies, BranchRules, OptimumRules, Rendering, gym.Env[str, 
     * `optimum()`: the probability of success (or the best score) that optimal play still reaches from the current
       state within the step limit, and the fewest steps to it. `optimum_is_exact` is True if both are proven.
     * `optimum_after(action)`: the same after an action, in expectation over its random outcomes.
+    * `waits`: True if steps wait for something outside the process; rollouts then step such environments
+      concurrently.
 
     Environments can be copied (`copy.deepcopy`) and pickled. A copy continues identically; it is built from the
     constructor's arguments, so a pickle is small and expects the same data where it is loaded.
@@ -126,6 +128,13 @@ class TextEnv(RebuiltCopies, BranchRules, OptimumRules, Rendering, gym.Env[str, 
 
     tasks: Sequence[str]
     """Task names of the chosen split."""
+
+    waits: bool = False
+    """True if `reset` and `step` wait for something outside the process, such as the reply of a server.
+
+    `play` then calls them in a thread of the environment's own, while other episodes continue. Set it on the class
+    or on an instance; steps that compute in Python gain nothing from it.
+    """
 
     _state: StateT
     """Current state: an immutable, picklable value."""

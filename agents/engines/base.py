@@ -147,7 +147,7 @@ class Engine(ABC):
 
     @abstractmethod
     def collect(self) -> list[tuple[str, Completion]]:
-        """Wait until at least one request is finished, and return all finished ones.
+        """Wait until at least one request is finished or `wake` is called, and return all finished ones.
 
         Returns:
             Pairs of conversation name and completion.
@@ -155,6 +155,9 @@ class Engine(ABC):
         Raises:
             RuntimeError: No request is pending.
         """
+
+    def wake(self) -> None:  # noqa: B027 (optional)
+        """Have a `collect` in progress, or else the next one, return soon; may be called from any thread."""
 
     def release(self, conversation: str) -> None:  # noqa: B027 (optional)
         """Drop the state of a conversation, and its request if one is pending."""

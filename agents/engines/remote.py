@@ -191,7 +191,8 @@ class RemoteEngine(Engine):
             RuntimeError: No request is pending, or the engine is closed.
         """
         ready: list[tuple[str, Completion]] = []
-        while not ready:
+        is_woken = False
+        while not ready and not is_woken:
             # At the cost limit, wait for the requests in progress; any other stop is raised at once.
             if self._stop is not None and (
                 not isinstance(self._stop, CostLimit) or all(pending.refused for pending in self._pending.values())
@@ -204,6 +205,7 @@ class RemoteEngine(Engine):
                 if results is None:
                     self._done.put(None)  # for the next call
                     raise RuntimeError("the engine is closed.")
+                is_woken = is_woken or not results
                 for result in results:
                     self._deliver(*result, ready)
                 try:
@@ -211,6 +213,9 @@ class RemoteEngine(Engine):
                 except Empty:
                     break
         return ready
+
+    def wake(self) -> None:
+        self._done.put([])
 
     def release(self, conversation: str) -> None:
         self._samples.pop(conversation, None)

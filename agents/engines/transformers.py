@@ -118,6 +118,7 @@ class TransformersEngine(Engine):
         self._done: list[tuple[str, Completion]] = []
         self._matchers: dict[tuple[str, ...], StopTextMatcher] = {}
         self._settings: tuple[list[Generation], BatchSampling] | None = None
+        self._is_woken = False
 
     @property
     def computed_tokens(self) -> int:
@@ -139,7 +140,7 @@ class TransformersEngine(Engine):
         self._waiting.append(self._new_generation(request))
 
     def collect(self) -> list[tuple[str, Completion]]:
-        """Sample until at least one reply is complete, and return all that are.
+        """Sample until at least one reply is complete or `wake` is called, and return all that are complete.
 
         Returns:
             Pairs of conversation name and completion.
@@ -150,12 +151,17 @@ class TransformersEngine(Engine):
         if not self._waiting and not self._active:
             raise RuntimeError("no request is pending.")
         with _InferenceMode(self):
-            while not self._done and (self._waiting or self._active):
+            while not self._done and (self._waiting or self._active) and not self._is_woken:
                 self._admit()
                 if self._active:
                     self._step()
+        self._is_woken = False
         done, self._done = self._done, []
         return done
+
+    def wake(self) -> None:
+        """Have a `collect` in progress, or else the next one, return before its next token."""
+        self._is_woken = True
 
     def release(self, conversation: str) -> None:
         """Drop the cache of a conversation, and its request if one is pending."""

@@ -71,6 +71,7 @@ class VLLMEngine(Engine):
         self._conversations: dict[str, str] = {}  # by request id
         self._overlong: list[tuple[str, Completion]] = []  # completions of prompts that fill the context window
         self._shapes: dict[str, tuple[int, ...]] | None = None
+        self._is_woken = False
 
     @property
     def _engine(self) -> Any:
@@ -120,7 +121,7 @@ class VLLMEngine(Engine):
         if not self._request_ids:
             raise RuntimeError("no request is pending.")
         ready, self._overlong = self._overlong, []
-        while not ready:
+        while not ready and not self._is_woken:
             if not engine.has_unfinished_requests():
                 raise Stop(f"{self.name} lost {len(self._request_ids)} requests.")
             try:
@@ -133,9 +134,13 @@ class VLLMEngine(Engine):
                     completion = self._read(output)
                     self.usage.add(completion.usage)
                     ready.append((conversation, completion))
+        self._is_woken = False
         for conversation, _ in ready:
             del self._request_ids[conversation]
         return ready
+
+    def wake(self) -> None:
+        self._is_woken = True
 
     def release(self, conversation: str) -> None:
         request_id = self._request_ids.pop(conversation, None)

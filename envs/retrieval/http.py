@@ -52,6 +52,8 @@ class HTTPRetriever(Retriever):
         DataError: The cache file is not a cache.
     """
 
+    waits = True
+
     def __init__(
         self,
         url: str,

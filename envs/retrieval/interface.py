@@ -58,6 +58,9 @@ class RetrievalError(RuntimeError):
 class Retriever(ABC):
     """Searchable corpus. Implementations are thread-safe."""
 
+    waits: bool = False
+    """True if `search` waits for a server; environments with this retriever are then stepped concurrently."""
+
     @property
     @abstractmethod
     def identity(self) -> str:

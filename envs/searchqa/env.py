@@ -186,6 +186,7 @@ class SearchQA(TextEnv[Inquiry]):
             max_action=8192,
         )
         self.retriever = source.retriever
+        self.waits = source.retriever.waits
         self.protocol: Protocol = protocol
         self.reward: Reward = reward
         self.topk = topk
