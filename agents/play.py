@@ -31,6 +31,22 @@ class Job(NamedTuple):
     origin: Origin | None = None
 
 
+class TimeLimits(NamedTuple):
+    """Wall time in seconds that an episode and a step of its environment may take; see `play`.
+
+    Attributes:
+        episode: `time_limit`; None for no limit.
+        step: `step_time_limit`; None for no limit.
+    """
+
+    episode: float | None = None
+    step: float | None = None
+
+
+NO_LIMITS = TimeLimits()
+"""No limit of any time."""
+
+
 def play(
     agent: Agent,
     envs: Sequence[gym.Env[str, str]],

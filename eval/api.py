@@ -145,6 +145,7 @@ def evaluate(
     seed: int | None = None,
     repeats: int | None = None,
     timeout: float | None = None,
+    step_timeout: float | None = None,
     references: bool = False,
     out: str | Path | None = None,
     workers: int = 1,
@@ -171,7 +172,7 @@ def evaluate(
         agent_args: Settings of the agents that have them, such as `n` of best_of_n.
         temperature: Sampling temperature; None for the suite's.
         max_tokens: Maximum length of a reply in tokens; None for the suite's.
-        limit, seed, repeats, timeout: See `Scope`.
+        limit, seed, repeats, timeout, step_timeout: See `Scope`.
         references: Also play the random agent and the expert.
         out: Folder of the run, which is resumed if it exists and gets a report; None keeps nothing on disk. An
             agent or engine of a class of your own whose attributes are not plain data cannot resume the run of
@@ -187,7 +188,7 @@ def evaluate(
     Raises:
         ConfigurationError: A name, setting or data set cannot be used.
     """
-    scope = Scope(limit, seed, repeats, timeout)
+    scope = Scope(limit, seed, repeats, timeout, step_timeout)
     names: Sequence[str | Agent] = [agent] if isinstance(agent, str | Agent) else agent
     at_least("workers", workers, 1)
     language_settings = {
@@ -234,7 +235,7 @@ def evaluate(
         try:
             pool = stack.enter_context(local_workers(workers) if workers > 1 else nullcontext())
             progress = runner.run(
-                prepared.plan, prepared.agents, store, workers=pool, in_flight=in_flight, time_limit=timeout
+                prepared.plan, prepared.agents, store, workers=pool, in_flight=in_flight, limits=scope.limits
             )
         finally:
             store.close()

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from ..agents.base import Stop
+from ..agents.play import TimeLimits
 from ..envs.errors import ConfigurationError
 from ..envs.extras import missing_extra
 from .agents import AgentFactory, NamedAgent
@@ -78,13 +79,13 @@ class Cluster:
         self._plan = plan
 
     def play(
-        self, planned: Iterable[PlannedEpisode], time_limit: float | None, in_flight: int, /
+        self, planned: Iterable[PlannedEpisode], limits: TimeLimits, in_flight: int, /
     ) -> Iterator[FinishedEpisode]:
         """Play episodes of agents without a model, as many at a time as the cluster has CPUs.
 
         Args:
             planned: The episodes.
-            time_limit: Wall time of an episode in seconds; None for no limit.
+            limits: Time limits of episodes.
             in_flight: Not used.
 
         Raises:
@@ -98,7 +99,7 @@ class Cluster:
             raise ConfigurationError("the Ray cluster has no CPUs; start nodes with `ray start --num-cpus`.")
 
         def start(place: _Place) -> Any:
-            return _make_actor(NodeWorker, place, self._plan, time_limit, int(place.cpus))
+            return _make_actor(NodeWorker, place, self._plan, limits, int(place.cpus))
 
         yield from _play(deque(planned), places, start)
 
@@ -107,7 +108,7 @@ class Cluster:
         return isinstance(factory, NamedAgent) and factory.model is not None and factory.model.is_local
 
     def play_replicated(
-        self, factory: AgentFactory, planned: Iterable[PlannedEpisode], time_limit: float | None, in_flight: int, /
+        self, factory: AgentFactory, planned: Iterable[PlannedEpisode], limits: TimeLimits, in_flight: int, /
     ) -> Iterator[FinishedEpisode]:
         """Play episodes of a language agent with a copy of its model for every GPU, or for every node without any.
 
@@ -116,7 +117,7 @@ class Cluster:
         Args:
             factory: Factory of the agent, for which `hosts` is True.
             planned: The episodes.
-            time_limit: Wall time of an episode in seconds; None for no limit.
+            limits: Time limits of episodes.
             in_flight: Maximum number of concurrent episodes of a copy.
 
         Raises:
@@ -137,7 +138,7 @@ class Cluster:
         places = [place._replace(ahead=2 * at_once) for place in places]
 
         def start(place: _Place) -> Any:
-            return _make_actor(ReplicaWorker, place, self._plan, time_limit, factory, at_once)
+            return _make_actor(ReplicaWorker, place, self._plan, limits, factory, at_once)
 
         yield from _play(waiting, places, start)
 

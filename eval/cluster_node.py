@@ -15,7 +15,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from ..agents.base import Agent, Stop
-from ..agents.play import Job, play
+from ..agents.play import Job, TimeLimits, play
 from ..envs.errors import ConfigurationError
 from .agents import AgentFactory
 from .planning import Plan, PlannedEpisode, digest_tasks
@@ -32,11 +32,11 @@ class RemoteWorker(ABC):
 
     Args:
         plan: Plan of the run, whose tasks this machine must have too.
-        time_limit: Wall time of an episode in seconds; None for no limit.
+        limits: Time limits of episodes.
     """
 
-    def __init__(self, plan: Plan, time_limit: float | None) -> None:
-        self._plan, self._time_limit = plan, time_limit
+    def __init__(self, plan: Plan, limits: TimeLimits) -> None:
+        self._plan, self._limits = plan, limits
         self._waiting: deque[PlannedEpisode] = deque()
         self._finished: SimpleQueue[FinishedEpisode | Exception] = SimpleQueue()
         self._arrived = threading.Event()
@@ -100,16 +100,16 @@ class NodeWorker(RemoteWorker):
     """Worker with processes for agents without a model, which share the environments' data, loaded once.
 
     Args:
-        plan: See `RemoteWorker`, like `time_limit`.
-        time_limit: See there.
+        plan: See `RemoteWorker`, like `limits`.
+        limits: See there.
         processes: Number of processes.
     """
 
-    def __init__(self, plan: Plan, time_limit: float | None, processes: int) -> None:
+    def __init__(self, plan: Plan, limits: TimeLimits, processes: int) -> None:
         # Copies of a process share its memory until they write to it; Windows has no such copies.
         self._workers = LocalWorkers(processes, "fork" if hasattr(os, "fork") else "spawn")
         self._opened: set[str] = set()
-        super().__init__(plan, time_limit)
+        super().__init__(plan, limits)
 
     def submit(self, planned: Sequence[PlannedEpisode]) -> None:
         """Add episodes to those that wait."""
@@ -125,23 +125,23 @@ class NodeWorker(RemoteWorker):
             if entry.name not in self._opened:
                 self._check_tasks(entry)
                 self._opened.add(entry.name)
-        yield from self._workers.play(waiting, self._time_limit, 0)
+        yield from self._workers.play(waiting, self._limits, 0)
 
 
 class ReplicaWorker(RemoteWorker):
     """Worker with a copy of a language agent's model, for many episodes at once.
 
     Args:
-        plan: See `RemoteWorker`, like `time_limit`.
-        time_limit: See there.
+        plan: See `RemoteWorker`, like `limits`.
+        limits: See there.
         factory: Factory of the agent.
         in_flight: Maximum number of concurrent episodes.
     """
 
-    def __init__(self, plan: Plan, time_limit: float | None, factory: AgentFactory, in_flight: int) -> None:
+    def __init__(self, plan: Plan, limits: TimeLimits, factory: AgentFactory, in_flight: int) -> None:
         self._factory, self._in_flight = factory, in_flight
         self._agents: dict[str, Agent] = {}
-        super().__init__(plan, time_limit)
+        super().__init__(plan, limits)
 
     def _play(self, waiting: deque[PlannedEpisode]) -> Iterator[FinishedEpisode]:
         while waiting:
@@ -164,7 +164,14 @@ class ReplicaWorker(RemoteWorker):
 
         take()
         envs = [entry.make() for _ in range(min(self._in_flight, agent.at_once or self._in_flight))]
-        for episode in play(agent, envs, jobs, max_turns=entry.max_turns, time_limit=self._time_limit):
+        for episode in play(
+            agent,
+            envs,
+            jobs,
+            max_turns=entry.max_turns,
+            time_limit=self._limits.episode,
+            step_time_limit=self._limits.step,
+        ):
             take()
             key = keys.pop(Job(episode.task, episode.seed))
             encoded = encode_episode(key, episode)

@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from ..agents.human import HumanAgent
+from ..agents.play import TimeLimits
 from ..envs.checks import at_least
 from ..envs.errors import ConfigurationError
 from . import runner
@@ -171,7 +172,7 @@ def evaluate(
             worker_context: Any = ray_workers(ray, prepared.plan)
         else:
             worker_context = local_workers(workers) if workers > 1 else nullcontext()
-        interrupted = _run(prepared, store, worker_context, in_flight, scope.timeout, console)
+        interrupted = _run(prepared, store, worker_context, in_flight, scope.limits, console)
     finally:
         store.close()
     remarks: list[str] = []
@@ -225,7 +226,7 @@ def _run(
     store: Store,
     worker_context: Any,
     in_flight: int,
-    time_limit: float | None,
+    limits: TimeLimits,
     console: Console,
 ) -> bool:
     """Play the missing episodes with a progress bar; return True if Ctrl-C interrupted it."""
@@ -274,7 +275,7 @@ def _run(
                 store,
                 workers=workers,
                 in_flight=in_flight,
-                time_limit=time_limit,
+                limits=limits,
                 on_progress=show,
             )
     except KeyboardInterrupt:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..agents.base import Agent
+from ..agents.play import TimeLimits
 from ..envs.checks import at_least, positive
 from ..envs.core import TextEnv
 from ..envs.data import missing_files
@@ -29,20 +30,29 @@ class Scope:
         repeats: Episodes per task, each with its own seed. None uses the suite's.
         timeout: Wall time of an episode in seconds, waiting for replies of a shared model included, after which it
             is recorded as an error. None sets no limit.
+        step_timeout: Wall time of one step or one reset of an environment in seconds, after which its episode is
+            recorded as an error. None sets no limit.
     """
 
     limit: int | None = None
     seed: int | None = None
     repeats: int | None = None
     timeout: float | None = None
+    step_timeout: float | None = None
+
+    @property
+    def limits(self) -> TimeLimits:
+        """The time limits."""
+        return TimeLimits(self.timeout, self.step_timeout)
 
     def check(self) -> None:
         """Raise `ConfigurationError` if a value is out of range."""
         at_least("seed", self.seed, 0)
         at_least("repeats", self.repeats, 1)
         at_least("limit", self.limit, 1)
-        if self.timeout is not None:
-            positive("timeout", self.timeout)
+        for name, seconds in (("timeout", self.timeout), ("step_timeout", self.step_timeout)):
+            if seconds is not None:
+                positive(name, seconds)
 
 
 FULL_SCOPE = Scope()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain, groupby
 
 from ..agents.base import Agent, Stop
-from ..agents.play import Job, play
+from ..agents.play import NO_LIMITS, Job, TimeLimits, play
 from .agents import AgentFactory
 from .planning import Plan, PlannedEpisode
 from .store import EpisodeKey, Store, amount, encode_episode
@@ -62,7 +62,7 @@ def run(
     *,
     workers: Workers | None = None,
     in_flight: int = 16,
-    time_limit: float | None = None,
+    limits: TimeLimits = NO_LIMITS,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
     """Play the episodes of a run that are not stored yet.
@@ -76,7 +76,7 @@ def run(
         store: Store of the episodes.
         workers: Workers that play the episodes of all other agents; None plays them in this process.
         in_flight: Maximum number of concurrent episodes.
-        time_limit: Wall time of an episode in seconds, see `play`; None for no limit.
+        limits: Time limits of episodes.
         on_progress: Called at the start and after every episode.
 
     Returns:
@@ -108,11 +108,11 @@ def run(
             first = cells[0]
             planned = chain.from_iterable(cell.episodes(plan) for cell in cells)
             if replicating is not None and first.factory.name in hosted:
-                results = replicating.play_replicated(first.factory, planned, time_limit, in_flight)
+                results = replicating.play_replicated(first.factory, planned, limits, in_flight)
             elif workers is None or first.factory.name in one_process:
-                results = _play_in_process(first, planned, time_limit, in_flight)
+                results = _play_in_process(first, planned, limits, in_flight)
             else:
-                results = workers.play(planned, time_limit, in_flight)
+                results = workers.play(planned, limits, in_flight)
             for result in results:
                 store.append(result.encoded)
                 progress.tokens += int(amount(result.episode.details, "completion_tokens"))
@@ -200,7 +200,7 @@ def _groups(
 
 
 def _play_in_process(
-    cell: _Missing, planned: Iterable[PlannedEpisode], time_limit: float | None, in_flight: int
+    cell: _Missing, planned: Iterable[PlannedEpisode], limits: TimeLimits, in_flight: int
 ) -> Iterator[FinishedEpisode]:
     """Play the episodes of one agent and entry in this process."""
     agent, entry = cell.agent, cell.entry
@@ -214,6 +214,8 @@ def _play_in_process(
             yield job
 
     envs = [entry.make() for _ in range(min(in_flight, agent.at_once or in_flight, len(cell.places)))]
-    for episode in play(agent, envs, jobs(), max_turns=entry.max_turns, time_limit=time_limit):
+    for episode in play(
+        agent, envs, jobs(), max_turns=entry.max_turns, time_limit=limits.episode, step_time_limit=limits.step
+    ):
         key = keys.pop(Job(episode.task, episode.seed))
         yield FinishedEpisode(key, encode_episode(key, episode), episode)

@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TextIO, runtime_checkable
 from ..agents.base import Stop
 from ..agents.episode import Episode
 from ..agents.execution import MAX_TRACE
-from ..agents.play import Job, play
+from ..agents.play import Job, TimeLimits, play
 from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError
 from .agents import AgentFactory
@@ -68,7 +68,7 @@ class Workers(Protocol):
     """Processes that play episodes."""
 
     def play(
-        self, planned: Iterable[PlannedEpisode], time_limit: float | None, in_flight: int, /
+        self, planned: Iterable[PlannedEpisode], limits: TimeLimits, in_flight: int, /
     ) -> Iterator[FinishedEpisode]:
         """Play episodes, and yield them as they end."""
         ...
@@ -86,7 +86,7 @@ class ReplicatingWorkers(Workers, Protocol):
         self,
         factory: AgentFactory,
         planned: Iterable[PlannedEpisode],
-        time_limit: float | None,
+        limits: TimeLimits,
         in_flight: int,
         /,
     ) -> Iterator[FinishedEpisode]:
@@ -94,12 +94,19 @@ class ReplicatingWorkers(Workers, Protocol):
         ...
 
 
-def play_episode(planned: PlannedEpisode, time_limit: float | None) -> FinishedEpisode:
+def play_episode(planned: PlannedEpisode, limits: TimeLimits) -> FinishedEpisode:
     """Play one episode in a worker process, which keeps its environments for later episodes."""
     env = cached_env(planned.entry)
     job = Job(planned.key.task, planned.seed)
     assert planned.agent is not None
-    (episode,) = play(planned.agent, [env], [job], max_turns=planned.entry.max_turns, time_limit=time_limit)
+    (episode,) = play(
+        planned.agent,
+        [env],
+        [job],
+        max_turns=planned.entry.max_turns,
+        time_limit=limits.episode,
+        step_time_limit=limits.step,
+    )
     if episode.error is not None:
         _envs.clear()  # An environment that failed or was interrupted may be broken.
     encoded = encode_episode(planned.key, episode)
@@ -251,24 +258,24 @@ class LocalWorkers:
         self._suspects: list[tuple[PlannedEpisode, str, str | None]] = []
 
     def play(
-        self, planned: Iterable[PlannedEpisode], time_limit: float | None, in_flight: int, /
+        self, planned: Iterable[PlannedEpisode], limits: TimeLimits, in_flight: int, /
     ) -> Iterator[FinishedEpisode]:
         """Play episodes, and yield them as they end.
 
         Args:
             planned: The episodes. A deque may be appended to while they are played, see `wake`.
-            time_limit: Wall time of an episode in seconds; None for no limit.
+            limits: Time limits of episodes.
             in_flight: Not used; every process plays one episode at a time.
 
         Raises:
             ConfigurationError: Worker processes cannot start, or the agent cannot be sent to them.
             Stop: The agent failed in a worker.
         """
-        yield from self._play(_Waiting(planned), self._count, time_limit)
+        yield from self._play(_Waiting(planned), self._count, limits)
         suspects, self._suspects = self._suspects, []
         for one, _, _ in suspects:
             self.close()
-            yield from self._play(_Waiting([one]), 1, time_limit)
+            yield from self._play(_Waiting([one]), 1, limits)
             if self._suspects:
                 _, cause, trace = self._suspects.pop()
                 yield failed_episode(one, f"the episode ended its worker process twice ({cause})", trace)
@@ -285,23 +292,23 @@ class LocalWorkers:
             process.kill()
         self._processes.clear()
 
-    def _play(self, waiting: _Waiting, count: int, time_limit: float | None) -> Iterator[FinishedEpisode]:
+    def _play(self, waiting: _Waiting, count: int, limits: TimeLimits) -> Iterator[FinishedEpisode]:
         while waiting.first() or any(process.held for process in self._processes):
-            self._hand_out(waiting, count, time_limit)
+            self._hand_out(waiting, count, limits)
             for process in self._wait():
-                yield from self._receive(process, waiting, time_limit)
+                yield from self._receive(process, waiting, limits)
             for process in [one for one in self._processes if time.monotonic() >= one.deadline]:
                 yield failed_episode(
                     process.held.popleft(),
-                    f"the time limit of {time_limit:g} s per episode expired; its worker process was killed",
+                    f"the time limit of {limits.episode:g} s per episode expired; its worker process was killed",
                     process.trace(),
                 )
                 self._remove(process, waiting)
 
-    def _hand_out(self, waiting: _Waiting, count: int, time_limit: float | None) -> None:
+    def _hand_out(self, waiting: _Waiting, count: int, limits: TimeLimits) -> None:
         """Send waiting episodes to processes with room, which are started as needed."""
         while (planned := waiting.first()) is not None:
-            message = _encode(planned, time_limit)
+            message = _encode(planned, limits)
             free = [process for process in self._processes if process.has_room(len(message))]
             if all(process.held for process in self._processes) and len(self._processes) < count:
                 free = [_Process(self._start_method)]
@@ -322,9 +329,7 @@ class LocalWorkers:
             self._woken.recv_bytes()
         return list({id(found): found for handle in ready if (found := by_handle[handle]) is not None}.values())
 
-    def _receive(
-        self, process: _Process, waiting: _Waiting, time_limit: float | None
-    ) -> Iterator[FinishedEpisode]:
+    def _receive(self, process: _Process, waiting: _Waiting, limits: TimeLimits) -> Iterator[FinishedEpisode]:
         try:
             message = process.receive()
         except EOFError:
@@ -343,8 +348,8 @@ class LocalWorkers:
         if isinstance(message, FinishedEpisode):
             process.finish()
             yield message
-        elif message in (_OPENS, _STARTED) and time_limit is not None:
-            process.deadline = time.monotonic() + time_limit + (OPENING if message == _OPENS else GRACE)
+        elif message in (_OPENS, _STARTED) and limits.episode is not None:
+            process.deadline = time.monotonic() + limits.episode + (OPENING if message == _OPENS else GRACE)
         else:
             process.is_ready = True
 
@@ -355,9 +360,9 @@ class LocalWorkers:
         process.kill()
 
 
-def _encode(planned: PlannedEpisode, time_limit: float | None) -> bytes:
+def _encode(planned: PlannedEpisode, limits: TimeLimits) -> bytes:
     try:
-        return pickle.dumps((planned, time_limit))
+        return pickle.dumps((planned, limits))
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise ConfigurationError(
             f"agent {planned.key.agent!r} cannot be sent to worker processes ({error}); play with --workers 1."
@@ -377,22 +382,22 @@ def _serve_episodes(pipe: connection.Connection, trace: TextIO) -> None:
     pipe.send_bytes(pickle.dumps(_READY))
     while True:
         try:
-            planned, time_limit = pickle.loads(pipe.recv_bytes())
+            planned, limits = pickle.loads(pipe.recv_bytes())
         except EOFError:
             return
         try:
-            if time_limit is not None:
+            if limits.episode is not None:
                 pipe.send_bytes(pickle.dumps(_OPENS))
             cached_env(planned.entry)
-            if time_limit is not None:
+            if limits.episode is not None:
                 pipe.send_bytes(pickle.dumps(_STARTED))
-                faulthandler.dump_traceback_later(time_limit + GRACE / 2, file=trace)
-            message: Any = play_episode(planned, time_limit)
+                faulthandler.dump_traceback_later(limits.episode + GRACE / 2, file=trace)
+            message: Any = play_episode(planned, limits)
         except (Stop, ConfigurationError) as error:
             message = error
         except Exception as error:
             message = Stop(f"the episode of task {planned.key.task!r} failed: {type(error).__name__}: {error}")
-        if time_limit is not None:
+        if limits.episode is not None:
             faulthandler.cancel_dump_traceback_later()
             if os.fstat(trace.fileno()).st_size:  # The episode has ended late, but it has ended.
                 os.ftruncate(trace.fileno(), 0)

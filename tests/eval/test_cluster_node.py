@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from arboretum.agents.base import Stop
+from arboretum.agents.play import NO_LIMITS
 from arboretum.agents.reference import RandomAgent
 from arboretum.envs.errors import ConfigurationError
 from arboretum.eval.agents import NamedAgent
@@ -58,7 +59,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plan]:
 
 @pytest.fixture
 def worker(plan: Plan) -> Iterator[NodeWorker]:
-    made = NodeWorker(plan, None, processes=2)
+    made = NodeWorker(plan, NO_LIMITS, processes=2)
     yield made
     made.close()
 
@@ -111,7 +112,7 @@ def test_processes_of_a_node_share_what_was_loaded_once(plan: Plan, worker: Node
 
 def test_machine_with_other_tasks_plays_none(plan: Plan) -> None:
     other = dataclasses.replace(plan, digests={"heavy": "0" * 16})
-    worker = NodeWorker(other, None, processes=1)
+    worker = NodeWorker(other, NO_LIMITS, processes=1)
     worker.submit(planned(plan, RandomAgent())[:1])
     with pytest.raises(ConfigurationError, match="has other tasks for 'heavy'"):
         collect(worker, 1)
@@ -125,7 +126,7 @@ def test_agent_that_fails_on_a_node_ends_the_run_with_its_reason(plan: Plan, wor
 
 def test_replica_plays_what_arrives_meanwhile(plan: Plan) -> None:
     """A replica makes its agent itself."""
-    replica = ReplicaWorker(plan, None, NamedAgent("random"), in_flight=3)
+    replica = ReplicaWorker(plan, NO_LIMITS, NamedAgent("random"), in_flight=3)
     episodes = [dataclasses.replace(one, agent=None) for one in planned(plan, RandomAgent())]
     for start in range(0, len(episodes), 4):
         replica.submit(episodes[start : start + 4])

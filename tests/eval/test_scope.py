@@ -173,6 +173,7 @@ def test_seed_and_repeats_are_part_of_a_runs_identity(folder: Path) -> None:
     [
         ({"limit": 0}, "limit must be at least 1"),
         ({"timeout": 0.0}, "timeout must be above 0"),
+        ({"step_timeout": -1.0}, "step_timeout must be above 0"),
         ({"seed": -1}, "seed must be at least 0"),
         ({"repeats": 0}, "repeats must be at least 1"),
     ],
@@ -182,7 +183,7 @@ def test_impossible_scope_is_rejected(
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
         run("TextBandit-v0", scope=Scope(**settings))
-    options = [text for name, value in settings.items() for text in (f"--{name}", str(value))]
+    options = [text for name, value in settings.items() for text in (f"--{name.replace('_', '-')}", str(value))]
     with pytest.raises(SystemExit, match="2"):
         main(["eval", "TextBandit-v0", *options])
     assert capsys.readouterr().err.startswith(f"arboretum: {message}")

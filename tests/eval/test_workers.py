@@ -167,6 +167,18 @@ def test_hung_episode_ends_at_the_time_limit_even_where_no_signal_interrupts_it(
     assert sum(record["error"] is not None for record in stored) == 3
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_hung_step_ends_at_its_own_limit(count: int, folder: Path) -> None:
+    status, _ = run(write_suite(folder, act="sleep"), folder / "run", count=count, step_timeout=0.5)
+    stored = records(folder / "run")
+    assert status == 1 and len(stored) == 24 * 3
+    failed = [record for record in stored if record["error"] is not None]
+    assert {record["error"] for record in failed} == {
+        "the time limit of 0.5 s per step of the environment expired"
+    }
+    assert len(failed) == 3 and all("in _apply" in record["trace"] for record in failed)
+
+
 def test_environment_that_hangs_while_a_worker_opens_it_is_killed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
