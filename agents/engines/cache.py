@@ -1,23 +1,19 @@
-"""On-disk cache of replies, so that no request to a paid API is repeated."""
+"""Cache of completions, so that no request to a paid API is repeated."""
 
 from __future__ import annotations
 
 import json
 import logging
-import sqlite3
 from collections.abc import Mapping
 from dataclasses import astuple
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from ...envs.errors import DataError
+from ...envs.reply_cache import ReplyCache
 from .base import Completion, Usage
 
 log = logging.getLogger(__name__)
-
-_FORMAT = 1
-_BUSY_SECONDS = 10.0
 
 
 def reply_key(endpoint: str, body: Mapping[str, Any], sample: int) -> bytes:
@@ -33,11 +29,8 @@ def reply_key(endpoint: str, body: Mapping[str, Any], sample: int) -> bytes:
     return blake2b(canonical.encode("utf-8", "surrogatepass"), digest_size=20).digest()
 
 
-class ReplyCache:
-    """Completions in an SQLite file, which several processes may share (write-ahead log).
-
-    Errors are not cached. A later failure of the file (a full disk, a lock held for long) is logged as a warning
-    and otherwise ignored, so that no reply is lost to it.
+class CompletionCache:
+    """Completions in a `ReplyCache`.
 
     Args:
         path: The file; it and its folder are created if missing.
@@ -47,45 +40,17 @@ class ReplyCache:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).expanduser()
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(
-                self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
-        except (OSError, sqlite3.Error) as error:
-            raise DataError(
-                self.path, f"cannot be opened as a reply cache ({error}); name another file."
-            ) from None
-        try:
-            (version,) = self._db.execute("PRAGMA user_version").fetchone()
-            (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            if version != _FORMAT and tables:
-                raise DataError(self.path, "not a reply cache of this version; name another file, or delete it.")
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=NORMAL")
-            self._db.execute(
-                "CREATE TABLE IF NOT EXISTS replies (key BLOB PRIMARY KEY, reply TEXT NOT NULL) WITHOUT ROWID"
-            )
-            self._db.execute(f"PRAGMA user_version={_FORMAT}")
-        except sqlite3.Error as error:
-            self._db.close()
-            raise DataError(
-                self.path, f"not a readable reply cache ({error}); name another file, or delete it."
-            ) from None
-        except DataError:
-            self._db.close()
-            raise
+        self._replies = ReplyCache(path)
 
     def get(self, key: bytes) -> Completion | None:
         """Return the reply of a key, at no cost and with its whole prompt counted as cached; None on a miss."""
+        row = self._replies.get([key]).get(key)
+        if row is None:
+            return None
         try:
-            row = self._db.execute("SELECT reply FROM replies WHERE key = ?", (key,)).fetchone()
-            if row is None:
-                return None
-            text, finish, token_ids, logprobs, (prompt, completion) = json.loads(row[0])
-        except (sqlite3.Error, ValueError, TypeError) as error:
-            log.warning("reply cache %s: cannot read a reply: %s", self.path, error)
+            text, finish, token_ids, logprobs, (prompt, completion) = row
+        except (ValueError, TypeError):
+            log.warning("reply cache %s: a reply is damaged", self._replies.path)
             return None
         usage = Usage(prompt_tokens=prompt, cached_tokens=prompt, completion_tokens=completion)
         return Completion(text, finish, token_ids, logprobs, usage)
@@ -95,16 +60,9 @@ class ReplyCache:
         if completion.finish in ("error", "rejected"):
             return
         prompt, _, generated, _ = astuple(completion.usage)
-        row = [completion.text, completion.finish, completion.token_ids, completion.logprobs, [prompt, generated]]
-        try:
-            self._db.execute("INSERT OR REPLACE INTO replies VALUES (?, ?)", (key, json.dumps(row)))
-        except (sqlite3.Error, ValueError) as error:
-            log.warning("reply cache %s: cannot store a reply: %s", self.path, error)
-
-    def __len__(self) -> int:
-        (count,) = self._db.execute("SELECT count(*) FROM replies").fetchone()
-        return int(count)
+        tokens = completion.token_ids, completion.logprobs
+        self._replies.put({key: [completion.text, completion.finish, *tokens, [prompt, generated]]})
 
     def close(self) -> None:
         """Close the file."""
-        self._db.close()
+        self._replies.close()

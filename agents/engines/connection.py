@@ -22,6 +22,7 @@ import msgspec
 from ...envs.errors import ConfigurationError
 from ...envs.extras import missing_extra
 from ...envs.http_client import public_url
+from ...envs.retry_after import requested_wait
 from ..base import Stop
 from .faults import (
     ContextOverflow,
@@ -31,7 +32,6 @@ from .faults import (
     error_text,
     is_content_refusal,
     is_context_overflow,
-    requested_wait,
     unsupported_option,
 )
 

@@ -22,7 +22,7 @@ from ...envs.errors import ConfigurationError
 from ...envs.extras import missing_extra
 from ..base import Stop
 from .base import Completion, Engine, Request, Usage
-from .cache import ReplyCache, reply_key
+from .cache import CompletionCache, reply_key
 from .connection import Connection
 from .cost import Budget, CostLimit, Prices
 from .faults import ContextOverflow, RequestRejected, RetryableError, error_text
@@ -134,7 +134,7 @@ class RemoteEngine(Engine):
         self._budget = Budget(cost_limit)
         self._extra = dict(extra or {})
         self._slots = asyncio.Semaphore(concurrency)
-        self._cache = None if cache is None else ReplyCache(cache)
+        self._cache = None if cache is None else CompletionCache(cache)
         self._samples: dict[str, dict[bytes, int]] = {}
         self._pending: dict[str, _PendingRequest] = {}
         self._done: SimpleQueue[list[_Result] | None] = SimpleQueue()
@@ -416,7 +416,10 @@ def _cancel(pending: _PendingRequest) -> None:
 
 
 def _shut_down(
-    loop: asyncio.AbstractEventLoop, thread: threading.Thread, connection: Connection, cache: ReplyCache | None
+    loop: asyncio.AbstractEventLoop,
+    thread: threading.Thread,
+    connection: Connection,
+    cache: CompletionCache | None,
 ) -> None:
     """Cancel all tasks, close the connections, stop the loop and close the cache."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import email.utils
 import http.client
 import json
 import math
@@ -16,7 +15,8 @@ from urllib.parse import quote
 
 from ..errors import ConfigurationError
 from ..http_client import ReplyTooLarge, StatusError, exchange, parse_address, public_url
-from .cache import ReplyCache
+from ..retry_after import requested_wait
+from .cache import HitCache
 from .interface import MAX_QUERY, Document, Hit, RetrievalError, Retriever
 
 _RETRIED_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -80,7 +80,7 @@ class HTTPRetriever(Retriever):
         self.timeout = timeout
         self.retries = retries
         self.backoff = backoff
-        self._cache = ReplyCache(Path(cache).expanduser()) if cache is not None else None
+        self._cache = HitCache(Path(cache).expanduser()) if cache is not None else None
         self._served: tuple[int, str] | None = None
         self._lock = threading.Lock()
 
@@ -151,7 +151,8 @@ class HTTPRetriever(Retriever):
                 problem = f"returned status {error.status} ({_explanation(error)})"
                 if error.status not in _RETRIED_STATUSES:
                     break
-                pause = _retry_after(str(error.headers.get("Retry-After", "")), pause)
+                wait = requested_wait(error.headers, time.time())
+                pause = pause if wait is None else wait
             except ReplyTooLarge as error:
                 problem = f"returned {error}"
                 break
@@ -199,18 +200,6 @@ def _explanation(error: StatusError) -> str:
         return _one_line(str(json.loads(error.body)["error"]))
     except (ValueError, KeyError, TypeError, RecursionError):
         return _one_line(error.reason)
-
-
-def _retry_after(text: str, default: float) -> float:
-    """Return the seconds in `Retry-After`, a number or a date (RFC 9110, 10.2.3), or the default."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
-        except (ValueError, TypeError, IndexError, OverflowError, OSError):
-            return default
-    return max(seconds, 0.0) if math.isfinite(seconds) else default
 
 
 def parse_reply(reply: Any, queries: int, source: str) -> list[list[Hit]]:

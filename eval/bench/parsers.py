@@ -26,6 +26,7 @@ from ...envs.errors import DataError
 from ...envs.registry import make_env
 from ...envs.retrieval.interface import Document
 from ...envs.retrieval.lucene_bm25 import analyze, tokenize
+from ...envs.retry_after import parse_duration
 from ...envs.searchqa import datasets, react, scoring, tags
 from ...envs.sokoban.level_files import parse_levels
 from ...envs.webshop import fuzzy, goals, original, pages, product, session, shop, tagger
@@ -161,7 +162,7 @@ def parsers() -> dict[str, Callable[[str], object]]:
         "search_o1 queries": queries,
         "stop texts": partial(openai.cut_at_stop, stop=("</answer>", END_QUERY)),
         "closing tag": partial(openai.missing_closing_tag, stop=("</answer>", "</search>")),
-        "server duration": faults.parse_duration,
+        "server duration": parse_duration,
         "server error": lambda text: (
             faults.is_context_overflow({"error": {"message": text}}),
             faults.unsupported_option({"error": {"message": text}}, {"seed": 0}),

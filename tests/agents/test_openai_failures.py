@@ -15,7 +15,8 @@ pytest.importorskip("stamina", reason="needs the extra openai")
 
 from arboretum.agents.base import Stop
 from arboretum.agents.engines.base import Completion
-from arboretum.agents.engines.faults import parse_duration, requested_wait, unsupported_option
+from arboretum.agents.engines.faults import unsupported_option
+from arboretum.envs.retry_after import parse_duration, requested_wait
 from arboretum.eval.bench.endpoint import Endpoint, ScriptedResponse
 from support.openai import Make, answer, ask, says
 

@@ -21,10 +21,10 @@ pytest.importorskip("stamina", reason="needs the extra openai")
 from arboretum.agents.base import Stop
 from arboretum.agents.engines import connection
 from arboretum.agents.engines.connection import decode_json, encode_json
-from arboretum.agents.engines.faults import requested_wait
 from arboretum.agents.engines.openai import OpenAIEngine
 from arboretum.agents.engines.vllm_server import VLLMServerEngine
 from arboretum.envs.errors import ConfigurationError
+from arboretum.envs.retry_after import requested_wait
 from arboretum.eval.bench.endpoint import Endpoint, ScriptedResponse, default_completion
 from support.openai import Make, answer, ask, says
 from support.raw_server import raw_server, sends

@@ -18,7 +18,8 @@ from arboretum.envs import http_client
 from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.http_client import ReplyTooLarge, exchange, parse_address, public_url
 from arboretum.envs.retrieval import RetrievalError
-from arboretum.envs.retrieval.http import HTTPRetriever, _retry_after
+from arboretum.envs.retrieval.http import HTTPRetriever
+from arboretum.envs.retry_after import requested_wait
 from support.raw_server import raw_server, sends
 
 SECRET = "tok-5ecret"
@@ -115,9 +116,9 @@ def test_score_that_is_no_number_is_refused(score: str) -> None:
 @example("1e400")
 @example("Mon, 01 Jan 0001 00:00:00 +2359")
 @example("Fri, 31 Dec 99999 23:59:59 GMT")
-def test_retry_after_of_any_bytes_is_a_duration(text: str) -> None:
-    seconds = _retry_after(text, 0.5)
-    assert math.isfinite(seconds) and seconds >= 0
+def test_retry_after_of_any_bytes_is_a_duration_or_none(text: str) -> None:
+    seconds = requested_wait({"retry-after": text}, time.time())
+    assert seconds is None or (math.isfinite(seconds) and seconds >= 0)
 
 
 def test_many_queries_are_sent_in_parts() -> None:

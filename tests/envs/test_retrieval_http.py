@@ -368,5 +368,5 @@ def test_cache_replaces_a_stopped_server_and_detects_another_index(tmp_path):
 def test_file_that_is_not_a_cache_is_rejected(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("something else entirely, and long enough to be read as a database header" * 20)
-    with pytest.raises(DataError, match="not a reply cache"):
+    with pytest.raises(DataError, match="not a readable reply cache"):
         HTTPRetriever("http://127.0.0.1:1", cache=path)
