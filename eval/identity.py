@@ -17,8 +17,8 @@ from typing import Any
 from ..agents.dialogue import Dialogue
 from ..agents.engines.shipped_models import CHECKSUMS_FIX, model_source
 from ..agents.tokens.templates import shipped_templates
+from ..envs.addresses import public_url
 from ..envs.checksums import SUMS_FILE, read_checksums
-from ..envs.http_client import public_url
 from .plain import to_plain
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")

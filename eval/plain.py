@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..envs.http_client import public_url
+from ..envs.addresses import public_url
 
 HIDDEN = "***"
 _SECRET = (

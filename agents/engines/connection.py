@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import logging
 import os
 import random
 import re
-import ssl
 import time
-import urllib.request
-import zlib
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from ...envs.addresses import basic_authorization, public_url
 from ...envs.errors import ConfigurationError
-from ...envs.extras import missing_extra
-from ...envs.http_client import public_url
+from ...envs.extras import optional_module
+from ...envs.http_client import HTTPClient, NoResponse, ResponseTooLarge
 from ...envs.retry_after import requested_wait
 from ..base import Stop
 from .faults import (
@@ -35,14 +32,8 @@ from .faults import (
     unsupported_option,
 )
 
-if TYPE_CHECKING:
-    import aiohttp
-
 log = logging.getLogger(__name__)
 
-_CONNECT_SECONDS = 10.0
-MAX_RESPONSE = 64 * 2**20
-"""Largest body of a response in bytes, unpacked."""
 _LONG_SECRET = 16
 """Number of characters from which a credential is looked for in replies, too: no text contains it by chance."""
 _CREDENTIAL = re.compile(r"auth|key|token|secret|pass|cookie|(^|[-_])sig", re.IGNORECASE)
@@ -52,10 +43,7 @@ _ABOUT_CONTENT = frozenset({400, 413, 422, 451})
 
 
 class Connection:
-    """A connection pool to an OpenAI-compatible API, within one event loop.
-
-    It uses aiohttp directly: the `openai` SDK takes three times the CPU time per request, even without its own
-    retries and parsing, which delays 64 concurrent requests of 100 ms each.
+    """Connections to an OpenAI-compatible API, within one event loop.
 
     Args:
         base_url: URL of the API, up to and including `/v1`. Proxies of the process environment are used. A user
@@ -73,11 +61,7 @@ class Connection:
     """
 
     def __init__(self, base_url: str, model: str, headers: Mapping[str, str], timeout: float) -> None:
-        try:
-            import aiohttp  # noqa: F401
-            from yarl import URL
-        except ImportError as error:
-            raise missing_extra("this engine", "openai", error) from None
+        URL = optional_module("yarl", "openai", "this engine").URL  # a part of aiohttp
         self.base_url = public_url(base_url).rstrip("/")
         try:
             base: Any = URL(base_url)
@@ -87,10 +71,7 @@ class Connection:
         if base.scheme not in ("http", "https") or not base.host:
             raise ConfigurationError(f"base_url must look like https://host/v1, not {self.base_url!r}.")
         self._base = base.with_user(None).with_fragment(None)
-        self._headers = {"accept-encoding": "identity", "content-type": "application/json", **headers}
-        if parts.username is not None:
-            user = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
-            self._headers["authorization"] = f"Basic {base64.b64encode(user).decode()}"
+        sent = {**headers, **basic_authorization(parts)}
         queries = [pair.partition("=")[::2] for pair in parts.query.split("&")]
         values = [(name, value.removeprefix("Bearer ").removeprefix("Basic ")) for name, value in headers.items()]
         credentials = [value for name, value in (*queries, *values) if _CREDENTIAL.search(name)]
@@ -99,15 +80,14 @@ class Connection:
                 parts.username,
                 parts.password,
                 *credentials,
-                self._headers.get("authorization", "").partition(" ")[2],
+                sent.get("authorization", "").partition(" ")[2],
             ],
             [*parts.query.split("&"), *(value for _, value in (*queries, *values))],
         )
         self.answered = False
         self._label = f"{self.base_url} ({model})"
         self._timeout = timeout
-        self._session: aiohttp.ClientSession | None = None
-        self._proxy = _proxy(self.base_url)
+        self._client = HTTPClient(self.base_url, sent, timeout, use_proxies=True, purpose="this engine")
         self._urls: dict[str, Any] = {}
         self._not_before = 0.0
         self._rejected_options: set[str] = set()
@@ -120,9 +100,7 @@ class Connection:
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._session is not None:
-            await self._session.close()
-            await asyncio.sleep(0)  # lets the transports close
+        await self._client.close()
 
     def jitter(self, wait: float) -> float:
         """Return a random delay on top of `wait`, so that many waiting requests do not resume at the same time."""
@@ -181,44 +159,23 @@ class Connection:
         return accepted
 
     async def _exchange(self, method: str, path: str, body: dict[str, Any] | None) -> bytes:
-        import aiohttp
-
-        session = self._session or self._open()
         url = self._urls.get(path)
         if url is None:
             url = self._urls[path] = self._base.joinpath(path, encoded=True).with_query(self._base.query)
         data = None if body is None else encode_json(body)
         try:
-            # The one timer of an attempt; those of aiohttp cost as much as the rest of the request.
-            async with asyncio.timeout(self._timeout):
-                async with session.request(
-                    method, url, data=data, proxy=self._proxy, allow_redirects=False
-                ) as response:
-                    content = await _read(response)
-                    status, headers = response.status, response.headers
+            response = await self._client.request(method, url, data)
         except TimeoutError:
             raise RetryableError(f"no complete response within {self._timeout:g} s") from None
-        except (aiohttp.ClientError, OSError, zlib.error, ValueError) as error:
-            reason = self._explain(str(error)) or type(error).__name__
-            raise RetryableError(f"the connection failed ({reason})", unreachable=True) from None
-        if 200 <= status < 300:
-            return content
-        raise self._classify(status, headers, content, body or {})
-
-    def _open(self) -> aiohttp.ClientSession:
-        import aiohttp
-
-        context: ssl.SSLContext | bool = True
-        if self._base.scheme == "https" or (self._proxy or "").startswith("https"):
-            context = _ssl_context()
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, ssl=context),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
-            headers=self._headers,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,  # `_read` bounds the size.
-        )
-        return self._session
+        except ResponseTooLarge as error:
+            raise RequestRejected(f"the response exceeds {error}") from None
+        except NoResponse as error:
+            raise RetryableError(
+                f"the connection failed ({self._explain(str(error))})", unreachable=True
+            ) from None
+        if 200 <= response.status < 300:
+            return response.content
+        raise self._classify(response.status, response.headers, response.content, body or {})
 
     def _classify(
         self, status: int, headers: Mapping[str, str], content: bytes, sent: Mapping[str, Any]
@@ -312,59 +269,3 @@ def decode_json(content: bytes) -> Any:
             return json.loads(content)  # It accepts a little more, at three times the cost.
     except RecursionError:
         raise ValueError("nested too deeply") from None
-
-
-def _too_large() -> RequestRejected:
-    return RequestRejected(f"the response exceeds {MAX_RESPONSE >> 20} MB")
-
-
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    """Return the body of a response.
-
-    Raises:
-        RequestRejected: It exceeds `MAX_RESPONSE` bytes, as sent or unpacked.
-        ValueError, zlib.error: It is compressed in an unknown way, or damaged.
-    """
-    if response.content_length is not None:
-        if response.content_length > MAX_RESPONSE:
-            raise _too_large()
-        content: bytes = await response.read()
-    else:
-        parts, size = [], 0
-        async for part in response.content.iter_any():
-            parts.append(part)
-            size += len(part)
-            if size > MAX_RESPONSE:
-                raise _too_large()
-        content = b"".join(parts)
-    encoding = response.headers.get("content-encoding", "identity")
-    if encoding == "identity" or not content:
-        return content
-    if encoding not in ("gzip", "deflate"):
-        raise ValueError(f"the response has the encoding {encoding[:20]!r}")
-    unpacker = zlib.decompressobj(wbits=47)  # of either format
-    content = unpacker.decompress(content, MAX_RESPONSE)
-    if unpacker.unconsumed_tail:
-        raise _too_large()
-    return content
-
-
-def _proxy(url: str) -> str | None:
-    """Return the proxy for a URL from the process environment; aiohttp would look it up in a thread each time."""
-    parts = urlsplit(url)
-    if parts.hostname is None or urllib.request.proxy_bypass(parts.hostname):
-        return None
-    proxies = urllib.request.getproxies()
-    return proxies.get(parts.scheme) or proxies.get("all")
-
-
-def _ssl_context() -> ssl.SSLContext:
-    """Return a context with the system's certificates, or certifi's where Python does not find the system's."""
-    context = ssl.create_default_context()
-    if not context.get_ca_certs() and not os.environ.get("SSL_CERT_FILE"):
-        try:
-            import certifi
-        except ImportError:
-            return context
-        context.load_verify_locations(certifi.where())
-    return context

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import math
 import os
@@ -13,8 +12,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from ..addresses import basic_authorization, parse_address, public_url
 from ..errors import ConfigurationError
-from ..http_client import ReplyTooLarge, StatusError, exchange, parse_address, public_url
+from ..http_client import BlockingClient, NoResponse, Response, ResponseTooLarge
 from ..retry_after import requested_wait
 from .cache import HitCache
 from .interface import MAX_QUERY, Document, Hit, RetrievalError, Retriever
@@ -48,7 +48,7 @@ class HTTPRetriever(Retriever):
             address; otherwise delete the file when the index changes.
 
     Raises:
-        ConfigurationError: The address or another option is invalid.
+        ConfigurationError: The address or another option is invalid, or the extra `openai` is not installed.
         DataError: The cache file is not a cache.
     """
 
@@ -73,10 +73,15 @@ class HTTPRetriever(Retriever):
         # HTTP allows ASCII only.
         parts = parts._replace(path=quote(parts.path, _URL_CHARACTERS), query=quote(parts.query, _URL_CHARACTERS))
         base = parts.path.rstrip("/").removesuffix("/retrieve")
+        server = parts._replace(netloc=parts.netloc.rpartition("@")[2])
         self._pages = {
-            page: parts._replace(path=f"{base}/{page}", fragment="").geturl() for page in ("retrieve", "health")
+            page: server._replace(path=f"{base}/{page}", fragment="").geturl() for page in ("retrieve", "health")
         }
         self.url = public_url(self._pages["retrieve"])
+        # No proxies: these servers run on this machine or in the local network.
+        self._client = BlockingClient(
+            self.url, basic_authorization(parts), timeout, use_proxies=False, purpose="retrieval over HTTP"
+        )
         self.timeout = timeout
         self.retries = retries
         self.backoff = backoff
@@ -114,6 +119,7 @@ class HTTPRetriever(Retriever):
         return reply
 
     def close(self) -> None:
+        self._client.close()
         if self._cache is not None:
             self._cache.close()
 
@@ -140,28 +146,30 @@ class HTTPRetriever(Retriever):
     def _exchange(self, page: str, body: bytes | None, retries: int) -> Any:
         pause = self.backoff
         problem = ""
-        headers = {} if body is None else {"Content-Type": "application/json"}
         for attempt in range(retries + 1):
             if attempt:
                 time.sleep(min(pause, _MAX_PAUSE))
                 pause = self.backoff * 2**attempt
             try:
-                return json.loads(exchange(self._pages[page], body, headers, timeout=self.timeout))
-            except StatusError as error:
-                problem = f"returned status {error.status} ({_explanation(error)})"
-                if error.status not in _RETRIED_STATUSES:
+                response = self._client.request("GET" if body is None else "POST", self._pages[page], body)
+                if 200 <= response.status < 300:
+                    return json.loads(response.content)
+                problem = f"returned status {response.status} ({_explanation(response)})"
+                if response.status not in _RETRIED_STATUSES:
                     break
-                wait = requested_wait(error.headers, time.time())
+                wait = requested_wait(response.headers, time.time())
                 pause = pause if wait is None else wait
-            except ReplyTooLarge as error:
-                problem = f"returned {error}"
+            except ResponseTooLarge as error:
+                problem = f"returned more than {error}"
                 break
             except TimeoutError:
                 problem = f"did not reply within {self.timeout:g} s"
-            except (http.client.HTTPException, ConnectionResetError, BrokenPipeError) as error:
-                problem = f"closed the connection ({type(error).__name__}: {_one_line(str(error))})"
-            except OSError as error:
-                problem = f"cannot be reached ({_one_line(error.strerror or str(error))})"
+            except NoResponse as error:
+                reason = _one_line(str(error))
+                if error.connected:
+                    problem = f"closed the connection ({error.kind}: {reason})"
+                else:
+                    problem = f"cannot be reached ({reason})"
             except (ValueError, RecursionError):
                 problem = "returned a reply that is not JSON"
                 break
@@ -190,16 +198,16 @@ def _one_line(text: str) -> str:
     return "".join(c if c.isprintable() else "\ufffd" for c in line)
 
 
-def _explanation(error: StatusError) -> str:
+def _explanation(response: Response) -> str:
     """Return the server's own description of an error if it sent one, else the status text."""
-    if 300 <= error.status < 400:
+    if 300 <= response.status < 400:
         return (
-            f"it has moved to {_one_line(public_url(str(error.headers.get('Location', ''))))!r}; pass that address"
+            f"it has moved to {_one_line(public_url(response.headers.get('Location', '')))!r}; pass that address"
         )
     try:
-        return _one_line(str(json.loads(error.body)["error"]))
+        return _one_line(str(json.loads(response.content)["error"]))
     except (ValueError, KeyError, TypeError, RecursionError):
-        return _one_line(error.reason)
+        return _one_line(response.reason)
 
 
 def parse_reply(reply: Any, queries: int, source: str) -> list[list[Hit]]:

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from ..addresses import public_url
 from ..errors import ConfigurationError, DataError, unknown_name
 from ..files import move_file, write_atomic
-from ..http_client import public_url
 
 CHECKSUMS_FILE = "checksums.json"
 _FLASHRAG = "https://huggingface.co/datasets/RUC-NLPIR/FlashRAG_datasets/resolve/main"

@@ -107,7 +107,8 @@ class SearchQA(TextEnv[Inquiry]):
     * `data`: Folder of a data set, or a question file: FlashRAG's JSON lines, HotpotQA's JSON or Search-R1's
       parquet.
     * `retriever`: Index folder, corpus file, http:// address of a retrieval server, or `Retriever`. None selects
-      BM25 over the data set's own corpus.
+      BM25 over the data set's own corpus. A server needs the extra `openai`; searches of it wait for replies, so
+      that rollouts step their environments concurrently.
     * `protocol`: "tags" or "react".
     * `topk=3`: Number of documents per search (tags).
     * `hops`: Number of hops, or several numbers, to which questions are restricted. None selects all questions.

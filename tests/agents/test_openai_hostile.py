@@ -19,10 +19,10 @@ pytest.importorskip("aiohttp", reason="needs the extra openai")
 pytest.importorskip("stamina", reason="needs the extra openai")
 
 from arboretum.agents.base import Stop
-from arboretum.agents.engines import connection
 from arboretum.agents.engines.connection import decode_json, encode_json
 from arboretum.agents.engines.openai import OpenAIEngine
 from arboretum.agents.engines.vllm_server import VLLMServerEngine
+from arboretum.envs import http_client
 from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.retry_after import requested_wait
 from arboretum.eval.bench.endpoint import Endpoint, ScriptedResponse, default_completion
@@ -54,7 +54,7 @@ def test_gzip_bomb_is_refused_without_unpacking_it(endpoint: Endpoint, make: Mak
 
 
 def test_endless_response_is_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "MAX_RESPONSE", 2**20)
+    monkeypatch.setattr(http_client, "MAX_RESPONSE", 2**20)
 
     def endless(client: Any) -> None:
         client.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")

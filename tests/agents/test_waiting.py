@@ -104,6 +104,7 @@ class Asking(Agent):
 
 
 def test_searches_of_16_episodes_reach_the_server_at_the_same_time() -> None:
+    pytest.importorskip("aiohttp", reason="the extra openai is not installed")
     local = SearchQA(dataset="encyclopedia")
     assert not local.waits
     server = SlowRetrieval(local.retriever, delay=0.25)
@@ -114,6 +115,7 @@ def test_searches_of_16_episodes_reach_the_server_at_the_same_time() -> None:
         played = list(play(Asking(searches=4), envs, jobs))
     assert server.requests == 64
     assert server.peak_active == 16
+    assert server.connections == 16  # which are used again
     direct = list(play(Asking(searches=4), [SearchQA(dataset="encyclopedia") for _ in range(16)], jobs))
     assert by_seed(played) == by_seed(direct)
 

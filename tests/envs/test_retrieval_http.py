@@ -23,6 +23,7 @@ from arboretum.envs.retrieval.http import HTTPRetriever, parse_reply
 from arboretum.envs.retrieval.server import RetrievalServer
 from arboretum.envs.searchqa import SearchQA
 
+pytest.importorskip("aiohttp", reason="the extra openai is not installed")
 pytest.importorskip("flask", reason="the extra web is not installed")
 pytest.importorskip("waitress", reason="the extra web is not installed")
 

@@ -37,6 +37,7 @@ class SlowRetrieval:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # Headers and body are two packets.
 
             def setup(self) -> None:
                 super().setup()
