@@ -1,8 +1,8 @@
 """Function calls as text: the form in which models of the Qwen and Hermes families write them.
 
 A reply is an optional thought `<think>…</think>`, free text, and any number of calls
-`<tool_call>{"name": …, "arguments": {…}}</tool_call>`. Local models sample this text. A server's structured reply is
-written in it, so that a recorded reply is one text whatever the engine.
+`<tool_call>{"name": …, "arguments": {…}}</tool_call>`. Local models sample this text. A server's structured reply
+is written in it, so that a recorded reply is one text whatever the engine.
 """
 
 from __future__ import annotations

@@ -150,4 +150,4 @@ class BoundTools(Tools):
         tools: Functions of the environment.
     """
 
-    tools: tuple[Tool, ...] = (ANY_ACTION,)  # type: ignore[assignment]
+    tools: tuple[Tool, ...] = (ANY_ACTION,)

@@ -30,7 +30,8 @@ def says(text: str, **choice: Any) -> ScriptedResponse:
 def calls(*made: tuple[str, Any], content: str | None = None, **message: Any) -> ScriptedResponse:
     """Return a response with function calls.
 
-    Each is a name and arguments, as data or as the text that the model wrote. `message` has further fields, such as `reasoning_content`.
+    Each is a name and arguments, as data or as the text that the model wrote. `message` has
+    further fields, such as `reasoning_content`.
     """
     body = default_completion({"messages": []}, "", finish_reason="tool_calls")
     body["choices"][0]["message"] = {
