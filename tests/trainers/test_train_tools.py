@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ for module in ("torch", "accelerate"):
 
 pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("one_thread")]
 
-COMMON = "--env TextFrozenLake-v0 --device cpu --dialogue tools --dialogue-arg max_turns=2"
+DIALOGUE = "--dialogue tools --dialogue-arg max_turns=2 --dialogue-arg max_actions_per_turn=1 --device cpu"
 
 
 def run_command(command: str) -> int:
@@ -45,10 +46,10 @@ def make_model(folder: Path) -> Path:
         tools=[tool.schema() for tool in env.tools],
         tokenize=False,
     )
-    before, begin, rest = str(prompt).rpartition("\n\n# Tools")
+    _, begin, rest = str(prompt).rpartition("\n\n# Tools")
     call = '<tool_call>\n{"name": "act", "arguments": {"action": "'
     parts = [*env.instructions.split(". "), begin + rest.removesuffix("<|im_end|>\n"), call, '"}}\n</tool_call>']
-    tokenizer.add_tokens(parts + ["Up", "Down", "Left", "Right"])
+    tokenizer.add_tokens([*parts, "Up", "Down", "Left", "Right"])
     model.resize_token_embeddings(len(tokenizer))
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -58,20 +59,28 @@ def make_model(folder: Path) -> Path:
 def test_random_model_learns_to_call_functions_is_trained_and_evaluated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = make_model(tmp_path / "tiny")
-    warm, run, evaluation = tmp_path / "warm", tmp_path / "run", tmp_path / "eval"
-    expert = "--episodes 64 --epochs 2 --batch 8 --lr 3e-3 --warmup 3 --expert.noise 0.5 --expert.keep all"
-    assert run_command(f"sft {COMMON} --model {model} --out {warm} {expert}") == 0
+    tiny, warm, run, played = (tmp_path / name for name in ("tiny", "warm", "run", "eval"))
+    common = f"--env TextFrozenLake-v0 {DIALOGUE}"
+    expert = "--episodes 64 --epochs 4 --batch 8 --lr 8e-3 --warmup 3 --expert.noise 0.5 --expert.keep all"
+    assert run_command(f"sft {common} --model {make_model(tiny)} --out {warm} {expert}") == 0
     command = (
-        f"train grpo {COMMON} --model {warm / 'model'} --out {run} --validation.every 1 --validation.tasks 2"
-        " --set sampler.prompts=4 --set sampler.rollouts=4 --set sampler.reply_tokens=16"
+        f"train grpo {common} --model {warm / 'model'} --out {run} --validation.every 1 --validation.tasks 2"
+        " --set sampler.prompts=4 --set sampler.rollouts=4 --set sampler.reply_tokens=8"
         " --set optimization.updates=1 --set optimization.episodes_per_step=16"
     )
     assert run_command(command) == 0
     _, line = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    print(json.dumps(line, indent=1))
+    assert line["valid_turns"] > 0.5 and line["grad_norm"] > 0
     assert line["mismatch_abs_max"] < 1e-4  # the tokens that were sampled are the tokens that are trained on
-    options = "--limit 4 --temperature 1 --max-tokens 16 --dialogue tools --dialogue-arg max_turns=2 --device cpu"
-    assert run_command(f"eval TextFrozenLake-v0 {options} --agent direct --model {run / 'model'} --out {evaluation}") == 0
-    episodes = [json.loads(line) for line in (evaluation / "episodes.jsonl").read_text().splitlines()]
-    print(json.dumps(episodes[0], indent=1)[:3000])
+    options = f"--limit 4 --temperature 1 --max-tokens 8 {DIALOGUE} --agent direct --model {run / 'model'}"
+    assert run_command(f"eval TextFrozenLake-v0 {options} --out {played}") == 0
+    turns = [turn for line in (played / "episodes.jsonl").read_text().splitlines() for turn in _turns(line)]
+    called = [turn for turn in turns if turn["reply"].startswith('<tool_call>\n{"name": "act"')]
+    assert called and all(turn["well_formed"] and len(turn["moves"]) == 1 for turn in called)
+    capsys.readouterr()
+    assert run_command(f"eval TextFrozenLake-v0 {options} --template chatml --out {tmp_path / 'none'}") == 2
+    assert "does not support function calls; pass template='qwen2.5'" in " ".join(capsys.readouterr().err.split())
+
+
+def _turns(line: str) -> list[dict[str, Any]]:
+    return list(json.loads(line)["turns"])
