@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arboretum.agents.adapters.rows import append_only_chat
 from arboretum.agents.dialogue import Tools, make_dialogue
 from arboretum.agents.engines.base import Message
 from arboretum.agents.episode_chat import EpisodeChat
 from arboretum.agents.tool_calls import ToolCall, as_chat_messages, read_chat_message, read_reply, write_reply
+from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.registry import ENVS, make_env
 
 TEXT = st.text(alphabet=st.characters(codec="utf-8"), max_size=20) | st.sampled_from(
@@ -200,3 +202,10 @@ def test_other_dialogues_have_no_functions() -> None:
     assert EpisodeChat(make_env("TextSokoban-v0"), make_dialogue("think")).tools == []
     think = make_dialogue("think")
     assert think.bind(make_env("TextSokoban-v0")) is think
+
+
+def test_trainers_that_send_no_schemas_refuse_the_dialogue() -> None:
+    env = make_env("TextSokoban-v0")
+    with pytest.raises(ConfigurationError, match="sends no function schemas; choose a dialogue other than tools"):
+        append_only_chat(env, make_dialogue("tools"))
+    assert append_only_chat(env, make_dialogue("tools"), sends_tools=True).tools

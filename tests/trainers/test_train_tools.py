@@ -61,7 +61,8 @@ def test_random_model_learns_to_call_functions_is_trained_and_evaluated(
 ) -> None:
     tiny, warm, run, played = (tmp_path / name for name in ("tiny", "warm", "run", "eval"))
     common = f"--env TextFrozenLake-v0 {DIALOGUE}"
-    expert = "--episodes 64 --epochs 4 --batch 8 --lr 8e-3 --warmup 3 --expert.noise 0.5 --expert.keep all"
+    expert = "--episodes 64 --epochs 3 --batch 8 --lr 8e-3 --warmup 3 --expert.noise 0.5 --expert.keep all"
+    expert += " --expert.thoughts none"
     assert run_command(f"sft {common} --model {make_model(tiny)} --out {warm} {expert}") == 0
     command = (
         f"train grpo {common} --model {warm / 'model'} --out {run} --validation.every 1 --validation.tasks 2"
@@ -70,7 +71,7 @@ def test_random_model_learns_to_call_functions_is_trained_and_evaluated(
     )
     assert run_command(command) == 0
     _, line = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    assert line["valid_turns"] > 0.5 and line["grad_norm"] > 0
+    assert line["valid_turns"] > 0.2 and line["grad_norm"] > 0
     assert line["mismatch_abs_max"] < 1e-4  # the tokens that were sampled are the tokens that are trained on
     options = f"--limit 4 --temperature 1 --max-tokens 8 {DIALOGUE} --agent direct --model {run / 'model'}"
     assert run_command(f"eval TextFrozenLake-v0 {options} --out {played}") == 0
