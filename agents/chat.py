@@ -18,11 +18,12 @@ class Chat:
 
     Attributes:
         messages: All messages, the system message first.
-        users: The user message of every turn so far, the current one included.
+        inputs: The messages before the reply of every turn so far, the current one included: a user message, or
+            answers to function calls.
     """
 
     messages: list[Message]
-    users: list[str] = field(default_factory=list)
+    inputs: list[tuple[Message, ...]] = field(default_factory=list)
 
 
 class ChatAgent(Agent):
@@ -56,7 +57,7 @@ class ChatAgent(Agent):
 
     def system(self, seat: Seat) -> str:
         """Return the system message of an episode."""
-        text = self.dialogue.system(seat.env)
+        text = self.dialogue.bind(seat.env).system(seat.env)
         if self.demonstrations is not None:
             text = f"{text}\n\n{self.demonstrations.text(seat)}"
         return text
@@ -66,19 +67,22 @@ class ChatAgent(Agent):
         return [Message("system", self.system(seat))]
 
     def prompt(self, seat: Seat, text: str | None = None) -> list[Message]:
-        """Add the user message of the current turn, and return the messages of its request.
+        """Add the messages of the current turn, and return those of its request.
 
         Args:
             seat: The episode.
-            text: User message; None for the dialogue's message of the turn.
+            text: User message; None for the dialogue's messages of the turn.
 
         Returns:
             All messages so far, in a list that later turns extend, or those within the dialogue's history.
         """
         chat: Chat = seat.memory
-        turns = seat.episode.turns
-        chat.users.append(self.dialogue.user(seat.observation, turns) if text is None else text)
-        chat.messages.append(Message("user", chat.users[-1]))
+        if text is None:
+            added = self.dialogue.bind(seat.env).messages(seat.observation, seat.episode.turns)
+        else:
+            added = [Message("user", text)]
+        chat.inputs.append(tuple(added))
+        chat.messages += added
         return chat.messages if self.dialogue.history == "full" else self._truncated_history(chat, seat)
 
     def read(self, seat: Seat, text: str, **recorded: Any) -> Reply:
@@ -91,7 +95,7 @@ class ChatAgent(Agent):
         """
         chat: Chat = seat.memory
         chat.messages.append(Message("assistant", text))
-        parsed = self.dialogue.parse(text)
+        parsed = self.dialogue.bind(seat.env).parse(text)
         # A reply without an action becomes the empty action, which the environment rejects and counts as a step;
         # otherwise a model could evade the step limit.
         actions = self.dialogue.allowed(parsed.actions or ("",), seat.episode.turns)
@@ -110,9 +114,13 @@ class ChatAgent(Agent):
         """Return the messages of a turn for the histories "window" and "single"."""
         turns = seat.episode.turns
         if self.dialogue.history == "single":
-            return [chat.messages[0], Message("user", self.dialogue.summary(seat.observation, turns))]
+            dialogue = self.dialogue.bind(seat.env)
+            return [chat.messages[0], Message("user", dialogue.summary(seat.observation, turns))]
         first = max(0, len(turns) - (self.dialogue.window - 1))
+        inputs = [*chat.inputs[first:]]
+        if inputs[0][0].role == "tool":  # The calls that it answers are no longer shown.
+            inputs[0] = (Message("user", "\n".join(message.content for message in inputs[0])),)
         messages = [chat.messages[0]]
-        for user, turn in zip(chat.users[first:], turns[first:], strict=False):
-            messages += [Message("user", user), Message("assistant", turn.reply)]
-        return [*messages, Message("user", chat.users[-1])]
+        for added, turn in zip(inputs, turns[first:], strict=False):
+            messages += [*added, Message("assistant", turn.reply)]
+        return [*messages, *inputs[-1]]

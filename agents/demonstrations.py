@@ -75,14 +75,16 @@ class Demonstrations:
                 continue
             turns = solve(env, env.reset(seed=seed)[0])
             if turns is not None:
-                yield env.task, self._render(turns)
+                yield env.task, _render(self.dialogue.bind(env), turns)
 
-    def _render(self, turns: list[Turn]) -> str:
-        lines = []
-        for k, turn in enumerate(turns):
-            lines.append(self.dialogue.user(turn.observation, turns[:k]))
-            lines.append(self.dialogue.demonstrate(_thought(turns, k), turn.moves[0].action))
-        return "\n".join(lines)
+
+def _render(dialogue: Dialogue, turns: list[Turn]) -> str:
+    """Return the turns of a solution as one text."""
+    lines = []
+    for k, turn in enumerate(turns):
+        lines.append(dialogue.user(turn.observation, turns[:k]))
+        lines.append(dialogue.demonstrate(_thought(turns, k), turn.moves[0].action))
+    return "\n".join(lines)
 
 
 def solve(env: TextEnv[Any], observation: str) -> list[Turn] | None:

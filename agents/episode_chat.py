@@ -185,6 +185,14 @@ class EpisodeChat:
         return list(self._prompt)
 
     @property
+    def tools(self) -> list[dict[str, Any]]:
+        """Schemas of the functions that a reply may call, for the model's request; none in most dialogues.
+
+        A reply with structured calls is passed to `hear` as text; see `agents/tool_calls.py`.
+        """
+        return [tool.schema() for tool in self.dialogue.bind(self.env).tools]
+
+    @property
     def done(self) -> bool:
         """True if the episode has ended, for any reason."""
         return is_over(self.episode)
@@ -207,7 +215,7 @@ class EpisodeChat:
         self._prompt = tuple(messages)
         seat.episode.exchanges.append(Exchange(len(seat.episode.turns), TURN, self._prompt))
         seat.waiting_since = time.perf_counter()
-        return list(messages) if not seat.episode.turns else [Message("user", seat.memory.users[-1])]
+        return list(messages) if not seat.episode.turns else list(seat.memory.inputs[-1])
 
     def _execute(self, reply: Reply | None) -> Heard:
         """Execute a reply; None for one that came after the time limit."""
@@ -279,7 +287,8 @@ class EpisodeChat:
     def _hear_actions(self, actions: tuple[str, ...]) -> None:
         """Execute actions that no reply is known of."""
         seat = self._in_progress()
-        text = "\n".join(actions)
+        dialogue = self.dialogue.bind(self.env)
+        text = dialogue.demonstrate("", "\n".join(actions)) if dialogue.tools else "\n".join(actions)
         exchange = seat.episode.exchanges[-1]
         exchange.reply, exchange.finish = text, "stop"
         seat.memory.messages.append(Message("assistant", text))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
@@ -58,13 +58,13 @@ class ChatMark(NamedTuple):
     Attributes:
         state: Copy of the state.
         messages: Number of messages.
-        users: Number of user messages.
+        inputs: Number of turns for which messages were added.
         tokens: Number of tokens.
     """
 
     state: ChatState
     messages: int
-    users: int
+    inputs: int
     tokens: int
 
 
@@ -105,6 +105,8 @@ class LanguageAgent(ChatAgent):
         if engine.tokenizer is not None:
             self.chat = ChatTokens(engine.tokenizer, template)
             engine.end_ids = engine.end_ids | self.chat.end_ids
+            if dialogue.tools:
+                self.chat.check_tools()
 
     @classmethod
     def check(cls, sampling: Sampling, **settings: Any) -> None:
@@ -122,7 +124,7 @@ class LanguageAgent(ChatAgent):
     def save(self, seat: Seat) -> ChatMark:
         chat: ChatState = seat.memory
         return ChatMark(
-            chat.copy(), len(chat.messages), len(chat.users), 0 if chat.tokens is None else len(chat.tokens)
+            chat.copy(), len(chat.messages), len(chat.inputs), 0 if chat.tokens is None else len(chat.tokens)
         )
 
     def resume(self, seat: Seat, memory: Any) -> None:
@@ -135,7 +137,7 @@ class LanguageAgent(ChatAgent):
         if chat.submitted:  # else the engine has never seen this conversation
             chat.parent = chat.name
         chat.name, chat.submitted = f"{self.name}-{next(_conversation_ids)}", False
-        chat.messages, chat.users = chat.messages[: memory.messages], chat.users[: memory.users]
+        chat.messages, chat.inputs = chat.messages[: memory.messages], chat.inputs[: memory.inputs]
         if chat.tokens is not None:
             chat.tokens = chat.tokens.fork(memory.tokens)
         chat.reused += chat.usage.completion_tokens
@@ -213,10 +215,11 @@ class LanguageAgent(ChatAgent):
         """
         chat: ChatState = seat.memory
         messages = self.prompt(seat, text)
+        tools = tuple(tool.schema() for tool in self.dialogue.bind(seat.env).tools)
         sampling = self.sampling
         prompt_ids = None
         if self.chat is not None:
-            prompt_ids = self._extend_tokens(chat, messages, self.chat)
+            prompt_ids = self._extend_tokens(chat, messages, tools, self.chat)
             if self.engine.context is not None:
                 room = self.engine.context - len(prompt_ids)
                 if room < 1:
@@ -225,7 +228,7 @@ class LanguageAgent(ChatAgent):
                 sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
         prefill = self.dialogue.prefill if self.chat is not None else ""
         seed = seat.rng.getrandbits(31)
-        request = Request(chat.name, tuple(messages), prompt_ids, sampling, seed, prefill, chat.parent)
+        request = Request(chat.name, tuple(messages), prompt_ids, sampling, seed, prefill, chat.parent, tools)
         self._submit(seat, request, TURN)
         return None
 
@@ -271,19 +274,25 @@ class LanguageAgent(ChatAgent):
 
     # ------------------------------------------------------------------ prompts
 
-    def _extend_tokens(self, chat: ChatState, messages: Sequence[Message], chat_tokens: ChatTokens) -> list[int]:
+    def _extend_tokens(
+        self,
+        chat: ChatState,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        chat_tokens: ChatTokens,
+    ) -> list[int]:
         """Return the token ids of this turn's prompt.
 
-        They extend the conversation by the new message, or begin a new sequence where the history was truncated.
+        They extend the conversation by the new messages, or begin a new sequence where the history was truncated.
         """
-        history, turn = self.dialogue.history, len(chat.users)
+        history, turn = self.dialogue.history, len(chat.inputs)
         is_truncated = history == "single" or (history == "window" and turn > self.dialogue.window)
         if chat.tokens is None or is_truncated:
             chat.restart = chat.tokens is not None
             chat.tokens = Conversation()
             chat.mark = 0
-            chat.tokens.add_prompt(chat_tokens.opening(messages, self.dialogue.prefill))
+            chat.tokens.add_prompt(chat_tokens.opening(messages, self.dialogue.prefill, tools))
         else:
             chat.restart = False
-            chat.tokens.add_prompt(chat_tokens.bridge(chat.sampled, [messages[-1]], self.dialogue.prefill))
+            chat.tokens.add_prompt(chat_tokens.bridge(chat.sampled, chat.inputs[-1], self.dialogue.prefill))
         return chat.tokens.ids

@@ -86,7 +86,7 @@ class SearchO1(LanguageAgent):
             chat.queries.add(query)
             return reply
         notice = REPETITION_NOTICE if query in chat.queries else LIMIT_NOTICE
-        if self.dialogue.max_turns is not None and len(chat.users) >= self.dialogue.max_turns:
+        if self.dialogue.max_turns is not None and len(chat.inputs) >= self.dialogue.max_turns:
             return replace(reply, actions=(), quit=f"the {self.dialogue.max_turns} turns are spent")
         chat.mark = mark  # the tokens of this exchange are recorded with the next turn
         return self.ask(seat, f"{BEGIN_RESULT}\n{notice}\n{END_RESULT}")

@@ -9,6 +9,7 @@ from .core import Outcome, RewardMode, TextEnv
 from .errors import ConfigurationError, unknown_name
 from .optimum import Optimum
 from .snapshots import Snapshot
+from .tools import Tool, choose_action
 
 PAIRS: dict[str, tuple[tuple[str, str], ...]] = {
     "train": (
@@ -130,6 +131,10 @@ class Bandit(TextEnv[Choice]):
             " distribution of its own, which its name hints at. Think about what the names suggest, then choose"
             " the arm with the higher expected payment. Answer with the name of one arm; you choose once."
         )
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        return (choose_action("Choose an arm.", filter(None, self._arms)),)
 
     def _open(self, task: str) -> Choice:
         first, second = task.split("/")

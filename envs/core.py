@@ -27,6 +27,7 @@ from .seeding import split_mix
 from .snapshots import Snapshot, branch_rng, check_fields, foreign_state, level_digest, other_level, other_tasks
 from .spaces import ActionText, AnyText
 from .tasks import requested_task
+from .tools import ToolRules
 
 StateT = TypeVar("StateT")
 Info = dict[str, Any]
@@ -55,7 +56,7 @@ class Outcome(NamedTuple):
     changed: bool
 
 
-class TextEnv(RebuiltCopies, BranchRules, OptimumRules, Rendering, gym.Env[str, str], Generic[StateT]):
+class TextEnv(RebuiltCopies, BranchRules, OptimumRules, ToolRules, Rendering, gym.Env[str, str], Generic[StateT]):
     """Gymnasium environment whose observations and actions are strings.
 
     ## Arguments
@@ -108,6 +109,7 @@ class TextEnv(RebuiltCopies, BranchRules, OptimumRules, Rendering, gym.Env[str, 
       seed, the random events after the snapshot are drawn anew, as independent branches of an episode need it.
     * `state_key()`: hashable identity of the current state.
     * `counts_as_effect(action, before, info)`: True if the last action modified the environment, for T-STAR.
+    * `tools`: the actions as functions with JSON schemas, for agents that call functions; see `envs/tools.py`.
     * `calls_tool(action)`: True if a valid action calls a tool, such as a search engine.
     * `expert_actions()`: a plan from the current state to success within the step limit, or None.
     * `optimum()`: the probability of success (or the best score) that optimal play still reaches from the current

@@ -69,12 +69,21 @@ def open_episode(chat: EpisodeChat, task: str | None, seed: int) -> list[Message
     return messages
 
 
-def append_only_chat(env: TextEnv[Any], dialogue: Dialogue) -> EpisodeChat:
+def append_only_chat(env: TextEnv[Any], dialogue: Dialogue, *, sends_tools: bool = False) -> EpisodeChat:
     """Return the conversation of a neighbour that keeps every message.
 
+    Args:
+        env: The environment.
+        dialogue: Dialogue that renders the messages.
+        sends_tools: True if the schemas of functions reach the model.
+
     Raises:
-        ConfigurationError: The dialogue truncates the history.
+        ConfigurationError: The dialogue truncates the history, or calls functions that the model does not see.
     """
+    if dialogue.tools and not sends_tools:
+        raise ConfigurationError(
+            f"this trainer sends no function schemas; choose a dialogue other than {dialogue.name}"
+        )
     if dialogue.history != "full":
         raise ConfigurationError(f'this trainer keeps all messages; set history="full", not {dialogue.history!r}')
     return EpisodeChat(env, dialogue)

@@ -42,7 +42,7 @@ def rollout_func(
         at_once: Maximum number of episodes at once.
         kwargs: Arguments of the environment.
     """
-    envs = [append_only_chat(make_env(env, **kwargs), dialogue).env]
+    envs = [append_only_chat(make_env(env, **kwargs), dialogue, sends_tools=True).env]
 
     def roll_out(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
         jobs = [Job(**json.loads(prompt[-1]["content"])) for prompt in prompts]

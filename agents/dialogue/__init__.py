@@ -8,5 +8,17 @@ from .react import ReAct
 from .registry import DIALOGUES, make_dialogue
 from .tags import Tags
 from .think import NoThink, Think
+from .tools import Tools
 
-__all__ = ["DIALOGUES", "Dialogue", "NoThink", "Parsed", "Plain", "ReAct", "Tags", "Think", "make_dialogue"]
+__all__ = [
+    "DIALOGUES",
+    "Dialogue",
+    "NoThink",
+    "Parsed",
+    "Plain",
+    "ReAct",
+    "Tags",
+    "Think",
+    "Tools",
+    "make_dialogue",
+]

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 from ...envs.core import TextEnv
 from ...envs.errors import ConfigurationError
+from ...envs.tools import Tool
+from ..engines.base import Message
 from ..episode import Turn
 
 HISTORIES = ("full", "window", "single")
@@ -119,6 +121,17 @@ class Dialogue(ABC):
         """
         return None
 
+    # ------------------------------------------------------------------ functions
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """Functions that a reply may call; none unless the dialogue consists of calls."""
+        return ()
+
+    def bind(self, env: TextEnv[Any]) -> Self:
+        """Return the dialogue in an environment: itself unless replies call the environment's functions."""
+        return self
+
     # ------------------------------------------------------------------ prompts
 
     def system(self, env: TextEnv[Any]) -> str:
@@ -148,6 +161,10 @@ class Dialogue(ABC):
         if left is not None:
             lines.append(f"Actions left: {left}.")
         return "\n".join(lines)
+
+    def messages(self, observation: str, turns: list[Turn]) -> list[Message]:
+        """Return the messages that precede the reply of the next turn and follow the reply before; see `user`."""
+        return [Message("user", self.user(observation, turns))]
 
     def summary(self, observation: str, turns: list[Turn]) -> str:
         """Return the user message of `history="single"`: the last turns as text, then the current one."""

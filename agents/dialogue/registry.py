@@ -14,9 +14,10 @@ from .react import ReAct
 from .search_o1 import SearchO1Dialogue
 from .tags import Tags
 from .think import NoThink, Think
+from .tools import Tools
 
 DIALOGUES: dict[str, type[Dialogue]] = {
-    kind.name: kind for kind in (Think, NoThink, ReAct, Tags, Plain, SearchO1Dialogue)
+    kind.name: kind for kind in (Think, NoThink, ReAct, Tags, Plain, SearchO1Dialogue, Tools)
 }
 
 

@@ -8,14 +8,14 @@ identifies it by the conversation's name.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-Role = Literal["system", "user", "assistant"]
+Role = Literal["system", "user", "assistant", "tool"]
 Finish = Literal["stop", "length", "rejected", "error"]
 
 
@@ -23,8 +23,9 @@ class Message(NamedTuple):
     """One message of a conversation.
 
     Attributes:
-        role: Author of the message.
-        content: The text.
+        role: Author of the message; "tool" for the answer to a function call. The answers to the calls of a reply
+            follow it in order.
+        content: The text, which includes calls; see `agents/tool_calls.py`.
     """
 
     role: Role
@@ -56,7 +57,8 @@ class Request:
 
     Attributes:
         conversation: Name of the conversation, unique among those not released.
-        messages: The whole conversation as text, ending with a user message; for engines without a tokenizer.
+        messages: The whole conversation as text, ending with a message to the model; for engines without a
+            tokenizer.
         prompt_ids: The whole conversation as token ids up to the beginning of the reply, sampled ids unchanged;
             for engines with a tokenizer. None for engines without.
         sampling: Sampling settings.
@@ -64,6 +66,8 @@ class Request:
         prefill: Forced beginning of the reply (already part of `prompt_ids`).
         parent: Name of the conversation that this one branched from, whose cache may be forked; None if there is
             none.
+        tools: Schemas of the functions that the reply may call, in the form of OpenAI's `tools`; for engines
+            without a tokenizer (`prompt_ids` has them already).
     """
 
     conversation: str
@@ -73,6 +77,7 @@ class Request:
     seed: int
     prefill: str = ""
     parent: str | None = None
+    tools: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(slots=True)

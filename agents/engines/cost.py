@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -70,6 +71,7 @@ class Prices:
             prompt = len(request.prompt_ids)
         else:
             prompt = sum(len(text.encode()) + _TOKENS_PER_MESSAGE for _, text in request.messages)
+            prompt += sum(len(json.dumps(tool)) for tool in request.tools)
         return self.cost_of(Usage(prompt_tokens=prompt, completion_tokens=request.sampling.max_tokens))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...envs.errors import ConfigurationError
+from ..tool_calls import as_chat_messages, read_chat_message
 from .base import Completion, Finish, Request, Usage
 from .faults import RetryableError
 from .remote import RemoteEngine
@@ -32,6 +33,10 @@ class OpenAIEngine(RemoteEngine):
     **Prefill.** These APIs cannot force the beginning of a reply, so the prefill is not sent; it is removed from
     replies that begin with it. With `continue_prefill` it is sent as the beginning of the assistant message, with
     the flags by which vLLM and SGLang continue that message.
+
+    **Function calls.** A request with functions is sent with `tools`; earlier calls are sent as `tool_calls` with
+    their thoughts as `reasoning_content`, and their answers as messages of the role `tool`. The text of a reply is
+    its `reasoning_content` (or `reasoning`), content and `tool_calls` in the form of `agents/tool_calls.py`.
 
     Args:
         model: Name of the model, such as "gpt-4.1-mini".
@@ -68,7 +73,11 @@ class OpenAIEngine(RemoteEngine):
 
     def body(self, request: Request) -> dict[str, Any]:
         sampling = request.sampling
-        messages = [{"role": role, "content": content} for role, content in request.messages]
+        messages: list[dict[str, Any]]
+        if request.tools:
+            messages = as_chat_messages(request.messages)
+        else:
+            messages = [{"role": role, "content": content} for role, content in request.messages]
         body: dict[str, Any] = {
             "model": self.model,
             "messages": messages,
@@ -82,6 +91,8 @@ class OpenAIEngine(RemoteEngine):
             body["top_k"] = sampling.top_k
         if sampling.stop:
             body["stop"] = list(sampling.stop)
+        if request.tools:
+            body["tools"] = list(request.tools)
         if request.prefill and self._continue_prefill:
             messages.append({"role": "assistant", "content": request.prefill})
             body |= {"add_generation_prompt": False, "continue_final_message": True}
@@ -90,11 +101,7 @@ class OpenAIEngine(RemoteEngine):
     def read(self, reply: dict[str, Any], request: Request) -> Completion:
         choice = reply["choices"][0]
         message = choice["message"]
-        text = message.get("content")
-        if text is None:
-            text = message.get("refusal") or ""
-        if not isinstance(text, str):
-            raise RetryableError(f"the response has a text of type {type(text).__name__}")
+        text = read_chat_message(message) if request.tools else _content(message)
         reason = choice.get("finish_reason")
         finish: Finish = "length" if reason == "length" else "stop"
         matched_stop = choice.get("stop_reason", choice.get("matched_stop"))
@@ -110,6 +117,20 @@ class OpenAIEngine(RemoteEngine):
             else:
                 text += missing_closing_tag(request.prefill + text, request.sampling.stop)
         return Completion(text, finish, usage=read_usage(reply.get("usage")))
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    """Return the text of a message.
+
+    Raises:
+        RetryableError: It is no text.
+    """
+    text = message.get("content")
+    if text is None:
+        text = message.get("refusal") or ""
+    if not isinstance(text, str):
+        raise RetryableError(f"the response has a text of type {type(text).__name__}")
+    return text
 
 
 def cut_at_stop(text: str, stop: Sequence[str]) -> tuple[str, bool]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import permutations
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...envs.errors import ConfigurationError
+from ...envs.tools import Parameter, Tool
 from ..engines.base import Message
-from .templates import Template, load_template, suggest_template
+from ..tool_calls import ToolCall, write_reply
+from .templates import Template, load_template, suggest_template, suggest_tool_template
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -26,6 +29,8 @@ _PROBES = {
 }
 _BASE = [Message("user", "What now?")]
 _REPLY = "Go left."
+_TOOL = Tool("probe_name", "Probe.", "{probe_argument}", (Parameter("probe_argument", "Probe."),))
+_CALL = ToolCall(_TOOL.name, {"probe_argument": "probe value"})
 
 _Render = Callable[[Sequence[Message]], str]
 
@@ -71,14 +76,17 @@ class ChatTokens:
         """The chat template."""
         return self._template.text
 
-    def opening(self, messages: Sequence[Message], prefill: str = "") -> list[int]:
+    def opening(
+        self, messages: Sequence[Message], prefill: str = "", tools: Sequence[Mapping[str, Any]] = ()
+    ) -> list[int]:
         """Return the tokens of a new conversation, up to the beginning of the reply.
 
         Args:
             messages: Messages before the first sampled reply; they may include assistant messages.
             prefill: Forced beginning of the reply.
+            tools: Schemas of functions, which the template writes into the prompt; see `check_tools`.
         """
-        return self._tokens(messages, prefill, self._render)
+        return self._tokens(messages, prefill, partial(self._render, tools=tools))
 
     def bridge(self, last_sampled_ids: Sequence[int], messages: Sequence[Message], prefill: str = "") -> list[int]:
         """Return the tokens between a sampled reply and the next reply.
@@ -86,7 +94,7 @@ class ChatTokens:
         Args:
             last_sampled_ids: Token ids of the sampled reply, with its end-of-turn token or, if the reply was cut,
                 without it. Only the last token is used.
-            messages: Messages before the next reply, usually one user message.
+            messages: Messages before the next reply, usually one user message; with function calls the answers.
             prefill: Forced beginning of the next reply.
         """
         ids = self._tokens(messages, prefill, self._bridge_text)
@@ -130,16 +138,22 @@ class ChatTokens:
             raise self._not_append_only("it changes earlier turns")
         return text[len(self._head) :]
 
-    def _render(self, messages: Sequence[Message]) -> str:
+    def _render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+        return self._render_plain([message._asdict() for message in messages], tools)
+
+    def _render_plain(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> str:
         from jinja2 import TemplateError
 
-        plain = [message._asdict() for message in messages]
         try:
             text = self.tokenizer.apply_chat_template(
-                plain, tokenize=False, add_generation_prompt=True, chat_template=self._template.text
+                list(messages),
+                tools=list(tools) or None,
+                tokenize=False,
+                add_generation_prompt=True,
+                chat_template=self._template.text,
             )
         except (TemplateError, TypeError) as error:
-            roles = ", ".join(message.role for message in messages)
+            roles = ", ".join(message["role"] for message in messages)
             raise ConfigurationError(
                 f"{self._template.name} cannot render messages with the roles {roles}: {error}"
             ) from None
@@ -157,6 +171,40 @@ class ChatTokens:
                 concatenation += reply + bridge
                 if self._render(conversation) != concatenation:
                     raise self._not_append_only(fault)
+
+    def check_tools(self) -> None:
+        """Check that the template supports function calls, token for token as in `agents/tool_calls.py`.
+
+        Raises:
+            ConfigurationError: It leaves out functions, writes calls in another form, or rewrites earlier turns.
+        """
+        tools = [_TOOL.schema()]
+        opening = self._render(_BASE, tools)
+        reply = write_reply(None, "", [_CALL])
+        function = {"name": _CALL.name, "arguments": _CALL.arguments}
+        structured = {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"type": "function", "function": function}],
+        }
+        user, answers = _BASE[0]._asdict(), [Message("tool", "probe answer")]
+        try:
+            written = self._render_plain([user, structured, answers[0]._asdict()], tools)
+        except ConfigurationError:
+            written = ""
+        if _TOOL.name not in opening or _TOOL.name not in written.removeprefix(opening):
+            raise self._without_tools("does not support function calls")
+        if written != opening + reply + self._bridge_text(answers):
+            raise self._without_tools("writes function calls in another form than <tool_call>{JSON}</tool_call>")
+        conversation, concatenation = list(_BASE), opening
+        for added in (answers, answers * 2, _BASE, answers):
+            conversation += [Message("assistant", reply), *added]
+            concatenation += reply + self._bridge_text(added)
+            if self._render(conversation, tools) != concatenation:
+                raise self._not_append_only("it changes earlier function calls")
+
+    def _without_tools(self, fault: str) -> ConfigurationError:
+        return ConfigurationError(f"{self._template.name} {fault}; {suggest_tool_template(self.tokenizer)}")
 
     def _not_append_only(self, fault: str) -> ConfigurationError:
         return ConfigurationError(

@@ -37,6 +37,8 @@ _TURN_END = {"llama3": "<|eot_id|>", "phi4-mini": "<|end|>"} | dict.fromkeys(
     ("phi4", "qwen3", "qwen2.5", "chatml"), "<|im_end|>"
 )
 
+_WITH_TOOLS = ("qwen2.5", "qwen3")
+
 
 def shipped_templates() -> list[str]:
     """Return the names of the shipped templates, none of which ever rewrites an earlier turn."""
@@ -110,6 +112,16 @@ def suggest_template(tokenizer: PreTrainedTokenizerBase) -> str:
     if family is not None:
         return f"pass template={family!r}, an append-only one for this family"
     return f"pass the path of an append-only .jinja template (shipped: {', '.join(_FAMILIES)})"
+
+
+def suggest_tool_template(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the suggestion of a template with function calls, as the second half of an error message."""
+    fitting = [
+        name for name in _WITH_TOOLS if all(_is_token(tokenizer, token) for token in _required_tokens(name))
+    ]
+    if fitting:
+        return f"pass template={fitting[0]!r}, which has them, or choose another dialogue"
+    return f"pass a .jinja template that has them (shipped: {', '.join(_WITH_TOOLS)}), or choose another dialogue"
 
 
 def _family(tokenizer: PreTrainedTokenizerBase) -> str | None:

@@ -11,15 +11,17 @@ from ..data import data_folder
 from ..errors import ConfigurationError, unknown_name
 from ..rendering import Part
 from ..snapshots import Snapshot
+from ..tools import Tool
 from .domain import household_text
 from .gamefile import read_dialect
 from .generator import HomeTasks, generate_game
 from .library import Library, open_library
-from .model import Action, Game, State
+from .model import Action, Dialect, Game, State
 from .parts import household_parts
 from .planner import plan
 from .rules import MODIFYING, admissible_commands, format_command, introduction, is_state, is_won, step
 from .searcher import next_command
+from .tools import command_tools
 
 HOMES = ("full", "easy")
 """Kinds of generated homes."""
@@ -155,10 +157,8 @@ class ALFWorld(TextEnv[Moment]):
 
     @property
     def instructions(self) -> str:
-        game = self._game
-        dialect = game.dialect if game else read_dialect(household_text("pddl"), household_text("twl"))
         forms = []
-        for pieces in dialect.wording.templates.values():
+        for pieces in self._dialect.wording.templates.values():
             forms.append("".join(piece if isinstance(piece, str) else f"({piece[0]})" for piece in pieces))
         return (
             "You are in a household and have a task to do there. Things lie in or on receptacles, and you have to"
@@ -167,6 +167,16 @@ class ALFWorld(TextEnv[Moment]):
             " Names have numbers, as in: apple 1, drawer 2. A command that is impossible is answered by: Nothing"
             " happens."
         )
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        return command_tools(self._dialect.wording)
+
+    @property
+    def _dialect(self) -> Dialect:
+        """Domain and grammar of the open game, or those of the generated homes."""
+        game = self._game
+        return game.dialect if game else read_dialect(household_text("pddl"), household_text("twl"))
 
     def _open(self, task: str) -> Moment:
         if self._library is None:

@@ -14,6 +14,7 @@ from ..pictures.canvas import Picture
 from ..rendering import PICTURED
 from ..snapshots import Snapshot
 from ..tasks import SPLITS, GeneratedTasks
+from ..tools import Tool
 from .generation import FAMILIES, MAX_BLOCKS, generate
 from .instances import PLANBENCH, Instances, load_instances
 from .level import Level, Position
@@ -21,6 +22,7 @@ from .notation import NOTATIONS
 from .picture import blocks_picture
 from .plans import Verdict, is_consistent, score_plan
 from .rules import Problem
+from .tools import move_tools, plan_tool
 
 MODES = ("step", "plan")
 _MAX_PLAN_LENGTH = 32_768
@@ -195,6 +197,15 @@ class Blocksworld(TextEnv[Position]):
         else:
             ask = " Bring about the goal with one action at a time."
         return rules + ask
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        if self.mode == "plan":
+            return (plan_tool(),)
+        if self._task is None:
+            return move_tools(self.notation, ())
+        vocabulary = self._level.vocabulary
+        return move_tools(self.notation, vocabulary.names if self.notation == "pddl" else vocabulary.words)
 
     def _open(self, task: str) -> Position:
         if self._instances is not None:

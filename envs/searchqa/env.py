@@ -13,6 +13,7 @@ from ..errors import ConfigurationError, unknown_name
 from ..optimum import Optimum
 from ..retrieval.interface import Document, Retriever
 from ..snapshots import Snapshot
+from ..tools import Parameter, Tool
 from . import react, scoring, tags
 from .datasets import Question
 from .scoring import normalize
@@ -213,6 +214,24 @@ class SearchQA(TextEnv[Inquiry]):
     @property
     def instructions(self) -> str:
         return tags.INSTRUCTIONS if self.protocol == "tags" else react.INSTRUCTIONS
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        answer = Parameter("text", "The answer, without explanation.")
+        if self.protocol == "react":
+            title, keyword = Parameter("entity", "Title of the page."), Parameter("keyword", "Word to look for.")
+            return (
+                Tool("search", "Open the page of a title.", "search[{entity}]", (title,)),
+                Tool("lookup", "Show the next sentence with a keyword.", "lookup[{keyword}]", (keyword,)),
+                Tool("answer", "Give the final answer, which ends the episode.", "finish[{text}]", (answer,)),
+            )
+        # Shaped rewards check the form of a reply, in which a thought precedes the tag.
+        before = "<think></think>\n" if self.reward in _SHAPED else ""
+        query = Parameter("query", "Words to look for in the corpus.")
+        return (
+            Tool("search", "Search the corpus.", before + "<search>{query}</search>", (query,)),
+            Tool("answer", "Give the final answer.", before + "<answer>{text}</answer>", (answer,)),
+        )
 
     @property
     def question(self) -> Question:

@@ -11,6 +11,7 @@ from ..core import Outcome, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
 from ..optimum import Optimum
 from ..snapshots import Snapshot
+from ..tools import Parameter, Tool
 from .expert import best_plan
 from .goals import Goal
 from .original import OBSERVATION_MODES, observe, with_history
@@ -208,6 +209,15 @@ class WebShop(TextEnv[Visit]):
             " click[next >], click[B01HQTWL6S] or click[navy]. Choose options one click at a time; click[buy now]"
             " ends the visit, so buy only when product and options are right. The better the purchase fits in"
             " kind, attributes, options and price, the higher the reward."
+        )
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        keywords = Parameter("keywords", "Words to look for in the catalog.")
+        name = "Name of a button, a product's number or an option's value on the current page."
+        return (
+            Tool("search", "Search the catalog.", "search[{keywords}]", (keywords,)),
+            Tool("click", "Click on the current page.", "click[{element}]", (Parameter("element", name),)),
         )
 
     @property

@@ -186,7 +186,7 @@ def default_completion(request: dict[str, Any], text: str | None = None, **choic
     """
     messages = request.get("messages", [])
     text = f"I read {len(messages)} messages." if text is None else text
-    prompt = sum(len(message["content"].split()) for message in messages)
+    prompt = sum(len((message["content"] or "").split()) for message in messages)
     usage = {"prompt_tokens": prompt, "completion_tokens": len(text.split())}
     message = {"role": "assistant", "content": text}
     only_choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None, **choice}

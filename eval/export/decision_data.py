@@ -118,6 +118,8 @@ def _pairs(
             chosen[index] = number, start
     alternatives = find_optimal_actions(env, episode, chosen)
     dialogue = _dialogue(source, one.result)
+    if dialogue is not None:
+        dialogue = dialogue.bind(env)
     actions = [move.action for turn in episode.turns for move in turn.moves]
     for index, (number, start) in chosen.items():
         best = alternatives[index]

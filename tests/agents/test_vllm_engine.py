@@ -7,14 +7,9 @@ from __future__ import annotations
 
 import os
 import random
-import signal
-import socket
-import subprocess
-import sys
 import time
-import urllib.request
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,6 +24,7 @@ from arboretum.agents.engines.shipped_models import model_source
 from arboretum.agents.engines.vllm import VLLMEngine
 from arboretum.agents.engines.vllm_server import VLLMServerEngine
 from arboretum.envs.errors import ConfigurationError
+from support.vllm_server import free_port, kill, serving
 
 pytestmark = [
     pytest.mark.heavy,
@@ -61,51 +57,6 @@ def engine(tiny_model: Path) -> Iterator[VLLMEngine]:
         assert random.getstate() == state
         assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in os.environ
         yield made
-
-
-@contextmanager
-def serving(model: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Run vLLM's own server in a child process, and kill it on exit."""
-    command = [
-        sys.executable,
-        "-m",
-        "vllm.entrypoints.openai.api_server",
-        "--model",
-        str(model),
-        "--port",
-        str(port),
-    ]
-    command += ["--host", "127.0.0.1", "--dtype", "float32", "--enforce-eager"]
-    command += ["--max-model-len", str(CONTEXT), "--served-model-name", "tiny", "--enable-prompt-tokens-details"]
-    command += ["--disable-uvicorn-access-log"]
-    environment = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR"}
-    process = subprocess.Popen(command, env=environment, start_new_session=True)
-    try:
-        end = time.monotonic() + 400  # seconds; it imports for minutes on a busy machine
-        while True:
-            assert process.poll() is None, "the server has exited"
-            assert time.monotonic() < end, "the server did not start"
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
-                break
-            except OSError:
-                time.sleep(0.5)
-        yield process
-    finally:
-        kill(process)
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill the server and its engine process with SIGKILL."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
@@ -328,7 +279,7 @@ def test_server_engine_matches_transformers_and_reports_a_kill(
     url = f"http://127.0.0.1:{port}/v1"
     with pytest.raises(ConfigurationError, match=f"no vLLM server answers at {url}"):
         VLLMServerEngine(base_url=url)
-    with serving(tiny_model, port) as process:
+    with serving(tiny_model, port, CONTEXT) as process:
         with pytest.raises(ConfigurationError, match="serves tiny, not 'large'"):
             VLLMServerEngine("large", base_url=url)
         with pytest.raises(ConfigurationError, match="cannot be loaded from '/nowhere'"):
@@ -358,7 +309,7 @@ def test_server_engine_matches_transformers_and_reports_a_kill(
                 got |= dict(engine.collect())
             lost = [completion for completion in got.values() if completion.finish == "error"]
             assert lost and all("the connection failed" in (completion.error or "") for completion in lost)
-            with serving(tiny_model, port):
+            with serving(tiny_model, port, CONTEXT):
                 check(engine, reference)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -24,3 +25,29 @@ def answer(engine: OpenAIEngine, request: Request | None = None) -> Completion:
 
 def says(text: str, **choice: Any) -> ScriptedResponse:
     return ScriptedResponse(body=default_completion({"messages": []}, text, **choice))
+
+
+def calls(*made: tuple[str, Any], content: str | None = None, **message: Any) -> ScriptedResponse:
+    """Return a response with function calls.
+
+    Each is a name and arguments, as data or as the text that the model wrote. `message` has
+    further fields, such as `reasoning_content`.
+    """
+    body = default_completion({"messages": []}, "", finish_reason="tool_calls")
+    body["choices"][0]["message"] = {
+        "role": "assistant",
+        "content": content,
+        "tool_calls": [
+            {
+                "id": f"call-{name}-{n}",
+                "type": "function",
+                "function": {
+                    "name": name,
+                    "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments),
+                },
+            }
+            for n, (name, arguments) in enumerate(made)
+        ],
+        **message,
+    }
+    return ScriptedResponse(body=body)

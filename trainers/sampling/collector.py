@@ -72,6 +72,7 @@ class Collector:
         self.state = state
         self.entry = make_entry(config.env, config.env.split)
         self.env = self.entry.make()
+        sampler.dialogue = sampler.dialogue.bind(self.env)
 
     def collect(self, temperature: float) -> Collection:
         """Roll out the episodes of one update.

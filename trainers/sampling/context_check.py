@@ -30,12 +30,16 @@ def check_prompts_fit(source: str | Path, config: TrainingConfig) -> None:
     tokenizer, context = load_tokenizer(source), load_context(source)
     chat = ChatTokens(tokenizer, config.dialogue.template)
     dialogue = resolve_dialogue(config.dialogue, config.recipe.sampler)
+    if dialogue.tools:
+        chat.check_tools()
     env = make_entry(config.env, config.env.split).make()
     lengths = []
     for task in draw_tasks(env.tasks, 0, SAMPLED_PROMPTS, config.seed, config.env.tasks):
         observation, _ = env.reset(seed=0, options={"task": task})
-        opening = [Message("system", dialogue.system(env)), Message("user", dialogue.user(observation, []))]
-        lengths.append(len(chat.opening(opening, dialogue.prefill)))
+        bound = dialogue.bind(env)
+        opening = [Message("system", bound.system(env)), *bound.messages(observation, [])]
+        tools = [tool.schema() for tool in bound.tools]
+        lengths.append(len(chat.opening(opening, bound.prefill, tools)))
     check_context(context, max(lengths), config.recipe.sampler.reply_tokens)
 
 

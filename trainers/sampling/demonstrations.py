@@ -75,10 +75,11 @@ class Demonstrator(LanguageAgent):
     def ask(self, seat: Seat, text: str | None = None) -> Reply | None:
         actions, plan, is_noisy = self._choose(seat)
         thought = plan_in_words(plan) if self.expert.thoughts == "plan" else ""
-        ids = self._encode(thought, actions)
+        dialogue = self.dialogue.bind(seat.env)
+        ids = self._encode(dialogue, thought, actions)
         if is_noisy and not self.expert.learn_noise:
             # A thought names the random action, so the expert's part of the reply ends before the thought.
-            expert_ids = [] if self.dialogue.has_thoughts else self._encode("", [*actions[:-1], ""])
+            expert_ids = [] if self.dialogue.has_thoughts else self._encode(dialogue, "", [*actions[:-1], ""])
             self._expert_tokens[seat.memory.name] = _common_prefix(ids, expert_ids)
         self._script.replies[seat.memory.name] = ids
         return super().ask(seat, text)
@@ -98,13 +99,13 @@ class Demonstrator(LanguageAgent):
             self._expert_tokens.pop(seat.memory.name, None)
         super().end(seat)
 
-    def _encode(self, thought: str, actions: Sequence[str]) -> list[int]:
+    def _encode(self, dialogue: Dialogue, thought: str, actions: Sequence[str]) -> list[int]:
         """Return the token ids of a reply, its end included and the prefill excluded."""
-        reply = self.dialogue.demonstrate(thought, f" {SEPARATOR} ".join(actions))
+        reply = dialogue.demonstrate(thought, f" {SEPARATOR} ".join(actions))
         # The prefill is part of the prompt; sampling begins after it.
-        sampled = reply.removeprefix(self.dialogue.prefill)
+        sampled = reply.removeprefix(dialogue.prefill)
         ids = list(self._script.tokenizer.encode(sampled, add_special_tokens=False))
-        if not reply.endswith(self.dialogue.stop or ("\0",)):
+        if not reply.endswith(dialogue.stop or ("\0",)):
             ids.append(self._end_id)
         return ids
 
