@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, ClassVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from .errors import ConfigurationError, unknown_name
 from .seeding import stable_seed
+
+if TYPE_CHECKING:
+    from .core import TextEnv
 
 SPLITS = ("train", "valid", "test")
 ANY = "any"
@@ -91,6 +94,27 @@ def _parse_index(number: str) -> int | None:
     if not (number.isascii() and number.isdecimal() and len(number) <= 10 and str(int(number)) == number):
         return None
     return int(number) if int(number) < GeneratedTasks.LENGTH else None
+
+
+def distinct_tasks(env: TextEnv[Any], count: int) -> list[str]:
+    """Return the first tasks of an environment whose initial states are distinct.
+
+    Args:
+        env: Environment.
+        count: Number of tasks; fewer are returned if there are not so many.
+    """
+    names: list[str] = []
+    seen = set()
+    max_candidates = 50 * count + 1000  # Generated tasks are endless and may repeat a few states forever.
+    for index, task in enumerate(env.tasks):
+        if len(names) == count or index > max_candidates:
+            break
+        env.reset(seed=0, options={"task": task})
+        key = env.state_key()
+        if key not in seen:
+            seen.add(key)
+            names.append(task)
+    return names
 
 
 def requested_task(

@@ -30,7 +30,7 @@ from ..envs.data import expand_data_folder, missing_files
 from ..envs.errors import ConfigurationError, DataError
 from ..envs.registry import all_envs, make_env
 from ..envs.seeding import stable_seed
-from ..envs.tasks import GeneratedTasks
+from ..envs.tasks import GeneratedTasks, distinct_tasks
 from .paper_tables import PaperTable, read_tables
 from .plain import to_plain
 from .yaml_files import convert_mapping, parse_mapping, read_definition, shipped_names
@@ -157,27 +157,6 @@ class Entry:
                 f" distinct ones in split {self.split!r}; lower `tasks`, or omit it to use all."
             )
         return names
-
-
-def distinct_tasks(env: TextEnv[Any], count: int) -> list[str]:
-    """Return the first tasks of an environment whose initial states are distinct.
-
-    Args:
-        env: Environment.
-        count: Number of tasks; fewer are returned if there are not so many.
-    """
-    names: list[str] = []
-    seen = set()
-    max_candidates = 50 * count + 1000  # Generated tasks are endless and may repeat a few states forever.
-    for index, task in enumerate(env.tasks):
-        if len(names) == count or index > max_candidates:
-            break
-        env.reset(seed=0, options={"task": task})
-        key = env.state_key()
-        if key not in seen:
-            seen.add(key)
-            names.append(task)
-    return names
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,10 @@ def test_wheel_alone_lists_and_evaluates_environments(tmp_path: Path) -> None:
     assert location.startswith(str(tmp_path / "venv"))
     assert (Path(location).parent / "py.typed").is_file()
     assert not (Path(location).parent / "tests").exists()
+    # Inspect AI and verifiers find their adapters by these.
+    points = "import importlib.metadata as m; print(*(p.value for p in m.entry_points(group='inspect_ai')))"
+    assert run(python, "-c", points, cwd=tmp_path).split() == ["arboretum.agents.adapters.inspect_task"]
+    assert (Path(location).parents[1] / "arboretum_verifiers" / "__init__.py").is_file()
     licenses = f"{next(tmp_path.glob('venv/lib/*/site-packages'))}/arboretum_rl-*.dist-info/licenses"
     assert {path.name for path in Path("/").glob(f"{licenses.lstrip('/')}/*")} == {
         "LICENSE",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -9,8 +10,11 @@ from ...envs.core import TextEnv
 from ...envs.errors import ConfigurationError
 from ...envs.registry import make_env
 from ...envs.seeding import stable_seed
-from ..dialogue import Dialogue, Plain
+from ...envs.tasks import distinct_tasks
+from ..dialogue import Dialogue, Plain, make_dialogue
 from ..engines.base import Message
+from ..engines.openai import cut_at_stop, missing_closing_tag
+from ..episode import Episode
 from ..episode_chat import EpisodeChat
 
 
@@ -57,6 +61,29 @@ def open_episodes(env: str, count: int, dialogue: Dialogue, *, seed: int = 0, **
     return rows
 
 
+def open_tasks(env: str, count: int, dialogue: Dialogue, *, seed: int = 0, **kwargs: Any) -> list[Row]:
+    """Return the openings of an environment's first distinct tasks, each with the seed of `arboretum eval`.
+
+    Args:
+        env: Id of the environment.
+        count: Number of tasks; fewer rows are returned if there are not so many.
+        dialogue: Dialogue that renders the messages.
+        seed: Base seed, the option `--seed` of `arboretum eval`.
+        kwargs: Arguments of the environment.
+
+    Raises:
+        ConfigurationError: The environment or an argument is unknown, or a task cannot be opened.
+    """
+    chat = append_only_chat(make_env(env, **kwargs), dialogue)
+    data = chat.env.generated_data
+    entry = env if data is None else f"{data}: {env}"
+    rows = []
+    for task in distinct_tasks(chat.env, count):
+        messages = open_episode(chat, task, stable_seed(seed, entry, task, 0) >> 33)
+        rows.append(Row(task, chat.episode.seed, as_dicts(messages)))
+    return rows
+
+
 def open_episode(chat: EpisodeChat, task: str | None, seed: int) -> list[Message]:
     """Open a task.
 
@@ -67,6 +94,26 @@ def open_episode(chat: EpisodeChat, task: str | None, seed: int) -> list[Message
     if chat.episode.error is not None:
         raise ConfigurationError(chat.episode.error)
     return messages
+
+
+def make_chat(
+    env: str,
+    dialogue: str,
+    env_options: Mapping[str, Any] | None = None,
+    dialogue_options: Mapping[str, Any] | None = None,
+) -> EpisodeChat:
+    """Return the conversation of a neighbour that names environment and dialogue, and keeps every message.
+
+    Args:
+        env: Id of the environment.
+        dialogue: Name of a dialogue with the history "full".
+        env_options: Arguments of the environment.
+        dialogue_options: Settings of the dialogue.
+
+    Raises:
+        ConfigurationError: A name or an option is unknown, or the dialogue truncates the history.
+    """
+    return append_only_chat(make_env(env, **env_options or {}), make_dialogue(dialogue, dialogue_options))
 
 
 def append_only_chat(env: TextEnv[Any], dialogue: Dialogue, *, sends_tools: bool = False) -> EpisodeChat:
@@ -92,3 +139,24 @@ def append_only_chat(env: TextEnv[Any], dialogue: Dialogue, *, sends_tools: bool
 def as_dicts(messages: list[Message]) -> list[dict[str, str]]:
     """Return messages as dictionaries with `role` and `content`."""
     return [{"role": message.role, "content": message.content} for message in messages]
+
+
+def end_reply(text: str, dialogue: Dialogue, *, cut: bool = False) -> str:
+    """Return a reply up to the dialogue's first stop text, which a server may have omitted or not known.
+
+    Args:
+        text: The reply as the server returned it.
+        dialogue: The dialogue.
+        cut: True if a limit of tokens ended the reply, so that no stop text is missing.
+    """
+    reply, _ = cut_at_stop(text, dialogue.stop)
+    return reply if cut else reply + missing_closing_tag(reply, dialogue.stop)
+
+
+def metrics(episode: Episode) -> dict[str, float]:
+    """Return figures of an episode, of which neighbours report means."""
+    return {
+        "success": float(episode.success),
+        "turns": float(len(episode.turns)),
+        "invalid_actions": float(episode.invalid),
+    }

@@ -10,9 +10,8 @@ from typing import Any
 
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
-from ...envs.registry import make_env
 from ..dialogue import make_dialogue
-from .rows import append_only_chat, as_dicts, open_episode, open_episodes
+from .rows import as_dicts, make_chat, metrics, open_episode, open_episodes
 
 
 class SkyRLEnv(BaseTextEnv):  # type: ignore[misc]
@@ -27,10 +26,10 @@ class SkyRLEnv(BaseTextEnv):  # type: ignore[misc]
     def __init__(self, env_config: Any = None, extras: Mapping[str, Any] | None = None) -> None:
         super().__init__()
         row = dict(extras or {})
-        dialogue = make_dialogue(row.get("dialogue", "think"), row.get("dialogue_options"))
-        self._chat = append_only_chat(make_env(row["env"], **row.get("env_options", {})), dialogue)
+        options = row.get("env_options"), row.get("dialogue_options")
+        self._chat = make_chat(row["env"], row.get("dialogue", "think"), *options)
         self._start = row.get("task"), int(row.get("seed", 0))
-        self.max_turns = dialogue.max_turns
+        self.max_turns = self._chat.dialogue.max_turns
 
     def init(self, prompt: list[dict[str, str]]) -> tuple[list[dict[str, str]], dict[str, Any]]:
         """Open the row's task; return its first messages, which take the place of `prompt`."""
@@ -57,8 +56,7 @@ class SkyRLEnv(BaseTextEnv):  # type: ignore[misc]
 
     def get_metrics(self) -> dict[str, Any]:
         """Return figures of the episode, which SkyRL averages."""
-        episode = self._chat.episode
-        return {"success": float(episode.success), "turns": len(episode.turns), "invalid_actions": episode.invalid}
+        return metrics(self._chat.episode)
 
 
 def rows(env: str, count: int, dialogue: str = "think", *, seed: int = 0, **extras: Any) -> list[dict[str, Any]]:

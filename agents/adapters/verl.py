@@ -8,9 +8,7 @@ from uuid import uuid4
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
-from ...envs.registry import make_env
-from ..dialogue import make_dialogue
-from .rows import append_only_chat, as_dicts, open_episode
+from .rows import as_dicts, make_chat, open_episode
 
 
 class EnvironmentLoop(AgentLoopBase):  # type: ignore[misc]
@@ -33,9 +31,7 @@ class EnvironmentLoop(AgentLoopBase):  # type: ignore[misc]
         **settings: Any,
     ) -> None:
         super().__init__(*args, **settings)
-        self._chat = append_only_chat(
-            make_env(env, **env_options or {}), make_dialogue(dialogue, dialogue_options)
-        )
+        self._chat = make_chat(env, dialogue, env_options, dialogue_options)
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
         """Play the episode of a row; raise RuntimeError if the environment fails."""

@@ -6,16 +6,13 @@ import csv
 import json
 import os
 import shutil
-import subprocess
 import sys
-import venv
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-import arboretum
 from arboretum.agents.engines.base import Message
 from arboretum.agents.episode import Episode, Move, Turn
 from arboretum.agents.exchange import Exchange
@@ -26,8 +23,7 @@ from arboretum.eval.export import command, tables
 from arboretum.eval.export.conversation import conversation, segments
 from arboretum.eval.export.source import describe_left_out
 from arboretum.eval.store import EpisodeKey, Result, Store, encode_episode, read_episode, read_results
-
-ROOT = Path(__file__).resolve().parents[2]
+from support.neighbours import neighbour
 
 
 @pytest.fixture(scope="module")
@@ -259,40 +255,12 @@ print(json.dumps(found))
 """
 
 
-@pytest.fixture(scope="session")
-def inspect_python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Python of an environment with Inspect AI, whose dependencies our constraints exclude.
-
-    It is made with the exact versions of requirements-inspect.txt, unless ARBORETUM_INSPECT_PYTHON names one.
-    """
-    own = os.environ.get("ARBORETUM_INSPECT_PYTHON")
-    if own:
-        return own
-    folder = tmp_path_factory.mktemp("inspect")
-    venv.create(folder, with_pip=True)
-    python = str(folder / "bin" / "python")
-    packages = ["--no-deps", "-r", str(ROOT / "requirements-inspect.txt")]
-    subprocess.run([python, "-m", "pip", "install", "-q", *packages], check=True, timeout=280)
-    return python
-
-
 @pytest.mark.heavy
-def test_inspect_reads_its_logs(run: Path, tmp_path: Path, inspect_python: str) -> None:
-    # The checkout is the package, whatever the name of its folder.
-    path = tmp_path / "path"
-    path.mkdir()
-    (path / "arboretum").symlink_to(Path(arboretum.__file__).parent)
-    env = {**os.environ, "PYTHONPATH": str(path)}
+def test_inspect_reads_its_logs(run: Path, tmp_path: Path) -> None:
+    inspect = neighbour("inspect", tmp_path / "packages")
     logs = tmp_path / "logs"
-    exported = subprocess.run(
-        [inspect_python, "-m", "arboretum.cli", "export", str(run), "--to", "inspect", "--out", str(logs)],
-        capture_output=True,
-        text=True,
-        env=env,
-    )
-    assert exported.returncode == 0, exported.stderr
-    check = [inspect_python, "-c", CHECK_INSPECT, str(logs)]
-    found = json.loads(subprocess.run(check, capture_output=True, text=True, check=True).stdout)
+    inspect.run("python", "-m", "arboretum.cli", "export", run, "--to", "inspect", "--out", logs, cwd=tmp_path)
+    found = json.loads(inspect.run("python", "-c", CHECK_INSPECT, logs, cwd=tmp_path))
     assert len(found) == 36
     stored = results(run)
     for agent, entry, task, epoch, success, reward, messages, error, accuracy in found:
@@ -305,8 +273,8 @@ def test_inspect_reads_its_logs(run: Path, tmp_path: Path, inspect_python: str) 
         complete = [r for k, r in stored.items() if k.agent == agent and r.error is None]
         assert accuracy == pytest.approx(sum(r.success for r in complete) / len(complete))
     # `inspect view` serves what `inspect view bundle` writes.
-    bundle = [str(Path(inspect_python).with_name("inspect")), "view", "bundle", "--log-dir", str(logs)]
-    subprocess.run([*bundle, "--output-dir", str(tmp_path / "site")], check=True, capture_output=True)
+    bundle = ["view", "bundle", "--log-dir", logs, "--output-dir", tmp_path / "site"]
+    inspect.run("inspect", *bundle, cwd=tmp_path)
     assert (tmp_path / "site" / "index.html").is_file()
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from ...agents.dialogue import Dialogue, make_dialogue
 from ...envs.core import TextEnv
 from ...envs.errors import ConfigurationError
-from ...eval.suite import Entry, distinct_tasks
+from ...envs.tasks import distinct_tasks
+from ...eval.suite import Entry
 from ..algorithms.objectives.penalties import resolve_overlong
 from ..algorithms.recipe import Recipe
 from ..algorithms.samplers import Sampler

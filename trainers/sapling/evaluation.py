@@ -10,8 +10,9 @@ from rich.table import Table
 from ...agents.base import Agent
 from ...agents.play import Job, play
 from ...agents.reference import ExpertAgent, RandomAgent, SearchingExpertAgent
+from ...envs.tasks import distinct_tasks
 from ...eval.statistics import Interval, rate
-from ...eval.suite import Suite, distinct_tasks
+from ...eval.suite import Suite
 from ..config.resolve import make_entry
 from ..config.settings import EnvConfig, ValidationConfig
 from .family import Family

@@ -19,7 +19,7 @@ import torch
 from ...agents.episode import Episode
 from ...envs.errors import ConfigurationError, DataError
 from ...envs.seeding import stable_seed
-from ...eval.suite import distinct_tasks
+from ...envs.tasks import distinct_tasks
 from ..algorithms.recipe import Optimization
 from ..algorithms.samplers import Chains
 from ..checkpoints.run_folder import CHECKPOINTS_FOLDER
