@@ -15,7 +15,6 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from .algorithms.objectives.penalties import apply_overlong_penalty
 from .algorithms.schedules import Linear
@@ -33,13 +32,14 @@ from .learning.distributed import any_process
 from .learning.memory import memory_failures
 from .learning.preparation import Prepared
 from .monitor import ROLLED_BACK, current_lineage
+from .reporting.env_metrics import env_metrics
 from .reporting.metrics import MetricsFile, UpdateRecord, rollout_metrics
 from .reporting.samples import SampleEpisodes
 from .reporting.trees import TreeFile
 from .sampling.failures import EpisodesFailed, Failures
 from .sampling.grafting import GraftText
 from .sampling.policy_probe import LearnerProbe
-from .sampling.sampler import ValidationResult
+from .sampling.validation import validate_run
 from .state import Activity, TrainerState
 
 
@@ -241,7 +241,7 @@ class Trainer:
         # At the final temperature of a schedule, so that the curve does not rise with the schedule alone.
         temperature = self.config.recipe.sampler.temperature
         final = temperature.end if isinstance(temperature, Linear) else temperature
-        result = self.sampler.validate(self.config.env, self.config.validation, final, self.config.seed)
+        result = validate_run(self.sampler, self.config.envs, self.config.validation, final, self.config.seed)
         self._validation_seconds = time.perf_counter() - start
         record.metrics |= self.sampler.take_reply_counts().metrics("validation/")
         record.metrics |= {
@@ -252,7 +252,7 @@ class Trainer:
             self._samples.add(self.state.update, result.samples)
         result.failures.check(self.config.monitor.failed, "validation episodes")
         _note_failures(record, result.failures, "validation episodes")
-        record.metrics |= _validation_metrics(result)
+        record.metrics |= result.metrics()
         return result.success.value
 
     def _keep_progress(self) -> None:
@@ -322,6 +322,7 @@ class Trainer:
         metrics["batches"] = float(len(collection.batches))
         metrics |= self.sampler.take_reply_counts().metrics()
         metrics["groups_kept"] = len(collection.kept) / rollouts.groups
+        metrics |= env_metrics(collection, [env.label for env in self.config.envs])
         trained_tokens = 0
         if collection.kept:
             selected = select_groups(collection.batches, collection.kept)
@@ -434,12 +435,3 @@ class Trainer:
 def _note_failures(record: UpdateRecord, failures: Failures, kind: str) -> None:
     if failures.failed:
         record.notes.append(f"update {record.metrics['update']:g}: {failures.describe(kind)}")
-
-
-def _validation_metrics(result: ValidationResult) -> dict[str, Any]:
-    return {
-        "validation/success": result.success.value,
-        "validation/low": result.success.low,
-        "validation/high": result.success.high,
-        "validation/return": result.mean_return,
-    }

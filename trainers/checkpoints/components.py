@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..config.resolve import max_episode_tokens, resolve_limits
+from ..config.resolve import dialogue_in, longest, max_episode_tokens, resolve_dialogue, resolve_limits
 from ..config.run import TrainingConfig
 from ..learning.distributed import make_accelerator, make_optimizer
 from ..learning.learner import Learner
@@ -93,9 +93,12 @@ def build_components(config: TrainingConfig, state: TrainerState, checkpoint: Pa
         engine, config.dialogue, recipe.sampler, in_flight=hardware.in_flight, accelerator=accelerator
     )
     collector = Collector(config, sampler, state)
-    limit = max_episode_tokens(sampler.dialogue, recipe.sampler, collector.env, sampler.engine.context)
+    limits = []
+    for own, env in zip(config.envs, collector.envs, strict=True):
+        dialogue = resolve_dialogue(dialogue_in(own, config.dialogue), recipe.sampler)
+        limits.append(max_episode_tokens(dialogue, recipe.sampler, env, sampler.engine.context))
     learner = Learner(
-        resolve_limits(recipe, limit),
+        resolve_limits(recipe, longest(limits)),
         optimizer,
         reference,
         microbatch_tokens=hardware.microbatch_tokens,
@@ -104,5 +107,6 @@ def build_components(config: TrainingConfig, state: TrainerState, checkpoint: Pa
         reuse_sampler_logprobs=hardware.engine == "transformers" and hardware.precision == "float32",
         share_prefixes=hardware.share_prefixes,
     )
-    grafter = Grafter(recipe.grafting, sampler, sampler.dialogue.system(collector.env), config.seed)
+    instructions = [sampler.dialogue.system(env) for env in collector.envs]
+    grafter = Grafter(recipe.grafting, sampler, instructions, config.seed)
     return Components(accelerator, tokenizer, optimizer, learner, sampler, collector, grafter)

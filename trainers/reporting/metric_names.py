@@ -94,6 +94,9 @@ TRAINING_METRICS: Mapping[str, str] = {
     "validation/high": "Upper bound of its 95 % interval.",
     "validation/return": "Mean return on held-out tasks.",
     "validation/failed": "Validation episodes that broke off with an error.",
+    "<metric>/<environment>": "Of one of several environments: a metric of the episodes, from `success` to "
+    "`groups_kept`, or of the validation, such as `validation/success/TextSokoban-v0`. Without the environment, "
+    "`validation/success` and `validation/return` are means over the environments by their weights.",
     "validation/replies": "Replies of the validation.",
     "validation/invalid_replies": "Those without the form of the dialogue or without an action.",
     "validation/truncated_replies": "Those that the limit of tokens cut off.",
