@@ -300,7 +300,7 @@ def _loads_initial_model(config: TrainingConfig) -> bool:
     """Return True unless a resumed run has all weights that it needs in its checkpoint."""
     hardware, recipe = config.hardware, config.recipe
     frozen = recipe.needs_reference and recipe.objective.reference_decay is None
-    if hardware.lora is not None or hardware.engine == "vllm" or frozen:
+    if hardware.lora is not None or hardware.engine == "vllm" or frozen or recipe.sampler.asynchronous:
         return True
     return Checkpoints(config.out / CHECKPOINTS_FOLDER).last is None
 

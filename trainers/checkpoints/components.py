@@ -6,13 +6,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..config.resolve import dialogue_in, longest, max_episode_tokens, resolve_dialogue, resolve_limits
+from ..config.resolve import (
+    dialogue_in,
+    longest,
+    max_episode_tokens,
+    resolve_correction,
+    resolve_dialogue,
+    resolve_limits,
+)
 from ..config.run import TrainingConfig
 from ..learning.distributed import make_accelerator, make_optimizer
 from ..learning.learner import Learner
 from ..learning.optimizer import PolicyOptimizer
 from ..learning.policy import Policy, load_trainable_model
 from ..learning.reference import Reference
+from ..sampling.asynchronous import AsynchronousSampling
 from ..sampling.collector import Collector
 from ..sampling.context_check import check_prompts_fit
 from ..sampling.grafting import Grafter
@@ -37,6 +45,7 @@ class Components(NamedTuple):
         sampler: Rolls out episodes with the current policy.
         collector: Rolls out and selects the episodes of an update.
         grafter: Makes preference pairs for terms of the objective on pairs.
+        ahead: Samples the next update's rollouts meanwhile; None samples them when they are due.
     """
 
     accelerator: Accelerator
@@ -46,6 +55,7 @@ class Components(NamedTuple):
     sampler: RolloutSampler
     collector: Collector
     grafter: Grafter
+    ahead: AsynchronousSampling | None
 
 
 def build_components(config: TrainingConfig, state: TrainerState, checkpoint: Path | None) -> Components:
@@ -98,7 +108,7 @@ def build_components(config: TrainingConfig, state: TrainerState, checkpoint: Pa
         dialogue = resolve_dialogue(dialogue_in(own, config.dialogue), recipe.sampler)
         limits.append(max_episode_tokens(dialogue, recipe.sampler, env, sampler.engine.context))
     learner = Learner(
-        resolve_limits(recipe, longest(limits)),
+        resolve_limits(resolve_correction(recipe), longest(limits)),
         optimizer,
         reference,
         microbatch_tokens=hardware.microbatch_tokens,
@@ -108,5 +118,6 @@ def build_components(config: TrainingConfig, state: TrainerState, checkpoint: Pa
         share_prefixes=hardware.share_prefixes,
     )
     instructions = [sampler.dialogue.system(env) for env in collector.envs]
+    ahead = AsynchronousSampling(config, optimizer, state) if recipe.sampler.asynchronous else None
     grafter = Grafter(recipe.grafting, sampler, instructions, config.seed)
-    return Components(accelerator, tokenizer, optimizer, learner, sampler, collector, grafter)
+    return Components(accelerator, tokenizer, optimizer, learner, sampler, collector, grafter, ahead)

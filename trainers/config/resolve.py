@@ -21,6 +21,9 @@ RAGEN_BUDGETS = {"max_turns": 5, "max_actions": 10}
 VALIDATION_TASKS = 256
 """Held-out tasks of a validation by default: it selects the exported model, so noise would select as well."""
 
+ASYNCHRONOUS_CAP = 2.0
+"""Cap of the importance weights under asynchronous sampling, the default of verl and ms-swift."""
+
 
 def resolve_dialogue(config: DialogueConfig, sampler: Sampler) -> Dialogue:
     """Return the dialogue of a run.
@@ -57,6 +60,14 @@ def resolve_limits(recipe: Recipe, limit: int | None) -> Recipe:
     if objective.needs_norm_length and objective.norm_length is None:
         objective = replace(objective, norm_length=limit)
     return replace(recipe, objective=objective, overlong=resolve_overlong(recipe.overlong, limit))
+
+
+def resolve_correction(recipe: Recipe) -> Recipe:
+    """Return the recipe with a correction for the policy that sampled, which asynchronous sampling needs."""
+    if not recipe.sampler.asynchronous or recipe.objective.mismatch.cap is not None:
+        return recipe
+    mismatch = replace(recipe.objective.mismatch, cap=ASYNCHRONOUS_CAP)
+    return replace(recipe, objective=replace(recipe.objective, mismatch=mismatch))
 
 
 def make_entry(env: EnvConfig, split: str | None, tasks: int | None = None, repeats: int = 1) -> Entry:

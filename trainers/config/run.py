@@ -93,6 +93,10 @@ class TrainingConfig:
                 raise ConfigurationError(f"{env.label}: {error}") from None
         if self.hardware.engine == "vllm" and find_spec("vllm") is None:
             raise missing_extra("engine = vllm", "vllm", "vllm")
+        if self.hardware.engine == "vllm" and self.recipe.sampler.asynchronous:
+            raise ConfigurationError(
+                "sampler.asynchronous works with engine = transformers; set that, or sampler.asynchronous=false."
+            )
         recipe = resolve_limits(self.recipe, longest(limits))
         terms = recipe.objective.pair_terms
         if terms and not recipe.credit.finds_divergences:

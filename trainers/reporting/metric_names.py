@@ -101,6 +101,8 @@ TRAINING_METRICS: Mapping[str, str] = {
     "validation/invalid_replies": "Those without the form of the dialogue or without an action.",
     "validation/truncated_replies": "Those that the limit of tokens cut off.",
     "seconds/sample": "Wall time of sampling.",
+    "sampling_seconds": "Wall time of asynchronous sampling, most of it beside the update before.",
+    "sampler_lag": "Updates between the weights that sampled and those that learn (asynchronous sampling).",
     "seconds/learn": "Wall time of training, beside the parts that are listed apart.",
     "seconds/graft": "Wall time of making preference pairs.",
     "seconds/merge": "Wall time of merging turns by history and state.",
