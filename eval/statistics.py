@@ -285,6 +285,24 @@ def stratified(strata: Sequence[Paired], differences: Sequence[Sequence[float]])
     )
 
 
+def weighted_mean(parts: Sequence[Interval], weights: Sequence[float]) -> Interval:
+    """Return the weighted mean of independent estimates, such as success rates of several environments.
+
+    The interval is made of theirs by the method of variance estimates recovery (Zou and Donner, Statistics in
+    Medicine 27:1693, 2008): the squared distances of the bounds, times the squared weights, add up.
+
+    Args:
+        parts: Estimates with their intervals.
+        weights: Weight of each, above 0; only their ratios count.
+    """
+    total = math.fsum(weights)
+    shares = [weight / total for weight in weights]
+    value = math.fsum(share * one.value for share, one in zip(shares, parts, strict=True))
+    below = math.hypot(*(share * (one.value - one.low) for share, one in zip(shares, parts, strict=True)))
+    above = math.hypot(*(share * (one.high - one.value) for share, one in zip(shares, parts, strict=True)))
+    return Interval(value, value - below, value + above)
+
+
 def _correlation(
     a: NDArray[np.float64], b: NDArray[np.float64], counts: NDArray[np.int64], episodes: int
 ) -> float:

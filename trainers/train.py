@@ -35,7 +35,7 @@ from .config.serialize import from_plain
 from .config.settings import HardwareConfig, ValidationConfig
 from .monitor import Monitor
 from .reporting.metrics import UpdateRecord
-from .reporting.progress import SFT_VIEW, Progress
+from .reporting.progress import SFT_VIEW, Progress, training_view
 from .reporting.report import write_report
 from .reporting.result import TrainingResult
 from .state import Activity
@@ -92,7 +92,7 @@ def _has_stored_settings(options: Options, *, complete: bool) -> bool:
     """
     if options.resume is None:
         return False
-    complete = complete and options.env is not None and options.model is not None
+    complete = complete and bool(options.env) and options.model is not None
     return (options.resume / SETTINGS_FILE).exists() or not complete
 
 
@@ -113,13 +113,14 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
     """
     activity = Activity()
     interruption = Interruption(activity)
-    title, total = f"{config.recipe.name} on {config.env.id}", config.recipe.optimization.updates
+    title, total = f"{config.recipe.name} on {config.env_names}", config.recipe.optimization.updates
     again = f"arboretum train --resume {quote(str(config.out))}"
+    view = training_view([env.label for env in config.envs])
     trainer: Trainer | None = None
     try:
         with (
             interruption.handle_signals(),
-            Progress(console, title, total, activity=activity, quiet=not _is_main()) as progress,
+            Progress(console, title, total, view=view, activity=activity, quiet=not _is_main()) as progress,
         ):
             restarts = resume and _has_metrics_only(config.out)
             trainer = make_trainer(config, resume=resume, activity=activity, interruption=interruption)
@@ -163,7 +164,7 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
 
 def train_policy(
     recipe: str | None = None,
-    env: str | None = None,
+    env: str | Sequence[str] | None = None,
     model: str | Path | None = None,
     *,
     out: str | Path | None = None,
@@ -192,14 +193,15 @@ def train_policy(
 
     Args:
         recipe: Name of the algorithm, such as "grpo". Required for a new run.
-        env: Id of the environment, such as "TextSokoban-v0". Required for a new run.
+        env: Id of the environment, such as "TextSokoban-v0", or several with their weights, such as
+            ["TextSokoban-v0:3", "TextFrozenLake-v0"]. Required for a new run.
         model: Initial model: a folder, a name on the Hugging Face hub, or "sapling". Required for a new run.
         out: Folder of the run. None makes a name of algorithm, environment and seed below runs/.
         resume: Folder of a run to continue from its last checkpoint, with the settings stored there.
         settings: Settings of the recipe by path, such as {"optimization.updates": 20}.
         split, tasks, seed, dialogue, template, checkpoint_every, checkpoint_keep: See `TrainOptions`.
-        env_args: Make-time options of the environment.
-        dialogue_args: Settings of the dialogue.
+        env_args: Make-time options of the environment; of several, {"TextSokoban-v0.size": 8} is for one of them.
+        dialogue_args: Settings of the dialogue; for one of several environments as in `env_args`.
         hardware: Fields of `HardwareConfig`, such as {"device": "cpu"}.
         lora: Fields of `LoraConfig`; an empty mapping trains adapters with its defaults, None all weights.
         validation: Fields of `ValidationConfig`, such as {"every": 5}.
@@ -220,7 +222,7 @@ def train_policy(
     plain = {"seed": seed, "checkpoint_every": checkpoint_every, "checkpoint_keep": checkpoint_keep}
     given = {name: value for name, value in plain.items() if value is not None}
     options = TrainOptions(
-        env=env,
+        env=(env,) if isinstance(env, str) else tuple(env or ()),
         model=None if model is None else str(model),
         out=None if out is None else Path(out),
         resume=None if resume is None else Path(resume),
@@ -298,7 +300,7 @@ def _loads_initial_model(config: TrainingConfig) -> bool:
     """Return True unless a resumed run has all weights that it needs in its checkpoint."""
     hardware, recipe = config.hardware, config.recipe
     frozen = recipe.needs_reference and recipe.objective.reference_decay is None
-    if hardware.lora is not None or hardware.engine == "vllm" or frozen:
+    if hardware.lora is not None or hardware.engine == "vllm" or frozen or recipe.sampler.asynchronous:
         return True
     return Checkpoints(config.out / CHECKPOINTS_FOLDER).last is None
 

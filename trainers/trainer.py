@@ -15,7 +15,6 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from .algorithms.objectives.penalties import apply_overlong_penalty
 from .algorithms.schedules import Linear
@@ -33,13 +32,15 @@ from .learning.distributed import any_process
 from .learning.memory import memory_failures
 from .learning.preparation import Prepared
 from .monitor import ROLLED_BACK, current_lineage
+from .reporting.env_metrics import env_metrics
 from .reporting.metrics import MetricsFile, UpdateRecord, rollout_metrics
 from .reporting.samples import SampleEpisodes
 from .reporting.trees import TreeFile
+from .sampling.collector import Collection
 from .sampling.failures import EpisodesFailed, Failures
 from .sampling.grafting import GraftText
 from .sampling.policy_probe import LearnerProbe
-from .sampling.sampler import ValidationResult
+from .sampling.validation import validate_run
 from .state import Activity, TrainerState
 
 
@@ -92,13 +93,13 @@ class Trainer:
         self.learner = components.learner
         self.sampler = components.sampler
         self.collector = components.collector
-        self.grafter = components.grafter
+        self.grafter, self._ahead = components.grafter, components.ahead
         self.learner.activity = self.sampler.activity = self.activity
         self._dialogue_check = DialogueCheck(
             self.optimizer.policy.model, self.sampler.dialogue.name, config.recipe.sampler.reply_tokens
         )
         self._contents = CheckpointContents(
-            components.optimizer, components.learner, components.tokenizer, self.state
+            components.optimizer, components.learner, components.tokenizer, self.state, self._ahead
         )
         self._metrics = MetricsFile(config.out / METRICS_FILE)
         self._samples = SampleEpisodes(config.out, components.tokenizer)
@@ -204,9 +205,12 @@ class Trainer:
 
     def _is_over(self) -> bool:
         """Return True if all updates are made, or the limit of generated tokens is reached."""
+        return self._is_complete(self.state.update, self.state.tokens)
+
+    def _is_complete(self, updates: int, tokens: int) -> bool:
         optimization = self.config.recipe.optimization
-        spent = optimization.max_tokens is not None and self.state.tokens >= optimization.max_tokens
-        return spent or self.state.update >= optimization.updates
+        spent = optimization.max_tokens is not None and tokens >= optimization.max_tokens
+        return spent or updates >= optimization.updates
 
     def _finish(self, record: UpdateRecord, *, validate: bool) -> UpdateRecord:
         """Validate, watch for collapse, log, and save a checkpoint, each if due."""
@@ -241,7 +245,7 @@ class Trainer:
         # At the final temperature of a schedule, so that the curve does not rise with the schedule alone.
         temperature = self.config.recipe.sampler.temperature
         final = temperature.end if isinstance(temperature, Linear) else temperature
-        result = self.sampler.validate(self.config.env, self.config.validation, final, self.config.seed)
+        result = validate_run(self.sampler, self.config.envs, self.config.validation, final, self.config.seed)
         self._validation_seconds = time.perf_counter() - start
         record.metrics |= self.sampler.take_reply_counts().metrics("validation/")
         record.metrics |= {
@@ -252,7 +256,7 @@ class Trainer:
             self._samples.add(self.state.update, result.samples)
         result.failures.check(self.config.monitor.failed, "validation episodes")
         _note_failures(record, result.failures, "validation episodes")
-        record.metrics |= _validation_metrics(result)
+        record.metrics |= result.metrics()
         return result.success.value
 
     def _keep_progress(self) -> None:
@@ -297,20 +301,20 @@ class Trainer:
 
     # ------------------------------------------------------------------ one update
 
-    def _temperature(self) -> float:
+    def _temperature(self, update: int) -> float:
         temperature, total = self.config.recipe.sampler.temperature, self.config.recipe.optimization.updates
         if isinstance(temperature, Linear):
             # The last update has number total - 1 and the final temperature.
-            return temperature.at(self.state.update, max(total - 1, 1))
+            return temperature.at(update, max(total - 1, 1))
         return temperature
 
     def _update(self) -> UpdateRecord:
         """Roll out, select, and update the policy."""
-        recipe, temperature = self.config.recipe, self._temperature()
+        recipe, temperature = self.config.recipe, self._temperature(self.state.update)
         start, cpu_start = time.perf_counter(), time.process_time()
         between = start - self._update_ended
         try:
-            collection = self.collector.collect(temperature)
+            collection, sampling = self._roll_out(temperature)
         except (EpisodesFailed, NotEnoughGroups):
             self._keep_progress()
             raise
@@ -320,8 +324,9 @@ class Trainer:
         metrics |= rollout_metrics(rollouts, collection.failures.failed)
         metrics |= collection.budget.metrics() | collection.trees
         metrics["batches"] = float(len(collection.batches))
-        metrics |= self.sampler.take_reply_counts().metrics()
+        metrics |= sampling
         metrics["groups_kept"] = len(collection.kept) / rollouts.groups
+        metrics |= env_metrics(collection, [env.label for env in self.config.envs])
         trained_tokens = 0
         if collection.kept:
             selected = select_groups(collection.batches, collection.kept)
@@ -340,7 +345,8 @@ class Trainer:
             # Between two updates, beside validation and checkpoints: logging, and the caller's own work. So these
             # phases add up to the run's wall time.
             "seconds/rest": max(between - self.checkpoint_seconds - self._validation_seconds, 0.0),
-            "sampled_tokens_per_second": collection.budget.tokens / max(sampled - start, 1e-9),
+            "sampled_tokens_per_second": collection.budget.tokens
+            / max(sampling.get("sampling_seconds", sampled - start), 1e-9),
             "trained_tokens_per_second": trained_tokens / max(ended - sampled, 1e-9),
         }
         metrics["cpu_seconds"] = time.process_time() - cpu_start
@@ -349,6 +355,18 @@ class Trainer:
         record = UpdateRecord({name: value for name, value in metrics.items() if math.isfinite(value)})
         _note_failures(record, collection.failures, "episodes")
         return record
+
+    def _roll_out(self, temperature: float) -> tuple[Collection, dict[str, float]]:
+        """Return this update's rollouts and metrics of sampling; if that is asynchronous, order the next ones."""
+        if self._ahead is None:
+            collection = self.collector.collect(temperature)
+            return collection, self.sampler.take_reply_counts().metrics()
+        self.activity.begin("waiting for rollouts")
+        delivery = self._ahead.receive(temperature)
+        self.activity.end()
+        update, tokens = self.state.update + 1, self.state.tokens + delivery.collection.budget.tokens
+        self._ahead.order(None if self._is_complete(update, tokens) else self._temperature(update))
+        return delivery.collection, delivery.metrics()
 
     def _learn(self, rollouts: Rollouts, temperature: float, scale: float) -> dict[str, float]:
         """Assign credit, make preference pairs where the objective has terms on pairs, and take the steps."""
@@ -387,6 +405,8 @@ class Trainer:
 
     def _roll_back(self, update: int) -> str:
         """Load policy, critic and optimizer of a checkpoint, lower the learning rates, and return a note of it."""
+        if self._ahead is not None:
+            self._ahead.discard()
         self._contents.roll_back(self.checkpoints.path(update))
         self.state.rollbacks += 1
         self._apply_lr_scale()
@@ -428,18 +448,11 @@ class Trainer:
         """Release the model and the trackers."""
         if self.config.trackers:
             self.accelerator.end_training()
+        if self._ahead is not None:
+            self._ahead.close()
         self.sampler.engine.close()
 
 
 def _note_failures(record: UpdateRecord, failures: Failures, kind: str) -> None:
     if failures.failed:
         record.notes.append(f"update {record.metrics['update']:g}: {failures.describe(kind)}")
-
-
-def _validation_metrics(result: ValidationResult) -> dict[str, Any]:
-    return {
-        "validation/success": result.success.value,
-        "validation/low": result.success.low,
-        "validation/high": result.success.high,
-        "validation/return": result.mean_return,
-    }

@@ -99,7 +99,7 @@ def chat(warm_model: Path) -> ChatTokens:
 
 
 def graft(sampler: Scripted, rollouts: Rollouts, pairs: Sequence[DivergencePair], **settings: Any) -> Any:
-    grafter = Grafter(Grafting(**settings), sampler, "Cross the lake.", 0)  # type: ignore[arg-type]
+    grafter = Grafter(Grafting(**settings), sampler, ["Cross the lake."], 0)  # type: ignore[arg-type]
     return grafter.graft(rollouts, pairs, update=7, temperature=0.9)
 
 

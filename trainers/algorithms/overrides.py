@@ -76,7 +76,7 @@ def convert(value: object, kind: Any, path: str) -> Any:
         kind = Union[tuple(one for one in inner if not is_dataclass(one))]  # noqa: UP007
     elif is_part(kind) or is_dataclass(kind):
         return _instance(value, kind, path)
-    elif origin is tuple and inner and is_part(inner[0]):
+    elif origin is tuple and inner and (is_part(inner[0]) or is_dataclass(inner[0])):
         if not isinstance(value, (list, tuple)):
             raise ConfigurationError(f"{path} expects a list, as in [name], but is {value!r}.")
         return tuple(convert(one, inner[0], f"{path}[{place}]") for place, one in enumerate(value))

@@ -51,7 +51,7 @@ class Rewards:
             at its last turn (RAGEN's reward_normalization); see `normalize_returns`. "none" leaves the rewards in
             the turns that earned them.
         over: Episodes that are normalized together: "group", those of one prompt (RAGEN's "state"), or "batch",
-            all that an update trains on.
+            all that an update trains on in one environment.
     """
 
     scale: float = 1.0
@@ -84,7 +84,8 @@ class Rewards:
         rollouts = self.rescale(rollouts)
         if self.normalize == "none":
             return rollouts
-        groups = rollouts.group if self.over == "group" else np.zeros_like(rollouts.group)
+        # Returns of different environments have different scales.
+        groups = rollouts.group if self.over == "group" else rollouts.group_env[rollouts.group]
         returns = normalize_returns(rollouts.returns(penalties=True), groups, self.normalize)
         rewards = rollouts.place_at_leaves(returns)
         return replace(rollouts, turn_reward=rewards, turn_penalty=np.zeros(rollouts.turns))

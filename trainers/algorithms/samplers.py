@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, get_args
 
 from ...envs.checks import at_least, fraction, one_of, positive
 from ...envs.errors import ConfigurationError
+from .additions import ADDED
 from .schedules import Linear
 
 NodeChoice = Literal["random", "entropy", "value"]
@@ -32,6 +33,9 @@ class Sampler(ABC):
         format_penalty: Reward (at most 0) for a malformed turn or a refused action; None keeps the dialogue's own.
         think: True for replies that reason before they act, False for replies that do not; None keeps the
             dialogue.
+        asynchronous: Sample the next update's rollouts in another process while this update learns, with the
+            weights from before it: one update off-policy. objective.mismatch corrects the loss; its cap is then 2
+            by default.
     """
 
     prompts: int = 8
@@ -43,6 +47,7 @@ class Sampler(ABC):
     max_actions: int | None = None
     format_penalty: float | None = None
     think: bool | None = None
+    asynchronous: bool = field(default=False, kw_only=True, metadata=ADDED)
 
     name: ClassVar[str]
     size_setting: ClassVar[str] = "sampler.rollouts"

@@ -72,6 +72,27 @@ class All(Selector):
         return Selection(tuple(range(rollouts.groups)))
 
 
+def select_by_env(selector: Selector, rollouts: Rollouts) -> Selection:
+    """Apply a selector to the groups of each environment on their own; see `Rollouts.episode_env`.
+
+    Returns of different environments have different scales, so groups of one would displace those of another.
+
+    Returns:
+        The groups of all environments; the scale is the mean over the groups of their environments' scales.
+    """
+    if rollouts.episode_env is None:
+        return selector.select(rollouts)
+    envs = rollouts.group_env
+    chosen: list[int] = []
+    scale = 0.0
+    for env in np.unique(envs):
+        members = np.flatnonzero(envs == env)
+        found = selector.select(rollouts.select(members))
+        chosen += members[list(found.groups)].tolist()
+        scale += found.scale * len(members) / len(envs)
+    return Selection(tuple(sorted(chosen)), scale)
+
+
 # ---------------------------------------------------------------------- uncertainty
 
 

@@ -6,13 +6,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..config.resolve import max_episode_tokens, resolve_limits
+from ..config.resolve import (
+    dialogue_in,
+    longest,
+    max_episode_tokens,
+    resolve_correction,
+    resolve_dialogue,
+    resolve_limits,
+)
 from ..config.run import TrainingConfig
 from ..learning.distributed import make_accelerator, make_optimizer
 from ..learning.learner import Learner
 from ..learning.optimizer import PolicyOptimizer
 from ..learning.policy import Policy, load_trainable_model
 from ..learning.reference import Reference
+from ..sampling.asynchronous import AsynchronousSampling
 from ..sampling.collector import Collector
 from ..sampling.context_check import check_prompts_fit
 from ..sampling.grafting import Grafter
@@ -37,6 +45,7 @@ class Components(NamedTuple):
         sampler: Rolls out episodes with the current policy.
         collector: Rolls out and selects the episodes of an update.
         grafter: Makes preference pairs for terms of the objective on pairs.
+        ahead: Samples the next update's rollouts meanwhile; None samples them when they are due.
     """
 
     accelerator: Accelerator
@@ -46,6 +55,7 @@ class Components(NamedTuple):
     sampler: RolloutSampler
     collector: Collector
     grafter: Grafter
+    ahead: AsynchronousSampling | None
 
 
 def build_components(config: TrainingConfig, state: TrainerState, checkpoint: Path | None) -> Components:
@@ -93,9 +103,12 @@ def build_components(config: TrainingConfig, state: TrainerState, checkpoint: Pa
         engine, config.dialogue, recipe.sampler, in_flight=hardware.in_flight, accelerator=accelerator
     )
     collector = Collector(config, sampler, state)
-    limit = max_episode_tokens(sampler.dialogue, recipe.sampler, collector.env, sampler.engine.context)
+    limits = []
+    for own, env in zip(config.envs, collector.envs, strict=True):
+        dialogue = resolve_dialogue(dialogue_in(own, config.dialogue), recipe.sampler)
+        limits.append(max_episode_tokens(dialogue, recipe.sampler, env, sampler.engine.context))
     learner = Learner(
-        resolve_limits(recipe, limit),
+        resolve_limits(resolve_correction(recipe), longest(limits)),
         optimizer,
         reference,
         microbatch_tokens=hardware.microbatch_tokens,
@@ -104,5 +117,7 @@ def build_components(config: TrainingConfig, state: TrainerState, checkpoint: Pa
         reuse_sampler_logprobs=hardware.engine == "transformers" and hardware.precision == "float32",
         share_prefixes=hardware.share_prefixes,
     )
-    grafter = Grafter(recipe.grafting, sampler, sampler.dialogue.system(collector.env), config.seed)
-    return Components(accelerator, tokenizer, optimizer, learner, sampler, collector, grafter)
+    instructions = [sampler.dialogue.system(env) for env in collector.envs]
+    ahead = AsynchronousSampling(config, optimizer, state) if recipe.sampler.asynchronous else None
+    grafter = Grafter(recipe.grafting, sampler, instructions, config.seed)
+    return Components(accelerator, tokenizer, optimizer, learner, sampler, collector, grafter, ahead)

@@ -2,6 +2,7 @@
 
 model/ or adapter/      policy, as `transformers` or `peft` load it, with its tokenizer
 trainer.pt              learner, random states, and counters of the run
+sampling.pt             weights that sample the next rollouts, if they are not the policy's (asynchronous sampling)
 metrics.jsonl           metrics of all updates
 """
 
@@ -20,6 +21,7 @@ from ..learning.learner import Learner
 from ..learning.optimizer import PolicyOptimizer
 from ..learning.policy import load_trainable_model, peft_wrapper
 from ..learning.sharding import full_state_dict, load_full_state_dict
+from ..sampling.asynchronous import AsynchronousSampling
 from ..state import TrainerState
 from .run_folder import METRICS_FILE
 from .store import verify_checkpoint
@@ -27,6 +29,7 @@ from .store import verify_checkpoint
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+SAMPLING_FILE = "sampling.pt"
 KEYS = {"learner", "adapters", "state", "rng", "device_rng"}
 LEARNER_KEYS = {"optimizer", "kl_coef", "reference", "preferences"}
 
@@ -49,12 +52,14 @@ class CheckpointContents:
 
     Attributes:
         optimizer, learner, tokenizer, state: Of the run.
+        ahead: Asynchronous sampling of the run; None without it.
     """
 
     optimizer: PolicyOptimizer
     learner: Learner
     tokenizer: PreTrainedTokenizerBase
     state: TrainerState
+    ahead: AsynchronousSampling | None = None
 
     def full_state(self) -> FullState:
         """Return what `write` writes; a collective operation of all processes."""
@@ -78,6 +83,8 @@ class CheckpointContents:
             "device_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         }
         torch.save(state, folder / "trainer.pt")
+        if self.ahead is not None:
+            torch.save(self.ahead.state_dict(), folder / SAMPLING_FILE)
         lines = [json.dumps(record) + "\n" for record in history]
         (folder / METRICS_FILE).write_text("".join(lines), encoding="utf-8")
 
@@ -97,6 +104,8 @@ class CheckpointContents:
         except (OSError, ValueError, TypeError) as error:
             raise DataError(folder, f"is not a checkpoint that can be resumed ({error}).") from None
         self._load_weights(state, state["adapters"])
+        if self.ahead is not None and (folder / SAMPLING_FILE).exists():
+            self.ahead.load_state_dict(torch.load(folder / SAMPLING_FILE, map_location="cpu", weights_only=True))
         vars(self.state).update(state["state"])
         torch.set_rng_state(state["rng"])
         if torch.cuda.is_available() and state["device_rng"]:

@@ -24,7 +24,7 @@ MODEL_FOLDER = "model"
 """Names within the folder of a run: of its settings, the metrics of its updates, its checkpoints and the model."""
 
 _FIXED = {
-    TrainingConfig: ("recipe", "env", "model", "seed", "dialogue", "validation", "hardware"),
+    TrainingConfig: ("recipe", "env", "mixture", "model", "seed", "dialogue", "validation", "hardware"),
     SFTConfig: ("env", "model", "seed", "dialogue", "hardware", "expert", "sft"),
 }
 """Settings that must not change when a run is resumed; see `_fixed_part` for the exceptions below them."""
@@ -56,7 +56,9 @@ def check_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> Non
     # Without stored settings those of the caller are taken; see `read_run_settings`.
     if resume and stored is not None:
         for name in _FIXED[type(config)]:
-            difference = first_difference(_fixed_part(name, stored.get(name)), _fixed_part(name, settings[name]))
+            difference = first_difference(
+                _fixed_part(name, stored.get(name)), _fixed_part(name, settings.get(name))
+            )
             if difference is not None:
                 raise ConfigurationError(
                     f"{folder}: was started with another {name} ({difference}); resume it with "
@@ -136,6 +138,10 @@ def _fixed_part(name: str, value: Any) -> Any:
     """Return the part of a setting that must not change: a run may be prolonged and moved to other hardware."""
     if name == "hardware" and isinstance(value, dict):
         return {"lora": value.get("lora")}
+    if name == "mixture":
+        return [{"weight": 1.0, **env} for env in value or ()]
+    if name == "env" and isinstance(value, dict):
+        return {"weight": 1.0, **value}
     if name == "validation" and isinstance(value, dict):
         return resolve_validation(value)
     if name == "recipe" and isinstance(value, dict):

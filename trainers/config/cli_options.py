@@ -16,6 +16,7 @@ from tyro.conf import AvoidSubcommands, UseAppendAction, arg
 from ...agents.dialogue.registry import DIALOGUES
 from ...envs.errors import ConfigurationError
 from ..monitor import Monitor
+from .mixture import EnvSpec, divide_options, parse_env
 from .settings import (
     DialogueConfig,
     EnvConfig,
@@ -52,7 +53,8 @@ class Options:
     """Options that both commands share.
 
     Attributes:
-        env: Id of the environment, such as TextSokoban-v0. Required for a new run.
+        env: Id of the environment, such as TextSokoban-v0. Required for a new run. `arboretum train` takes several
+            by repetition, each as [NAME=]ID[:WEIGHT]; prompts are drawn from them in the ratio of the weights.
         model: Initial model: a folder, a name on the Hugging Face hub, or "sapling", the small model that ships
             with the package. Required for a new run.
         out: Folder of the run; the trained model is written to its subfolder model/. None makes a name of
@@ -62,10 +64,12 @@ class Options:
         split: Task split to train on.
         tasks: Train on the first so many tasks of the split. None uses all of them.
         seed: Seed of task order, episodes and optimizer batches.
-        env_arg: Make-time option of the environment, as key=value, such as size=8. Repeat the option for more.
+        env_arg: Make-time option of the environment, as key=value, such as size=8. Repeat the option for more. Of
+            several environments, NAME.key=value is for one of them (without a name: its id).
         dialogue: Name of the dialogue between environment and model; None follows the
             recipe.
-        dialogue_arg: Setting of the dialogue, as key=value, such as max_turns=5. Repeat the option for more.
+        dialogue_arg: Setting of the dialogue, as key=value, such as max_turns=5. Repeat the option for more. Of
+            several environments, NAME.key=value is for one of them.
         template: Name of a shipped chat template, such as qwen3. None uses the tokenizer's own.
         checkpoint_every: Updates (optimizer steps of `arboretum sft`) between two checkpoints.
         hardware: Device, precision, memory and sampling engine.
@@ -73,7 +77,7 @@ class Options:
         lora: Low-rank adapters.
     """
 
-    env: str | None = None
+    env: UseAppendAction[tuple[str, ...]] = ()
     model: str | None = None
     out: Path | None = None
     resume: Path | None = None
@@ -111,33 +115,55 @@ class Options:
         """
         from ...eval.options import parse_options
 
-        env, model = self.env, self.model
-        if stored is not None:
-            env, model = env or stored.env.id, model or stored.model
-        if env is None or model is None:
-            missing = "--env, such as TextSokoban-v0" if env is None else "--model, such as sapling"
+        model = self.model or (None if stored is None else stored.model)
+        if (not self.env and stored is None) or model is None:
+            missing = "--model, such as sapling" if self.env or stored else "--env, such as TextSokoban-v0"
             raise ConfigurationError(f"pass {missing}; or continue a run with --resume and its folder.")
         if self.resume is not None and self.out not in (None, self.resume):
             raise ConfigurationError(f"--out {self.out} and --resume {self.resume} differ; pass only --resume.")
-        env_kwargs = parse_options(self.env_arg, "--env-arg")
-        dialogue_settings = parse_options(self.dialogue_arg, "--dialogue-arg")
+        envs, dialogue_args = self._environments(stored, given)
+        names = "+".join(env.label for env in envs)
         settings: dict[str, Any] = {
-            "env": EnvConfig(env, env_kwargs, self.split, self.tasks),
+            "envs": envs,
             "model": model,
-            "out": self.resume or self.out or Path("runs") / f"{algorithm}-{env}-{self.seed}",
+            "out": self.resume or self.out or Path("runs") / f"{algorithm}-{names}-{self.seed}",
             "seed": self.seed,
-            "dialogue": DialogueConfig(self.dialogue, dialogue_settings, self.template),
+            "dialogue": DialogueConfig(
+                self.dialogue, parse_options(dialogue_args, "--dialogue-arg"), self.template
+            ),
             "hardware": self._hardware(stored, given),
             "checkpoint_every": self.checkpoint_every,
         }
         if stored is not None:
             defaults = type(self)()
-            default_env = EnvConfig(stored.env.id, split=defaults.split)
-            settings["env"] = merge(stored.env, settings["env"], default_env, given)
             settings["dialogue"] = merge(stored.dialogue, settings["dialogue"], DialogueConfig())
             for name in ("seed", "checkpoint_every"):
                 settings[name] = merge(getattr(stored, name), settings[name], getattr(defaults, name), given, name)
         return settings
+
+    def _environments(
+        self, stored: TrainingConfig | SFTConfig | None, given: AbstractSet[str]
+    ) -> tuple[list[EnvConfig], list[str]]:
+        """Return the environments of the run, and the options of the dialogue that are for all of them."""
+        from ...eval.options import parse_options
+
+        known: Sequence[EnvConfig] = () if stored is None else getattr(stored, "envs", (stored.env,))
+        specs = [parse_env(text) for text in self.env] or [EnvSpec(env.id, env.name) for env in known]
+        labels = [spec.label for spec in specs]
+        env_args, own_args = divide_options(self.env_arg, labels, "--env-arg")
+        dialogue_args, own_dialogue = divide_options(self.dialogue_arg, labels, "--dialogue-arg")
+        envs = []
+        for spec in specs:
+            kwargs = parse_options([*env_args, *own_args.get(spec.label, ())], "--env-arg")
+            dialogue = parse_options(own_dialogue.get(spec.label, ()), "--dialogue-arg")
+            before = [env for env in known if env.label == spec.label or len(known) == len(specs) == 1][:1]
+            weight = spec.weight if spec.weight is not None else before[0].weight if before else 1.0
+            env = EnvConfig(spec.id, kwargs, self.split, self.tasks, spec.name, weight, dialogue)
+            for one in before:
+                default = EnvConfig(one.id, split=Options().split, name=one.name, weight=one.weight)
+                env = merge(one, env, default, given)
+            envs.append(env)
+        return envs, dialogue_args
 
     def _hardware(self, stored: TrainingConfig | SFTConfig | None, given: AbstractSet[str]) -> HardwareConfig:
         chosen = {name: value for name, value in vars(self.lora).items() if value is not None}
@@ -205,13 +231,17 @@ class TrainOptions(Options):
             monitor = merge(stored.monitor, monitor, Monitor(), given, "monitor")
             trackers = trackers or stored.trackers
             keep = merge(stored.checkpoint_keep, keep, type(self)().checkpoint_keep, given, "checkpoint_keep")
+        shared = self._shared_settings(named.name, stored, given)
+        env, *mixture = shared.pop("envs")
         return TrainingConfig(
             named.with_settings(parse_options(self.set, "--set")),
-            **self._shared_settings(named.name, stored, given),
+            env,
+            **shared,
             validation=validation,
             monitor=monitor,
             checkpoint_keep=keep,
             trackers=trackers,
+            mixture=tuple(mixture),
         )
 
 
@@ -244,7 +274,14 @@ class SFTOptions(Options):
         if stored is not None:
             sft = merge(stored.sft, sft, SFTSettings(), given)
             expert = merge(stored.expert, expert, ExpertConfig(), given, "expert")
-        return SFTConfig(**self._shared_settings("sft", stored, given), sft=sft, expert=expert)
+        shared = self._shared_settings("sft", stored, given)
+        env, *further = shared.pop("envs")
+        if further:
+            raise ConfigurationError(
+                "`arboretum sft` takes one --env; fine-tune on the environments one after another, each time from "
+                "the model before."
+            )
+        return SFTConfig(env, **shared, sft=sft, expert=expert)
 
 
 def merge(stored: T, given: T, default: T, names: AbstractSet[str] = frozenset(), path: str = "") -> T:

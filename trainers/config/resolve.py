@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,9 @@ RAGEN_BUDGETS = {"max_turns": 5, "max_actions": 10}
 
 VALIDATION_TASKS = 256
 """Held-out tasks of a validation by default: it selects the exported model, so noise would select as well."""
+
+ASYNCHRONOUS_CAP = 2.0
+"""Cap of the importance weights under asynchronous sampling, the default of verl and ms-swift."""
 
 
 def resolve_dialogue(config: DialogueConfig, sampler: Sampler) -> Dialogue:
@@ -42,6 +45,11 @@ def resolve_dialogue(config: DialogueConfig, sampler: Sampler) -> Dialogue:
     return make_dialogue(name, {**defaults, **from_recipe, **config.settings})
 
 
+def dialogue_in(env: EnvConfig, config: DialogueConfig) -> DialogueConfig:
+    """Return the settings of a run's dialogue in one of its environments."""
+    return replace(config, settings={**config.settings, **env.dialogue})
+
+
 def resolve_limits(recipe: Recipe, limit: int | None) -> Recipe:
     """Return the recipe with the run's limit where it leaves the lengths of penalty and aggregation open.
 
@@ -55,9 +63,17 @@ def resolve_limits(recipe: Recipe, limit: int | None) -> Recipe:
     return replace(recipe, objective=objective, overlong=resolve_overlong(recipe.overlong, limit))
 
 
+def resolve_correction(recipe: Recipe) -> Recipe:
+    """Return the recipe with a correction for the policy that sampled, which asynchronous sampling needs."""
+    if not recipe.sampler.asynchronous or recipe.objective.mismatch.cap is not None:
+        return recipe
+    mismatch = replace(recipe.objective.mismatch, cap=ASYNCHRONOUS_CAP)
+    return replace(recipe, objective=replace(recipe.objective, mismatch=mismatch))
+
+
 def make_entry(env: EnvConfig, split: str | None, tasks: int | None = None, repeats: int = 1) -> Entry:
     """Return the suite entry of an environment, as evaluation uses it."""
-    return Entry(env.id, env.id, env.kwargs, split, tasks, repeats=repeats)
+    return Entry(env.label, env.id, env.kwargs, split, tasks, repeats=repeats, dialogue=env.dialogue)
 
 
 def held_out_tasks(entry: Entry, env: TextEnv[Any]) -> list[str]:
@@ -96,3 +112,9 @@ def max_episode_tokens(dialogue: Dialogue, sampler: Sampler, env: TextEnv[Any], 
     turns = min((n for n in (dialogue.max_turns, env.max_steps) if n is not None), default=None)
     bounds = [None if turns is None else turns * sampler.reply_tokens, context]
     return min((bound for bound in bounds if bound is not None), default=None)
+
+
+def longest(limits: Sequence[int | None]) -> int | None:
+    """Return the largest of several limits; None if one of them is None, which is no limit."""
+    known = [limit for limit in limits if limit is not None]
+    return max(known) if len(known) == len(limits) else None

@@ -10,13 +10,23 @@ from typing import Any
 from ...agents.forks import take_snapshot
 from ...envs.checks import at_least
 from ...envs.core import TextEnv
-from ...envs.errors import ConfigurationError
+from ...envs.errors import ConfigurationError, DataError
 from ...envs.extras import missing_extra
 from ...envs.tasks import GeneratedTasks
+from ..algorithms.additions import ADDED
 from ..algorithms.recipe import Recipe
 from ..algorithms.samplers import Chains, Trees
 from ..monitor import Monitor
-from .resolve import held_out_tasks, make_entry, max_episode_tokens, resolve_dialogue, resolve_limits
+from .mixture import check_environments
+from .resolve import (
+    dialogue_in,
+    held_out_tasks,
+    longest,
+    make_entry,
+    max_episode_tokens,
+    resolve_dialogue,
+    resolve_limits,
+)
 from .settings import DialogueConfig, EnvConfig, ExpertConfig, HardwareConfig, SFTSettings, ValidationConfig
 
 
@@ -26,7 +36,7 @@ class TrainingConfig:
 
     Attributes:
         recipe: Algorithm and its hyper-parameters.
-        env: Environment and tasks to train on.
+        env: Environment and tasks to train on; the first of several.
         model: Folder of the initial model, or its name on the Hugging Face hub.
         out: Folder of the run.
         seed: Seed of task order, episodes and optimizer batches.
@@ -37,6 +47,8 @@ class TrainingConfig:
         checkpoint_every: Updates between two checkpoints; the last update always has one.
         trackers: Trackers of Accelerate, such as "tensorboard" or "wandb", that receive the metrics as well.
         checkpoint_keep: Number of the last checkpoints that are kept, beside the best one.
+        mixture: Further environments. The prompts of every update are drawn from all environments in the ratio of
+            their weights, and each is validated.
     """
 
     recipe: Recipe
@@ -51,6 +63,17 @@ class TrainingConfig:
     checkpoint_every: int = 10
     trackers: tuple[str, ...] = ()
     checkpoint_keep: int = 1
+    mixture: tuple[EnvConfig, ...] = field(default=(), metadata=ADDED)
+
+    @property
+    def envs(self) -> tuple[EnvConfig, ...]:
+        """All environments of the run."""
+        return (self.env, *self.mixture)
+
+    @property
+    def env_names(self) -> str:
+        """Names of all environments, for titles."""
+        return " + ".join(env.label for env in self.envs)
 
     def check(self) -> None:
         """Raise if the run cannot work, as far as can be determined without the model.
@@ -60,17 +83,21 @@ class TrainingConfig:
                 settings that contradict each other; an environment that cannot be forked, for a sampler of trees.
         """
         self.check_values()
-        env = make_entry(self.env, self.env.split).make()
-        if len(env.tasks) == 0:
-            raise ConfigurationError(f"{self.env.id} has no tasks in split {self.env.split!r}.")
-        self._check_validation(env)
-        if isinstance(self.recipe.sampler, Trees):
-            env.reset(seed=0)
-            take_snapshot(env)
+        limits = []
+        for env in self.envs:
+            try:
+                limits.append(self._check_environment(env))
+            except ConfigurationError as error:
+                if not self.mixture or isinstance(error, DataError):
+                    raise
+                raise ConfigurationError(f"{env.label}: {error}") from None
         if self.hardware.engine == "vllm" and find_spec("vllm") is None:
             raise missing_extra("engine = vllm", "vllm", "vllm")
-        dialogue = resolve_dialogue(self.dialogue, self.recipe.sampler)
-        recipe = resolve_limits(self.recipe, max_episode_tokens(dialogue, self.recipe.sampler, env, None))
+        if self.hardware.engine == "vllm" and self.recipe.sampler.asynchronous:
+            raise ConfigurationError(
+                "sampler.asynchronous works with engine = transformers; set that, or sampler.asynchronous=false."
+            )
+        recipe = resolve_limits(self.recipe, longest(limits))
         terms = recipe.objective.pair_terms
         if terms and not recipe.credit.finds_divergences:
             raise ConfigurationError(
@@ -84,31 +111,56 @@ class TrainingConfig:
             if lacks_length:
                 user, setting = f"objective.aggregation {recipe.objective.aggregation!r}", "objective.norm_length"
             raise ConfigurationError(
-                f"{recipe.name}: {user} needs a limit on an episode's tokens, but neither {self.env.id} nor the "
-                f"dialogue has one; set {setting} or sampler.max_turns."
+                f"{recipe.name}: {user} needs a limit on an episode's tokens, but neither {self.env_names} nor "
+                f"the dialogue has one; set {setting} or sampler.max_turns."
             )
 
     def check_values(self) -> None:
         """Raise `ConfigurationError` for a value out of range; part of `check` that needs no environment."""
         at_least("checkpoint_every", self.checkpoint_every, 1)
         at_least("checkpoint_keep", self.checkpoint_keep, 1)
-        for settings in (self.env, self.hardware, self.validation, self.monitor):
+        check_environments(self.envs)
+        for settings in (self.hardware, self.validation, self.monitor):
             settings.check()
+        styled = [env.label for env in self.mixture if env.dialogue != self.env.dialogue]
+        if styled and self.recipe.objective.pair_terms:
+            raise ConfigurationError(
+                f"{self.recipe.name} writes thoughts in the dialogue of the run, so {styled[0]} cannot have "
+                "settings of its own; set --dialogue-arg for all environments."
+            )
+        compares = self.recipe.credit.needs_policy or bool(self.recipe.objective.pair_terms)
+        if self.mixture and compares and resolve_dialogue(self.dialogue, self.recipe.sampler).tools:
+            raise ConfigurationError(
+                f"{self.recipe.name} has the policy compare actions as it writes them, but each environment has"
+                " functions of its own; train on one environment, or choose another dialogue."
+            )
 
-    def _check_validation(self, env: TextEnv[Any]) -> None:
+    def _check_environment(self, config: EnvConfig) -> int | None:
+        """Check one environment, and return an upper bound on the sampled tokens of its episodes."""
+        env = make_entry(config, config.split).make()
+        if len(env.tasks) == 0:
+            raise ConfigurationError(f"{config.label} has no tasks in split {config.split!r}.")
+        self._check_validation(config, env)
+        if isinstance(self.recipe.sampler, Trees):
+            env.reset(seed=0)
+            take_snapshot(env)
+        dialogue = resolve_dialogue(dialogue_in(config, self.dialogue), self.recipe.sampler)
+        return max_episode_tokens(dialogue, self.recipe.sampler, env, None)
+
+    def _check_validation(self, config: EnvConfig, env: TextEnv[Any]) -> None:
         if not self.validation.every:
             return
-        held_out = make_entry(self.env, self.validation.split, self.validation.tasks)
+        held_out = make_entry(config, self.validation.split, self.validation.tasks)
         try:
             validation_env = held_out.make()
         except ConfigurationError as error:  # the training split has just been opened
             raise ConfigurationError(f"validation.split: {error}") from None
         held_out_tasks(held_out, validation_env)
         # Training on an endless split visits tasks of its own, unless it is limited to the first few.
-        is_endless = isinstance(env.tasks, GeneratedTasks) and self.env.tasks is None
-        if self.env.split is None or (self.validation.split in (None, self.env.split) and not is_endless):
+        is_endless = isinstance(env.tasks, GeneratedTasks) and config.tasks is None
+        if config.split is None or (self.validation.split in (None, config.split) and not is_endless):
             raise ConfigurationError(
-                f"validation would use training tasks: splits {self.env.split!r} and {self.validation.split!r} "
+                f"validation would use training tasks: splits {config.split!r} and {self.validation.split!r} "
                 "overlap; set split or validation.split to different splits, or validation.every = 0."
             )
 

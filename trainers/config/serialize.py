@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, TypeVar, cast
 
+from ..algorithms.additions import ADDED
 from ..algorithms.overrides import convert
 from ..algorithms.registry import is_part, part_name
 
@@ -15,7 +16,11 @@ T = TypeVar("T")
 def to_plain(value: Any) -> Any:
     """Return settings as plain data for JSON; a part of a recipe carries its name."""
     if is_dataclass(value) and not isinstance(value, type):
-        data = {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
+        data = {
+            field.name: to_plain(getattr(value, field.name))
+            for field in fields(value)
+            if not _is_left_out(field, getattr(value, field.name))
+        }
         named = any(is_part(base) for base in type(value).__mro__)
         return {"name": part_name(value), **data} if named else data
     if isinstance(value, Mapping):
@@ -23,6 +28,12 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [to_plain(item) for item in value]
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+
+
+def _is_left_out(field: Field[Any], value: Any) -> bool:
+    """Return True for a setting that earlier versions did not have, at its default; see `ADDED`."""
+    default = field.default_factory() if field.default_factory is not MISSING else field.default
+    return ADDED.items() <= field.metadata.items() and bool(value == default)
 
 
 def from_plain(kind: type[T], data: object, path: str = "") -> T:

@@ -5,11 +5,14 @@ Constructing settings never raises; `check` does, so that a command line can be 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ...envs.checks import at_least, fraction, one_of, positive
+from ...envs.errors import ConfigurationError
+from ..algorithms.additions import ADDED
 
 
 @dataclass(frozen=True)
@@ -21,16 +24,32 @@ class EnvConfig:
         kwargs: Make-time options of the environment.
         split: Task split to train on.
         tasks: Train on the first so many tasks of the split. None uses all of them.
+        name: Name in metrics, options and reports of a run on several environments. None uses the id.
+        weight: Share of the run's prompts, relative to the weights of the run's other environments.
+        dialogue: Settings of the dialogue in this environment; they override those of the run.
     """
 
     id: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     split: str | None = "train"
     tasks: int | None = None
+    name: str | None = field(default=None, metadata=ADDED)
+    weight: float = field(default=1.0, metadata=ADDED)
+    dialogue: Mapping[str, Any] = field(default_factory=dict, metadata=ADDED)
+
+    @property
+    def label(self) -> str:
+        """Name of the environment within its run."""
+        return self.name or self.id
 
     def check(self) -> None:
         """Raise `ConfigurationError` for a value out of range."""
         at_least("tasks", self.tasks, 1)
+        if not 0 < self.weight < math.inf:
+            raise ConfigurationError(
+                f"the weight of {self.label} must be a number above 0, but is {self.weight:g}; leave the "
+                "environment out to train without it."
+            )
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ def from_episodes(
     trees: Sequence[Hashable] | None = None,
     branches: Sequence[Branch | None] | None = None,
     redraws: Mapping[DrawKey, tuple[Redraw, ...]] | None = None,
+    envs: Sequence[int] | None = None,
 ) -> Rollouts:
     """Convert sampled episodes to arrays.
 
@@ -47,6 +48,7 @@ def from_episodes(
         trees: Key of each episode's tree; None makes a tree of every episode and of those that branch off it.
         branches: Branch of each episode; None for those that share no turn with an earlier one.
         redraws: Further outcomes by group, state and actions; None if there are none.
+        envs: Number of each episode's environment in a run on several; None in a run on a single one.
 
     Raises:
         ConfigurationError: An episode cannot be trained on: it failed, lacks tokens, or branches off an episode
@@ -118,6 +120,7 @@ def from_episodes(
         action_penalty=np.zeros(sum(len(places) for places in offsets)),
         turn_limits=_limits(turns),
         turn_redraws=None if redraws is None else tuple(redraws.get(key, ()) for key in keys),
+        episode_env=None if envs is None else np.array(envs, dtype=np.int64),
     )
 
 

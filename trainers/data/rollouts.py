@@ -110,6 +110,8 @@ class Rollouts:
             after it, [S, 2, 2]; infinite without a limit. None where they were not stored.
         turn_redraws: Further outcomes of the actions of each turn, [S]; turns of a group with equal state and
             actions have the same ones. None where none were drawn.
+        episode_env: Environment of each episode, numbered as in `TrainingConfig.envs`, [E]; None in a run on a
+            single environment. Episodes of a group have the same one.
     """
 
     group: IntArray
@@ -136,6 +138,7 @@ class Rollouts:
     action_penalty: FloatArray
     turn_limits: FloatArray | None = None
     turn_redraws: tuple[tuple[Redraw, ...], ...] | None = None
+    episode_env: IntArray | None = None
 
     # ------------------------------------------------------------------ sizes
 
@@ -148,6 +151,14 @@ class Rollouts:
     def groups(self) -> int:
         """Number of groups."""
         return int(self.group.max(initial=-1)) + 1
+
+    @property
+    def group_env(self) -> IntArray:
+        """Environment of each group, one entry per group; zeros in a run on a single environment."""
+        envs = np.zeros(self.groups, dtype=np.int64)
+        if self.episode_env is not None:
+            envs[self.group] = self.episode_env
+        return envs
 
     @property
     def turns(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .env_metrics import env_names
 from .terminal_plot import round_step
 
 WIDTH, HEIGHT = 360, 190
@@ -143,6 +144,22 @@ CHARTS = (
 )
 
 
+def env_charts(names: Sequence[str]) -> list[Chart]:
+    """Return the charts that compare the environments of a run; none without names."""
+    charts = []
+    for title, about, metric, format_value, y_max in (
+        ("Success in training", "Fraction of episodes that solve their task", "success", _percent, 1.0),
+        ("Success on held-out tasks", "Fraction of solved held-out tasks", "validation/success", _percent, 1.0),
+        ("Return in training", "Mean undiscounted return per episode", "return", _number, None),
+        ("Return on held-out tasks", "Mean undiscounted return", "validation/return", _number, None),
+    ):
+        curves = {f"{metric}/{name}": name for name in names}
+        charts.append(
+            Chart(f"{title} by environment", f"{about}, in each environment.", curves, format_value, y_max=y_max)
+        )
+    return charts if names else []
+
+
 def draw_charts(history: Sequence[Mapping[str, float]], marks: Sequence[tuple[int, str]]) -> list[dict[str, Any]]:
     """Return the charts for which the history has values, as variables of the page's template.
 
@@ -150,7 +167,8 @@ def draw_charts(history: Sequence[Mapping[str, float]], marks: Sequence[tuple[in
         history: Metrics of all records.
         marks: Updates to mark in every chart, with a description of each.
     """
-    charts = (draw_chart(chart, history, marks) for chart in CHARTS)
+    by_env = env_charts(env_names(history))
+    charts = (draw_chart(chart, history, marks) for chart in (*CHARTS[:2], *by_env, *CHARTS[2:]))
     return [chart for chart in charts if chart is not None]
 
 
@@ -164,7 +182,8 @@ def draw_overlays(
         histories: Metrics of all records of each run.
     """
     charts = []
-    for chart in CHARTS:
+    by_env = env_charts(env_names([record for history in histories for record in history]))
+    for chart in (*CHARTS, *by_env):
         for metric, label in chart.metrics.items():
             overlay = replace(
                 chart,

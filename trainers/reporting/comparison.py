@@ -29,6 +29,7 @@ MISSING = "–"
 _STYLES = ("cyan", "magenta", "yellow", "green", "blue", "red")
 _COMPARABLE = (
     "env.",
+    "mixture",
     "dialogue.",
     "validation.split",
     "validation.tasks",

@@ -94,10 +94,15 @@ TRAINING_METRICS: Mapping[str, str] = {
     "validation/high": "Upper bound of its 95 % interval.",
     "validation/return": "Mean return on held-out tasks.",
     "validation/failed": "Validation episodes that broke off with an error.",
+    "<metric>/<environment>": "Of one of several environments: a metric of the episodes, from `success` to "
+    "`groups_kept`, or of the validation, such as `validation/success/TextSokoban-v0`. Without the environment, "
+    "`validation/success` and `validation/return` are means over the environments by their weights.",
     "validation/replies": "Replies of the validation.",
     "validation/invalid_replies": "Those without the form of the dialogue or without an action.",
     "validation/truncated_replies": "Those that the limit of tokens cut off.",
     "seconds/sample": "Wall time of sampling.",
+    "sampling_seconds": "Wall time of asynchronous sampling, most of it beside the update before.",
+    "sampler_lag": "Updates between the weights that sampled and those that learn (asynchronous sampling).",
     "seconds/learn": "Wall time of training, beside the parts that are listed apart.",
     "seconds/graft": "Wall time of making preference pairs.",
     "seconds/merge": "Wall time of merging turns by history and state.",

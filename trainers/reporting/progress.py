@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
@@ -49,6 +49,7 @@ class View:
         format_value: Format of the tick labels beside the curve.
         y_max: Upper limit of the curve's y-axis; None for no limit.
         details: Further metrics, which are shown of the last update only.
+        parts: Further held-out metrics, such as those of single environments, and their labels.
     """
 
     columns: Mapping[str, tuple[str, _Format]]
@@ -57,6 +58,7 @@ class View:
     format_value: _Format
     y_max: float | None = None
     details: Mapping[str, tuple[str, _Format]] = field(default_factory=dict)
+    parts: Mapping[str, str] = field(default_factory=dict)
 
 
 TRAINING_VIEW = View(
@@ -86,6 +88,24 @@ TRAINING_VIEW = View(
         "truncated_replies": ("truncated", _number),
     },
 )
+_PART_STYLES = ("bold magenta", "bold yellow", "bold blue", "bold red")
+
+
+def training_view(envs: Sequence[str]) -> View:
+    """Return the view of a training run, with the success in each of several environments.
+
+    Args:
+        envs: Names of the run's environments.
+    """
+    if len(envs) == 1:
+        return TRAINING_VIEW
+    details = dict(TRAINING_VIEW.details)
+    for env in envs:
+        details[f"success/{env}"] = (env, _percent)
+        details[f"validation/success/{env}"] = (f"{env} held out", _percent)
+    return replace(TRAINING_VIEW, details=details, parts={f"validation/success/{env}": env for env in envs})
+
+
 SFT_VIEW = View(
     {
         "loss": ("loss", _number),
@@ -121,6 +141,10 @@ def plot_progress(records: Sequence[Mapping[str, float]], view: View, total: int
         Series(label, running_mean(points, window), "cyan"),
         *([Series(held_out_label, held_out, "bold green", "marks")] if held_out else []),
     ]
+    for place, (part, part_label) in enumerate(view.parts.items()):
+        marks = [(r["update"], r[part]) for r in records if part in r]
+        if marks:
+            series.append(Series(part_label, marks, _PART_STYLES[place % len(_PART_STYLES)], "marks"))
     return plot(series, x_max=total, y_max=view.y_max, width=width, height=height, format_value=view.format_value)
 
 

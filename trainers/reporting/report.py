@@ -19,12 +19,12 @@ from ...envs.files import read_jsonl, write_atomic
 from ...eval.page_data import encode_page, pack
 from ...eval.report import make_templates, pack_cell
 from ...eval.run_index import EPISODES_FILE
-from ...eval.statistics import Interval
 from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE, SETTINGS_FILE
 from ..checkpoints.store import Checkpoints
 from ..config.serialize import flatten, to_plain
 from ..monitor import ROLLED_BACK, Monitor
 from .charts import HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw_charts
+from .result import Validation, read_validation
 from .samples import read_samples
 from .trees import pack_stored_trees
 
@@ -94,7 +94,7 @@ def describe_training(folder: Path) -> dict[str, Any]:
     settings = json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
     history = read_history(folder / METRICS_FILE)
     try:
-        recipe, env = settings["recipe"], settings["env"]["id"]
+        recipe, env = settings["recipe"], name_environments(settings)
         heading = {"recipe": recipe["name"], "about": recipe["about"], "env": env}
         heading |= {"model": settings["model"], "seed": settings["seed"]}
         heading |= {"total": recipe["optimization"]["updates"]}
@@ -146,7 +146,7 @@ def _collect_marks(history: _History, monitor: Monitor) -> list[tuple[int, str]]
 
 
 def _summarize_validations(history: Sequence[Mapping[str, float]], best: int | None) -> list[dict[str, Any]]:
-    """Return the rows of the validation table: before training, best and last.
+    """Return the rows of the validation table: before training, best, last; each in total and by environment.
 
     Args:
         history: Metrics of all records.
@@ -159,17 +159,34 @@ def _summarize_validations(history: Sequence[Mapping[str, float]], best: int | N
     for update, name in ((0, "before training"), (best, "best"), (max(validated), "last")):
         if update in validated:
             names.setdefault(update, []).append(name)
-    first = validated[min(validated)]["validation/success"]
-    return [
-        {
-            "name": ", ".join(names[update]),
-            "updates": update,
-            "success": Interval(*(validated[update][f"validation/{key}"] for key in ("success", "low", "high"))),
-            "mean_return": validated[update]["validation/return"],
-            "gain": validated[update]["validation/success"] - first,
-        }
-        for update in sorted(names)
-    ]
+    first = read_validation(validated[min(validated)])
+    assert first is not None
+    rows = []
+    for update in sorted(names):
+        total = read_validation(validated[update])
+        assert total is not None
+        rows.append(_validation_row(", ".join(names[update]), total, first))
+        rows += [
+            {**_validation_row(env, one, first.by_env[env]), "part": True} for env, one in total.by_env.items()
+        ]
+    return rows
+
+
+def _validation_row(name: str, validation: Validation, first: Validation) -> dict[str, Any]:
+    return {
+        "name": name,
+        "part": False,
+        "updates": validation.update,
+        "success": validation.success,
+        "mean_return": validation.mean_return,
+        "gain": validation.success.value - first.success.value,
+    }
+
+
+def name_environments(settings: Mapping[str, Any]) -> str:
+    """Return the names of the environments in a run's plain settings, for titles."""
+    envs = [settings["env"], *settings.get("mixture", ())]
+    return " + ".join(env.get("name") or env["id"] for env in envs)
 
 
 def format_settings(settings: Any) -> dict[str, str]:
@@ -195,19 +212,23 @@ def _changed_settings(recipe: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def pack_samples(folder: Path) -> list[dict[str, Any]]:
-    """Return the sample episodes as cells of the episode viewer, one cell per validation."""
-    episodes: dict[int, list[dict[str, Any]]] = {}
-    for sample in read_samples(folder):
-        episodes.setdefault(int(sample["update"]), []).append(sample)
+    """Return the sample episodes as cells of the episode viewer, one cell per validation and environment."""
+    stored = read_samples(folder)
+    several = len({sample.get("env") for sample in stored}) > 1
+    episodes: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for sample in stored:
+        episodes.setdefault((int(sample["update"]), str(sample.get("env", "")) if several else ""), []).append(
+            sample
+        )
     return [
         pack_cell(
-            f"after update {update}" if update else "before training",
+            (f"after update {update}" if update else "before training") + (f", {env}" if env else ""),
             "policy",
             [_index_row(sample) for sample in samples],
             samples,
             sys.maxsize,
         )
-        for update, samples in sorted(episodes.items())
+        for (update, env), samples in sorted(episodes.items())
     ]
 
 

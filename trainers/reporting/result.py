@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ...envs.errors import ConfigurationError
 from ...eval.statistics import Interval
+from .env_metrics import env_names
 
 
 class Validation(NamedTuple):
@@ -19,11 +21,14 @@ class Validation(NamedTuple):
         update: Updates before it.
         success: Rate of solved tasks, with its 95 % interval.
         mean_return: Mean undiscounted return.
+        by_env: Validation in each environment by its name; empty in a run on a single one. The other fields are
+            means over the environments by their weights.
     """
 
     update: int
     success: Interval
     mean_return: float
+    by_env: Mapping[str, Validation] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -65,5 +70,12 @@ def read_validation(record: Mapping[str, float]) -> Validation | None:
     """Return the validation in a record of metrics; None if it has none with a score."""
     if "validation/success" not in record:
         return None
-    success = Interval(*(record[f"validation/{name}"] for name in ("success", "low", "high")))
-    return Validation(int(record["update"]), success, record["validation/return"])
+    by_env = {
+        name: _read(record, f"/{name}") for name in env_names([record]) if f"validation/low/{name}" in record
+    }
+    return _read(record)._replace(by_env=by_env)
+
+
+def _read(record: Mapping[str, float], suffix: str = "") -> Validation:
+    success = Interval(*(record[f"validation/{name}{suffix}"] for name in ("success", "low", "high")))
+    return Validation(int(record["update"]), success, record[f"validation/return{suffix}"])

@@ -16,7 +16,7 @@ from ...eval.viewer.app import POLICY, Listing, Site, absent
 from ...eval.viewer.library import Library, file_version
 from ...eval.viewer.replay import LeastRecent
 from ..checkpoints.run_folder import METRICS_FILE, SETTINGS_FILE, read_run_settings
-from .report import describe_training, is_training_run, pack_samples, read_history
+from .report import describe_training, is_training_run, name_environments, pack_samples, read_history
 from .result import read_validation
 from .samples import FILE as SAMPLES_FILE
 from .trees import FILE as TREES_FILE
@@ -82,7 +82,7 @@ def _describe(name: str, folder: Path) -> Listing | None:
         settings = read_run_settings(folder) or {}
         history = read_history(folder / METRICS_FILE)
         recipe = settings["recipe"]
-        title = f"{recipe['name']} on {settings['env']['id']}"
+        title = f"{recipe['name']} on {name_environments(settings)}"
         total = recipe["optimization"]["updates"]
     except (ConfigurationError, KeyError, TypeError) as error:
         reason = error.problem if isinstance(error, DataError) else "written by another version of Arboretum"

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ...agents.episode import Episode
+from ...envs.core import TextEnv
+from ...eval.suite import Entry
 from ..algorithms.samplers import Trees
-from ..algorithms.selectors import NotEnoughGroups
+from ..algorithms.selectors import NotEnoughGroups, select_by_env
 from ..config.resolve import make_entry
 from ..config.run import TrainingConfig
+from ..config.settings import EnvConfig
 from ..data.episodes import DrawKey, from_episodes
 from ..data.rollouts import Redraw, Rollouts
 from ..state import TrainerState
 from .budget import Budget
 from .failures import EpisodesFailed, Failures
-from .rollout_plan import plan_chains
+from .rollout_plan import GroupKey, plan_chains
 from .sampler import RolloutSampler
+from .schedule import EnvSchedule
 from .tasks import draw_tasks
 from .tree_growth import Prompt, TreeEpisode, arrange_forest, tree_metrics
 
@@ -29,12 +33,14 @@ class Batch(NamedTuple):
         failures: Episodes that ended with an error and are left out.
         budget: Interaction with model and environment, of all episodes.
         trees: All episodes of trees; empty for chains.
+        env_failures: Failures in each environment of the run.
     """
 
     rollouts: Rollouts
     failures: Failures
     budget: Budget
     trees: Sequence[TreeEpisode] = ()
+    env_failures: tuple[Failures, ...] = ()
 
 
 class Collection(NamedTuple):
@@ -47,6 +53,7 @@ class Collection(NamedTuple):
         kept: Groups to train on, each (generation batch, group).
         scale: Factor on the advantages.
         trees: Statistics of trees, see `tree_metrics`; empty for chains.
+        env_failures: Failures in each environment of the run.
     """
 
     batches: list[Rollouts]
@@ -55,10 +62,36 @@ class Collection(NamedTuple):
     kept: Sequence[tuple[int, int]]
     scale: float
     trees: dict[str, float]
+    env_failures: tuple[Failures, ...]
+
+
+class _Source(NamedTuple):
+    """Environment that prompts are drawn from.
+
+    Attributes:
+        config: Environment and tasks.
+        entry: Its suite entry.
+        env: Instance whose tasks are drawn.
+    """
+
+    config: EnvConfig
+    entry: Entry
+    env: TextEnv[Any]
+
+
+class _Drawn(NamedTuple):
+    """Prompt of a generation batch: number of its environment, and task."""
+
+    env: int
+    task: str
 
 
 class Collector:
     """Rolls out generation batches until the recipe's selector has enough groups.
+
+    In a run on several environments, prompts are drawn from each in the ratio of the weights (see `EnvSchedule`),
+    and groups are selected among those of one environment, since returns of different environments have
+    different scales.
 
     Args:
         config: Configuration of the run.
@@ -70,9 +103,23 @@ class Collector:
         self._config = config
         self.sampler = sampler
         self.state = state
-        self.entry = make_entry(config.env, config.env.split)
-        self.env = self.entry.make()
-        sampler.dialogue = sampler.dialogue.bind(self.env)
+        self._sources = []
+        for env in config.envs:
+            entry = make_entry(env, env.split)
+            self._sources.append(_Source(env, entry, entry.make()))
+        self._schedule = EnvSchedule([env.weight for env in config.envs])
+        if len(self._sources) == 1:
+            sampler.dialogue = sampler.dialogue.bind(self.env)
+
+    @property
+    def envs(self) -> list[TextEnv[Any]]:
+        """Instance of each environment of the run, whose tasks are drawn."""
+        return [source.env for source in self._sources]
+
+    @property
+    def env(self) -> TextEnv[Any]:
+        """Instance of the first environment."""
+        return self._sources[0].env
 
     def collect(self, temperature: float) -> Collection:
         """Roll out the episodes of one update.
@@ -96,15 +143,17 @@ class Collector:
         batches: list[Rollouts] = []
         trees: list[TreeEpisode] = []
         failures, budget, scale = Failures(), Budget(), 1.0
+        env_failures = [Failures() for _ in self._sources]
         while refill.wants_more:
             batch = self.roll_out(temperature)
-            groups, scale = recipe.selector.select(recipe.rewards.rescale(batch.rollouts))
+            groups, scale = select_by_env(recipe.selector, recipe.rewards.rescale(batch.rollouts))
             refill = refill.add([(len(batches), group) for group in groups])
             batches.append(batch.rollouts)
             failures, budget = failures.add(batch.failures), budget.add(batch.budget)
+            env_failures = [old.add(new) for old, new in zip(env_failures, batch.env_failures, strict=True)]
             trees += batch.trees
         metrics = tree_metrics(trees) if trees else {}
-        return Collection(batches, failures, budget, refill.batch(), scale, metrics)
+        return Collection(batches, failures, budget, refill.batch(), scale, metrics, tuple(env_failures))
 
     def roll_out(self, temperature: float) -> Batch:
         """Return one generation batch.
@@ -112,50 +161,121 @@ class Collector:
         Raises:
             EpisodesFailed: More episodes ended with an error than the share that `Monitor.failed` allows.
         """
-        config, sampler = self._config, self._config.recipe.sampler
-        tasks = draw_tasks(self.env.tasks, self.state.task, sampler.prompts, config.seed, config.env.tasks)
+        sampler = self._config.recipe.sampler
+        drawn = self._draw_prompts(sampler.prompts)
         roll_out = self._roll_out_trees if isinstance(sampler, Trees) else self._roll_out_chains
-        batch = roll_out(tasks, temperature)
-        self.state.task += len(tasks)
+        batch = roll_out(drawn, temperature)
+        self.state.task += len(drawn)
         self.state.batch += 1
         return batch
 
-    def _roll_out_chains(self, tasks: Sequence[str], temperature: float) -> Batch:
+    def _draw_prompts(self, count: int) -> dict[GroupKey, _Drawn]:
+        """Return the next prompts by their groups; every environment goes through its own tasks."""
+        first = self.state.task
+        envs = self._schedule.draw(first, count)
+        tasks = []
+        for number, source in enumerate(self._sources):
+            before = self._schedule.count_before(first, number)
+            names = draw_tasks(
+                source.env.tasks, before, envs.count(number), self._config.seed, source.config.tasks
+            )
+            tasks.append(iter(names))
+        return {
+            (self.state.batch, prompt): _Drawn(number, next(tasks[number])) for prompt, number in enumerate(envs)
+        }
+
+    def _roll_out_chains(self, drawn: Mapping[GroupKey, _Drawn], temperature: float) -> Batch:
         config, recipe = self._config, self._config.recipe
-        plan = plan_chains(tasks, recipe.sampler.rollouts, batch=self.state.batch, seed=config.seed)
-        episodes = self.sampler.roll_out(self.entry, plan.jobs, temperature, keep=recipe.credit.keep)
-        failures = Failures.among(episodes)
-        failures.check(config.monitor.failed, "episodes")
-        budget = Budget.spent(((episode, 0) for episode in episodes), self.env.calls_tool)
-        arranged, groups = plan.arrange(episodes)
-        redraws, redrawn = self._redraw(arranged, groups)
+        plan = plan_chains(
+            [one.task for one in drawn.values()], recipe.sampler.rollouts, batch=self.state.batch, seed=config.seed
+        )
+        played: list[list[Episode]] = []
+        for number, source in enumerate(self._sources):
+            jobs = [job for job, key in zip(plan.jobs, plan.keys, strict=True) if drawn[key].env == number]
+            keep = recipe.credit.keep
+            played.append(self.sampler.roll_out(source.entry, jobs, temperature, keep=keep) if jobs else [])
+        failures = self._check_failures(played)
+        budget = self._budget([[(episode, 0) for episode in episodes] for episodes in played])
+        arranged, groups = plan.arrange(episode for episodes in played for episode in episodes)
+        redraws, redrawn = self._redraw(arranged, groups, drawn)
+        rollouts = from_episodes(arranged, groups, redraws=redraws, envs=self._env_numbers(groups, drawn))
         return Batch(
-            from_episodes(arranged, groups, redraws=redraws), failures, budget._replace(redrawn_steps=redrawn)
+            rollouts,
+            Failures.among([episode for episodes in played for episode in episodes]),
+            budget._replace(redrawn_steps=redrawn),
+            env_failures=failures,
         )
 
-    def _roll_out_trees(self, tasks: Sequence[str], temperature: float) -> Batch:
+    def _roll_out_trees(self, drawn: Mapping[GroupKey, _Drawn], temperature: float) -> Batch:
         config, recipe = self._config, self._config.recipe
         assert isinstance(recipe.sampler, Trees)
-        prompts = [Prompt((self.state.batch, number), task) for number, task in enumerate(tasks)]
-        played = self.sampler.grow_trees(
-            self.entry, prompts, recipe.sampler, temperature, seed=config.seed, keep=recipe.credit.keep
-        )
-        failures = Failures.among([one.episode for one in played])
-        failures.check(config.monitor.failed, "episodes")
-        budget = Budget.spent(((one.episode, one.shared) for one in played), self.env.calls_tool)
-        forest = arrange_forest(played)
-        redraws, redrawn = self._redraw(forest.episodes, forest.groups)
+        played: list[list[TreeEpisode]] = []
+        for number, source in enumerate(self._sources):
+            prompts = [Prompt(key, one.task) for key, one in drawn.items() if one.env == number]
+            grown = (
+                self.sampler.grow_trees(
+                    source.entry, prompts, recipe.sampler, temperature, seed=config.seed, keep=recipe.credit.keep
+                )
+                if prompts
+                else []
+            )
+            played.append(grown)
+        failures = self._check_failures([[one.episode for one in grown] for grown in played])
+        budget = self._budget([[(one.episode, one.shared) for one in grown] for grown in played])
+        grown = [one for part in played for one in part]
+        forest = arrange_forest(grown)
+        redraws, redrawn = self._redraw(forest.episodes, forest.groups, drawn)
         rollouts = from_episodes(
-            forest.episodes, forest.groups, trees=forest.trees, branches=forest.branches, redraws=redraws
+            forest.episodes,
+            forest.groups,
+            trees=forest.trees,
+            branches=forest.branches,
+            redraws=redraws,
+            envs=self._env_numbers(forest.groups, drawn),
         )
-        return Batch(rollouts, failures, budget._replace(redrawn_steps=redrawn), played)
+        return Batch(
+            rollouts,
+            Failures.among([one.episode for one in grown]),
+            budget._replace(redrawn_steps=redrawn),
+            grown,
+            failures,
+        )
+
+    def _check_failures(self, played: Sequence[Sequence[Episode]]) -> tuple[Failures, ...]:
+        """Return the failures in each environment.
+
+        Raises:
+            EpisodesFailed: Too many episodes failed, or all of an environment.
+        """
+        limit = self._config.monitor.failed
+        failures = tuple(Failures.among(episodes) for episodes in played)
+        for source, one in zip(self._sources, failures, strict=True):
+            if one.failed == one.episodes and len(failures) > 1:
+                one.check(limit, f"episodes of {source.config.label}")
+        Failures.among([episode for episodes in played for episode in episodes]).check(limit, "episodes")
+        return failures
+
+    def _budget(self, played: Sequence[Sequence[tuple[Episode, int]]]) -> Budget:
+        """Return the budget that the episodes of each environment cost; see `Budget.spent`."""
+        spent = Budget()
+        for source, episodes in zip(self._sources, played, strict=True):
+            spent = spent.add(Budget.spent(episodes, source.env.calls_tool))
+        return spent
+
+    def _env_numbers(self, groups: Sequence[Any], drawn: Mapping[GroupKey, _Drawn]) -> list[int] | None:
+        """Return the environment of each episode by its group; None in a run on a single one."""
+        return None if len(self._sources) == 1 else [drawn[key].env for key in groups]
 
     def _redraw(
-        self, episodes: Sequence[Episode], groups: Sequence[Hashable]
+        self, episodes: Sequence[Episode], groups: Sequence[Any], drawn: Mapping[GroupKey, _Drawn]
     ) -> tuple[dict[DrawKey, tuple[Redraw, ...]] | None, int]:
         """Return the further outcomes that the credit asks for, and the number of actions executed for them."""
         count = self._config.recipe.credit.redraws
         if not count:
             return None, 0
-        redraws = self.sampler.redraw(self.entry, episodes, groups, count)
-        return redraws, sum(one.actions for drawn in redraws.values() for one in drawn)
+        redraws: dict[DrawKey, tuple[Redraw, ...]] = {}
+        for number, source in enumerate(self._sources):
+            places = [place for place, key in enumerate(groups) if drawn[key].env == number]
+            own = [episodes[place] for place in places], [groups[place] for place in places]
+            redraws |= self.sampler.redraw(source.entry, *own, count) if places else {}
+        return redraws, sum(one.actions for outcomes in redraws.values() for one in outcomes)

@@ -8,7 +8,7 @@ from ...agents.engines.base import Message
 from ...agents.engines.local.load import load_context, load_tokenizer
 from ...agents.tokens.chat import ChatTokens
 from ...envs.errors import ConfigurationError
-from ..config.resolve import make_entry, resolve_dialogue
+from ..config.resolve import dialogue_in, make_entry, resolve_dialogue
 from ..config.run import TrainingConfig
 from .tasks import draw_tasks
 
@@ -29,17 +29,18 @@ def check_prompts_fit(source: str | Path, config: TrainingConfig) -> None:
     """
     tokenizer, context = load_tokenizer(source), load_context(source)
     chat = ChatTokens(tokenizer, config.dialogue.template)
-    dialogue = resolve_dialogue(config.dialogue, config.recipe.sampler)
-    if dialogue.tools:
-        chat.check_tools()
-    env = make_entry(config.env, config.env.split).make()
     lengths = []
-    for task in draw_tasks(env.tasks, 0, SAMPLED_PROMPTS, config.seed, config.env.tasks):
-        observation, _ = env.reset(seed=0, options={"task": task})
-        bound = dialogue.bind(env)
-        opening = [Message("system", bound.system(env)), *bound.messages(observation, [])]
-        tools = [tool.schema() for tool in bound.tools]
-        lengths.append(len(chat.opening(opening, bound.prefill, tools)))
+    for own in config.envs:
+        dialogue = resolve_dialogue(dialogue_in(own, config.dialogue), config.recipe.sampler)
+        if dialogue.tools:
+            chat.check_tools()
+        env = make_entry(own, own.split).make()
+        for task in draw_tasks(env.tasks, 0, SAMPLED_PROMPTS, config.seed, own.tasks):
+            observation, _ = env.reset(seed=0, options={"task": task})
+            bound = dialogue.bind(env)
+            opening = [Message("system", bound.system(env)), *bound.messages(observation, [])]
+            tools = [tool.schema() for tool in bound.tools]
+            lengths.append(len(chat.opening(opening, bound.prefill, tools)))
     check_context(context, max(lengths), config.recipe.sampler.reply_tokens)
 
 

@@ -62,11 +62,13 @@ class Grafter:
     Args:
         settings: Settings of the recipe.
         sampler: Sampler of the current policy.
-        instructions: System message of the dialogue in the run's environment.
+        instructions: System message of the dialogue in each environment of the run.
         seed: Seed of the run.
     """
 
-    def __init__(self, settings: Grafting, sampler: RolloutSampler, instructions: str, seed: int) -> None:
+    def __init__(
+        self, settings: Grafting, sampler: RolloutSampler, instructions: Sequence[str], seed: int
+    ) -> None:
         self._settings = settings
         self._sampler = sampler
         self._instructions = instructions
@@ -150,7 +152,7 @@ class Grafter:
             fault = thought_fault(
                 thought,
                 texts.thought(pair.worst),
-                " ".join([self._instructions, *shown]),
+                " ".join([self._instructions_for(texts, pair), *shown]),
                 dialogue.demonstrate(thought, action),
                 dialogue,
                 cut=reply.finish != "stop",
@@ -175,6 +177,9 @@ class Grafter:
         tokens = chat.encode(before[len(opening) :] + thought)
         return Continuation(prompt, np.array(tokens, dtype=np.int64))
 
+    def _instructions_for(self, texts: TurnTexts, pair: DivergencePair) -> str:
+        return self._instructions[int(texts.rollouts.group_env[pair.group])]
+
     def _messages(self, texts: TurnTexts, pair: DivergencePair) -> list[Message]:
         path = texts.path(pair.worst)
         observations = texts.rollouts.turn_observation
@@ -184,7 +189,7 @@ class Grafter:
             for turn in (pair.best, pair.worst)
         )
         return graft_messages(
-            self._instructions,
+            self._instructions_for(texts, pair),
             [ShownTurn(observations[turn], texts.action(turn)) for turn in path[first:-1]],
             observations[pair.worst],
             best,

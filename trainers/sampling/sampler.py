@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -83,18 +83,14 @@ class RolloutSampler:
         in_flight: int,
         accelerator: Accelerator,
     ) -> None:
-        self.dialogue = resolve_dialogue(dialogue, sampler)
         self.engine = engine.engine
         self._policy_engine = engine
-        self._agent = PolicyAgent(
-            "policy",
-            self.engine,
-            self.dialogue,
-            Sampling(top_p=sampler.top_p, max_tokens=sampler.reply_tokens),
-            template=dialogue.template,
-        )
-        assert self._agent.chat is not None, "the engine of a policy has a tokenizer"
-        self.chat = self._agent.chat
+        self._config, self._recipe = dialogue, sampler
+        self._activity = Activity()
+        self._agents: dict[str, PolicyAgent] = {}
+        agent = self._agent_for({})
+        assert agent.chat is not None, "the engine of a policy has a tokenizer"
+        self.dialogue, self.chat = agent.dialogue, agent.chat
         self.reply_tokens = sampler.reply_tokens
         self._in_flight = in_flight
         self._accelerator = accelerator
@@ -103,15 +99,33 @@ class RolloutSampler:
     @property
     def activity(self) -> Activity:
         """Phase in progress, in which finished episodes and turns are counted."""
-        return self._agent.activity
+        return self._activity
 
     @activity.setter
     def activity(self, activity: Activity) -> None:
-        self._agent.activity = activity
+        self._activity = activity
+        for agent in self._agents.values():
+            agent.activity = activity
+
+    def _agent_for(self, settings: Mapping[str, Any]) -> PolicyAgent:
+        """Return the policy as an agent whose dialogue has settings of one environment."""
+        key = repr(sorted(settings.items()))
+        if key not in self._agents:
+            config = replace(self._config, settings={**self._config.settings, **settings})
+            self._agents[key] = PolicyAgent(
+                "policy",
+                self.engine,
+                resolve_dialogue(config, self._recipe),
+                Sampling(top_p=self._recipe.top_p, max_tokens=self._recipe.reply_tokens),
+                template=config.template,
+            )
+            self._agents[key].activity = self._activity
+        return self._agents[key]
 
     def take_reply_counts(self) -> ReplyCounts:
         """Return the number of replies of all processes since the last call; a collective operation."""
-        return ReplyCounts.add_up(gather_lists(self._accelerator, [self._agent.take_counts()]))
+        counts = [agent.take_counts() for agent in self._agents.values()]
+        return ReplyCounts.add_up(gather_lists(self._accelerator, counts))
 
     def roll_out(
         self,
@@ -144,8 +158,9 @@ class RolloutSampler:
         # Contiguous blocks, since adjacent jobs often share a prompt, which an engine can cache.
         own = self._own_part(jobs)
         self.activity.begin(phase, len(own), "episodes")
-        with self._sampling(temperature, top_p):
-            episodes = list(self._play(entry, own, len(own), keep))
+        agent = self._agent_for(entry.dialogue)
+        with self._sampling(agent, temperature, top_p):
+            episodes = list(self._play(agent, entry, own, len(own), keep))
         for episode in episodes:
             if episode.seed not in samples:
                 episode.exchanges.clear()
@@ -180,13 +195,14 @@ class RolloutSampler:
         Raises:
             SamplingFailed: The engine failed.
         """
-        growth = TreeGrowth(self._own_part(prompts), trees, seed=seed, release=self._agent.release_held)
+        agent = self._agent_for(entry.dialogue)
+        growth = TreeGrowth(self._own_part(prompts), trees, seed=seed, release=agent.release_held)
         kept: set[Keep] = {*keep, "forks"}
         if trees.choice == "value":
             kept.add("states")
         self.activity.begin("rolling out", growth.total, "episodes")
-        with self._sampling(temperature, None), self._agent.holding():
-            for episode in self._play(entry, growth.jobs, growth.at_once, kept):
+        with self._sampling(agent, temperature, None), agent.holding():
+            for episode in self._play(agent, entry, growth.jobs, growth.at_once, kept):
                 episode.exchanges.clear()
                 growth.add(episode)
         episodes = gather_lists(self._accelerator, growth.episodes())
@@ -224,9 +240,9 @@ class RolloutSampler:
         return items[len(items) * rank // world_size : len(items) * (rank + 1) // world_size]
 
     @contextmanager
-    def _sampling(self, temperature: float, top_p: float | None) -> Iterator[None]:
+    def _sampling(self, agent: PolicyAgent, temperature: float, top_p: float | None) -> Iterator[None]:
         """Context in which the agent samples with the current weights."""
-        agent, default = self._agent, self._agent.sampling
+        default = agent.sampling
         with engine_failures(self._in_flight):
             self._policy_engine.refresh()
             agent.sampling = replace(
@@ -238,10 +254,13 @@ class RolloutSampler:
             finally:
                 agent.sampling = default
 
-    def _play(self, entry: Entry, jobs: Iterable[Job], at_once: int, keep: Collection[Keep]) -> Iterator[Episode]:
+    def _play(
+        self, agent: PolicyAgent, entry: Entry, jobs: Iterable[Job], at_once: int, keep: Collection[Keep]
+    ) -> Iterator[Episode]:
         """Play jobs in this process; episodes come in the order in which they end.
 
         Args:
+            agent: Policy, in the dialogue of the environment.
             entry: Environment.
             jobs: Episodes to play.
             at_once: Number of jobs of which no more can be played at the same time.
@@ -251,7 +270,7 @@ class RolloutSampler:
         count = min(self._in_flight, at_once)
         while len(envs) < count:
             envs.append(entry.make())
-        return self.activity.count(play(self._agent, envs[:count], jobs, max_turns=entry.max_turns, keep=keep))
+        return self.activity.count(play(agent, envs[:count], jobs, max_turns=entry.max_turns, keep=keep))
 
     def complete(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int], *, phase: str

@@ -29,6 +29,7 @@ from ..checkpoints.interruption import Interruption
 from ..checkpoints.run_folder import METRICS_FILE
 from ..config.serialize import to_plain
 from ..reporting.terminal_plot import Series, plot, running_mean
+from ..sampling.worker import init_worker
 from ..state import Activity
 from ..train import FAILED, INTERRUPTED, OK, require_torch
 from .curves import read_curves
@@ -49,7 +50,6 @@ from .trials import (
     run_trial,
     trial_path,
 )
-from .worker import init_worker
 
 STUDY_FILE = "study.json"
 LOG_FILE = "log.txt"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from arboretum.trainers.algorithms.selectors import (
     Uncertainty,
     informative_groups,
     most_uncertain,
+    select_by_env,
     select_groups,
 )
 from arboretum.trainers.data.episodes import from_episodes
@@ -37,6 +39,17 @@ def make_rollouts(returns: list[list[float]], penalties: bool = False) -> Rollou
             episodes.append(Episode("Env", "t", 0, "model", success=value > 0.5, turns=[turn]))
             keys.append(group)
     return from_episodes(episodes, keys)
+
+
+def test_groups_of_an_environment_with_large_returns_displace_no_others() -> None:
+    rollouts = make_rollouts([[0, 0.1], [0, 1], [0, 10], [0, 100]])
+    selector = Uncertainty(amount=0.5, rescale="linear")
+    assert selector.select(rollouts).groups == (2, 3)
+    mixture = replace(rollouts, episode_env=np.array([0, 0, 1, 1, 0, 0, 1, 1]))
+    assert select_by_env(selector, mixture) == ((2, 3), 0.5)
+    apart = replace(rollouts, episode_env=np.array([0, 0, 0, 0, 1, 1, 1, 1]))
+    assert select_by_env(selector, apart) == ((1, 3), 0.5)
+    assert select_by_env(selector, rollouts) == selector.select(rollouts)
 
 
 scores = st.lists(st.floats(0, 3), min_size=1, max_size=20)

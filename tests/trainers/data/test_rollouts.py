@@ -128,12 +128,13 @@ def test_episode_penalty_is_added_to_the_last_turn() -> None:
 
 def test_selected_groups_concatenate_to_the_original_rollouts() -> None:
     episodes = [episode([turn(2, 1 + i % 3, i / 8, first=10 * i)] * (1 + i % 2)) for i in range(6)]
-    rollouts = from_episodes(episodes, ["a", "b", "a", "b", "c", "c"])
+    rollouts = from_episodes(episodes, ["a", "b", "a", "b", "c", "c"], envs=[0, 1, 0, 1, 0, 0])
+    assert rollouts.group_env.tolist() == [0, 1, 0]
     assert (
         rollouts.select([1]).returns(penalties=False).tolist()
         == rollouts.returns(penalties=False)[[1, 3]].tolist()
     )
-    in_order = from_episodes([episodes[i] for i in (0, 2, 1, 3, 4, 5)], list("aabbcc"))
+    in_order = from_episodes([episodes[i] for i in (0, 2, 1, 3, 4, 5)], list("aabbcc"), envs=[0, 0, 1, 1, 0, 0])
     joined = Rollouts.concatenate([rollouts.select([0]), rollouts.select([1]), rollouts.select([2])])
     for name in Rollouts.__dataclass_fields__:
         ours, theirs = getattr(joined, name), getattr(in_order, name)

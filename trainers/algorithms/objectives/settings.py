@@ -72,7 +72,12 @@ class Kl:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Correction for sampler probabilities that differ from the trainer's (other kernels or precision).
+    """Correction for sampler probabilities that differ from the trainer's.
+
+    They differ by other kernels or precision, and with `sampler.asynchronous` because earlier weights sampled. The
+    loss of a token is min(π_old / π_sampler, C) times the clipped surrogate of π / π_old, where π_old are the
+    weights before the update: the decoupled objective of Hilton et al. (arXiv:2110.00641), whose first factor is
+    truncated as Ionides proposes (Truncated importance sampling, JCGS 17:295, 2008).
 
     Attributes:
         cap: Maximum importance weight C; None measures the mismatch without correcting the loss.

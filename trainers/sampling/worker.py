@@ -1,4 +1,4 @@
-"""Initializer of a study's worker processes, in a module without imports that could print before it runs."""
+"""Initializer of worker processes, in a module without imports that could print before it runs."""
 
 from __future__ import annotations
 
