@@ -26,6 +26,7 @@ from .eval.planning import FULL_SCOPE, Scope
 from .eval.suite import suite_names
 from .trainers.algorithms.recipes import RECIPES
 from .trainers.bench import TRAINING
+from .trainers.bench.scaling.command import MeasureCosts, PlanTraining
 from .trainers.config.cli_options import SFTOptions, TrainOptions, given_options
 from .trainers.laboratory.options import LaboratoryOptions
 from .trainers.study.parsing import study_names
@@ -290,6 +291,15 @@ def bench(
     return run_benchmark(benchmark, peers=peers, further=TRAINING, console=console)
 
 
+@app.command
+def scaling(
+    job: OmitArgPrefixes[Annotated[PlanTraining, _verb("plan")] | Annotated[MeasureCosts, _verb("measure")]],
+) -> int:
+    """Predict the time of training steps on many GPUs, or measure the costs of steps here."""
+    job.run(console)
+    return 0
+
+
 def _print_address(address: str) -> None:
     console.print(f"Serving at {address}; stop with Ctrl-C.", markup=False, soft_wrap=True)
 
@@ -431,6 +441,7 @@ COMMANDS = (
     compare,
     view,
     bench,
+    scaling,
     serve,
     index,
     data,
