@@ -35,6 +35,7 @@ COMMANDS = [
     "index verify",
     "index recall",
     "data",
+    "verify",
     "train",
     "sft",
     "study",
