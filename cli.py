@@ -22,6 +22,7 @@ from .eval.export import Format
 from .eval.model_options import DEFAULT_MODEL, ModelOptions
 from .eval.pairing_options import NO_OPTIONS, PairingOptions
 from .eval.planning import FULL_SCOPE, Scope
+from .eval.serve_envs import ServeEnvs
 from .eval.suite import suite_names
 from .eval.terminal_help import as_verb, hint, print_help
 from .eval.verify.options import VerifyOptions
@@ -288,10 +289,12 @@ def _print_address(address: str) -> None:
 @app.command
 def serve(
     server: OmitArgPrefixes[
-        Annotated[ServeWebShop, as_verb("webshop")] | Annotated[ServeRetrieval, as_verb("retrieval")]
+        Annotated[ServeEnvs, as_verb("envs")]
+        | Annotated[ServeWebShop, as_verb("webshop")]
+        | Annotated[ServeRetrieval, as_verb("retrieval")]
     ],
 ) -> int:
-    """Serve the web shop, or a search index, over HTTP until Ctrl-C."""
+    """Serve environments, the web shop, or a search index until Ctrl-C."""
     server.run(_print_address)
     return 0
 

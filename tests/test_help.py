@@ -28,6 +28,7 @@ COMMANDS = [
     "view",
     "bench",
     "serve",
+    "serve envs",
     "serve webshop",
     "serve retrieval",
     "index",

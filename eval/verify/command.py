@@ -16,6 +16,7 @@ from ...envs.registry import ENVS
 from ...envs.terminal import Terminal, literal
 from ..options import parse_options
 from .checks import CHECKS, Finding, run_checks
+from .manifest import write_manifest
 from .options import VerifyOptions
 from .subject import Subject
 
@@ -77,6 +78,9 @@ def verify_envs(options: VerifyOptions, *, console: Terminal) -> int:
         with console.status(literal(f"verifying {env} …")):
             verdict = verify_env(env, kwargs, tasks=options.tasks, seed=options.seed)
         verdicts.append(verdict)
+        if options.manifests is not None and verdict.passed:
+            findings = {finding.check_id: finding for finding in verdict.findings}
+            write_manifest(options.manifests / env, env, kwargs, findings)
         if options.form == "text":
             console.print(_describe(verdict))
     if options.form == "json":

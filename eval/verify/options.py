@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from tyro.conf import Positional, UseAppendAction
@@ -19,6 +20,8 @@ class VerifyOptions:
         form: Form of the output: "text", "json", or a table in "markdown".
         env_arg: Argument of the environment, as key=value, such as homes=full; only with one environment. Repeat
             the option for more.
+        manifests: Folder for the manifests of OpenEnv, one folder for each environment that passes. None writes
+            none.
     """
 
     env: Positional[tuple[str, ...]] = ()
@@ -26,3 +29,4 @@ class VerifyOptions:
     seed: int = 0
     form: Literal["text", "json", "markdown"] = "text"
     env_arg: UseAppendAction[tuple[str, ...]] = ()
+    manifests: Path | None = None

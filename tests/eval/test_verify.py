@@ -9,15 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import arboretum
+from arboretum.agents.adapters.remote import Session
 from arboretum.cli import main
 from arboretum.envs.registry import ENVS
 from arboretum.eval.verify.checks import CHECKS, meaning
-from arboretum.eval.verify.command import markdown_table, verify_env
+from arboretum.eval.verify.command import verify_env
+from arboretum.eval.verify.manifest import MANIFEST, ORACLE
 from support.environments import embedded_data  # noqa: F401
 
 PAGE = Path(arboretum.__file__).parent / "docs" / "verify.md"
+MANIFESTS = Path(arboretum.__file__).parent / "assets" / "openenv"
 
 PLANTED = '''
 import itertools, time
@@ -301,10 +305,25 @@ def test_page_describes_every_check_and_its_table_lists_every_environment() -> N
     assert rows == [(spec.id, "pass") for spec in ENVS]
 
 
+@pytest.mark.usefixtures("embedded_data")
+@pytest.mark.parametrize("id", [spec.id for spec in ENVS])
+def test_manifest_has_the_pin_of_the_table_and_an_oracle_that_succeeds(id: str) -> None:
+    manifest = yaml.safe_load((MANIFESTS / id / MANIFEST).read_text(encoding="utf-8"))
+    pin = manifest["validation"]["task_distribution"]["dataset_version"]
+    assert f"| {id} | `{pin[:8]}` |" in PAGE.read_text(encoding="utf-8")
+    assert manifest["version"] == arboretum.__version__
+    session = Session(id, {"reward_mode": "sparse"})
+    result = session.open({"injected_state": json.loads((MANIFESTS / id / ORACLE).read_text(encoding="utf-8"))})
+    assert result.reward == 1.0 and result.terminated and result.info["success"]
+
+
 @pytest.mark.heavy
 @pytest.mark.usefixtures("embedded_data")
-def test_table_of_the_page_is_what_the_command_prints() -> None:
-    table = markdown_table([verify_env(spec.id) for spec in ENVS])
-    rows = [line.rpartition(" | ")[0] for line in table.splitlines()[2:]]
-    text = PAGE.read_text(encoding="utf-8")
-    assert [row for row in rows if row not in text] == []
+def test_table_and_manifests_are_what_the_command_writes(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", "--manifests", str(tmp_path / "openenv")])
+    assert not ended.value.code
+    for spec in ENVS:
+        for name in (MANIFEST, ORACLE):
+            stored = (MANIFESTS / spec.id / name).read_text(encoding="utf-8")
+            assert (tmp_path / "openenv" / spec.id / name).read_text(encoding="utf-8") == stored
