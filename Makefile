@@ -35,6 +35,7 @@ test-all: .venv/.heavy .venv-vllm/.installed .venv-inspect/.installed .venv-veri
 docs: .venv/.core
 	@$(BIN)/arboretum envs --write docs/environments
 	@$(BIN)/arboretum docs --write docs/reference
+	@env -u ARBORETUM_DATA $(BIN)/arboretum verify --manifests assets/openenv
 
 bench: .venv/.core
 	@$(BIN)/arboretum bench envs

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg, subcommand
+from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg
 from tyro.extras import SubcommandApp
 
 from .agents.registry import MODEL_FREE_AGENTS, agent_names
@@ -23,7 +22,10 @@ from .eval.export import Format
 from .eval.model_options import DEFAULT_MODEL, ModelOptions
 from .eval.pairing_options import NO_OPTIONS, PairingOptions
 from .eval.planning import FULL_SCOPE, Scope
+from .eval.serve_envs import ServeEnvs
 from .eval.suite import suite_names
+from .eval.terminal_help import as_verb, hint, print_help
+from .eval.verify.options import VerifyOptions
 from .trainers.algorithms.recipes import RECIPES
 from .trainers.bench import TRAINING
 from .trainers.bench.scaling.command import MeasureCosts, PlanTraining
@@ -37,16 +39,6 @@ app = SubcommandApp()
 console = Terminal(highlight=False)
 _arguments: ContextVar[tuple[str, ...]] = ContextVar("arguments", default=())
 """Arguments of the command, from which a verb tells an option that was given from its default."""
-
-
-def _verb(name: str) -> Any:
-    """Return the mark of a sub-command whose name has no prefix."""
-    return subcommand(name, prefix_name=False)
-
-
-def _help(text: str, names: Iterable[str] = ()) -> Any:
-    """Return the mark of an option whose help lists names, which stand in the place of `{}`."""
-    return arg(help=text.format(", ".join(names)))
 
 
 @app.command
@@ -82,7 +74,7 @@ def play(
     task: str | None = None,
     seed: int | None = None,
     split: str | None = None,
-    agent: Annotated[str, _help("Agent: {}.", MODEL_FREE_AGENTS)] = "human",
+    agent: Annotated[str, hint("Agent: {}.", MODEL_FREE_AGENTS)] = "human",
     pace: float | None = None,
     env_arg: UseAppendAction[tuple[str, ...]] = (),
 ) -> int:
@@ -108,10 +100,10 @@ def play(
 def eval(
     suite: Annotated[
         Positional[str],
-        _help("Suite: {}; the path of a YAML file; or the id of an environment.", suite_names()),
+        hint("Suite: {}; the path of a YAML file; or the id of an environment.", suite_names()),
     ],
     /,
-    agent: Annotated[tuple[str, ...], _help("Agents: {}, or a plug-in's.", agent_names())] = ("random", "expert"),
+    agent: Annotated[tuple[str, ...], hint("Agents: {}, or a plug-in's.", agent_names())] = ("random", "expert"),
     out: Path | None = None,
     workers: int | None = None,
     ray: str | None = None,
@@ -244,7 +236,7 @@ def compare(
 def view(
     folder: Positional[Path] = Path("runs"),
     /,
-    agent: Annotated[tuple[str, ...], _help("Agents that may play on: {}, or a plug-in's.", agent_names())] = (),
+    agent: Annotated[tuple[str, ...], hint("Agents that may play on: {}, or a plug-in's.", agent_names())] = (),
     host: str = "127.0.0.1",
     port: int = 8400,
     browser: bool = True,
@@ -273,7 +265,7 @@ def view(
 @app.command
 def bench(
     benchmark: Annotated[
-        Positional[str], _help("Benchmark: {}; or one of their parts, such as sokoban.", [*BENCHES, *TRAINING])
+        Positional[str], hint("Benchmark: {}; or one of their parts, such as sokoban.", [*BENCHES, *TRAINING])
     ] = "envs",
     /,
     peers: bool = False,
@@ -293,7 +285,7 @@ def bench(
 
 @app.command
 def scaling(
-    job: OmitArgPrefixes[Annotated[PlanTraining, _verb("plan")] | Annotated[MeasureCosts, _verb("measure")]],
+    job: OmitArgPrefixes[Annotated[PlanTraining, as_verb("plan")] | Annotated[MeasureCosts, as_verb("measure")]],
 ) -> int:
     """Predict the time of training steps on many GPUs, or measure the costs of steps here."""
     job.run(console)
@@ -307,10 +299,12 @@ def _print_address(address: str) -> None:
 @app.command
 def serve(
     server: OmitArgPrefixes[
-        Annotated[ServeWebShop, _verb("webshop")] | Annotated[ServeRetrieval, _verb("retrieval")]
+        Annotated[ServeEnvs, as_verb("envs")]
+        | Annotated[ServeWebShop, as_verb("webshop")]
+        | Annotated[ServeRetrieval, as_verb("retrieval")]
     ],
 ) -> int:
-    """Serve the web shop, or a search index, over HTTP until Ctrl-C."""
+    """Serve environments, the web shop, or a search index until Ctrl-C."""
     server.run(_print_address)
     return 0
 
@@ -318,9 +312,9 @@ def serve(
 @app.command
 def index(
     job: OmitArgPrefixes[
-        Annotated[BuildIndex, _verb("build")]
-        | Annotated[VerifyIndex, _verb("verify")]
-        | Annotated[Recall, _verb("recall")]
+        Annotated[BuildIndex, as_verb("build")]
+        | Annotated[VerifyIndex, as_verb("verify")]
+        | Annotated[Recall, as_verb("recall")]
     ],
 ) -> int:
     """Build a search index, verify one, or measure the recall of retrievers."""
@@ -348,10 +342,24 @@ def data(
 
 
 @app.command
+def verify(*, options: Annotated[VerifyOptions, arg(name="")]) -> int:
+    """Check environments against OpenEnv's quality policy, and print the verdicts with figures.
+
+    The exit status is 1 if a check fails. docs/verify.md describes the checks.
+
+    Args:
+        options: Everything.
+    """
+    from .eval.verify.command import verify_envs
+
+    return verify_envs(options, console=console)
+
+
+@app.command
 def train(
     recipe: Annotated[
         Positional[str | None],
-        _help("Algorithm: {}, or a plug-in's. Required for a new run.", RECIPES),
+        hint("Algorithm: {}, or a plug-in's. Required for a new run.", RECIPES),
     ] = None,
     /,
     *,
@@ -384,7 +392,7 @@ def sft(*, options: Annotated[SFTOptions, arg(name="")]) -> int:
 
 @app.command
 def study(
-    name: Annotated[Positional[str], _help("Study: {}; or the path of a YAML file.", [*study_names(), "credit"])],
+    name: Annotated[Positional[str], hint("Study: {}; or the path of a YAML file.", [*study_names(), "credit"])],
     /,
     out: Path | None = None,
     workers: int = 2,
@@ -413,7 +421,7 @@ def study(
 def sapling(
     family: Annotated[
         Positional[str],
-        _help("Environments: {}.", ["grids (lakes and Sokoban)", "blocksworld", "alfworld", "search"]),
+        hint("Environments: {}.", ["grids (lakes and Sokoban)", "blocksworld", "alfworld", "search"]),
     ] = "grids",
     /,
     out: Path | None = None,
@@ -430,33 +438,8 @@ def sapling(
     return make_sapling(family, out, seed, console=console)
 
 
-COMMANDS = (
-    envs,
-    docs,
-    play,
-    eval,
-    decisions,
-    report,
-    export,
-    compare,
-    view,
-    bench,
-    scaling,
-    serve,
-    index,
-    data,
-    train,
-    sft,
-    study,
-    sapling,
-)
-
-
-def _check_verb(arguments: list[str]) -> None:
-    """Raise for an unknown verb, with the nearest ones."""
-    verbs = [command.__name__ for command in COMMANDS]
-    if arguments and not arguments[0].startswith("-") and arguments[0] not in verbs:
-        raise unknown_name("command", arguments[0], verbs)
+COMMANDS = (envs, docs, play, eval, decisions, report, export, compare, view, bench, scaling, serve)
+COMMANDS += (index, data, verify, train, sft, study, sapling)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -475,10 +458,10 @@ def main(arguments: list[str] | None = None) -> None:
 
             console.print(f"arboretum {__version__}", markup=False)
             sys.exit(0)
-        _check_verb(arguments)
+        verbs = [command.__name__ for command in COMMANDS]
+        if arguments and not arguments[0].startswith("-") and arguments[0] not in verbs:
+            raise unknown_name("command", arguments[0], verbs)
         if not arguments or {"-h", "--help"} & set(arguments):
-            from .eval.terminal_help import print_help
-
             given = arguments or ["--help"]
             print_help(lambda: app.cli(args=given, prog="arboretum", description=DESCRIPTION))
         _arguments.set(tuple(arguments))

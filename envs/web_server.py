@@ -10,10 +10,8 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import logging
-import re
 import signal
 import socket
 import threading
@@ -27,6 +25,7 @@ from waitress.channel import HTTPChannel
 from waitress.server import TcpWSGIServer
 
 from .errors import ConfigurationError
+from .hosts import host_filter, is_loopback
 
 MAX_BODY = 2**20
 """Largest body of a request in bytes."""
@@ -38,11 +37,6 @@ IDLE_SECONDS = 60.0
 RESPONSE_SECONDS = 60.0
 DRAIN_SECONDS = 30.0
 """Longest time to answer the remaining requests after SIGTERM."""
-
-_LOCAL_SUFFIXES = (".localhost", ".local", ".internal", ".lan", ".home.arpa", ".test")
-"""Endings of names that nobody can register (RFC 6761, 6762 and 8375; `internal` is reserved by ICANN)."""
-
-_HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::\d{1,5})?")
 
 _log = logging.getLogger(__name__)
 
@@ -214,36 +208,16 @@ def _on_sigterm(action: Callable[[], None]) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def is_loopback(host: str) -> bool:
-    """Return True if an address or name is reachable from this machine only."""
-    try:
-        return host == "localhost" or host.endswith(".localhost") or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def check_host(app: Any, host: str) -> Any:
-    """Return a WSGI application that refuses requests whose `Host` header names another host.
+    """Return a WSGI application that refuses requests whose `Host` header names another host; see `host_filter`.
 
-    On loopback the header must name loopback. On other addresses it may be any address, a name without a dot, a
-    name of a local network, or the name of this machine. A request without the header comes from no browser.
+    A request without the header comes from no browser.
 
     Args:
         app: WSGI application.
         host: Address that the server binds.
     """
-    own = {host.lower(), socket.gethostname().lower()}
-
-    def is_allowed(header: str) -> bool:
-        match = _HOST.fullmatch(header.strip().lower())
-        if match is None:
-            return False
-        name = match[1].strip("[]").removesuffix(".")
-        if name == host.lower() or is_loopback(name):
-            return True
-        if is_loopback(host):
-            return False
-        return name in own or "." not in name or name.endswith(_LOCAL_SUFFIXES) or _is_address(name)
+    is_allowed = host_filter(host)
 
     def checked(environ: dict[str, Any], start_response: Any) -> Any:
         header = environ.get("HTTP_HOST")
@@ -255,11 +229,3 @@ def check_host(app: Any, host: str) -> Any:
         return [body]
 
     return checked
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

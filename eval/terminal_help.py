@@ -1,4 +1,7 @@
-"""Help of a command, folded to the width of a terminal; tyro folds its boxes, but not what stands above them."""
+"""Marks of verbs and options, and the help of a command, folded to the width of a terminal.
+
+Tyro folds the boxes of a help, but not what stands above them.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,23 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable
-from typing import NoReturn, TextIO
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn, TextIO
+
+from tyro.conf import arg, subcommand
 
 _BOX = "╭│╰+|"
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def as_verb(name: str) -> Any:
+    """Return the mark of a sub-command whose name has no prefix."""
+    return subcommand(name, prefix_name=False)
+
+
+def hint(text: str, names: Iterable[str] = ()) -> Any:
+    """Return the mark of an option whose help lists names, which stand in the place of `{}`."""
+    return arg(help=text.format(", ".join(names)))
 
 
 class HelpBuffer(io.StringIO):

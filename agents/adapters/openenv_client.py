@@ -1,0 +1,141 @@
+"""Client of a server of environments: a `gymnasium.Env` that needs no OpenEnv (extra `openenv-client`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import msgspec
+import numpy as np
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
+from websockets.sync.client import connect
+
+from ...envs.errors import ConfigurationError
+from ...envs.spaces import ActionText, AnyText
+
+Step = tuple[str, float, bool, bool, dict[str, Any]]
+
+
+class _Observation(msgspec.Struct):
+    observation: str
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+
+
+class _Data(msgspec.Struct):
+    observation: _Observation | None = None
+    reward: float | None = None
+    message: str | None = None
+    code: str | None = None
+
+
+class _Reply(msgspec.Struct):
+    type: str
+    data: _Data
+
+
+class RemoteEnv(gym.Env[str, str]):
+    """Environment of a server, one session for each instance; the same episodes as the environment itself plays.
+
+    `reset(options=…)` takes `task` (a name, or an index in the server's split), or `injected_state`, which is a
+    value of `state`. If the server closes the session, because it was idle or restarts, the next step opens a new
+    one and restores the episode from its task, seed and actions.
+
+    Args:
+        url: Address of the environment, such as "http://127.0.0.1:8700" or "…:8700/TextSokoban-v0".
+        timeout: Time in seconds to wait for a connection, and for each reply.
+
+    Attributes:
+        reconnects: Number of sessions that were restored.
+
+    Raises:
+        ConfigurationError: There is no such server, or a request was refused; the message has its reason.
+    """
+
+    def __init__(self, url: str, *, timeout: float = 60.0) -> None:
+        self.url = url.rstrip("/")
+        self.observation_space = AnyText(2**20)
+        self.action_space = ActionText(4096, self._draw)
+        self.reconnects = 0
+        self._timeout = timeout
+        self._choices: tuple[str, ...] = ()
+        self._state: dict[str, Any] = {}
+        self._connect()
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The episode so far as JSON data: task, seed and actions."""
+        return {**self._state, "actions": list(self._state["actions"])}
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Begin an episode; see the class and `TextEnv.reset`."""
+        super().reset(seed=seed)
+        opening = dict(options or {})
+        if type(opening.get("task")) is int:
+            opening["index"] = opening.pop("task")
+        given = opening.get("injected_state")
+        if given is None:
+            opening["seed"] = int(self.np_random.integers(2**31)) if seed is None else seed
+        observation, _, _, _, info = self._ask("reset", opening)
+        start = opening if given is None else given
+        self._state = {"task": info["task"], "seed": start["seed"], "actions": list(start.get("actions", ()))}
+        return observation, info
+
+    def step(self, action: str) -> Step:
+        """Take one action; see `TextEnv.step`."""
+        if not self._state:
+            raise gym.error.ResetNeeded("Call reset() before step().")
+        try:
+            result = self._ask("step", {"action": action})
+        except ConnectionError:
+            self._connect()
+            self.reconnects += 1
+            self._ask("reset", {"injected_state": self.state})
+            result = self._ask("step", {"action": action})
+        self._state["actions"].append(action)
+        return result
+
+    def close(self) -> None:
+        """End the session."""
+        self._socket.close()
+
+    def _connect(self) -> None:
+        address = f"ws{self.url.removeprefix('http')}/ws"
+        try:
+            self._socket = connect(
+                address, open_timeout=self._timeout, compression=None, max_size=2**24, proxy=None
+            )
+        except (OSError, InvalidHandshake, InvalidURI) as error:
+            raise ConfigurationError(f"{self.url} is not a server of environments: {error}.") from None
+
+    def _ask(self, kind: str, data: Mapping[str, Any]) -> Step:
+        """Send a message, and return the reply; raise ConnectionError if the session has been closed."""
+        try:
+            self._socket.send(json.dumps({"type": kind, "data": data}))
+            text = self._socket.recv(self._timeout)
+        except ConnectionClosed as error:
+            raise ConnectionError(f"{self.url} closed the session: {error}") from None
+        except TimeoutError:
+            raise TimeoutError(f"{self.url} did not answer within {self._timeout:g} seconds") from None
+        try:
+            reply = msgspec.json.decode(text, type=_Reply).data
+        except msgspec.DecodeError as error:
+            raise ConfigurationError(f"{self.url} has another version of the protocol: {error}.") from None
+        if reply.code == "SESSION_ERROR":
+            raise ConnectionError(f"{self.url}: {reply.message}")
+        if reply.observation is None:
+            raise ConfigurationError(f"{self.url}: {reply.message or 'the reply has no observation.'}")
+        observation, terminated, truncated, info = msgspec.structs.astuple(reply.observation)
+        if info.get("admissible_actions") is not None:  # JSON has no tuples
+            info["admissible_actions"] = tuple(info["admissible_actions"])
+        self._choices = info.get("admissible_actions") or ()
+        return observation, reply.reward or 0.0, terminated, truncated, info
+
+    def _draw(self, rng: np.random.Generator) -> str | None:
+        """Return an admissible action, if the server's environment lists them (`admissible=true`)."""
+        return self._choices[int(rng.integers(len(self._choices)))] if self._choices else None

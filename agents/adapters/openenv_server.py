@@ -1,0 +1,271 @@
+"""Server of environments for OpenEnv's clients, with limits on what one client can take (extra `openenv`).
+
+Every environment is an OpenEnv application below its id, or at the root if it is the only one. A guard is around
+them:
+
+* The `Host` header must name this server, and so must the `Origin` of a browser, so that no web page can play.
+* A message that is not a JSON object of text is answered with an error, and its session goes on.
+* A session without a message for the idle time is told so and closed, which frees its place.
+* Messages and bodies have at most `MAX_MESSAGE` bytes. Beyond the maximum number of sessions a client is refused.
+
+`GET /status` counts sessions, refusals and errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+import uvicorn
+from fastapi import Request
+from fastapi.responses import JSONResponse
+from openenv.core.env_server import create_fastapi_app
+from openenv.core.env_server.types import ConcurrencyConfig
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from ...envs.errors import ConfigurationError
+from ...envs.hosts import host_filter, is_loopback
+from ...envs.registry import make_env
+from .openenv import OpenEnvironment, TextAction, TextObservation, TextState
+
+MAX_MESSAGE = 2**20
+"""Largest message or body of a request, in bytes."""
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Counts:
+    """Counts of sessions, refusals and errors since the server started.
+
+    Attributes:
+        open: Sessions that are open now.
+        opened: Sessions that were opened.
+        idle: Sessions that were closed because they had no message for the idle time.
+        foreign: Requests that were refused because of their `Host` or `Origin`.
+        oversized: Requests that were refused because of the size of their body.
+        messages: Messages that sessions received.
+        errors: Messages, or whole sessions, that were answered with an error.
+    """
+
+    open: int = 0
+    opened: int = 0
+    idle: int = 0
+    foreign: int = 0
+    oversized: int = 0
+    messages: int = 0
+    errors: int = 0
+
+
+class Guard:
+    """ASGI application that limits what clients can do to another one.
+
+    Args:
+        app: The application.
+        host: Address that the server binds.
+        idle: Time in seconds after which a session without a message is closed.
+
+    Attributes:
+        counts: Counts so far.
+    """
+
+    def __init__(self, app: Any, host: str, idle: float) -> None:
+        self._app = app
+        self._is_allowed = host_filter(host)
+        self._idle = idle
+        self.counts = Counts()
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif not self._is_own(scope):
+            self.counts.foreign += 1
+            await _refuse(scope, receive, send, 403, "this server has another host or origin; use its address")
+        elif scope["type"] == "websocket":
+            await self._guard_session(scope, receive, send)
+        elif scope["path"] == "/status":
+            await JSONResponse(asdict(self.counts))(scope, receive, send)
+        else:
+            await self._guard_request(scope, receive, send)
+
+    def _is_own(self, scope: Message) -> bool:
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        origin = headers.get(b"origin")
+        return self._is_allowed(headers.get(b"host", "localhost")) and (
+            origin is None or self._is_allowed(urlsplit(origin).netloc)
+        )
+
+    async def _guard_request(self, scope: Message, receive: Receive, send: Send) -> None:
+        length = 0
+
+        async def limited() -> Message:
+            nonlocal length
+            message = await receive()
+            length += len(message.get("body", b""))
+            if length > MAX_MESSAGE:
+                self.counts.oversized += 1
+                return {"type": "http.disconnect"}
+            return message
+
+        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        if not declared.isdigit() or int(declared[:20]) > MAX_MESSAGE:
+            self.counts.oversized += 1
+            await _refuse(scope, receive, send, 413, f"a body has at most {MAX_MESSAGE} bytes")
+        else:
+            await self._app(scope, limited, send)
+
+    async def _guard_session(self, scope: Message, receive: Receive, send: Send) -> None:
+        counts = self.counts
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "websocket.send" and message.get("text", "").startswith('{"type":"error"'):
+                counts.errors += 1
+            await send(message)
+
+        async def checked() -> Message:
+            while True:
+                try:
+                    async with asyncio.timeout(self._idle):
+                        message = await receive()
+                except TimeoutError:
+                    counts.idle += 1
+                    text = f"the session had no message for {self._idle:g} seconds and was closed; connect again"
+                    await counted(_error(text, "SESSION_ERROR"))
+                    return {"type": "websocket.disconnect", "code": 1001}
+                if message["type"] != "websocket.receive":
+                    return message
+                counts.messages += 1
+                problem = find_problem(message.get("text"))
+                if problem is None:
+                    return message
+                await counted(_error(problem, "INVALID_JSON"))
+
+        counts.open += 1
+        counts.opened += 1
+        try:
+            await self._app(scope, checked, counted)
+        finally:
+            counts.open -= 1
+
+
+def find_problem(text: str | None) -> str | None:
+    """Return the reason why a message cannot be passed on, in one sentence; None if it can."""
+    if text is None:
+        return "a message is text, not bytes"
+    try:
+        value = json.loads(text)
+        if "\\ud" in text or "\\uD" in text:
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return "a message must not contain half of a surrogate pair"
+    except (ValueError, RecursionError) as error:
+        return f"a message is JSON: {str(error)[:200]}"
+    return None if isinstance(value, dict) else 'a message is an object such as {"type": "reset", "data": {}}'
+
+
+def make_app(envs: Mapping[str, Mapping[str, Any]], *, host: str, sessions: int, idle: float) -> Guard:
+    """Return the ASGI application of a server.
+
+    Args:
+        envs: Arguments of the environments, by id.
+        host: Address that the server binds.
+        sessions: Maximum number of sessions of each environment.
+        idle: Time in seconds after which a session without a message is closed.
+
+    Raises:
+        ConfigurationError: An environment or an argument is unknown.
+    """
+    apps: dict[str, Any] = {}
+    for env, kwargs in envs.items():
+        make_env(env, **kwargs)  # Fail before the first session, and load shared data.
+        apps[env] = create_fastapi_app(
+            partial(OpenEnvironment, env, dict(kwargs)),
+            TextAction,
+            TextObservation,
+            concurrency_config=ConcurrencyConfig(max_concurrent_envs=sessions, session_timeout=idle),
+            env_name=env,
+            state_cls=TextState,
+        )
+        apps[env].add_exception_handler(ConfigurationError, _explain)
+    if len(apps) == 1:
+        return Guard(next(iter(apps.values())), host, idle)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:  # Starlette does not start mounted applications.
+            for app in apps.values():
+                await stack.enter_async_context(app.router.lifespan_context(app))
+            yield
+
+    routes = [Mount(f"/{env}", app) for env, app in apps.items()]
+    return Guard(Starlette(routes=routes, lifespan=lifespan), host, idle)
+
+
+def serve(
+    envs: Mapping[str, Mapping[str, Any]],
+    *,
+    host: str,
+    port: int,
+    sessions: int,
+    idle: float,
+    ready: Callable[[str], None],
+) -> None:
+    """Serve environments until Ctrl-C or SIGTERM.
+
+    Args:
+        envs, sessions, idle: See `make_app`.
+        host: Address to bind.
+        port: TCP port; 0 takes a free one.
+        ready: Called with the address once the server accepts connections.
+
+    Raises:
+        ConfigurationError: An environment or an argument is unknown, or the address is taken.
+    """
+    config = uvicorn.Config(
+        make_app(envs, host=host, sessions=sessions, idle=idle),
+        host=host,
+        port=port,
+        log_level="warning",
+        ws_max_size=MAX_MESSAGE,
+        ws_per_message_deflate=False,
+        limit_concurrency=len(envs) * sessions + 64,
+        timeout_graceful_shutdown=10,
+    )
+    try:
+        listener = config.bind_socket()
+    except SystemExit:
+        raise ConfigurationError(f"cannot listen on {host}:{port}; choose another port or host.") from None
+    if not is_loopback(host):
+        _log.warning("Environments on %s are reachable from other machines, and ask nobody for a password.", host)
+    listener.listen(1024)  # Connections wait from now on until the server takes them.
+    address = f"[{host}]" if ":" in host else host
+    ready(f"http://{address}:{listener.getsockname()[1]}")
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _error(text: str, code: str) -> Message:
+    text = json.dumps({"type": "error", "data": {"message": text, "code": code}}, separators=(",", ":"))
+    return {"type": "websocket.send", "text": text}
+
+
+async def _explain(_: Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"detail": str(error)}, status_code=400)
+
+
+async def _refuse(scope: Message, receive: Receive, send: Send, status: int, text: str) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008, "reason": text})
+    else:
+        await JSONResponse({"detail": text}, status_code=status)(scope, receive, send)

@@ -1,0 +1,1 @@
+"""Verification of an environment against the quality policy of OpenEnv: `arboretum verify`."""

@@ -1,0 +1,147 @@
+"""Our server under OpenEnv 0.10's own validator and client, and under ours, from an environment with OpenEnv."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import arboretum
+from arboretum.envs.registry import ENVS, make_env
+from support.openenv_checks import ACTIONS
+
+ROOT = Path(arboretum.__file__).parent
+CHECKS = ROOT / "tests" / "support" / "openenv_checks.py"
+
+pytestmark = pytest.mark.heavy
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Python of an environment with OpenEnv, whose dependencies our constraints exclude.
+
+    It is made with the exact versions of requirements-openenv.txt, unless ARBORETUM_OPENENV_PYTHON names one.
+    """
+    own = os.environ.get("ARBORETUM_OPENENV_PYTHON")
+    if own:
+        return own
+    folder = tmp_path_factory.mktemp("openenv")
+    venv.create(folder, with_pip=True)
+    made = str(folder / "bin" / "python")
+    packages = ["--no-deps", "-r", str(ROOT / "requirements-openenv.txt")]
+    subprocess.run([made, "-m", "pip", "install", "-q", *packages], check=True, timeout=280)
+    return made
+
+
+@pytest.fixture(scope="module")
+def surroundings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Environment variables under which the checkout is the package, whatever the name of its folder."""
+    path = tmp_path_factory.mktemp("path")
+    (path / "arboretum").symlink_to(ROOT)
+    without_data = {name: value for name, value in os.environ.items() if name != "ARBORETUM_DATA"}
+    return {**without_data, "PYTHONPATH": str(path), "PYTHONUNBUFFERED": "1"}
+
+
+@contextmanager
+def serving(python: str, env: dict[str, str], *arguments: str) -> Iterator[tuple[str, int]]:
+    """Context with a server: its address, and the id of its process."""
+    command = [python, "-P", "-m", "arboretum", "serve", "envs", *arguments, "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as server:
+        assert server.stdout is not None
+        try:
+            address = re.search(r"http://127\.0\.0\.1:\d+", server.stdout.readline())
+            assert address is not None, "the server did not start"
+            yield address[0], server.pid
+        finally:
+            server.terminate()
+
+
+@pytest.fixture(scope="module")
+def address(python: str, surroundings: dict[str, str]) -> Iterator[str]:
+    arguments = ("TextSokoban-v0", "TextBandit-v0", "--sessions", "3", "--idle", "2")
+    with serving(python, surroundings, *arguments) as (address, _):
+        yield address
+
+
+def check(python: str, env: dict[str, str], *arguments: str) -> Any:
+    """Run a check of tests/support/openenv_checks.py, and return what it printed."""
+    command = [python, "-P", str(CHECKS), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_openenv_validate_passes(python: str, surroundings: dict[str, str], address: str) -> None:
+    command = [python, "-P", str(Path(python).with_name("openenv")), "validate"]
+    done = subprocess.run(
+        [*command, "--url", f"{address}/TextSokoban-v0", "--json", "--timeout", "60"],
+        capture_output=True,
+        text=True,
+        env=surroundings,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["summary"]["passed_count"] == 6
+
+
+def test_every_manifest_is_valid_and_its_oracle_reaches_the_maximum(
+    python: str, surroundings: dict[str, str]
+) -> None:
+    found = check(python, surroundings, "oracles", str(ROOT / "assets" / "openenv"))
+    assert found == {spec.id: [1.0, True, 2, "pass"] for spec in ENVS}
+
+
+def test_client_plays_the_local_episode_and_outlives_its_session(
+    python: str, surroundings: dict[str, str], address: str
+) -> None:
+    found = check(python, surroundings, "play", address)
+    env = make_env("TextSokoban-v0")
+    local: list[Any] = [env.reset(seed=5)] + [env.step(action) for action in ACTIONS]
+    assert found["steps"] == json.loads(json.dumps(local))
+    assert found["reconnects"] >= 1
+    assert found["state"] == {"task": env.task, "seed": 5, "actions": ACTIONS}
+    assert found["again"][1] == json.loads(json.dumps(env.step("Up")))
+    nowhere, misspelled, too_large, incomplete = found["problems"]
+    assert "unknown task 'nowhere'" in nowhere and "unknown field `tsak`" in misspelled
+    assert "outside 0" in too_large and "missing required field `seed`" in incomplete
+
+
+def test_hostile_messages_and_idle_sessions_are_answered_and_counted(
+    python: str, surroundings: dict[str, str], address: str
+) -> None:
+    found = check(python, surroundings, "attack", address)
+    assert {answer["type"] for answer in found["answers"]} == {"error"}
+    assert found["answers"][-1]["data"]["code"] == "CAPACITY_REACHED"
+    assert found["state"]["data"]["env"] == "TextBandit-v0"
+    assert "no message for 2 seconds" in found["idle"]["data"]["message"]
+    assert found["foreign"] == 403
+    assert found["status"]["errors"] >= len(found["answers"]) and found["status"]["idle"] >= 1
+    assert found["status"]["foreign"] == 1
+
+
+def test_two_hundred_sessions_play_at_once(python: str, surroundings: dict[str, str]) -> None:
+    with serving(python, surroundings, "TextSokoban-v0") as (address, pid):
+        before = cpu_seconds(pid)
+        counts = check(python, surroundings, "load", address)
+        spent = cpu_seconds(pid) - before
+    env = make_env("TextSokoban-v0")
+    for seed, count in enumerate(counts):
+        env.reset(seed=seed)
+        for action in ACTIONS:
+            env.step(action)
+        assert count == env.steps
+    assert len(counts) == 200
+    assert spent < 30.0
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,115 @@
+"""Program that uses a server of environments from an environment with OpenEnv, and prints what it saw as JSON.
+
+Run by tests/agents/adapters/test_openenv.py: `python openenv_checks.py CHECK ADDRESS-OR-FOLDER`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+ACTIONS = ["Up", "Left", "Fly", "Down", "Right", "Right", "Down", "Up", "Left", "Left"]
+
+
+def play(url: str) -> Any:
+    """Play with our client, through a session that the server closes in between."""
+    import gymnasium
+    from gymnasium.utils.env_checker import check_env
+
+    import arboretum  # noqa: F401
+    from arboretum.agents.adapters.openenv_client import RemoteEnv
+
+    env = RemoteEnv(f"{url}/TextSokoban-v0")
+    assert isinstance(env, gymnasium.Env)
+    found = [env.reset(seed=5)] + [env.step(action) for action in ACTIONS[:5]]
+    time.sleep(4)
+    found += [env.step(action) for action in ACTIONS[5:]]
+    state = env.state
+    again = [env.reset(options={"injected_state": state}), env.step("Up")]
+    check_env(env)
+    problems = []
+    for options in ({"task": "nowhere"}, {"tsak": 1}, {"task": 10**12}, {"injected_state": {"task": "any/1"}}):
+        try:
+            env.reset(seed=1, options=options)
+        except ValueError as error:
+            problems.append(str(error))
+    reconnects = env.reconnects
+    env.close()
+    return {"steps": found, "state": state, "again": again, "problems": problems, "reconnects": reconnects}
+
+
+def attack(url: str) -> Any:
+    """Send hostile messages, each followed by a good one in the same session; then take too many sessions."""
+    from websockets.sync.client import connect
+
+    address = f"ws{url.removeprefix('http')}/TextBandit-v0/ws"
+    hostile: list[str | bytes] = [b"\x00\xff\xfe", "", "nonsense", "[1]", "7", "{" * 100_000, '{"a":' * 50_000]
+    hostile += ["1" * 5000, '{"type":"step","data":{"action":"\\ud800"}}', '{"type":"step","data":{"action":NaN}}']
+    hostile += ['{"type":"fly"}', '{"type":"reset","data":{"seed":"x"}}', '{"type":"reset","data":{"seed":-1}}']
+    hostile += ['{"type":"reset","data":[]}', '{"type":"step"}', '{"type":"step","data":{"acton":"Up"}}']
+    answers = []
+    with connect(address, proxy=None) as socket:
+        for message in hostile:
+            socket.send(message)
+            answers.append(json.loads(socket.recv(30)))
+            socket.send('{"type":"reset","data":{"seed":1}}')
+            assert json.loads(socket.recv(30))["type"] == "observation"
+    with connect(address, proxy=None) as first, connect(address, proxy=None), connect(address, proxy=None):
+        first.send('{"type":"state"}')
+        state = json.loads(first.recv(30))
+        with connect(address, proxy=None) as refused:
+            answers.append(json.loads(refused.recv(30)))
+        idle = json.loads(first.recv(30))
+    request = urllib.request.Request(f"{url}/TextBandit-v0/health", headers={"Host": "evil.example"})
+    try:
+        urllib.request.urlopen(request)
+        foreign = 200
+    except urllib.error.HTTPError as error:
+        foreign = error.code
+    with urllib.request.urlopen(f"{url}/status") as reply:
+        status = json.load(reply)
+    return {"answers": answers, "state": state, "idle": idle, "foreign": foreign, "status": status}
+
+
+def load(url: str, sessions: int = 200) -> Any:
+    """Play in many sessions at once with OpenEnv's own client."""
+    from openenv.core import GenericEnvClient
+
+    async def one(number: int) -> int:
+        async with GenericEnvClient(base_url=url) as env:
+            first = await env.reset(seed=number)
+            for action in ACTIONS:
+                result = await env.step({"action": action})
+                assert result.observation["info"]["task"] == first.observation["info"]["task"]
+            return (await env.state())["step_count"]
+
+    async def everyone() -> list[int]:
+        return await asyncio.gather(*map(one, range(sessions)))
+
+    return asyncio.run(everyone())
+
+
+def oracles(folder: str) -> Any:
+    """Inject the oracle of every manifest, and validate the manifest."""
+    from openenv.validation import Level, run_validation
+
+    from arboretum.agents.adapters.openenv import OpenEnvironment
+
+    found = {}
+    for package in sorted(Path(folder).iterdir()):
+        env = OpenEnvironment(package.name, {"reward_mode": "sparse"})
+        observation = env.reset(injected_state=json.loads((package / "oracle.json").read_text()))
+        tasks = env.get_task_range("all", 1, 3)
+        report = run_validation(package, max_level=Level.STATIC, skip_build=True)
+        found[package.name] = [observation.reward, observation.done, len(tasks), report.verdict.value]
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps({"play": play, "attack": attack, "load": load, "oracles": oracles}[sys.argv[1]](sys.argv[2])))
