@@ -27,7 +27,7 @@ RETRY = { echo "Retrying the failed tests serially:"; OMP_NUM_THREADS=1 $(1) -m 
 test: .venv/.dev
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not heavy" || $(call RETRY,$(BIN)/python)
 
-test-all: .venv/.heavy .venv-vllm/.installed .venv-inspect/.installed .venv-verifiers/.installed
+test-all: .venv/.heavy .venv-vllm/.installed .venv-inspect/.installed .venv-verifiers/.installed .venv-openenv/.installed
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 || $(call RETRY,$(BIN)/python)
 	@OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest $(VLLM_TESTS) \
 		|| $(call RETRY,.venv-vllm/bin/python)
@@ -75,9 +75,9 @@ bench: .venv/.core
 	@.venv-vllm/bin/python $(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
-# Evaluators that clash with constraints.txt. The tests run their commands on the checkout. uv installs in seconds what
+# Neighbours that clash with constraints.txt. The tests run their commands on the checkout. uv installs in seconds what
 # takes pip minutes.
-.venv-inspect/.installed .venv-verifiers/.installed: .venv-%/.installed: requirements-%.txt
+.venv-inspect/.installed .venv-verifiers/.installed .venv-openenv/.installed: .venv-%/.installed: requirements-%.txt
 	@echo "Installing the packages of $< into $(@D) ..."
 	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	@$(@D)/bin/python $(PIP) install --constraint $< uv
@@ -85,4 +85,4 @@ bench: .venv/.core
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-vllm .venv-inspect .venv-verifiers build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-vllm .venv-inspect .venv-verifiers .venv-openenv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 
 import arboretum
 from arboretum.envs.registry import ENVS, make_env
+from support.neighbours import neighbour
 from support.openenv_checks import ACTIONS
 
 ROOT = Path(arboretum.__file__).parent
@@ -26,19 +26,8 @@ pytestmark = pytest.mark.heavy
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Python of an environment with OpenEnv, whose dependencies our constraints exclude.
-
-    It is made with the exact versions of requirements-openenv.txt, unless ARBORETUM_OPENENV_PYTHON names one.
-    """
-    own = os.environ.get("ARBORETUM_OPENENV_PYTHON")
-    if own:
-        return own
-    folder = tmp_path_factory.mktemp("openenv")
-    venv.create(folder, with_pip=True)
-    made = str(folder / "bin" / "python")
-    packages = ["--no-deps", "-r", str(ROOT / "requirements-openenv.txt")]
-    subprocess.run([made, "-m", "pip", "install", "-q", *packages], check=True, timeout=280)
-    return made
+    """Python of an environment with OpenEnv, whose dependencies our constraints exclude."""
+    return str(neighbour("openenv", tmp_path_factory.mktemp("openenv")).bin / "python")
 
 
 @pytest.fixture(scope="module")
