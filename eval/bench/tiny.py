@@ -37,6 +37,8 @@ def make_tiny_model(folder: Path, seed: int = 0, hidden: int = 128, layers: int 
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
+    from ...agents.engines.local.load import without_progress_bar
+
     template = asset("templates/chatml.jinja")
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -74,6 +76,7 @@ def make_tiny_model(folder: Path, seed: int = 0, hidden: int = 128, layers: int 
         torch.manual_seed(seed)
         model = Qwen2ForCausalLM(config)
     folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder)
+    with without_progress_bar():
+        model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

@@ -89,6 +89,7 @@ def test_command_for_a_checkout_is_accepted_by_pip(tmp_path: Path) -> None:
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "__init__.py"):
         shutil.copy(ROOT / name, folder / name)
     (folder / "envs").mkdir()
+    (folder / "arboretum_verifiers").mkdir()
     flags = ["--dry-run", "--no-deps", "--no-build-isolation", "--no-index", "--report", "-", "--quiet"]
     done = subprocess.run(
         [sys.executable, "-m", "pip", "install", *flags, "--editable", f"{folder}[web]"],

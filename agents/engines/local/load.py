@@ -48,7 +48,7 @@ def load_model(name: str | Path, device: str, dtype: str | None, adapter: str | 
     check_device(device)
     source = model_source(name)
     try:
-        with _without_progress_bar() if Path(source).is_dir() else nullcontext():
+        with without_progress_bar() if Path(source).is_dir() else nullcontext():
             model = AutoModelForCausalLM.from_pretrained(source, dtype=precision)
     except Exception as error:  # of any type: files, formats, the network, remote code
         raise ConfigurationError(f"cannot load the model {str(name)!r}: {_first_line(error)}") from None
@@ -61,8 +61,8 @@ def load_model(name: str | Path, device: str, dtype: str | None, adapter: str | 
 
 
 @contextmanager
-def _without_progress_bar() -> Iterator[None]:
-    """Hide the bar of loading a local model; that of a download remains."""
+def without_progress_bar() -> Iterator[None]:
+    """Hide the bars of loading and saving a local model; that of a download remains."""
     was_shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

@@ -25,14 +25,16 @@ _LEARNER_SHARE = 0.6
 class Sampler(NamedTuple):
     """Seconds of sampling on a replica, as polynomials.
 
-    A decoding step takes `step + sequence · n + context · c` for n sequences of c tokens together. The prompt of a
-    turn takes `call + token · t + square · t² + pair · t · c` for t tokens after c; `call` includes the harness.
+    A decoding step takes `step + sequence · n + context · c` for n sequences of c tokens together. A call that
+    encodes prompts takes `call`, and for each of t tokens after c `prompt + t · (token + square · t + pair · c)`,
+    where `prompt` includes a turn of the harness.
     """
 
     step: float
     sequence: float
     context: float
     call: float
+    prompt: float
     token: float
     square: float
     pair: float
@@ -128,13 +130,15 @@ class Cluster:
         # Both are polynomials, whose coefficients are much faster to evaluate than the functions.
         step = decode(0.0, 0.0)
         none = prefill(0.0, 0.0)
+        call = self.costs.of("prefill", {"call": 1.0, "layer": shape.layers}) + self._exchange(0.0, devices)
         pair = prefill(1.0, 1.0) - prefill(1.0, 0.0)
         square = (prefill(2.0, 0.0) - 2 * prefill(1.0, 0.0) + none) / 2
         return Sampler(
             step=step,
             sequence=decode(1.0, 0.0) - step,
             context=decode(0.0, 1.0) - step,
-            call=none + self.costs.of("turn", {"turn": 1.0}),
+            call=call,
+            prompt=none - call + self.costs.of("turn", {"turn": 1.0}),
             token=prefill(1.0, 0.0) - none - square,
             square=square,
             pair=pair,

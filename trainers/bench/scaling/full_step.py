@@ -48,7 +48,7 @@ def compare_step(costs: Costs, updates: int = 6) -> StepComparison:
     batch = _PROMPTS * _ROLLOUTS
     # The sampler's log-probabilities are used, so nothing is scored before the update.
     cluster = Cluster(find_shape(SAPLING), costs, microbatch_tokens=2048, scores=0)
-    result = simulate(cluster, Schedule(batch, 1, slots=batch, environments="inline"), lengths)
+    result = simulate(cluster, Schedule(batch, 1, slots=batch, rollouts=_ROLLOUTS, environments="inline"), lengths)
     return StepComparison(result.seconds, measured)
 
 

@@ -1,8 +1,9 @@
 """Discrete-event simulation of training schedules: samplers with continuous batching, and a learner.
 
 All sequences of a replica share its decoding steps, so between two events each gains tokens at the same rate, and
-the seconds of a step depend on how many there are and how long. Encoding a prompt stalls the replica. Episodes
-wait for their environment without a place in the batch, but keep their slot.
+the seconds of a step depend on how many there are and how long. Prompts that arrive during one step are encoded in
+one call, which stalls the replica, and the first prompt of a group is encoded once. Episodes wait for their
+environment without a place in the batch, but keep their slot.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Schedule:
         slots: Conversations in progress per replica.
         staleness: Updates that an episode may begin ahead of: 0 is synchronous; with 1, the next batch is sampled
             while this one is learnt from.
+        rollouts: Episodes of a group, which have the same first prompt.
         environments: "waiting" if environments step beside the sampler, "inline" if in its thread.
     """
 
@@ -41,6 +43,7 @@ class Schedule:
     learners: int = 0
     slots: int = 64
     staleness: int = 0
+    rollouts: int = 1
     environments: Literal["waiting", "inline"] = "waiting"
 
     def __post_init__(self) -> None:
@@ -79,6 +82,7 @@ class _Episode:
 
     lengths: Lengths
     version: int
+    shares_prompt: bool
     turn: int = 0
     context: int = 0
 
@@ -93,6 +97,7 @@ class _Replica:
     busy: float = 0.0
     load: int = 0
     event: int = 0
+    encoded_at: int = -1
     batch: list[tuple[float, int, _Episode]] = field(default_factory=list)
 
 
@@ -173,10 +178,12 @@ class _Simulation:
         replica = self.replicas[number]
         self._advance(replica, now)
         length = episode.lengths[episode.turn]
-        tokens, cost = length.prompt, self._sampler
-        self._stall(
-            replica, cost.call + tokens * (cost.token + cost.square * tokens + cost.pair * episode.context)
-        )
+        tokens, cost = 0 if episode.shares_prompt and not episode.turn else length.prompt, self._sampler
+        seconds = cost.prompt + tokens * (cost.token + cost.square * tokens + cost.pair * episode.context)
+        if int(replica.steps) != replica.encoded_at:
+            seconds += cost.call
+            replica.encoded_at = int(replica.steps)
+        self._stall(replica, seconds)
         episode.context += length.prompt
         replica.context += episode.context
         self._serial += 1
@@ -219,8 +226,9 @@ class _Simulation:
                 return
             replica.load += 1
             heapq.heappush(self._idlest, (replica.load, number))
+            shares_prompt = self._submitted % schedule.rollouts > 0
             self._submitted += 1
-            self._begin_turn(number, _Episode(self._draw(), self.updates), now)
+            self._begin_turn(number, _Episode(self._draw(), self.updates, shares_prompt), now)
 
     def _finish(self, number: int, episode: _Episode, now: float) -> None:
         replica = self.replicas[number]
