@@ -27,8 +27,9 @@ RETRY = { echo "Retrying the failed tests serially:"; OMP_NUM_THREADS=1 $(1) -m 
 test: .venv/.dev
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not heavy" || $(call RETRY,$(BIN)/python)
 
-test-all: .venv/.heavy .venv-vllm/.installed .venv-inspect/.installed .venv-verifiers/.installed .venv-openenv/.installed
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 || $(call RETRY,$(BIN)/python)
+# Adds the heavy tests to those of `make test`; `make test test-all` runs each of them once.
+test-all: test .venv/.heavy .venv-vllm/.installed .venv-inspect/.installed .venv-verifiers/.installed .venv-openenv/.installed
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m heavy || $(call RETRY,$(BIN)/python)
 	@OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest $(VLLM_TESTS) \
 		|| $(call RETRY,.venv-vllm/bin/python)
 

@@ -34,7 +34,9 @@ def test_notices_are_part_of_the_distribution() -> None:
     assert project["license-files"] == ["LICENSE", "THIRD_PARTY_NOTICES"]
 
 
-@pytest.mark.parametrize("package", ["alfworld", "textworld", "gymnasium"])
+@pytest.mark.parametrize(
+    "package", ["gymnasium", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("alfworld", "textworld"))]
+)
 def test_copyright_lines_are_those_of_the_installed_packages(package: str) -> None:
     pytest.importorskip(package, reason=f"needs {package}: pip install 'arboretum-rl[peers]'")
     files = [file for file in metadata.files(package) or [] if "dist-info" in str(file) and "LICENSE" in file.name]

@@ -67,6 +67,7 @@ def test_prepared_json_rows_are_read_with_unique_ids(tmp_path):
     assert (first.question, first.golden_answers) == ("who?", ("a", "b"))
 
 
+@pytest.mark.heavy
 def test_prepared_parquet_is_read_and_truncated_parquet_rejected(tmp_path):
     pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     parquet = pytest.importorskip("pyarrow.parquet")

@@ -102,6 +102,7 @@ def test_csv_has_a_column_per_detail(language_run: Path, tmp_path: Path) -> None
     assert counts == expected and sum(counts) == 254  # The note of the run's table when it was played.
 
 
+@pytest.mark.heavy
 def test_parquet_is_a_conversational_data_set(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     monkeypatch.setattr(tables, "ROWS", 10)
@@ -122,6 +123,7 @@ def test_parquet_is_a_conversational_data_set(run: Path, tmp_path: Path, monkeyp
         assert (row["seed"], row["success"], row["task"]) == (result.seed, result.success, result.key.task)
 
 
+@pytest.mark.heavy
 def test_parquet_is_read_by_datasets(run: Path, tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     export(run, "parquet", tmp_path / "e.parquet")
@@ -335,7 +337,7 @@ def test_missing_extra_is_named(
 CONVERSATIONS = ["sft", "stepwise", "preference", "atif"]
 
 
-@pytest.mark.parametrize("to", [*CONVERSATIONS, "parquet"])
+@pytest.mark.parametrize("to", [*CONVERSATIONS, pytest.param("parquet", marks=pytest.mark.heavy)])
 def test_conversations_without_their_instructions_are_left_out(
     to: str, language_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -154,6 +154,7 @@ def test_episodes_played_with_other_data_are_left_out_and_said(
     assert "24 episodes are left out: The replay differs from the record in the observation" in said
 
 
+@pytest.mark.heavy
 def test_parquet_has_the_stored_labels(run: Path, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     labelled = shutil.copytree(run, tmp_path / "run")
@@ -168,6 +169,7 @@ def test_parquet_has_the_stored_labels(run: Path, tmp_path: Path) -> None:
     assert all(all(row["optimal"]) for row in rows if row["agent"] == "expert")
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")  # Of TRL, about transformers.
 def test_trl_trains_on_the_pairs(run: Path, tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
