@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -438,7 +439,8 @@ def sapling(
     return make_sapling(family, out, seed, console=console)
 
 
-COMMANDS = (envs, docs, play, eval, decisions, report, export, compare, view, bench, scaling, serve)
+COMMANDS: tuple[Callable[..., int], ...] = (envs, docs, play, eval, decisions, report, export)
+COMMANDS += (compare, view, bench, scaling, serve)
 COMMANDS += (index, data, verify, train, sft, study, sapling)
 
 
