@@ -33,7 +33,8 @@ class Terminal(Console):
     """Console that prints every text as by `visible`, in tables and live displays, too."""
 
     def render_str(self, text: str, *args: Any, **options: Any) -> Text:
-        return super().render_str(visible(text), *args, **options)  # Rich would drop some controls unseen.
+        # Rich would drop some controls unseen, and print ":x:" in a user's text as an emoji.
+        return super().render_str(visible(text), *args, **{**options, "emoji": False})
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):

@@ -22,7 +22,7 @@ from ...agents.forks import CannotFork, take_snapshot
 from ..statistics import paired
 from .episodes import Step, difference, digests, replay, take
 from .other_process import pin_tasks
-from .subject import Outcome, Subject
+from .subject import NoExpert, Outcome, Subject, describe_error
 
 FLOOR_MARGIN = 0.1
 """Smallest gap between expert and floor; `min_floor_margin` of the policy."""
@@ -182,7 +182,7 @@ def check_floor_gap(subject: Subject) -> _Result:
     evidence = (
         f"success of the expert {100 * measured['expert']:.1f} %, of random actions"
         f" {100 * measured['random']:.1f} %, of no action {100 * measured['idle']:.1f} %; gap at least"
-        f" {100 * gap.low:.1f} points"
+        f" {100 * gap.low:.1f} points with 95 % confidence, of {100 * FLOOR_MARGIN:.0f} required"
     )
     return _Result(gap.low >= FLOOR_MARGIN, evidence, measured)
 
@@ -216,7 +216,10 @@ def check_task_distribution_pinning(subject: Subject) -> _Result:
         return _Result(False, evidence, measured)
     for index, one, other in zip(subject.indices, ours, theirs, strict=True):
         if one != other:
-            return _Result(False, f"task {index} is {one[0]} here, and another one in another process", measured)
+            found = f"task {index} is {one[0]} here, and another one in another process"
+            if one[0] == other[0]:
+                found = f"task {one[0]} has another configuration, level or first observation in another process"
+            return _Result(False, found, measured)
     text = json.dumps([total, subject.indices, ours], ensure_ascii=True)
     pin = hashlib.sha256(text.encode()).hexdigest()
     return _Result(True, f"{total} tasks, {len(ours)} sampled: pin {pin[:12]}", measured | {"pin": pin})
@@ -285,8 +288,10 @@ def run_checks(subject: Subject) -> list[Finding]:
             continue
         try:
             result = check(subject)
+        except NoExpert as error:
+            result = _Result(None if check is check_floor_gap else False, str(error), {})
         except Exception as error:  # of the environment
-            result = _Result(False, f"the environment failed: {type(error).__name__}: {error}", {})
+            result = _Result(False, f"the environment failed: {describe_error(error)}", {})
         status: Status = "skip" if result.passed is None else "pass" if result.passed else "fail"
         findings[name] = Finding(name, status, result.evidence, result.measured)
     return list(findings.values())

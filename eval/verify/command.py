@@ -74,7 +74,7 @@ def verify_envs(options: VerifyOptions, *, console: Terminal) -> int:
     if kwargs and len(options.env) != 1:
         raise ConfigurationError("--env-arg needs exactly one environment.")
     verdicts = []
-    for env in options.env or [spec.id for spec in ENVS]:
+    for env in dict.fromkeys(options.env) or [spec.id for spec in ENVS]:
         with console.status(literal(f"verifying {env} …")):
             verdict = verify_env(env, kwargs, tasks=options.tasks, seed=options.seed)
         verdicts.append(verdict)

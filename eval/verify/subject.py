@@ -8,6 +8,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from ...envs.core import TextEnv
+from ...envs.errors import ConfigurationError
 from ...envs.registry import make_env
 from ...envs.seeding import stable_seed
 from .episodes import Choose, Recording, record
@@ -15,6 +16,16 @@ from .other_process import Elsewhere, replay_elsewhere
 
 CHANCE_EPISODES = 1000
 """Number of episodes of each agent in environments with chance, where only a mean can be compared."""
+
+
+class NoExpert(Exception):
+    """The environment has no expert, or that has no plan."""
+
+
+def describe_error(error: BaseException) -> str:
+    """Return type and message of an error in one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 class Outcome(NamedTuple):
@@ -47,7 +58,7 @@ class Subject:
         env: The environment, made once to look up what the class declares.
 
     Raises:
-        ConfigurationError: The environment or an argument is unknown.
+        ConfigurationError: The environment or an argument is unknown, or it cannot be made, or has no tasks.
     """
 
     def __init__(self, env: str, kwargs: Mapping[str, Any], tasks: int, seed: int) -> None:
@@ -55,8 +66,15 @@ class Subject:
         self.kwargs = dict(kwargs)
         self.count = tasks
         self.seed = seed
-        self.env = self.make()
+        try:
+            self.env = self.make()
+        except ConfigurationError:
+            raise
+        except Exception as error:  # of the environment
+            raise ConfigurationError(f"{env} cannot be made: {describe_error(error)}") from error
         total = len(self.env.tasks)
+        if total == 0:
+            raise ConfigurationError(f"{env} has no tasks")
         draw = Random(stable_seed("verified tasks", seed))
         self.indices = sorted(draw.sample(range(total), min(tasks, total)))
 
@@ -150,6 +168,8 @@ class Subject:
 def _follow_expert(rng: Random) -> Choose:
     def choose(env: TextEnv[Any]) -> str:
         plan = env.expert_actions()
+        if plan is None and env.steps == 0:
+            raise NoExpert(f"expert_actions() has no plan at the beginning of task {env.task}")
         return plan[0] if plan else env.random_action(rng)
 
     return choose

@@ -225,6 +225,12 @@ def test_log_messages_are_visible() -> None:
     assert VisibleFormatter().format(record) == "skipped a␛[2J"
 
 
+def test_codes_of_emojis_in_a_text_are_printed_as_they_are() -> None:
+    file = io.StringIO()
+    Terminal(file=file, width=200).print("--env TextSokoban-v0:x: no number", markup=False)
+    assert file.getvalue() == "--env TextSokoban-v0:x: no number\n"
+
+
 def test_plain_rich_console_would_print_the_escape_sequence() -> None:
     """The danger is real: rich itself passes escape sequences on."""
     file = io.StringIO()

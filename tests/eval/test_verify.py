@@ -14,6 +14,7 @@ import yaml
 import arboretum
 from arboretum.agents.adapters.remote import Session
 from arboretum.cli import main
+from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.registry import ENVS
 from arboretum.eval.verify.checks import CHECKS, meaning
 from arboretum.eval.verify.command import verify_env
@@ -116,6 +117,16 @@ class HasAnExpertThatGivesUp(Stairs):
         return None if self.top % 3 == 0 else super().expert_actions()
 
 
+class HasNoExpert(Stairs):
+    def expert_actions(self):
+        return None
+
+
+class CannotBeMade(Stairs):
+    def __init__(self, **kwargs):
+        raise ValueError("no data\\nat all")
+
+
 class WinsAtRandom(Stairs):
     def _apply(self, action):
         return super()._apply("up" if action == "down" else action)
@@ -200,6 +211,7 @@ FAULTS = {
     "RemembersEpisodes": "runtime.episode_isolation",
     "HasAWeakExpert": "semantic.oracle_max",
     "HasAnExpertThatGivesUp": "semantic.oracle_max",
+    "HasNoExpert": "semantic.oracle_max",
     "GamblesBadly": "semantic.oracle_max",
     "PromisesTooMuch": "semantic.oracle_max",
     "WinsAtRandom": "semantic.floor_gap",
@@ -247,6 +259,11 @@ def test_environment_without_snapshots_lacks_a_capability_and_passes() -> None:
     verdict = verify_env("planted:HasNoSnapshots")
     (finding,) = [finding for finding in verdict.findings if finding.status == "skip"]
     assert finding.check_id == "set_state" and "no snapshot()" in finding.evidence and verdict.passed
+
+
+def test_environment_that_cannot_be_made_is_one_sentence() -> None:
+    with pytest.raises(ConfigurationError, match="CannotBeMade cannot be made: ValueError: no data at all"):
+        verify_env("planted:CannotBeMade")
 
 
 def test_exception_of_an_environment_is_a_failed_check() -> None:

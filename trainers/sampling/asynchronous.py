@@ -8,12 +8,14 @@ these weights. A checkpoint holds all three, so a resumed run continues to the s
 
 from __future__ import annotations
 
+import signal
 import tempfile
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NamedTuple
 
@@ -146,7 +148,8 @@ class AsynchronousSampling:
         self._process = context.Process(
             target=_serve, args=(theirs, config, device, path, shapes), daemon=True, name="arboretum sampling"
         )
-        self._process.start()
+        (config.out / LOG_FILE).touch()
+        _start_without_signals(self._process)
         theirs.close()  # So that a dead process closes the connection.
 
     def order(self, temperature: float | None) -> None:
@@ -222,6 +225,19 @@ class AsynchronousSampling:
         self._process.kill()
         self._process.join()
         self._folder.cleanup()
+
+
+def _start_without_signals(process: BaseProcess) -> None:
+    """Start a process that SIGINT and SIGTERM to the group of processes do not end; the run ends it itself."""
+    if not hasattr(signal, "pthread_sigmask"):
+        process.start()
+        return
+    resource_tracker.ensure_running()  # It would unblock the signals.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        process.start()  # A process inherits which signals are blocked.
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _ended() -> SamplingFailed:

@@ -147,7 +147,8 @@ def test_charts_follow_the_run_and_trees_and_samples_can_be_read(browser: Any, a
     browser.get(f"{address}/training/study/grpo-0")
 
     def text(selector: str) -> str:
-        return str(browser.find_element(By.CSS_SELECTOR, selector).text)
+        # In one call: the page replaces its elements while it follows the run.
+        return str(browser.execute_script("return document.querySelector(arguments[0]).innerText", selector))
 
     wait = WebDriverWait(browser, 60, 0.05)
     wait.until(lambda _: browser.find_elements(By.CSS_SELECTOR, "#graph .node"))

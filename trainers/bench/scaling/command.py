@@ -130,6 +130,8 @@ class PlanTraining:
                 plans.append(plan)
                 status.update(f"simulated: {plan.name}, {plan.gpus} GPUs")
         console.print(_plan_table(plans))
+        if small := sorted(set(self.gpus) - {plan.gpus for plan in plans}):
+            console.print(f"Too few for this model: {', '.join(map(str, small))}.")
         console.print(
             "Shares of the time of all GPUs. Lag: updates between the weights that began an episode and those"
             f" that it trains. Predicted from the peaks of {self.gpu} and assumed fractions of them, not measured"
@@ -139,8 +141,10 @@ class PlanTraining:
     def _check(self) -> None:
         if self.gpu not in DEVICES:
             raise unknown_name("GPU", self.gpu, [*DEVICES])
+        if not self.gpus:
+            raise ConfigurationError("--gpus needs at least one number.")
         for name, value, least in (
-            ("--gpus", min(self.gpus, default=0), 1),
+            ("--gpus", min(self.gpus), 1),
             ("--batch", self.batch, 1),
             ("--in-flight", self.in_flight, 1),
             ("--scores", self.scores, 0),

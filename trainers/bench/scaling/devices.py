@@ -62,9 +62,16 @@ class Assumptions:
         """Raise `ConfigurationError` for a value out of range."""
         for name in ("bandwidth", "prefill_flops", "update_flops"):
             if not 0 < getattr(self, name) <= 1:
-                raise ConfigurationError(f"{name} must be above 0 and at most 1, not {getattr(self, name):g}")
+                raise ConfigurationError(
+                    f"{_option(name)} must be above 0 and at most 1, not {getattr(self, name):g}."
+                )
         if self.network <= 0:
-            raise ConfigurationError(f"network must be above 0 bytes per second, not {self.network:g}")
+            raise ConfigurationError(f"--network must be above 0 bytes per second, not {self.network:g}.")
         for name in ("step_seconds", "sequence_seconds", "latency"):
             if getattr(self, name) < 0:
-                raise ConfigurationError(f"{name} must not be negative, not {getattr(self, name):g}")
+                raise ConfigurationError(f"{_option(name)} must be at least 0, not {getattr(self, name):g}.")
+
+
+def _option(name: str) -> str:
+    """Return the option of the command that has the name of a field."""
+    return f"--{name.replace('_', '-')}"

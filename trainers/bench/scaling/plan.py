@@ -92,7 +92,7 @@ def _divisions(cluster: Cluster, gpus: int, share: float, schedule: Schedule) ->
         schedule: Schedule whose devices are to be divided.
     """
     exact = gpus * (1 - share) / schedule.devices
-    for samplers in sorted({math.floor(exact), math.ceil(exact)}):
-        learners = gpus - samplers * schedule.devices
-        if samplers >= 1 and learners >= cluster.min_learners():
-            yield replace(schedule, samplers=samplers, learners=learners)
+    most = (gpus - cluster.min_learners()) // schedule.devices
+    for samplers in sorted({min(max(number, 1), most) for number in (math.floor(exact), math.ceil(exact))}):
+        if samplers >= 1:
+            yield replace(schedule, samplers=samplers, learners=gpus - samplers * schedule.devices)
