@@ -62,7 +62,8 @@ def test_server_calls_functions_accepts_its_history_and_takes_their_tokens(
                     assert len(episode.turns) == 2
                     for turn in episode.turns:
                         reply = read_reply(turn.reply)
-                        assert turn.cut or (turn.well_formed and reply.calls[0].id)
+                        # vLLM says "tool_calls", not "length", where a limit cut the arguments off.
+                        assert turn.cut or reply.calls[0].id
                         assert not turn.well_formed or turn.moves[0].action
         broken = write_reply(None, "", [ToolCall("act", '{"action": "Up'), ToolCall("no such", {})])
         told = [Message("system", "Act."), Message("user", "Now."), Message("assistant", broken)]

@@ -95,7 +95,7 @@ def test_vllm_samples_with_the_weights_of_each_update(
     folder = export_checkpoint(config.out, "last")
     with closing(VLLMEngine(str(folder), context=512, dtype="float32", enforce_eager=True)) as engine:
         agent = LanguageAgent("exported", engine, trainer.sampler.dialogue, Sampling(max_tokens=12))
-        env = trainer.collector.entry.make()
+        env = trainer.collector.env
         tasks = draw_tasks(env.tasks, trainer.state.task, 3, config.seed)
         episodes = list(play(agent, [env], [Job(task, 1) for task in tasks]))
     exported = load_model(folder, "cpu", "float32", None)
