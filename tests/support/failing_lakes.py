@@ -1,4 +1,4 @@
-"""Lakes whose steps kill their process, or do not return; importable by the processes of a Ray cluster."""
+"""Lake whose steps kill their process or do not return; importable by the processes of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -11,38 +11,24 @@ from typing import Any
 from arboretum.envs.frozenlake import FrozenLake
 
 
-class DyingLake(FrozenLake):
-    """Lake that kills its process in a step, once for every file named fuse-… in a folder.
+class FailingLake(FrozenLake):
+    """Lake that hangs in some episodes, and kills its process once for every file named fuse-… in a folder.
 
     Args:
         folder: The folder, which also has a file named by the id of every process with such a lake.
+        is_stubborn: Hang in a way that the time limit of a step cannot interrupt.
     """
 
-    def __init__(self, folder: str, split: str | None = None) -> None:
+    def __init__(self, folder: str, is_stubborn: bool = False, split: str | None = None) -> None:
         super().__init__(split=split)
-        self._folder = Path(folder)
+        self._folder, self._is_stubborn = Path(folder), is_stubborn
         (self._folder / str(os.getpid())).touch()
 
     def _apply(self, action: str) -> Any:
         for fuse in self._folder.glob("fuse-*"):
             fuse.unlink()
             os.kill(os.getpid(), signal.SIGKILL)
-        return super()._apply(action)
-
-
-class HangingLake(FrozenLake):
-    """Lake that hangs in the second step of a fifth of the episodes.
-
-    Args:
-        is_stubborn: Hang in a way that the time limit of a step cannot interrupt.
-    """
-
-    def __init__(self, is_stubborn: bool = False, split: str | None = None) -> None:
-        super().__init__(split=split)
-        self._is_stubborn = is_stubborn
-
-    def _apply(self, action: str) -> Any:
-        if self._steps == 1 and self.rng_state % 5 == 0:
+        if self._steps == 1 and self.rng_state % 16 == 0:
             if self._is_stubborn:
                 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
             time.sleep(600)
