@@ -116,10 +116,13 @@ def test_run_with_hangs_a_dead_worker_and_an_interruption_is_that_of_one_process
     assert again.weights == here.weights
 
 
-def test_trees_are_those_of_one_process_although_a_node_dies(
+def test_trees_in_two_environments_are_those_of_one_process_although_a_node_dies(
     warm_model: Path, cluster: RayCluster, tmp_path: Path
 ) -> None:
-    command = f"tree_grpo --env TextFrozenLake-v0 --model {warm_model} {COMMON} --in-flight 8"
+    command = (
+        "tree_grpo --env small=TextFrozenLake-v0 --env large=TextFrozenLake-v0:2 --env-arg large.size=5"
+        f" --model {warm_model} {COMMON} --in-flight 8"
+    )
     there = Run(f"{command} --ray {cluster.address}", tmp_path / "ray")
     there.wait_for_update(1)
     cluster.kill_second_node()
