@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any, cast
@@ -23,6 +24,7 @@ from arboretum.eval.suite import Entry
 from arboretum.trainers.sampling.env_host import EnvAnswer, EnvCall, EnvHost, EnvSource, EnvState
 from arboretum.trainers.sampling.env_workers import choose_places
 from arboretum.trainers.sampling.hosted_env import HostedEnv
+from arboretum.trainers.sampling.redraw import redraw_all, redraw_targets
 from support.environments import break_bandit, embedded_data  # noqa: F401  (a fixture)
 
 KEEP = ("states", "forks", "choices", "limits", "snapshots")
@@ -41,6 +43,7 @@ class HostsHere:
         self.queries: set[str] = set()
         self.calls = self.rebuilt = self._registered = 0
         self._lifetime, self._limit = lifetime, step_timeout
+        self._lock = threading.Lock()
         self._begin()
 
     def _begin(self) -> None:
@@ -51,6 +54,10 @@ class HostsHere:
         return self._registered
 
     def execute(self, call: EnvCall, state: EnvState) -> EnvAnswer:
+        with self._lock:
+            return self._execute(call, state)
+
+    def _execute(self, call: EnvCall, state: EnvState) -> EnvAnswer:
         self.calls += 1
         if self._lifetime is not None and self.calls % self._lifetime == 0:
             self._begin()
@@ -111,6 +118,15 @@ def test_step_is_one_call_once_the_queries_are_known() -> None:
     (episode,) = play(RandomAgent(), envs, [Job(None, 1)], max_turns=5, keep=KEEP)
     # The random agent draws its action where the environment is.
     assert hosts.calls - before == 1 + 2 * episode.steps
+
+
+def test_outcomes_drawn_anew_are_those_of_an_environment_here() -> None:
+    entry = Entry("lake", "TextFrozenLake-v0", split="train")
+    jobs = [Job(None, seed) for seed in range(4)]
+    episodes = list(play(RandomAgent(), [entry.make()], jobs, max_turns=4, keep=("states", "snapshots")))
+    targets = redraw_targets(episodes, [0] * len(episodes))
+    outcomes = redraw_all(hosted(entry, HostsHere(lifetime=9), count=3), targets, 5)
+    assert outcomes == redraw_all([entry.make()], targets, 5) and len(outcomes) > 4
 
 
 def test_error_on_a_host_is_recorded_as_an_error_here(monkeypatch: pytest.MonkeyPatch) -> None:
