@@ -155,7 +155,7 @@ def imported_rooms(room: str) -> set[str]:
                 base = package[: len(package) - node.level + 1]
                 module = [*base, *(node.module.split(".") if node.module else [])]
                 names = [alias.name for alias in node.names]
-                if module[0] == "trainers":
+                if module[:1] == ["trainers"]:
                     found |= {module[1]} if len(module) > 1 else set(names)
     parts = {name if (trainers / name).is_dir() else f"{name}.py" for name in found}
     return {part for part in parts if (trainers / part).exists()} - {room}

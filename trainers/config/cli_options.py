@@ -24,6 +24,7 @@ from .settings import (
     HardwareConfig,
     LoraConfig,
     SFTSettings,
+    SteppingConfig,
     ValidationConfig,
 )
 
@@ -189,6 +190,7 @@ class TrainOptions(Options):
         checkpoint_keep: Number of the last checkpoints to keep; the best one is always kept beside them.
         tracker: Tracker of Accelerate that receives the metrics as well, such as tensorboard or wandb. Repeat the
             option for more.
+        stepping: Processes that step the environments, and the time of a step.
         validation: Validation on held-out tasks during training.
         monitor: Signs of collapse, and the response to them.
     """
@@ -196,6 +198,7 @@ class TrainOptions(Options):
     set: UseAppendAction[tuple[str, ...]] = ()
     checkpoint_keep: int = 1
     tracker: UseAppendAction[tuple[str, ...]] = ()
+    stepping: Annotated[AvoidSubcommands[SteppingConfig], arg(name="")] = field(default_factory=SteppingConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     monitor: Monitor = field(default_factory=Monitor)
 
@@ -225,8 +228,9 @@ class TrainOptions(Options):
             named = stored.recipe
         assert named is not None
         validation, monitor, trackers = self.validation, self.monitor, self.tracker
-        keep = self.checkpoint_keep
+        keep, stepping = self.checkpoint_keep, self.stepping
         if stored is not None:
+            stepping = merge(stored.stepping, stepping, SteppingConfig(), given)
             validation = merge(stored.validation, validation, ValidationConfig(), given, "validation")
             monitor = merge(stored.monitor, monitor, Monitor(), given, "monitor")
             trackers = trackers or stored.trackers
@@ -242,6 +246,7 @@ class TrainOptions(Options):
             checkpoint_keep=keep,
             trackers=trackers,
             mixture=tuple(mixture),
+            stepping=stepping,
         )
 
 

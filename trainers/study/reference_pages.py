@@ -52,6 +52,7 @@ from ..config.settings import (
     HardwareConfig,
     LoraConfig,
     SFTSettings,
+    SteppingConfig,
     ValidationConfig,
 )
 from ..data.cognitive_graph import CognitiveGraph, Graft, GraphDivergence, GraphEdge, GraphEpisode, GraphNode
@@ -188,6 +189,7 @@ def _settings_page() -> str:
     options = [
         ("Hardware", HardwareConfig, "--", "train, sft"),
         ("Low-rank adapters, with `--lora`", LoraConfig, "--lora.", "train, sft"),
+        ("Processes of environments", SteppingConfig, "--", "train"),
         ("Validation", ValidationConfig, "--validation.", "train"),
         ("Monitor", Monitor, "--monitor.", "train"),
         ("Supervised fine-tuning", SFTSettings, "--", "sft"),
