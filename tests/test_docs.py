@@ -20,10 +20,7 @@ from arboretum.trainers.algorithms.registry import CREDITS, SELECTORS
 
 ROOT = Path(arboretum.__file__).parent
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/studies.md", "docs/plugins.md")]
-_GUIDES = ["training", "search", "suites", "trees", "laboratory", "cluster", "decisions", "statistics"]
-_GUIDES += ["runs", "viewer", "adapters", "tools", "verify", "openenv", "scaling"]
-PAGES += [ARCHITECTURE, *(ROOT / "docs" / f"{name}.md" for name in _GUIDES)]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def page_name(path: object) -> str:

@@ -62,6 +62,7 @@ from ..laboratory.tasks import FAMILIES
 from ..monitor import Monitor
 from ..reporting.metric_names import SFT_METRICS, TRAINING_METRICS
 from ..reporting.trees import GROUPS, MAX_TEXT, StoredTree, TurnText
+from .api_pages import API_PAGES, api_page
 from .controls import Controls, Supervised
 from .definition import Study, StudyEnv
 from .parsing import StudyFile, study_names
@@ -123,6 +124,7 @@ def reference_pages() -> Iterator[tuple[str, str]]:
         "files.md": ("Files of a run", _files_page()),
         "laboratory.md": ("The laboratory of credit rules", _laboratory_page()),
         "data.md": ("Benchmark data", _data_page()),
+        **{page.file: (page.title, api_page(page)) for page in API_PAGES},
     }
     links = "\n".join(f"* [{title}]({name})" for name, (title, _) in pages.items())
     yield "README.md", f"{_NOTE}# Reference\n\n{links}\n\n`arboretum COMMAND --help` lists a command's options.\n"
