@@ -35,7 +35,7 @@ test-all: test .venv/.heavy .venv-vllm/.installed .venv-inspect/.installed .venv
 
 docs: .venv/.core
 	@$(BIN)/arboretum envs --write docs/environments
-	@$(BIN)/arboretum docs --write docs/reference
+	@$(BIN)/arboretum docs --write docs/reference --recipes docs/recipes
 	@env -u ARBORETUM_DATA $(BIN)/arboretum verify --manifests assets/openenv
 
 bench: .venv/.core

@@ -24,6 +24,7 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/studies.
 _GUIDES = ["training", "search", "suites", "trees", "laboratory", "cluster", "decisions", "statistics"]
 _GUIDES += ["runs", "viewer", "adapters", "tools", "verify", "openenv", "scaling"]
 PAGES += [ARCHITECTURE, *(ROOT / "docs" / f"{name}.md" for name in _GUIDES)]
+PAGES += sorted((ROOT / "docs" / "recipes").glob("*.md"))
 
 
 def page_name(path: object) -> str:
