@@ -94,7 +94,7 @@ class _Table:
                 return known[node.id]
             return self._evaluate(self._constants[node.id], known)
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-            return self._evaluate(self._recipes[node.slice.value], known)
+            return self._evaluate(self._recipes[str(node.slice.value)], known)
         if isinstance(node, ast.Attribute):
             return _below(self._evaluate(node.value, known), node.attr)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):  # with_settings({…})
