@@ -38,7 +38,7 @@ test-all: test .venv/.heavy .venv-vllm/.installed .venv-inspect/.installed .venv
 # Generates the pages that are made from the code, then builds the site of all pages.
 docs: .venv/.docs
 	@$(BIN)/arboretum envs --write docs/environments
-	@$(BIN)/arboretum docs --write docs/reference
+	@$(BIN)/arboretum docs --write docs/reference --recipes docs/recipes
 	@env -u ARBORETUM_DATA $(BIN)/arboretum verify --manifests assets/openenv
 	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs docs/_build
 	@echo "Site: docs/_build/index.html"

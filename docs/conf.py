@@ -24,7 +24,9 @@ extensions = ["myst_parser"]
 exclude_patterns = ["_build"]
 source_suffix = {".md": "markdown"}
 myst_heading_anchors = 4  # the anchors that GitHub gives to headings, so that links work in both places
-myst_enable_extensions: list[str] = []  # the pages are plain Markdown: a dollar sign, for one, is no formula
+myst_enable_extensions = ["dollarmath"]
+myst_dmath_allow_space = False  # as on GitHub: "$ make demo" is no formula
+myst_dmath_allow_digits = False
 myst_disable_syntax = ["myst_role", "myst_target"]
 nitpicky = True
 

@@ -21,6 +21,7 @@ from arboretum.trainers.algorithms.registry import CREDITS, SELECTORS
 ROOT = Path(arboretum.__file__).parent
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES += sorted((ROOT / "docs" / "recipes").glob("*.md"))
 
 
 def page_name(path: object) -> str:

@@ -101,6 +101,16 @@ class SearchQA(TextEnv[Inquiry]):
     * `evidence_recall`: Fraction of the supporting articles that were shown, at the end of the episode and if the
       data set names them.
 
+    ## Splits
+    | split | encyclopedia | HotpotQA |
+    |---|---|---|
+    | "train" | 16,000 | 90,447 |
+    | "dev" | 2,000 | 7,405 |
+    | "test" | 2,000 | |
+
+    The splits of the generated encyclopedia share no article; a quarter of the questions of each takes one
+    hop, and likewise two, three and four.
+
     ## Arguments
     * `split`: "train", "dev" (synonym "valid"), "test", or any other split of the data set. None selects all.
     * `dataset`: "encyclopedia", or the name of a data set whose folder is in `data` or `ARBORETUM_DATA`. None
@@ -138,6 +148,9 @@ class SearchQA(TextEnv[Inquiry]):
     ## Source
     Search-R1 (Jin et al., 2025, arXiv:2503.09516), Tree-GRPO (Ji et al., 2025, arXiv:2509.21240), ReAct (Yao et
     al., 2023, arXiv:2210.03629). Refusal texts are our own.
+
+    ## Version history
+    * `v0`: initial version, of release 0.1.0.
     """
 
     def __init__(
