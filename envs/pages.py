@@ -44,8 +44,8 @@ def pages(specs: Iterable[EnvSpec], baselines: Sequence[Baseline] = ()) -> Itera
         yield name, f"{_NOTE}\n# {first.cls}\n\n{_TABLE_HEAD}{rows}\n\n{picture}{text}\n"
         index_rows += [f"| [`{spec.id}`]({name}) | {spec.summary} |" for spec in class_specs]
     index = _TABLE_HEAD + "\n".join(index_rows)
-    interface = inspect.getdoc(TextEnv) or ""
-    yield "README.md", f"{_NOTE}\n# Environments\n\n{index}\n\n# Common interface: `TextEnv`\n\n{interface}\n"
+    interface = (inspect.getdoc(TextEnv) or "").replace("\n## ", "\n### ")
+    yield "README.md", f"{_NOTE}\n# Environments\n\n{index}\n\n## Common interface: `TextEnv`\n\n{interface}\n"
 
 
 def by_class(specs: Iterable[EnvSpec]) -> list[list[EnvSpec]]:
