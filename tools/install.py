@@ -3,8 +3,8 @@
     python3 tools/install.py .venv --torch --constraint constraints.txt --editable ".[lm]"
 
 The folder of the environment is created if it does not exist. The other arguments are those of `pip install`,
-except `--torch`: the packages need PyTorch. On Linux the build on PyPI contains CUDA; without an NVIDIA GPU the CPU
-build, a tenth of the size, is installed first.
+except `--torch`: the packages need PyTorch. On Linux the build on PyPI contains CUDA; without an NVIDIA GPU the
+CPU build, a tenth of the size, is installed first.
 """
 
 from __future__ import annotations
