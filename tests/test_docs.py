@@ -224,8 +224,8 @@ def test_every_option_in_the_text_of_a_page_exists(page: Path) -> None:
     assert named <= set(re.findall(r"--[a-z][\w.-]*", texts))
 
 
-def test_every_setting_in_the_readme_can_be_set() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_every_setting_in_the_page_of_training_can_be_set() -> None:
+    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
     settings = re.findall(r"--set ([a-z_.]+=[^\s`]+)", text)
     settings = [setting for setting in settings if setting != "path=value"]
     assert len(settings) >= 4

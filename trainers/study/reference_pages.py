@@ -484,15 +484,14 @@ def _laboratory_page() -> str:
 def _data_page() -> str:
     parts = [
         "Every environment generates its own tasks. With real data, set `ARBORETUM_DATA` to a folder with the"
-        " subfolders"
-        " below, or pass a subfolder's path as `data`. No environment downloads anything.\n"
+        " subfolders below, or pass a subfolder's path as `data`. No environment downloads anything.\n"
     ]
     for source in DATA_SOURCES:
         layout = markdown_table(("file", "content"), [(f"`{name}`", text) for name, text in source.layout])
         parts.append(f"## `{source.folder}/`: {source.env}\n\n{source.publisher}\n\n{layout}")
         parts.append(f"Terms: {source.terms} Try it: `{source.check}`.\n")
     parts.append(
-        "## Question sets and corpora\n\nSizes are approximate, and licenses are as the publishers state them.\n"
+        "## Question sets and corpora\n\nSizes are approximate; licenses are as the publishers state them.\n"
     )
     for one in DATA_SETS.values():
         rows = ", ".join(f"{count:,} {name}" for name, count in one.rows.items())
