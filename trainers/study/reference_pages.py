@@ -491,7 +491,7 @@ def _data_page() -> str:
         parts.append(f"## `{source.folder}/`: {source.env}\n\n{source.publisher}\n\n{layout}")
         parts.append(f"Terms: {source.terms} Try it: `{source.check}`.\n")
     parts.append(
-        "## Question sets and corpora\n\nSizes are approximate; licenses are as the publishers state them.\n"
+        "## Question sets and corpora\n\nSizes are approximate; licenses are the publishers' statements.\n"
     )
     for one in DATA_SETS.values():
         rows = ", ".join(f"{count:,} {name}" for name, count in one.rows.items())
