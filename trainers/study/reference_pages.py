@@ -490,9 +490,7 @@ def _data_page() -> str:
         layout = markdown_table(("file", "content"), [(f"`{name}`", text) for name, text in source.layout])
         parts.append(f"## `{source.folder}/`: {source.env}\n\n{source.publisher}\n\n{layout}")
         parts.append(f"Terms: {source.terms} Try it: `{source.check}`.\n")
-    parts.append(
-        "## Question sets and corpora\n\nSizes are approximate; licenses are the publishers' statements.\n"
-    )
+    parts.append("## Question sets and corpora\n\nSizes are approximate; licenses are stated by publishers.\n")
     for one in DATA_SETS.values():
         rows = ", ".join(f"{count:,} {name}" for name, count in one.rows.items())
         parts.append(f"* `{one.name}`: {one.source}; {rows}; {one.size}; {one.license}")
