@@ -232,7 +232,8 @@ class SearchQA(TextEnv[Inquiry]):
     def tools(self) -> tuple[Tool, ...]:
         answer = Parameter("text", "The answer, without explanation.")
         if self.protocol == "react":
-            title, keyword = Parameter("entity", "Title of the page."), Parameter("keyword", "Word to look for.")
+            title = Parameter("entity", "Title of the page.")
+            keyword = Parameter("keyword", "Word to find on the page.")
             return (
                 Tool("search", "Open the page of a title.", "search[{entity}]", (title,)),
                 Tool("lookup", "Show the next sentence with a keyword.", "lookup[{keyword}]", (keyword,)),
@@ -240,7 +241,7 @@ class SearchQA(TextEnv[Inquiry]):
             )
         # Shaped rewards check the form of a reply, in which a thought precedes the tag.
         before = "<think></think>\n" if self.reward in _SHAPED else ""
-        query = Parameter("query", "Words to look for in the corpus.")
+        query = Parameter("query", "Words to search for in the corpus.")
         return (
             Tool("search", "Search the corpus.", before + "<search>{query}</search>", (query,)),
             Tool("answer", "Give the final answer.", before + "<answer>{text}</answer>", (answer,)),

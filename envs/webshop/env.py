@@ -225,7 +225,7 @@ class WebShop(TextEnv[Visit]):
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        keywords = Parameter("keywords", "Words to look for in the catalog.")
+        keywords = Parameter("keywords", "Words to search for in the catalog.")
         name = "Name of a button, a product's number or an option's value on the current page."
         return (
             Tool("search", "Search the catalog.", "search[{keywords}]", (keywords,)),

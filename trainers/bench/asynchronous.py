@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...eval.bench.row import Row
+from ...eval.bench.threads import one_thread
 from ..algorithms.recipes import get_recipe
 from ..config.run import TrainingConfig
 from ..config.settings import DialogueConfig, EnvConfig, HardwareConfig, ValidationConfig
@@ -37,14 +38,8 @@ def measure(peers: bool = False, rounds: int = 3) -> Iterator[Row]:
         rounds: Number of pairs of runs, each with a seed of its own.
     """
     del peers
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         pairs = [(_run(seed, False), _run(seed, True)) for seed in range(rounds)]
-    finally:
-        torch.set_num_threads(threads)
     ratios = sorted(synchronous["update"] / overlapped["update"] for synchronous, overlapped in pairs)
     sample, learn = (statistics.median(pair[0][phase] for pair in pairs) for phase in ("sample", "learn"))
     extremes = f"{ratios[0]:.2f} to {ratios[-1]:.2f} in {rounds} pairs"

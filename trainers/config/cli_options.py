@@ -215,6 +215,7 @@ class TrainOptions(Options):
         Raises:
             ConfigurationError: An unknown recipe or setting, a required option is missing, or a value cannot work.
         """
+        from ...envs.registry import resolve_id
         from ...eval.options import parse_options
         from ..algorithms.recipes import get_recipe, recipe_names
         from .run import TrainingConfig
@@ -237,6 +238,8 @@ class TrainOptions(Options):
             keep = merge(stored.checkpoint_keep, keep, type(self)().checkpoint_keep, given, "checkpoint_keep")
         shared = self._shared_settings(named.name, stored, given)
         env, *mixture = shared.pop("envs")
+        for one in (env, *mixture):
+            resolve_id(one.id)  # A mistyped id is reported before settings of the recipe that do not fit together.
         return TrainingConfig(
             named.with_settings(parse_options(self.set, "--set")),
             env,
