@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 import arboretum
-from arboretum.trainers.algorithms.credit.base import Advantages, Credit
+from arboretum.trainers import Advantages, Credit
 
 
 @dataclass(frozen=True)

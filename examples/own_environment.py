@@ -23,10 +23,7 @@ import argparse
 import random
 
 import arboretum
-from arboretum.envs import Outcome, TextEnv
-from arboretum.envs.registry import make_env
-from arboretum.envs.seeding import stable_seed
-from arboretum.envs.tasks import GeneratedTasks, belongs
+from arboretum.envs import GeneratedTasks, Outcome, TextEnv, belongs, make_env, stable_seed
 
 ENV = "own_environment:SlidingLake"  # module:Class
 SIZE = 5

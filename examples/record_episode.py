@@ -17,7 +17,7 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 
 import arboretum
-from arboretum.envs.registry import make_env
+from arboretum.envs import make_env
 
 MOVES = {"Up": (0, -1), "Right": (1, 0), "Down": (0, 1), "Left": (-1, 0)}
 ARROW = ((0.6, 0.0), (-0.35, 0.55), (-0.35, -0.55))  # corners, along and across its direction

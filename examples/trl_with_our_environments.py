@@ -16,10 +16,9 @@ from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
 import arboretum
+from arboretum.agents import make_dialogue, model_source
 from arboretum.agents.adapters.trl import rollout_rows
 from arboretum.agents.adapters.trl_rollout import episode_return, rollout_func
-from arboretum.agents.dialogue import make_dialogue
-from arboretum.agents.engines.shipped_models import model_source
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--steps", type=int, default=8, help="optimizer steps")

@@ -136,13 +136,13 @@ def read_config(folder: Path, kind: type[ConfigT]) -> ConfigT:
 
 
 def _environment_difference(before: Any, now: Any) -> str | None:
-    """Return the first difference of environments, with the name of the one that differs; None without one."""
+    """Return the first difference of environments, in a mixture with the name of the one that differs."""
     both = [value if isinstance(value, list) else [value] for value in (before, now)]
     if len(both[0]) != len(both[1]) or not all(isinstance(env, dict) for envs in both for env in envs):
         return None
     for old, new in zip(*both, strict=True):
         if difference := first_difference(old, new):
-            return f"{old.get('name') or old.get('id')}: {difference}"
+            return difference if isinstance(before, dict) else f"{old.get('name') or old.get('id')}: {difference}"
     return None
 
 
