@@ -116,7 +116,7 @@ class TextEnv(RebuiltCopies, BranchRules, OptimumRules, ToolRules, Rendering, gy
       state within the step limit, and the fewest steps to it. `optimum_is_exact` is True if both are proven.
     * `optimum_after(action)`: the same after an action, in expectation over its random outcomes.
     * `waits`: True if steps wait for something outside the process; rollouts then step such environments
-      concurrently.
+      concurrently. Runs call `check_server()` before they play.
 
     Environments can be copied (`copy.deepcopy`) and pickled. A copy continues identically; it is built from the
     constructor's arguments, so a pickle is small and expects the same data where it is loaded.
@@ -268,6 +268,9 @@ class TextEnv(RebuiltCopies, BranchRules, OptimumRules, ToolRules, Rendering, gy
         if actions is None:
             raise TypeError(f"{type(self).__name__} cannot list its actions; it must override random_action().")
         return rng.choice(actions) if actions else ""
+
+    def check_server(self) -> None:
+        """Raise `ConfigurationError` if a server that steps need does not answer; runs call it first."""
 
     def _details(self) -> Mapping[str, Any] | None:
         """Return additional entries of `info`, or None."""

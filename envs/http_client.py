@@ -133,6 +133,8 @@ class HTTPClient:
             connected = not isinstance(error, aiohttp.ClientConnectorError)
             # The text of a response error has the URL, whose query may be secret.
             reason = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
+            if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, ConnectionError):
+                reason = os.strerror(error.os_error.errno or 0)  # instead of asyncio's "Connect call failed (…)"
             reason = reason.replace(str(url), public_url(str(url)))
             raise NoResponse(reason, type(error).__name__, connected) from None
 

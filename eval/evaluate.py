@@ -213,8 +213,7 @@ def print_remarks(summary: Summary, console: Console) -> None:
         console.print(problem, markup=False, style="yellow", soft_wrap=True)
     reasons = sorted(summary.errors.items(), key=lambda one: -one[1])
     for reason, count in reasons[:MAX_REASONS]:
-        console.print(f"[red]{count} broke off:[/] ", end="")
-        console.print(reason, markup=False)
+        console.print(f"[red]{count} broke off:[/] {escape(reason)}")
     if len(reasons) > MAX_REASONS:
         rest = sum(count for _, count in reasons[MAX_REASONS:])
         console.print(
@@ -283,8 +282,7 @@ def _run(
         console.print("[yellow]Interrupted;[/] every finished episode is stored.")
         return True
     if progress.stopped is not None:
-        console.print("[yellow]Stopped:[/] ", end="")
-        console.print(progress.stopped, markup=False)
+        console.print(f"[yellow]Stopped:[/] {escape(progress.stopped)}")
     return False
 
 

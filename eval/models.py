@@ -122,15 +122,16 @@ def resolve_model(model: str, engine: str | None = None) -> tuple[str, str]:
         return provider, name
     if model in NAMED_MODELS or expand_home(model).is_dir():
         return "transformers", model
-    near = difflib.get_close_matches(provider, ENGINES, n=1, cutoff=0.75) if name else []
+    known = ENGINES if name else NAMED_MODELS
+    near = difflib.get_close_matches(provider, known, n=1, cutoff=0.75)
     if near:
-        hint = f"did you mean {near[0]}/{name}?"
+        hint = f"did you mean {near[0]}{f'/{name}' if name else ''}?"
     elif "://" in model:
         hint = "an address belongs to --base-url."
     elif is_path(model):
         hint = f"there is no such folder{nearest_folder(expand_home(model))}"
     else:
-        hint = f"write {', '.join(f'{known}/{model}' for known in ENGINES)}, or the path of a folder."
+        hint = f"write {', '.join(f'{one}/{model}' for one in ENGINES)}, or the path of a folder."
     raise ConfigurationError(f"--model {model!r} names neither a folder nor a provider; {hint}")
 
 

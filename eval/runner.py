@@ -83,7 +83,8 @@ def run(
         The progress at the end. Episodes that broke off are counted in `failed`; the next call retries them.
 
     Raises:
-        ConfigurationError: An agent cannot be made, the run was started with other tasks, or workers cannot start.
+        ConfigurationError: An agent cannot be made, the run was started with other tasks, workers cannot start, or
+            a server that an environment of a missing episode needs does not answer.
     """
     progress = Progress(repairs=store.repairs)
     store.record_tasks(plan.expected, plan.digests, plan.facts)
@@ -94,10 +95,14 @@ def run(
             cell = _find_missing(plan, factory, entry, store, progress)
             if cell.places:
                 missing.append(cell)
+    replicating = workers if isinstance(workers, ReplicatingWorkers) else None
+    if replicating is None:  # On a cluster, servers need to be reached from its nodes only.
+        for entry in {cell.entry.name: cell.entry for cell in missing}.values():
+            if entry.name in plan.waiting:
+                entry.make().check_server()
     if missing:
         store.record_session()
     on_progress(progress)
-    replicating = workers if isinstance(workers, ReplicatingWorkers) else None
     hosted = {one.name for one in factories if one.one_process and replicating and replicating.hosts(one)}
     for cell in missing:
         if cell.factory.name not in hosted:

@@ -261,7 +261,7 @@ def load_suite(name: str, env_args: Mapping[str, Any] | None = None) -> Suite:
     ids = [spec.id for spec in all_envs()]
     if name in ids or _CLASS_PATH.fullmatch(name):
         return suite_of(name, **(env_args or {}))
-    suite = parse_suite(*read_definition("suite", "suites", name, ids))
+    suite = parse_suite(*read_definition("suite or environment", "suites", name, ids))
     if env_args:
         raise ConfigurationError(
             f"--env-arg is for the id of an environment, and {name} is a suite; copy its file and set `kwargs` of"

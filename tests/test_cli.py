@@ -29,7 +29,7 @@ def run(*arguments: str, stdin: str = "", cwd: Path | None = None) -> subprocess
     [
         (["evl", "quick"], "unknown command 'evl'; did you mean"),
         (["trian"], "unknown command 'trian'; did you mean train?"),
-        (["eval", "qick"], "unknown suite 'qick'; did you mean quick?"),
+        (["eval", "qick"], "unknown suite or environment 'qick'; did you mean quick?"),
         (["eval", "quick", "--agent", "randm"], "unknown agent 'randm'; did you mean random?"),
         (["play", "TextBandt-v0"], "unknown environment 'TextBandt-v0'; did you mean TextBandit-v0"),
         (["play", "TextBandit-v0", "--task", "Teacher/Tradr"], "did you mean Teacher/Trader"),

@@ -96,17 +96,17 @@ class Monitor:
 
     def check(self) -> None:
         """Raise `ConfigurationError` for a value out of range."""
-        at_least("monitor.window", self.window, 2)
-        at_least("monitor.gradient", self.gradient, 1)
-        at_least("monitor.rollbacks", self.rollbacks, 0)
-        at_least("monitor.uninformative", self.uninformative, 0)
-        positive("monitor.lr_factor", self.lr_factor)
-        positive("monitor.penalty", self.penalty)
-        one_of("monitor.action", self.action, ("warn", "stop", "rollback"))
+        at_least("--monitor.window", self.window, 2)
+        at_least("--monitor.gradient", self.gradient, 1)
+        at_least("--monitor.rollbacks", self.rollbacks, 0)
+        at_least("--monitor.uninformative", self.uninformative, 0)
+        positive("--monitor.lr-factor", self.lr_factor)
+        positive("--monitor.penalty", self.penalty)
+        one_of("--monitor.action", self.action, ("warn", "stop", "rollback"))
         for sign in self.fatal:
-            one_of("monitor.fatal", sign, tuple(_DESCRIPTIONS))
+            one_of("--monitor.fatal", sign, tuple(_DESCRIPTIONS))
         for name in ("variance", "entropy", "silence", "failed", "lr_factor"):
-            fraction(f"monitor.{name}", getattr(self, name))
+            fraction(f"--monitor.{name}", getattr(self, name))
 
     def alarms(self, history: Sequence[Mapping[str, float]]) -> list[Alarm]:
         """Return an alarm for every sign of the newest update that the update before it did not have.

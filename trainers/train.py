@@ -132,6 +132,7 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
                 console.print(text, soft_wrap=True, highlight=False, markup=False)
             for metrics in trainer.history:
                 progress.show(metrics)
+            before = trainer.state.update
             failure = _follow(trainer, progress)
     except KeyboardInterrupt:
         return _report_interrupt(Checkpoints(config.out / CHECKPOINTS_FOLDER), again, console)
@@ -155,6 +156,9 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
         _warn_if_not_better(trainer.history, trainer.checkpoints.index.score, console)
         folder = export_checkpoint(config.out)
         console.print(f"Model: {folder}", soft_wrap=True, highlight=False, markup=False)
+        if resume and trainer.state.update == before and trainer.stopped is None:
+            prolong = f"{again} --set optimization.updates={2 * total}"
+            console.print(f"The run was complete; prolong it with: {escape(prolong)}", soft_wrap=True)
     if trainer.stopped is not None:
         if trainer.is_main:
             console.print(f"[yellow]Ended early:[/] {escape(trainer.stopped)}")
@@ -343,8 +347,7 @@ def _has_metrics_only(folder: Path) -> bool:
 
 def _report_failure(failure: str, console: Console) -> None:
     if _is_main():
-        console.print("[red]Stopped:[/] ", end="")
-        console.print(failure, markup=False)
+        console.print(f"[red]Stopped:[/] {escape(failure)}")
 
 
 def _report_interrupt(checkpoints: Checkpoints, again: str, console: Console) -> int:

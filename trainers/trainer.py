@@ -198,7 +198,7 @@ class Trainer:
             self.stopped = (
                 f"{count} updates in a row had no advantage: all episodes of each prompt had equal returns. "
                 f"Choose easier tasks, a better initial model or more {self.config.recipe.sampler.size_setting}, "
-                "or raise monitor.uninformative."
+                "or raise --monitor.uninformative."
             )
 
     def _is_due(self, every: int) -> bool:

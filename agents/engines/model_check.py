@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...envs.errors import ConfigurationError
 from .packaged_model import SMOLLM2, check_smollm2
-from .shipped_models import SHIPPED_MODELS, expand_home
+from .shipped_models import NAMED_MODELS, SHIPPED_MODELS, expand_home
 
 _MODEL_NAME = re.compile(r"[\w.:-]{1,96}(/[\w.:-]{1,96})?")
 """A name on the hub, or with a tag (`llama3:8b`) on a server."""
@@ -79,7 +79,8 @@ def _check_hub(name: str, file: str, kind: str) -> None:
     from huggingface_hub import HfApi, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
 
-    problem = f"there is no folder {name!r}"
+    near = difflib.get_close_matches(name, NAMED_MODELS, n=1, cutoff=0.75)
+    problem = f"there is no folder {name!r}{f' (did you mean {near[0]}?)' if near else ''}"
     try:
         if any(isinstance(try_to_load_from_cache(name, cached), str) for cached in (file, ADAPTER)):
             return

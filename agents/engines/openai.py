@@ -64,8 +64,8 @@ class OpenAIEngine(RemoteEngine):
         api_key = api_key or os.environ.get("OPENAI_API_KEY")
         if not api_key and base_url.startswith(OPENAI_URL):
             raise ConfigurationError(
-                "OpenAI's API needs a key: set the environment variable OPENAI_API_KEY, or pass base_url= to use"
-                " another server."
+                "OpenAI's API needs a key: set the environment variable OPENAI_API_KEY, or pass --base-url (in"
+                " Python base_url=) for another server."
             )
         super().__init__(model, base_url=base_url, api_key=api_key or "none", **options)
         self.name = f"openai:{model}"

@@ -62,6 +62,10 @@ class Hybrid(Retriever):
         by_part = [part.search(queries, depth) for part in self.parts]
         return [reciprocal_rank_fusion(rankings, k, self.constant) for rankings in zip(*by_part, strict=True)]
 
+    def check(self) -> None:
+        for part in self.parts:
+            part.check()
+
     def close(self) -> None:
         for part in self.parts:
             part.close()

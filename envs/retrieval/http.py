@@ -96,13 +96,25 @@ class HTTPRetriever(Retriever):
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         if not queries:
             return []
+        return self._search(queries, k, self.retries)
+
+    def check(self) -> None:
+        try:
+            self._search(["test"], 1, retries=0)
+        except RetrievalError as error:
+            raise ConfigurationError(
+                f"{str(error).rstrip('.')}; start it (arboretum serve retrieval), or set retriever= to the address"
+                " of one that runs."
+            ) from None
+
+    def _search(self, queries: Sequence[str], k: int, retries: int) -> list[list[Hit]]:
         if self._cache is None:
-            return self._request(queries, k)
+            return self._request(queries, k, retries)
         corpus = self._cache_namespace()
         known = self._cache.get(corpus, queries, k)
         missing = list(dict.fromkeys(q for q in queries if q not in known))
         if missing:
-            fresh = dict(zip(missing, self._request(missing, k), strict=True))
+            fresh = dict(zip(missing, self._request(missing, k, retries), strict=True))
             self._cache.put(corpus, fresh, k)
             known |= fresh
         return [known[query] for query in queries]
@@ -136,11 +148,11 @@ class HTTPRetriever(Retriever):
                 self._served = os.getpid(), f"{self.url} {index}"
             return self._served[1]
 
-    def _request(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+    def _request(self, queries: Sequence[str], k: int, retries: int) -> list[list[Hit]]:
         hits = []
         for part in _split(queries, k):
             body = json.dumps({"queries": part, "topk": k, "return_scores": True}).encode()
-            hits += parse_reply(self._exchange("retrieve", body, self.retries), len(part), self.url)
+            hits += parse_reply(self._exchange("retrieve", body, retries), len(part), self.url)
         return [ranking[:k] for ranking in hits]
 
     def _exchange(self, page: str, body: bytes | None, retries: int) -> Any:

@@ -81,5 +81,8 @@ class Retriever(ABC):
             RetrievalError: A remote retriever failed.
         """
 
+    def check(self) -> None:  # noqa: B027  (Most retrievers are in this process.)
+        """Raise `ConfigurationError` if a server that searches need does not answer a request, without retries."""
+
     def close(self) -> None:  # noqa: B027  (Most retrievers hold nothing.)
         """Close files and connections; further calls have no effect."""

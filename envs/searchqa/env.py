@@ -288,6 +288,9 @@ class SearchQA(TextEnv[Inquiry]):
             and snapshot.success == (answered and self._is_right(state.answer))
         )
 
+    def check_server(self) -> None:
+        self.retriever.check()
+
     def counts_as_effect(self, action: str, before: Hashable, info: Mapping[str, Any]) -> bool:
         """Return True for every accepted search: it changes what is known."""
         return bool(info["valid"]) and self.calls_tool(action)

@@ -14,6 +14,7 @@ from ..retrieval.bm25 import BM25
 from ..retrieval.factory import open_retriever
 from ..retrieval.interface import Document, Retriever
 from .datasets import SUFFIXES, Question, choose_split, context_corpus, corpus_file, question_files, read_questions
+from .downloads import DATA_SETS
 from .encyclopedia import SPLITS, encyclopedia
 from .questions import generate_questions
 
@@ -123,6 +124,9 @@ def _find_folder(dataset: str | None, data: str | Path | None) -> Path | None:
         return Path(data).expanduser()
     folder = data_folder(dataset or DEFAULT_DATASET, data)
     if folder is None and dataset is not None:
+        if dataset not in DATA_SETS:
+            near = unknown_name("data set", dataset, [ENCYCLOPEDIA, *DATA_SETS])
+            raise ConfigurationError(f"{near} One of your own needs its folder as data=, or in ARBORETUM_DATA.")
         raise ConfigurationError(
             f"the data set {dataset!r} was not found; download it with `arboretum data get {dataset}`, pass its"
             " folder as data=, or set ARBORETUM_DATA to the folder that contains it."

@@ -340,6 +340,20 @@ def test_episode_continues_after_its_server_is_killed_and_restarted(corpus, tmp_
         again.kill()
 
 
+def test_check_reports_a_server_that_is_down_at_once_and_accepts_what_a_cache_knows(tmp_path):
+    with RetrievalServer(BM25.of(DOCUMENTS), port=0) as server:
+        url = server.url
+        cached = HTTPRetriever(url, cache=tmp_path / "cache.sqlite")
+        cached.check()
+        SearchQA(dataset="encyclopedia", retriever=url).check_server()
+    cached.check()
+    start = time.monotonic()
+    with pytest.raises(ConfigurationError, match=r"cannot be reached \(Connection refused\); start it \("):
+        HTTPRetriever(url, backoff=10.0).check()
+    assert time.monotonic() - start < 5
+    SearchQA(dataset="encyclopedia").check_server()
+
+
 def test_cache_replaces_a_stopped_server_and_detects_another_index(tmp_path):
     cache = tmp_path / "cache.sqlite"
     with RetrievalServer(BM25.of(DOCUMENTS), port=0) as server:

@@ -131,6 +131,33 @@ def test_arguments_that_are_not_json_are_taken_and_told_apart(tmp_path: Path) ->
         play(2)
 
 
+def test_server_that_is_down_ends_a_run_before_its_first_episode(tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp", reason="the extra openai is not installed")
+
+    def play(retriever: Retriever | str, out: str) -> Any:
+        env = gym.make("TextSearchQA-v0", retriever=retriever, dataset="encyclopedia")
+        return arboretum.evaluate(env, "random", limit=1, out=tmp_path / out)
+
+    with pytest.raises(
+        ConfigurationError, match=r"127.0.0.1:9/retrieve cannot be reached .*; start it .*retriever="
+    ):
+        play("http://127.0.0.1:9", "down")
+    assert not (tmp_path / "down" / "episodes.jsonl").read_text()
+
+    class Stoppable(Nowhere):
+        waits = True
+        is_up = True
+
+        def check(self) -> None:
+            if not self.is_up:
+                raise ConfigurationError("the server is down.")
+
+    retriever = Stoppable(0)
+    assert play(retriever, "up").complete
+    retriever.is_up = False
+    assert play(retriever, "up").complete, "a finished run needs no server"
+
+
 @pytest.mark.parametrize(
     ("agent", "options", "message"),
     [

@@ -212,6 +212,7 @@ def test_model_names_its_provider_or_a_folder(folder: Path) -> None:
         ("nope/nope", "write transformers/nope/nope, "),
         ("llama3:8b", "write transformers/llama3:8b, "),
         ("Qwen/Qwen2.5-0.5B", r"write transformers/Qwen/Qwen2\.5-0\.5B, vllm/Qwen"),
+        ("saplng", r"did you mean sapling\?"),
         ("gpt-4.1", r"write transformers/gpt-4\.1, "),
         ("runs/grpo/nothing/model", r"there is no such folder"),
         ("./nothing", r"there is no such folder .* has no nothing"),
@@ -248,7 +249,7 @@ def no_loading(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("suite", "agents", "options", "message"),
     [
-        ("qick", ["think"], {}, "unknown suite 'qick'; did you mean quick"),
+        ("qick", ["think"], {}, "unknown suite or environment 'qick'; did you mean quick"),
         ("TextSokobn-v0", ["think"], {}, "did you mean TextSokoban-v0"),
         ("nothing.yaml", ["think"], {}, "cannot be read"),
         ("TextSokoban-v0", ["think"], {}, "choose their number with --limit"),

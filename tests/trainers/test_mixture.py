@@ -227,6 +227,10 @@ def test_command_trains_a_mixture_and_resumes_it_with_its_settings(
     text = capsys.readouterr().out
     assert "large held out" in text and (out / "report.html").exists() and (out / "model").exists()
     assert run(f"train --resume {out} --set optimization.updates=2") == 0
+    assert "prolong" not in capsys.readouterr().out
+    assert run(f"train --resume {out}") == 0
+    prolong = f"The run was complete; prolong it with: arboretum train --resume {out} --set optimization.updates=4"
+    assert prolong in capsys.readouterr().out.replace("\n", "")
     assert run(f"train --resume {out} --env {LAKE}:3 --env large={LAKE}:2") == 2
     assert "was started with another mixture (large: weight was 1.0 and is 2.0)" in capsys.readouterr().err
     assert run(f"train --resume {out} --env {LAKE}") == 2

@@ -197,7 +197,7 @@ def test_too_many_episodes_with_an_error_end_the_run_with_the_reason(
         list(records)
     assert str(failure.value) == (
         f"{failed} ended with an error, the last with: the environment failed: RuntimeError: the ice machine is "
-        "out of order; mend the environment, or raise monitor.failed, which is 0.2."
+        "out of order; mend the environment, or raise --monitor.failed, which is 0.2."
     )
     assert trainer.checkpoints.index.last == trainer.state.update == done
     after = weights(trainer)

@@ -134,8 +134,8 @@ class TrainingConfig:
 
     def check_values(self) -> None:
         """Raise `ConfigurationError` for a value out of range; part of `check` that needs no environment."""
-        at_least("checkpoint_every", self.checkpoint_every, 1)
-        at_least("checkpoint_keep", self.checkpoint_keep, 1)
+        at_least("--checkpoint-every", self.checkpoint_every, 1)
+        at_least("--checkpoint-keep", self.checkpoint_keep, 1)
         check_environments(self.envs)
         for settings in (self.hardware, self.stepping, self.validation, self.monitor):
             settings.check()
@@ -158,6 +158,8 @@ class TrainingConfig:
         if len(env.tasks) == 0:
             raise ConfigurationError(f"{config.label} has no tasks in split {config.split!r}.")
         self._check_validation(config, env)
+        if self.stepping.ray is None:  # On a cluster, servers need to be reached from its nodes only.
+            env.check_server()
         if isinstance(self.recipe.sampler, Trees):
             env.reset(seed=0)
             take_snapshot(env)
@@ -171,14 +173,14 @@ class TrainingConfig:
         try:
             validation_env = held_out.make()
         except ConfigurationError as error:  # the training split has just been opened
-            raise ConfigurationError(f"validation.split: {error}") from None
+            raise ConfigurationError(f"--validation.split: {error}") from None
         held_out_tasks(held_out, validation_env)
         # Training on an endless split visits tasks of its own, unless it is limited to the first few.
         is_endless = isinstance(env.tasks, GeneratedTasks) and config.tasks is None
         if config.split is None or (self.validation.split in (None, config.split) and not is_endless):
             raise ConfigurationError(
                 f"validation would use training tasks: splits {config.split!r} and {self.validation.split!r} "
-                "overlap; set split or validation.split to different splits, or validation.every = 0."
+                "overlap; set --split or --validation.split to another one, or --validation.every 0."
             )
 
 
@@ -218,6 +220,7 @@ class SFTConfig:
         self.check_values()
         resolve_dialogue(self.dialogue, self.sampler)
         env = make_entry(self.env, self.env.split).make()
+        env.check_server()
         env.reset(seed=0)
         if env.expert_actions() is None:
             raise ConfigurationError(
@@ -227,6 +230,6 @@ class SFTConfig:
 
     def check_values(self) -> None:
         """Raise `ConfigurationError` for a value out of range; part of `check` that needs no environment."""
-        at_least("checkpoint_every", self.checkpoint_every, 1)
+        at_least("--checkpoint-every", self.checkpoint_every, 1)
         for settings in (self.env, self.hardware, self.expert, self.sft):
             settings.check()

@@ -65,13 +65,12 @@ def plot(
     ticks = [step * i for i in range(math.floor(ceiling / step + 1e-9) + 1)]
     labels = [format_value(tick) for tick in ticks]
     left = max(map(len, labels)) + 2  # a space and the axis
-    columns, rows = max(width - left - 1, 8), max(height - 3, 3)
+    legend = _legend(series, width - left)
+    columns, rows = max(width - left - 1, 8), max(height - 2 - len(legend), 3)
     canvas = _Canvas(columns, rows, x_max, ceiling)
     for one, points in zip(series, visible, strict=True):
         canvas.draw(points, one.style, one.kind)
-    text = Text(no_wrap=True)
-    text.append(" " * left)
-    text.append_text(_legend(series))
+    text = Text("\n", no_wrap=True).join(Text(" " * left).append_text(line) for line in legend)
     label_by_row = {canvas.row(tick): label for tick, label in zip(ticks, labels, strict=True)}
     for row in range(rows):
         label, axis = label_by_row.get(row, ""), "┤" if row in label_by_row else "│"
@@ -155,14 +154,16 @@ class _Canvas:
         return chr(_BRAILLE_BLANK + self._bits[position]), self._styles[position]
 
 
-def _legend(series: Sequence[Series]) -> Text:
-    text = Text()
+def _legend(series: Sequence[Series], width: int) -> list[Text]:
+    """Return the labels in lines of at most `width` columns, unless a label alone is longer."""
+    lines = [Text()]
     for one in reversed(series):
         if one.label:
-            text.append("   " if len(text) else "")
-            text.append(_LEGEND_SAMPLES[one.kind], style=one.style)
-            text.append(f" {one.label}")
-    return text
+            label = Text.assemble((_LEGEND_SAMPLES[one.kind], one.style), f" {one.label}")
+            if lines[-1] and len(lines[-1]) + 3 + len(label) > width:
+                lines.append(Text())
+            lines[-1].append("   " if lines[-1] else "").append_text(label)
+    return lines
 
 
 def _x_axis(x_max: float, columns: int, left: int, name: str) -> Text:

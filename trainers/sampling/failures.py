@@ -69,7 +69,7 @@ class Failures(NamedTuple):
         """Raise `EpisodesFailed` if the failures exceed a share of the episodes; see `describe`."""
         if self.exceed(share):
             raise EpisodesFailed(
-                f"{self.describe(kind)}; mend the environment, or raise monitor.failed, which is {share:g}."
+                f"{self.describe(kind)}; mend the environment, or raise --monitor.failed, which is {share:g}."
             )
 
 
@@ -86,6 +86,6 @@ def engine_failures(in_flight: int) -> Iterator[None]:
         no_memory = is_out_of_memory(error) or is_out_of_memory(error.__cause__)
         if not no_memory and not isinstance(error, Stop):
             raise
-        advice = f"; lower in_flight, which is {in_flight}, or sampler.reply_tokens" if no_memory else ""
+        advice = f"; lower --in-flight, which is {in_flight}, or sampler.reply_tokens" if no_memory else ""
         reason = shorten(str(error), MAX_REASON, placeholder=" …").rstrip(".")
         raise SamplingFailed(f"sampling failed: {reason}{advice}.") from error

@@ -92,8 +92,7 @@ def run_study(study: Study, out: Path, *, workers: int = 2, envs: Sequence[str] 
             console.print("[yellow]Interrupted:[/] finished trials are kept; run the same command to continue.")
             status = INTERRUPTED
     for failure in failures:
-        console.print("[red]Failed:[/] ", end="")
-        console.print(failure, markup=False, highlight=False)
+        console.print(f"[red]Failed:[/] {escape(failure)}", highlight=False)
     _write_results(study, out, console)
     return status or (FAILED if failures else OK)
 

@@ -64,9 +64,13 @@ def error_of(command: str, out: Path, capsys: pytest.CaptureFixture[str]) -> str
         (f"grpo {LAKE} --split None", "validation would use training tasks: splits None and 'valid'"),
         (f"grpo {LAKE} --monitor.window 1", "monitor.window must be at least 2"),
         (f"grpo {LAKE} --lora --lora.rank 0", "lora.rank must be at least 1"),
-        (f"grpo {LAKE} --microbatch-tokens 0", "microbatch_tokens must be at least 1"),
-        (f"grpo {LAKE} --checkpoint-every 0", "checkpoint_every must be at least 1"),
-        (f"grpo {LAKE} --checkpoint-keep 0", "checkpoint_keep must be at least 1"),
+        (f"grpo {LAKE} --microbatch-tokens 0", "--microbatch-tokens must be at least 1"),
+        (f"grpo {LAKE} --checkpoint-every 0", "--checkpoint-every must be at least 1"),
+        (
+            "grpo --env TextSearchQA-v0 --env-arg dataset=encyclopedia --env-arg retriever=http://127.0.0.1:9",
+            "the retrieval server at http://127.0.0.1:9/retrieve cannot be reached (Connection refused); start it",
+        ),
+        (f"grpo {LAKE} --checkpoint-keep 0", "--checkpoint-keep must be at least 1"),
     ],
 )
 def test_training_run_that_cannot_work_is_rejected_before_anything_is_loaded(
@@ -80,8 +84,8 @@ def test_training_run_that_cannot_work_is_rejected_before_anything_is_loaded(
     ("arguments", "message"),
     [
         ("--env TextSokobann-v0", "unknown environment"),
-        (f"{LAKE} --lr 0", "lr must be above 0"),
-        (f"{LAKE} --expert.noise 2", "expert.noise must be between 0 and 1"),
+        (f"{LAKE} --lr 0", "--lr must be above 0"),
+        (f"{LAKE} --expert.noise 2", "--expert.noise must be between 0 and 1"),
     ],
 )
 def test_fine_tuning_that_cannot_work_is_rejected_before_anything_is_loaded(
@@ -95,11 +99,11 @@ def test_fine_tuning_that_cannot_work_is_rejected_before_anything_is_loaded(
     ("settings", "message"),
     [
         (HardwareConfig(precision="float16"), "precision"),  # type: ignore[arg-type]
-        (HardwareConfig(microbatch_tokens=0), "microbatch_tokens"),
+        (HardwareConfig(microbatch_tokens=0), "--microbatch-tokens"),
         (ValidationConfig(every=-1), "validation.every"),
-        (SteppingConfig("auto", ray_workers=0), "ray_workers"),
+        (SteppingConfig("auto", ray_workers=0), "--ray-workers"),
         (SteppingConfig(ray_workers=2), "--ray-workers has no effect without --ray"),
-        (SteppingConfig(step_timeout=0.0), "step_timeout"),
+        (SteppingConfig(step_timeout=0.0), "--step-timeout must be above 0"),
         (ExpertConfig(noise=1.5), "noise"),
         (ExpertConfig(keep="best"), "keep"),  # type: ignore[arg-type]
     ],
@@ -116,7 +120,7 @@ def test_value_out_of_range_is_rejected_with_the_name_of_its_setting(settings: A
         ({"hardware": HardwareConfig(engine="vLLM")}, "engine"),  # type: ignore[arg-type]
         ({"env": EnvConfig("TextFrozenLake-v0", tasks=0)}, "tasks"),
         ({"monitor": Monitor(action="roll-back")}, "monitor.action"),  # type: ignore[arg-type]
-        ({"checkpoint_every": 0}, "checkpoint_every"),
+        ({"checkpoint_every": 0}, "--checkpoint-every"),
     ],
 )
 def test_trainers_check_values_before_loading_anything(

@@ -24,7 +24,7 @@ def test_memory_that_runs_out_in_an_update_names_the_microbatch() -> None:
 
 
 def test_memory_that_runs_out_in_sampling_names_the_episodes_in_flight() -> None:
-    advice = "lower in_flight, which is 64, or sampler"
+    advice = "lower --in-flight, which is 64, or sampler"
     with pytest.raises(SamplingFailed, match=rf"can't allocate memory.*; {advice}"), engine_failures(64):
         exhaust_memory()
     with pytest.raises(SamplingFailed, match=rf"^sampling failed: no reply; {advice}"), engine_failures(64):

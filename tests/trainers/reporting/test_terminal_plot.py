@@ -113,3 +113,13 @@ def test_legend_names_the_metrics_of_each_view() -> None:
     text = plot_progress(RECORDS, TRAINING_VIEW, 40, 80, 15).plain
     assert "⠒●⠒ held out" in text and "success in training, mean of 2" in text and "50% ┤" in text
     assert "⠒⠒ loss" in plot_progress([{"update": 1, "loss": 2.0}], SFT_VIEW, 10, 80, 15).plain
+
+
+def test_long_legend_is_continued_on_a_further_line_within_the_height() -> None:
+    series = [
+        Series(name, [(0.0, 0.5)], "", "marks") for name in ("held out", "TextSokoban-v0", "TextFrozenLake-v0")
+    ]
+    lines = plot(series, x_max=2, y_max=1.0, width=50, height=10).plain.split("\n")
+    assert len(lines) == 10 and max(map(len, lines)) <= 50
+    assert lines[0].split() == ["⠒●⠒", "TextFrozenLake-v0", "⠒●⠒", "TextSokoban-v0"]
+    assert lines[1].split() == ["⠒●⠒", "held", "out"]

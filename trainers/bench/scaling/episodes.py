@@ -68,12 +68,13 @@ def read_lengths(run: Path) -> list[Lengths]:
             raise DataError(run, f"no file of episode lengths: {error}") from None
     path = run / "episodes.jsonl"
     if not path.is_file():
-        raise ConfigurationError(f"{run} has no episodes.jsonl; give the folder of an evaluation")
+        raise ConfigurationError(f"{run}: has no episodes.jsonl; give the folder of a run of `arboretum eval`.")
     found = (turn_lengths(record.get("turns") or ()) for record in read_jsonl(path))
     lengths = [one for one in found if one is not None]
     if not lengths:
         raise ConfigurationError(
-            f"no episode in {path} has tokens: only agents with the engines transformers and vllm record them"
+            f"{path}: no episode has tokens; give a run of a model with the engine transformers, vllm or"
+            " vllm-server, which record them."
         )
     return lengths
 
