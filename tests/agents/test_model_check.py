@@ -124,6 +124,8 @@ def test_hub_that_does_not_answer_is_reported_without_retries(tmp_path: Path) ->
     pytest.importorskip("huggingface_hub")
     message = check_in_process("somebody/model", "http://127.0.0.1:9", tmp_path)
     assert "the Hugging Face hub cannot be reached" in message and len(message.splitlines()) == 1
+    mistyped = check_in_process("saplng", "http://127.0.0.1:9", tmp_path)
+    assert mistyped.startswith("there is no folder 'saplng' (did you mean sapling?), and the Hugging Face hub")
 
 
 def test_cached_model_needs_no_hub(tmp_path: Path) -> None:

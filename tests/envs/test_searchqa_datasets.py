@@ -112,6 +112,14 @@ def test_question_files_are_found_by_split(tmp_path):
     }
 
 
+def test_unknown_data_set_is_named_with_the_nearest(tmp_path, monkeypatch):
+    monkeypatch.setenv("ARBORETUM_DATA", str(tmp_path))
+    with pytest.raises(ConfigurationError, match=r"unknown data set 'hotpotqq'; did you mean hotpotqa.*as data="):
+        SearchQA(dataset="hotpotqq")
+    with pytest.raises(ConfigurationError, match="download it with `arboretum data get hotpotqa`"):
+        SearchQA(dataset="hotpotqa")
+
+
 def test_data_set_is_opened_by_the_name_of_its_folder(tmp_path, monkeypatch):
     folder = tmp_path / "musique"
     folder.mkdir()

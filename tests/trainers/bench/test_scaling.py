@@ -222,7 +222,12 @@ def test_lengths_survive_a_file_and_replies_scale(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(DataError, match=r"other\.json: no file of episode lengths"):
         read_lengths(tmp_path / "other.json")
-    with pytest.raises(ConfigurationError, match=r"no episodes\.jsonl"):
+    with pytest.raises(
+        ConfigurationError, match=r"no episodes\.jsonl; give the folder of a run of `arboretum eval`"
+    ):
+        read_lengths(tmp_path)
+    (tmp_path / "episodes.jsonl").write_text('{"turns": [{"reply": "Up"}]}\n')
+    with pytest.raises(ConfigurationError, match=r"no episode has tokens; give a run of a model"):
         read_lengths(tmp_path)
 
 
