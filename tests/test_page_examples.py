@@ -195,6 +195,14 @@ def test_examples_of_docstrings_give_what_they_show(page: Any) -> None:
         assert doctest.DocTestRunner(verbose=False).run(example).failed == 0
 
 
+def test_evaluations_of_one_environment_name_a_number_of_tasks() -> None:
+    """Most environments have endless tasks, so that the command as it is on the page would be refused."""
+    for page in PAGES:
+        for example in examples(page):
+            if example.command[:1] == ["eval"] and example.command[1].startswith("Text"):
+                assert "--limit" in example.command, f"{page.name}: {shlex.join(example.command)}"
+
+
 def test_small_budget_replaces_options_and_settings_of_a_command() -> None:
     command = shlex.split("train grpo --env A --set optimization.updates=300 --set optimization.lr=1 --seed 1")
     expected = "train grpo --env A --seed 1 --validation.tasks 2 --set=optimization.lr=1 "
