@@ -13,8 +13,7 @@ import pickle
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -31,10 +30,10 @@ from arboretum.trainers.config.run import TrainingConfig
 from arboretum.trainers.config.settings import HardwareConfig, LoraConfig, ValidationConfig
 from arboretum.trainers.learning.sharding import full_state_dict
 from arboretum.trainers.trainer import Trainer
+from support.sessions import session_folder
 
 pytestmark = pytest.mark.heavy
 
-EXTENSIONS = tempfile.TemporaryDirectory(prefix="extensions-")
 Make = Callable[..., TrainingConfig]
 with_deepspeed = pytest.mark.skipif(
     find_spec("deepspeed") is None, reason="needs DeepSpeed: pip install 'arboretum-rl[deepspeed]'"
@@ -75,13 +74,19 @@ torch.distributed.destroy_process_group()
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def compiled_extensions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let DeepSpeed compile its extensions once a session: a process killed meanwhile leaves a lock for ever."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCH_EXTENSIONS_DIR", str(session_folder(tmp_path_factory) / "extensions"))
+        yield
+
+
 def launch(accelerate_config: str, arguments: list[str], *options: str) -> subprocess.CompletedProcess[str]:
     """Run a Python program in two processes under Accelerate's launcher."""
     path = asset(f"accelerate/{accelerate_config}.yaml")
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    # DeepSpeed compiles its extensions there. A process killed meanwhile would leave a lock for ever.
-    environment.setdefault("TORCH_EXTENSIONS_DIR", EXTENSIONS.name)
     return subprocess.run(
         [*command, "--num_processes", "2", "--main_process_port", "0", *options, *arguments],
         env=environment,
