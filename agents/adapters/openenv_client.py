@@ -41,8 +41,8 @@ class RemoteEnv(gym.Env[str, str]):
     """Environment of a server, one session for each instance; the same episodes as the environment itself plays.
 
     `reset(options=…)` takes `task` (a name, or an index in the server's split), or `injected_state`, which is a
-    value of `state`. If the server closes the session, because it was idle or restarts, or does not answer in time,
-    the next reset or step opens a new one, and a step restores the episode from its task, seed and actions.
+    value of `state`. If the server closes the session, because it was idle or restarts, or does not answer in
+    time, the next reset or step opens a new one, and a step restores the episode from its task, seed and actions.
 
     Args:
         url: Address of the environment, such as "http://127.0.0.1:8700" or "…:8700/TextSokoban-v0".
