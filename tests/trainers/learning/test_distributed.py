@@ -98,13 +98,13 @@ class Pair:
         self.folder, self.runs = folder, 0
         folder.mkdir()
         (folder / "child.py").write_text(CHILD)
-        self.errors = (folder / "stderr.txt").open("w+")
-        self.process = subprocess.Popen(
-            [*command, str(folder / "child.py"), str(folder)],
-            stderr=self.errors,
-            stdout=subprocess.DEVNULL,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
+        with (folder / "stderr.txt").open("w") as errors:
+            self.process = subprocess.Popen(
+                [*command, str(folder / "child.py"), str(folder)],
+                stderr=errors,
+                stdout=subprocess.DEVNULL,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
 
     def send(self, run: tuple[TrainingConfig, Sequence[str]] | None) -> Path:
         """Hand the next run to both processes, or None to end them; return the file of its result."""
@@ -129,7 +129,6 @@ class Pair:
             self.process.wait(60)
         finally:
             self.process.kill()
-            self.errors.close()
 
 
 def accelerate(accelerate_config: str) -> list[str]:
