@@ -52,7 +52,7 @@ def episode_lengths(episodes: Iterable[Episode]) -> list[Lengths]:
 
 
 def read_lengths(run: Path) -> list[Lengths]:
-    """Return the lengths of a run's episodes, those of agents without tokens excluded.
+    """Return the lengths of a run's episodes, without those of agents without tokens and those that broke off.
 
     Args:
         run: Folder of a run, or a file that `write_lengths` wrote.
@@ -69,11 +69,12 @@ def read_lengths(run: Path) -> list[Lengths]:
     path = run / "episodes.jsonl"
     if not path.is_file():
         raise ConfigurationError(f"{run}: has no episodes.jsonl; give the folder of a run of `arboretum eval`.")
-    found = (turn_lengths(record.get("turns") or ()) for record in read_jsonl(path))
+    complete = (record for record in read_jsonl(path) if record.get("error") is None)
+    found = (turn_lengths(record.get("turns") or ()) for record in complete)
     lengths = [one for one in found if one is not None]
     if not lengths:
         raise ConfigurationError(
-            f"{path}: no episode has tokens; give a run of a model with the engine transformers, vllm or"
+            f"{path}: no complete episode has tokens; give a run of a model with the engine transformers, vllm or"
             " vllm-server, which record them."
         )
     return lengths
