@@ -98,6 +98,7 @@ def build_components(config: TrainingConfig, state: TrainerState, checkpoint: Pa
         tokenizer,
         lambda: load_trainable_model(config.model, str(accelerator.device), lora=hardware.lora)[0],
         config.model,
+        config.out,
     )
     sampler = RolloutSampler(
         engine, config.dialogue, recipe.sampler, in_flight=hardware.in_flight, accelerator=accelerator

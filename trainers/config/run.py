@@ -93,7 +93,7 @@ class TrainingConfig:
                 raise ConfigurationError(f"{env.label}: {error}") from None
         if self.hardware.engine == "vllm" and find_spec("vllm") is None:
             raise missing_extra("engine = vllm", "vllm", "vllm")
-        if self.hardware.engine == "vllm" and self.recipe.sampler.asynchronous:
+        if self.hardware.engine != "transformers" and self.recipe.sampler.asynchronous:
             raise ConfigurationError(
                 "sampler.asynchronous works with engine = transformers; set that, or sampler.asynchronous=false."
             )

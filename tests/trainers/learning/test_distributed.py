@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import os
 import pickle
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,17 +22,16 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum-rl[lm]'")
 
-from arboretum.assets import asset
 from arboretum.trainers.checkpoints.export import export_checkpoint
 from arboretum.trainers.checkpoints.run_folder import claim_run_folder
 from arboretum.trainers.config.run import TrainingConfig
 from arboretum.trainers.config.settings import HardwareConfig, LoraConfig, ValidationConfig
 from arboretum.trainers.learning.sharding import full_state_dict
 from arboretum.trainers.trainer import Trainer
+from support.launching import assert_metrics_close, assert_weights_close, launch, written_metrics
 
 pytestmark = pytest.mark.heavy
 
-EXTENSIONS = tempfile.TemporaryDirectory(prefix="extensions-")
 Make = Callable[..., TrainingConfig]
 with_deepspeed = pytest.mark.skipif(
     find_spec("deepspeed") is None, reason="needs DeepSpeed: pip install 'arboretum-rl[deepspeed]'"
@@ -75,22 +72,6 @@ torch.distributed.destroy_process_group()
 """
 
 
-def launch(accelerate_config: str, arguments: list[str], *options: str) -> subprocess.CompletedProcess[str]:
-    """Run a Python program in two processes under Accelerate's launcher."""
-    path = asset(f"accelerate/{accelerate_config}.yaml")
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(path)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    # DeepSpeed compiles its extensions there. A process killed meanwhile would leave a lock for ever.
-    environment.setdefault("TORCH_EXTENSIONS_DIR", EXTENSIONS.name)
-    return subprocess.run(
-        [*command, "--num_processes", "2", "--main_process_port", "0", *options, *arguments],
-        env=environment,
-        text=True,
-        capture_output=True,
-        timeout=500,
-    )
-
-
 def child_folder(config: TrainingConfig) -> Path:
     return config.out.with_name(config.out.name + "-child")
 
@@ -120,23 +101,6 @@ def train_with_one(config: TrainingConfig, *, resume: bool = False) -> Trainer:
         pass
     torch.set_num_threads(threads)
     return trainer
-
-
-def written_metrics(config: TrainingConfig) -> list[dict[str, float]]:
-    """Return the metrics in the run's folder, without times."""
-    lines = (config.out / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if "second" not in k} for line in lines]
-
-
-def assert_metrics_close(found: TrainingConfig, expected: TrainingConfig) -> None:
-    for ours, theirs in zip(written_metrics(found), written_metrics(expected), strict=True):
-        assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-4)
-
-
-def assert_weights_close(found: dict[str, Any], expected: dict[str, Any], tolerance: float = 1e-4) -> None:
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        assert torch.allclose(found[name], value, rtol=0, atol=tolerance), name
 
 
 @pytest.mark.parametrize("accelerate_config", ["ddp", "fsdp2"])

@@ -1,0 +1,51 @@
+"""Programs in two training processes, and what their runs wrote. Needs PyTorch and Accelerate."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+import pytest
+import torch
+
+from arboretum.assets import asset
+from arboretum.trainers.config.run import TrainingConfig
+
+EXTENSIONS = tempfile.TemporaryDirectory(prefix="extensions-")
+
+
+def launch(accelerate_config: str, arguments: list[str], *options: str) -> subprocess.CompletedProcess[str]:
+    """Run a Python program in two processes under Accelerate's launcher."""
+    path = asset(f"accelerate/{accelerate_config}.yaml")
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    # DeepSpeed compiles its extensions there. A process killed meanwhile would leave a lock for ever.
+    environment.setdefault("TORCH_EXTENSIONS_DIR", EXTENSIONS.name)
+    return subprocess.run(
+        [*command, "--num_processes", "2", "--main_process_port", "0", *options, *arguments],
+        env=environment,
+        text=True,
+        capture_output=True,
+        timeout=500,
+    )
+
+
+def written_metrics(config: TrainingConfig) -> list[dict[str, float]]:
+    """Return the metrics in the run's folder, without times."""
+    lines = (config.out / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if "second" not in k} for line in lines]
+
+
+def assert_metrics_close(found: TrainingConfig, expected: TrainingConfig) -> None:
+    for ours, theirs in zip(written_metrics(found), written_metrics(expected), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-4)
+
+
+def assert_weights_close(found: dict[str, Any], expected: dict[str, Any], tolerance: float = 1e-4) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.allclose(found[name], value, rtol=0, atol=tolerance), name
