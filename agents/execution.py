@@ -106,7 +106,7 @@ def open_task(seat: Seat, task: str | None, seed: int, origin: Origin | None) ->
     episode = seat.episode
     try:
         renew(seat)
-        with expires_after(_step_deadline(seat)):
+        with expires_after(begin_step(seat)):
             if origin is None:
                 options = None if task is None else {"task": task}
                 seat.observation, seat.info = seat.env.reset(seed=seed, options=options)
@@ -114,7 +114,7 @@ def open_task(seat: Seat, task: str | None, seed: int, origin: Origin | None) ->
             else:
                 open_fork(seat, origin, seed)
             _record_state(seat)
-    except CannotFork:
+    except (CannotFork, Stop):
         raise
     except Expired as error:
         discard(seat.env)
@@ -201,7 +201,7 @@ def perform(seat: Seat, turn: Turn, keep: Collection[Keep]) -> None:
                 turn.snapshot = take_snapshot(seat.env)
             _execute_actions(seat, turn, turn.actions or (), keep)
             _record_state(seat)
-    except CannotFork:
+    except (CannotFork, Stop):
         raise
     except Expired as error:
         discard(seat.env)
@@ -264,7 +264,7 @@ def _step(seat: Seat, turn: Turn, action: str) -> None:
     if seat.step_time_limit == math.inf:
         observation, reward, terminated, truncated, info = seat.env.step(action)
     else:
-        with expires_after(_step_deadline(seat)):
+        with expires_after(begin_step(seat)):
             observation, reward, terminated, truncated, info = seat.env.step(action)
     reward = float(reward)
     if not math.isfinite(reward):
@@ -274,9 +274,10 @@ def _step(seat: Seat, turn: Turn, action: str) -> None:
     seat.episode.terminated, seat.episode.truncated = terminated, truncated
 
 
-def _step_deadline(seat: Seat) -> float:
+def begin_step(seat: Seat) -> float:
     """Begin the time limit of a step, and return the deadline of this step."""
-    if seat.step_time_limit == math.inf:
+    if seat.step_time_limit == math.inf or getattr(seat.env, "times_steps", False):
+        seat.step_deadline = math.inf
         return seat.deadline
     seat.step_deadline = time.perf_counter() + seat.step_time_limit
     return min(seat.deadline, seat.step_deadline)
@@ -349,7 +350,7 @@ def _keep_fork(agent: Agent, seat: Seat, keep: Collection[Keep]) -> None:
     try:
         with expires_after(seat.deadline):
             seat.fork = take_fork(seat, memory)
-    except CannotFork:
+    except (CannotFork, Stop):
         raise
     except Expired as error:
         _break_off(seat.episode, expired(seat), error)

@@ -90,7 +90,7 @@ def play(
         has the turns until then.
 
     Raises:
-        Stop: The agent failed or cannot continue; episodes in progress are discarded.
+        Stop: The agent failed or cannot continue, or an environment raised it; episodes in progress are discarded.
         CannotFork: Forks or snapshots are to be kept of an environment that has neither snapshots nor
             `deterministic = True`, or the origin of a job has no fork.
     """

@@ -23,6 +23,7 @@ from .base import Agent, Reply, Seat
 from .execution import (
     MAX_TRACE,
     add_turn,
+    begin_step,
     call_agent,
     expired,
     open_task,
@@ -175,7 +176,7 @@ class WaitingSteps:
             thread = _Thread(self._report)
             thread.start()
         work.thread = thread
-        work.seat.step_deadline = time.perf_counter() + work.seat.step_time_limit
+        begin_step(work.seat)
         self.in_progress[work] = None
         thread.inbox.put(work)
 

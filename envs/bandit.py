@@ -79,6 +79,14 @@ class Bandit(TextEnv[Choice]):
     ## Episode end
     The episode terminates after one valid choice, and truncates after `max_steps` steps.
 
+    ## Splits
+    | split | tasks | content |
+    |---|---|---|
+    | "train" | 24 | 12 pairs of names |
+    | "test" | 16 | 8 other pairs |
+
+    Each pair gives two tasks, one for each order of the names.
+
     ## Arguments
     * `split`: "train" (12 pairs of names) or "test" (8 other pairs). Each pair gives two tasks, one for each order
       of the names. None uses all 20 pairs.
@@ -89,6 +97,9 @@ class Bandit(TextEnv[Choice]):
     ## Source
     RAGEN (Wang et al., 2025, arXiv:2504.20073), section on Bi-Arm Bandits. In RAGEN the members of a group can see
     different prompts. Here a task fixes the names and their order, and only the payment is random.
+
+    ## Version history
+    * `v0`: initial version, of release 0.1.0.
     """
 
     def __init__(

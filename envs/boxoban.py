@@ -33,6 +33,21 @@ class Boxoban(BoardEnv):
     ## Episode end
     The episode terminates when every box is on a target (success), and truncates after `max_steps` steps.
 
+    ## Splits
+    | split | tasks | content |
+    |---|---|---|
+    | "unfiltered/train" | 900,000 | level files |
+    | "unfiltered/valid" | 100,000 | level files |
+    | "unfiltered/test" | 1,000 | level files |
+    | "medium/train" | 450,000 | level files |
+    | "medium/valid" | 50,000 | level files |
+    | "hard" | 3,332 | level files |
+    | "train" | 2³¹ | generated: 60 % of all rooms |
+    | "valid" | 2³¹ | generated: 20 % |
+    | "test" | 2³¹ | generated: 20 % |
+
+    With level files, "medium" joins all splits below it, and "valid" all splits of that name.
+
     ## Arguments
     * `split`: with files, a folder ("medium/valid", "unfiltered/test", "hard"), the parent of several folders
       ("medium"), or the last part of their names ("valid"). Without files, "train", "valid" or "test". None uses
@@ -45,6 +60,9 @@ class Boxoban(BoardEnv):
 
     ## Source
     The levels were published with Guez, Mirza, Gregor et al., "An investigation of model-free planning" (2018).
+
+    ## Version history
+    * `v0`: initial version, of release 0.1.0.
     """
 
     def __init__(

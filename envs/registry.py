@@ -147,6 +147,23 @@ def all_envs() -> list[EnvSpec]:
     return [*ENVS, *plugin_specs]
 
 
+def resolve_id(id: str) -> str:
+    """Return the registered id of an environment; a path `module:Class` and a plug-in are registered first.
+
+    Raises:
+        ConfigurationError: The id is unknown, or the class of a path cannot be imported.
+    """
+    if ":" in id:
+        path, id = id, f"{_env_class(id).__name__}-v0"
+        if id not in gym.registry:
+            _register(id, path, {})
+    if id not in gym.registry:
+        known = [spec.id for spec in all_envs()]
+        if id not in known:
+            raise unknown_name("environment", id, known)
+    return id
+
+
 def make_env(id: str, **kwargs: Any) -> TextEnv[Any]:
     """Make an environment like `gym.make(id, **kwargs).unwrapped`, with errors that name the fix.
 
@@ -157,14 +174,7 @@ def make_env(id: str, **kwargs: Any) -> TextEnv[Any]:
     Raises:
         ConfigurationError: The id or an option is unknown, or a value is invalid.
     """
-    if ":" in id:
-        path, id = id, f"{_env_class(id).__name__}-v0"
-        if id not in gym.registry:
-            _register(id, path, {})
-    if id not in gym.registry:
-        known = [spec.id for spec in all_envs()]
-        if id not in known:
-            raise unknown_name("environment", id, known)
+    id = resolve_id(id)
     entry_point = gym.spec(id).entry_point
     creator: Callable[..., Any] | None
     if isinstance(entry_point, PluginEnv):

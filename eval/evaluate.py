@@ -26,7 +26,7 @@ from .cluster import ray_workers
 from .decisions.console import label_with_progress, print_decisions
 from .identity import short_digest
 from .index_connection import read_planned_tasks
-from .options import parse_options
+from .options import option_name, parse_options
 from .planning import FULL_SCOPE, Plan, Scope, plan_suite
 from .provenance import describe_session, remove_secrets
 from .results import report
@@ -160,8 +160,9 @@ def evaluate(
     Raises:
         ConfigurationError: See `load_suite`, `Store` and `runner.run`.
     """
-    at_least("in_flight", in_flight, 1)
-    at_least("label_seconds", label_seconds, 0)
+    at_least("--in-flight", in_flight, 1)
+    at_least("--label-seconds", label_seconds, 0)
+    scope.check(option_name)
     suite = load_suite(suite_name, parse_options(env_arg, "--env-arg"))
     shown = [remove_secrets(pair)[:40] for pair in env_arg]
     prepared = prepare(suite, agents, scope, references=references, out=out, name_parts=shown)

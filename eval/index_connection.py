@@ -112,7 +112,7 @@ def read_planned_tasks(path: Path, searches: Mapping[str, str]) -> dict[str, lis
 
 def _connect(address: str) -> sqlite3.Connection:
     is_uri = address.startswith("file:")
-    return sqlite3.connect(address, WAIT, isolation_level=None, check_same_thread=False, uri=is_uri)
+    return sqlite3.connect(address, timeout=WAIT, isolation_level=None, check_same_thread=False, uri=is_uri)
 
 
 def _create(connection: sqlite3.Connection) -> None:

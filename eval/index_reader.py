@@ -204,9 +204,10 @@ class IndexReader(ABC):
         # The places of the sample are p * total / count, rounded down, for p from 0 to count - 1.
         return self._read(
             "(SELECT id AS chosen FROM (SELECT id, row_number() OVER (ORDER BY id) - 1 AS place FROM episodes"
-            f" WHERE {_OF_CELL}) WHERE (place * ?3 + ?4 - 1) / ?4 * ?4 / ?3 = place LIMIT ?3)"
+            f" WHERE {_OF_CELL}) WHERE (place * ? + ? - 1) / ? * ? / ? = place LIMIT ?)"
             " JOIN episodes ON episodes.id = chosen ORDER BY chosen",
-            [bind(agent), bind(entry), count, total],
+            # Python 3.14 refuses numbered placeholders with a sequence of values.
+            [bind(agent), bind(entry), count, total, total, total, count, count],
         )
 
     def complete_of_task(self, agents: Sequence[str], entry: str, task: str, limit: int = -1) -> list[Result]:

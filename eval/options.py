@@ -11,6 +11,11 @@ from ..envs.errors import ConfigurationError
 from .yaml_files import load_yaml
 
 
+def option_name(name: str) -> str:
+    """Return the command-line option of a parameter, such as `--step-timeout` of `step_timeout`."""
+    return f"--{name.replace('_', '-')}"
+
+
 def parse_options(pairs: Sequence[str], flag: str) -> dict[str, Any]:
     """Parse `key=value` options. Values are YAML: numbers, booleans, lists and so on.
 

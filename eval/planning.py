@@ -45,14 +45,18 @@ class Scope:
         """The time limits."""
         return TimeLimits(self.timeout, self.step_timeout)
 
-    def check(self) -> None:
-        """Raise `ConfigurationError` if a value is out of range."""
-        at_least("seed", self.seed, 0)
-        at_least("repeats", self.repeats, 1)
-        at_least("limit", self.limit, 1)
+    def check(self, shown: Callable[[str], str] = str) -> None:
+        """Raise `ConfigurationError` if a value is out of range.
+
+        Args:
+            shown: Function from the name of a field to its name in messages, such as `option_name`.
+        """
+        at_least(shown("seed"), self.seed, 0)
+        at_least(shown("repeats"), self.repeats, 1)
+        at_least(shown("limit"), self.limit, 1)
         for name, seconds in (("timeout", self.timeout), ("step_timeout", self.step_timeout)):
             if seconds is not None:
-                positive(name, seconds)
+                positive(shown(name), seconds)
 
 
 FULL_SCOPE = Scope()

@@ -212,8 +212,8 @@ class _Process:
         code = self.process.exitcode or 0
         if code >= 0:
             return f"exit status {code}"
-        hint = ", as when memory runs out" if -code == signal.SIGKILL else ""
-        return f"{signal.Signals(-code).name}{hint}"
+        name = signal.Signals(-code).name
+        return f"{name}, as when memory runs out" if name == "SIGKILL" else name
 
 
 class _Waiting:

@@ -20,10 +20,8 @@ from arboretum.trainers.algorithms.registry import CREDITS, SELECTORS
 
 ROOT = Path(arboretum.__file__).parent
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/studies.md", "docs/plugins.md")]
-_GUIDES = ["training", "search", "suites", "trees", "laboratory", "cluster", "decisions", "statistics"]
-_GUIDES += ["runs", "viewer", "adapters", "tools", "verify", "openenv", "scaling"]
-PAGES += [ARCHITECTURE, *(ROOT / "docs" / f"{name}.md" for name in _GUIDES)]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES += sorted((ROOT / "docs" / "recipes").glob("*.md"))
 
 
 def page_name(path: object) -> str:
@@ -155,7 +153,7 @@ def imported_rooms(room: str) -> set[str]:
                 base = package[: len(package) - node.level + 1]
                 module = [*base, *(node.module.split(".") if node.module else [])]
                 names = [alias.name for alias in node.names]
-                if module[0] == "trainers":
+                if module[:1] == ["trainers"]:
                     found |= {module[1]} if len(module) > 1 else set(names)
     parts = {name if (trainers / name).is_dir() else f"{name}.py" for name in found}
     return {part for part in parts if (trainers / part).exists()} - {room}
@@ -226,8 +224,8 @@ def test_every_option_in_the_text_of_a_page_exists(page: Path) -> None:
     assert named <= set(re.findall(r"--[a-z][\w.-]*", texts))
 
 
-def test_every_setting_in_the_readme_can_be_set() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_every_setting_in_the_page_of_training_can_be_set() -> None:
+    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
     settings = re.findall(r"--set ([a-z_.]+=[^\s`]+)", text)
     settings = [setting for setting in settings if setting != "path=value"]
     assert len(settings) >= 4

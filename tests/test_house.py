@@ -241,15 +241,6 @@ def test_module_fits_on_a_few_screens(path: Path) -> None:
     assert path.stem not in ("utils", "helpers", "misc")
 
 
-def test_pages_of_the_environments_are_up_to_date() -> None:
-    from arboretum.envs.pages import pages
-    from arboretum.envs.registry import ENVS
-
-    for name, text in pages(ENVS):
-        written = (ROOT / "docs" / "environments" / name).read_text(encoding="utf-8")
-        assert written == text, f"docs/environments/{name} is out of date: run `make docs`"
-
-
 def test_vllm_tests_in_the_makefile_exist() -> None:
     """`make test-all` runs these files in an environment of their own."""
     (line,) = [line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("VLLM_TESTS :=")]

@@ -1,4 +1,4 @@
-"""Modules of Unix that other systems lack: imported in functions only, or behind a guard."""
+"""Modules and attributes of Unix that other systems lack are used behind a guard only."""
 
 from __future__ import annotations
 
@@ -30,8 +30,26 @@ UNIX = frozenset(
 )
 """Modules of the standard library with "Availability: Unix" in its documentation."""
 
-FUNCTIONS = frozenset({"fork", "getuid", "geteuid", "killpg", "mkfifo", "pread", "pwrite", "setsid", "getpgid"})
-"""Functions of `os` with the same remark, which no module may call without asking for them first."""
+ATTRIBUTES = {
+    "os": "chown chroot fchmod fchown fork forkpty getegid geteuid getgid getgroups getloadavg getpgid "
+    "getpgrp getpriority getresuid getsid getuid initgroups killpg lchown major mkfifo mknod nice "
+    "openpty pipe2 posix_spawn pread pwrite sched_getaffinity sched_setaffinity sched_yield sendfile "
+    "setegid seteuid setgid setpgid setpriority setsid setuid statvfs sync sysconf tcgetpgrp uname "
+    "wait wait3 wait4 WIFSIGNALED WTERMSIG",
+    "signal": "SIGALRM SIGCHLD SIGCONT SIGHUP SIGKILL SIGPIPE SIGQUIT SIGSTOP SIGTSTP SIGUSR1 SIGUSR2 SIGWINCH "
+    "ITIMER_REAL alarm getitimer pause pthread_kill pthread_sigmask setitimer siginterrupt "
+    "sigpending sigwait",
+    "select": "epoll kqueue poll",
+    "socket": "AF_UNIX SO_REUSEPORT socketpair",
+    "time": "clock_gettime clock_settime pthread_getcpuclockid tzset",
+}
+"""Attributes that Windows or macOS lacks, which a module must ask for with `hasattr` before it uses them."""
+
+ASKED_AS = dict.fromkeys(("SIGALRM", "ITIMER_REAL"), "setitimer")
+"""Attributes that exist together with another one."""
+
+LINUX_ONLY = ("eval/bench/", "trainers/bench/")
+"""Benchmarks, which read memory and processor time from /proc."""
 
 
 def sources() -> list[Path]:
@@ -56,15 +74,30 @@ def test_module_can_be_imported_without_the_modules_of_unix(path: Path) -> None:
     assert not UNIX & set(unguarded_imports(tree))
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_functions_of_unix_are_not_called(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    called = {
-        node.func.attr
+def unguarded_attributes(text: str) -> set[str]:
+    """Return the attributes of ATTRIBUTES that a module uses without `hasattr` on any line of it."""
+    used = {
+        (node.value.id, node.attr)
         for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and isinstance(node.func.value, ast.Name)
-        and node.func.value.id == "os"
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.attr in ATTRIBUTES.get(node.value.id, "").split()
     }
-    assert not {name for name in FUNCTIONS & called if f'hasattr(os, "{name}")' not in text}
+    return {
+        f"{module}.{name}"
+        for module, name in used
+        if f'hasattr({module}, "{ASKED_AS.get(name, name)}")' not in text
+    }
+
+
+def test_attributes_of_unix_are_found_in_an_example() -> None:
+    assert unguarded_attributes("import os\nos.killpg(1, 9)") == {"os.killpg"}
+    assert unguarded_attributes('import os\nif hasattr(os, "killpg"):\n    os.killpg(1, 9)') == set()
+    assert unguarded_attributes("import signal\nprint(signal.SIGALRM)") == {"signal.SIGALRM"}
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_attributes_of_unix_are_used_behind_hasattr(path: Path) -> None:
+    if path.relative_to(ROOT).as_posix().startswith(LINUX_ONLY):
+        return
+    assert unguarded_attributes(path.read_text(encoding="utf-8")) == set()

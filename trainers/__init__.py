@@ -10,3 +10,56 @@
 * `trainer`, `sft`, `train`: the loops and their commands
 * `study`, `bench`, `sapling`: comparisons of recipes, speed, and the model that ships with the package
 """
+
+from typing import TYPE_CHECKING
+
+from ..envs.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from .algorithms.credit.base import Advantages, Credit
+    from .algorithms.objectives.settings import Objective
+    from .algorithms.objectives.term import PairTerm, Term
+    from .algorithms.recipe import Optimization, Recipe
+    from .algorithms.recipes import get_recipe
+    from .algorithms.samplers import Chains, Sampler, Trees
+    from .algorithms.selectors import Selection, Selector
+    from .data.rollouts import Rollouts
+    from .data.segments import discounted_sums, group_statistics
+    from .reporting.result import TrainingResult, Validation
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            ".algorithms.credit.base": "Advantages Credit",
+            ".algorithms.objectives.settings": "Objective",
+            ".algorithms.objectives.term": "PairTerm Term",
+            ".algorithms.recipe": "Optimization Recipe",
+            ".algorithms.recipes": "get_recipe",
+            ".algorithms.samplers": "Chains Sampler Trees",
+            ".algorithms.selectors": "Selection Selector",
+            ".data.rollouts": "Rollouts",
+            ".data.segments": "discounted_sums group_statistics",
+            ".reporting.result": "TrainingResult Validation",
+        },
+    )
+
+__all__ = [
+    "Advantages",
+    "Chains",
+    "Credit",
+    "Objective",
+    "Optimization",
+    "PairTerm",
+    "Recipe",
+    "Rollouts",
+    "Sampler",
+    "Selection",
+    "Selector",
+    "Term",
+    "TrainingResult",
+    "Trees",
+    "Validation",
+    "discounted_sums",
+    "get_recipe",
+    "group_statistics",
+]

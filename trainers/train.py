@@ -32,7 +32,7 @@ from .checkpoints.store import CheckpointError, Checkpoints
 from .config.cli_options import LoraOptions, Options, SFTOptions, TrainOptions
 from .config.run import SFTConfig, TrainingConfig
 from .config.serialize import from_plain
-from .config.settings import HardwareConfig, ValidationConfig
+from .config.settings import HardwareConfig, SteppingConfig, ValidationConfig
 from .monitor import Monitor
 from .reporting.metrics import UpdateRecord
 from .reporting.progress import SFT_VIEW, Progress, training_view
@@ -181,6 +181,7 @@ def train_policy(
     lora: Mapping[str, Any] | None = None,
     validation: Mapping[str, Any] | None = None,
     monitor: Mapping[str, Any] | None = None,
+    stepping: Mapping[str, Any] | None = None,
     checkpoint_every: int | None = None,
     checkpoint_keep: int | None = None,
     trackers: Sequence[str] = (),
@@ -206,6 +207,7 @@ def train_policy(
         lora: Fields of `LoraConfig`; an empty mapping trains adapters with its defaults, None all weights.
         validation: Fields of `ValidationConfig`, such as {"every": 5}.
         monitor: Fields of `Monitor`.
+        stepping: Fields of `SteppingConfig`, such as {"ray": "auto"}.
         trackers: Trackers of Accelerate that receive the metrics as well.
         on_record: Called with the record of the validation before training and of every update.
 
@@ -239,9 +241,15 @@ def train_policy(
         tracker=tuple(trackers),
         validation=from_plain(ValidationConfig, nested["validation"], "validation"),
         monitor=from_plain(Monitor, nested["monitor"], "monitor"),
+        stepping=from_plain(SteppingConfig, stepping or {}, "stepping"),
         **given,
     )
-    names = {*given, *(hardware or {}), *(f"{kind}.{name}" for kind, fields in nested.items() for name in fields)}
+    names = {
+        *given,
+        *(hardware or {}),
+        *(stepping or {}),
+        *(f"{kind}.{name}" for kind, fields in nested.items() for name in fields),
+    }
     if lora is not None:
         names.add("lora")
     config = resolve_training_config(recipe, options, names)

@@ -94,6 +94,7 @@ class Trainer:
         self.sampler = components.sampler
         self.collector = components.collector
         self.grafter, self._ahead = components.grafter, components.ahead
+        self._workers = components.workers
         self.learner.activity = self.sampler.activity = self.activity
         self._dialogue_check = DialogueCheck(
             self.optimizer.policy.model, self.sampler.dialogue.name, config.recipe.sampler.reply_tokens
@@ -445,11 +446,13 @@ class Trainer:
             self.checkpoint_seconds = time.perf_counter() - start
 
     def close(self) -> None:
-        """Release the model and the trackers."""
+        """Release the model and the trackers, and end the processes that sample or step environments."""
         if self.config.trackers:
             self.accelerator.end_training()
         if self._ahead is not None:
             self._ahead.close()
+        if self._workers is not None:
+            self._workers.close()
         self.sampler.engine.close()
 
 

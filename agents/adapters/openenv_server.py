@@ -5,7 +5,7 @@ them:
 
 * The `Host` header must name this server, and so must the `Origin` of a browser, so that no web page can play.
 * A message that is not a JSON object of text is answered with an error, and its session goes on.
-* A session without a message for the idle time is told so and closed, which frees its place.
+* A session without a message for the idle time receives an error and is closed, which frees its place.
 * Messages and bodies have at most `MAX_MESSAGE` bytes. Beyond the maximum number of sessions a client is refused.
 
 `GET /status` counts sessions, refusals and errors.

@@ -110,7 +110,7 @@ def suggest_template(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return the suggestion of a suitable template, as the second half of an error message."""
     family = _family(tokenizer)
     if family is not None:
-        return f"pass template={family!r}, an append-only one for this family"
+        return f"pass {_option(family)}, an append-only one for this family"
     return f"pass the path of an append-only .jinja template (shipped: {', '.join(_FAMILIES)})"
 
 
@@ -120,8 +120,13 @@ def suggest_tool_template(tokenizer: PreTrainedTokenizerBase) -> str:
         name for name in _WITH_TOOLS if all(_is_token(tokenizer, token) for token in _required_tokens(name))
     ]
     if fitting:
-        return f"pass template={fitting[0]!r}, which has them, or choose another dialogue"
+        return f"pass {_option(fitting[0])}, which has them, or choose another dialogue"
     return f"pass a .jinja template that has them (shipped: {', '.join(_WITH_TOOLS)}), or choose another dialogue"
+
+
+def _option(name: str) -> str:
+    """Return how a template is chosen, in Python and on the command line."""
+    return f"template={name!r} (--template {name})"
 
 
 def _family(tokenizer: PreTrainedTokenizerBase) -> str | None:

@@ -70,6 +70,15 @@ class ALFWorld(TextEnv[Moment]):
       which compares states: walking changes the state but does not modify the household, and cleaning a clean mug
       modifies the household but does not change the state.
 
+    ## Splits
+    | split | tasks of ALFWorld | tasks in generated homes | content |
+    |---|---|---|---|
+    | "train" | 3,553 | 2³¹ | |
+    | "valid_seen" | 140 | 2³¹ | rooms of "train", other objects and tasks |
+    | "valid_unseen" | 134 | 2³¹ | rooms of its own |
+
+    A generated task is named `train/0`, `train/1`, …; equal names give the same home on every machine.
+
     ## Arguments
     * `split`: "train", "valid_seen" or "valid_unseen"; with game files, the name of any folder at the level of
       these. None selects all games.
@@ -95,6 +104,10 @@ class ALFWorld(TextEnv[Moment]):
     ## Source
     Rules and texts follow alfworld 0.4.2 on TextWorld 1.7.0. Task ids are sorted paths; the original's task order
     depends on the file system.
+
+    ## Version history
+    * `v0`: initial version, of release 0.1.0. Since then `homes` selects generated homes where game files are
+      available, and offers easy ones.
     """
 
     tasks: Sequence[str]

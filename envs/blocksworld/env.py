@@ -69,6 +69,19 @@ class Blocksworld(TextEnv[Position]):
     The episode terminates at the goal (success). In step mode it truncates after `max_steps` actions; in plan mode
     it terminates after `max_steps` plans.
 
+    ## Splits
+    | split | tasks | content |
+    |---|---|---|
+    | "train" | 2³¹ | generated: 60 % of all tasks |
+    | "valid" | 2³¹ | generated: 20 % |
+    | "test" | 2³¹ | generated: 20 % |
+    | "planbench" | files | PlanBench's instances; "planbench/<folder>" for those below a folder |
+
+    The generated splits share no task. Mixed tasks count as the same if they differ only by a renaming of the
+    blocks; for stack and unstack tasks, which up to renaming are only a few lists of tower heights, the names
+    count. Tasks can repeat within a split, and small numbers of blocks give few: the mixed test split has 7
+    tasks of three blocks, 50 of four, about 400 of five, and thousands of six or more.
+
     ## Arguments
     * `split`: "train", "valid" or "test" for generated tasks; None for generated tasks of all three. "planbench"
       for all instances in the data folder; "planbench/<folder>" for the instances below a folder, such as
@@ -102,14 +115,13 @@ class Blocksworld(TextEnv[Position]):
     `render_mode="rgb_array"` gives pictures of the hand, the towers and, below them, the towers of the goal; five
     blocks take 516 pixels across.
 
-    Splits share no task. Mixed tasks count as the same if they differ only by a renaming of the blocks; for stack
-    and unstack tasks, which up to renaming are only a few lists of tower heights, the names count. Small numbers
-    of blocks give few tasks: the mixed test split has 7 tasks of three blocks, 50 of four, about 400 of five, and
-    thousands of six or more.
-
     ## Source
     PlanBench (Valmeekam et al., NeurIPS 2023 Datasets and Benchmarks, arXiv:2206.10498). The plans of
     `expert_actions` are optimal; see `solver.py`.
+
+    ## Version history
+    * `v0`: initial version, of release 0.1.0. Since then the refusal of an illegal action also shows the
+      situation.
     """
 
     metadata = PICTURED

@@ -85,6 +85,17 @@ class FrozenLake(TextEnv[int]):
     ## Episode end
     The episode terminates on the goal (success) or in a hole, and truncates after `max_steps` steps.
 
+    ## Splits
+    | split | tasks | content |
+    |---|---|---|
+    | "train" | 2³¹ | 60 % of all maps |
+    | "valid" | 2³¹ | 20 % |
+    | "test" | 2³¹ | 20 % |
+
+    A map, with its start and goal, belongs to one split. Maps are generated on demand and can repeat within a
+    split. A task is named `train/0`, `train/1`, …; equal names and arguments give the same map on every
+    machine.
+
     ## Arguments
     * `preset="ragen"`: settings of a published experiment. The arguments below override single settings.
 
@@ -120,6 +131,9 @@ class FrozenLake(TextEnv[int]):
     ## Source
     The dynamics are those of Gymnasium's `FrozenLake-v1` (Towers et al., arXiv:2407.17032); settings and symbols
     are those of RAGEN (Wang et al., 2025, arXiv:2504.20073).
+
+    ## Version history
+    * `v0`: initial version, of release 0.1.0.
     """
 
     metadata = PICTURED

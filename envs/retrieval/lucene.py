@@ -64,6 +64,11 @@ def _sanitize(query: str) -> str:
     return query
 
 
+def _processors() -> int:
+    """Return the number of processors that this process may use; where the system does not tell, of all."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class Lucene(Retriever):
     """Retriever on a Lucene index.
 
@@ -80,7 +85,7 @@ class Lucene(Retriever):
         self._order = np.load(folder / INDEX_FOLDER / ORDER_FILE, mmap_mode="r")
         self._corpus = corpus
         self._parameters = f"k1={k1:g},b={b:g}"
-        self._threads = threads or len(os.sched_getaffinity(0))
+        self._threads = threads or _processors()
         self._searcher: Any = java_class("io.anserini.search.SimpleSearcher")(str(folder / INDEX_FOLDER))
         self._searcher.set_bm25(k1, b)
 

@@ -101,6 +101,16 @@ class SearchQA(TextEnv[Inquiry]):
     * `evidence_recall`: Fraction of the supporting articles that were shown, at the end of the episode and if the
       data set names them.
 
+    ## Splits
+    | split | encyclopedia | HotpotQA |
+    |---|---|---|
+    | "train" | 16,000 | 90,447 |
+    | "dev" | 2,000 | 7,405 |
+    | "test" | 2,000 | |
+
+    The splits of the generated encyclopedia share no article; a quarter of the questions of each takes one
+    hop, and likewise two, three and four.
+
     ## Arguments
     * `split`: "train", "dev" (synonym "valid"), "test", or any other split of the data set. None selects all.
     * `dataset`: "encyclopedia", or the name of a data set whose folder is in `data` or `ARBORETUM_DATA`. None
@@ -138,6 +148,9 @@ class SearchQA(TextEnv[Inquiry]):
     ## Source
     Search-R1 (Jin et al., 2025, arXiv:2503.09516), Tree-GRPO (Ji et al., 2025, arXiv:2509.21240), ReAct (Yao et
     al., 2023, arXiv:2210.03629). Refusal texts are our own.
+
+    ## Version history
+    * `v0`: initial version, of release 0.1.0.
     """
 
     def __init__(
@@ -219,7 +232,8 @@ class SearchQA(TextEnv[Inquiry]):
     def tools(self) -> tuple[Tool, ...]:
         answer = Parameter("text", "The answer, without explanation.")
         if self.protocol == "react":
-            title, keyword = Parameter("entity", "Title of the page."), Parameter("keyword", "Word to look for.")
+            title = Parameter("entity", "Title of the page.")
+            keyword = Parameter("keyword", "Word to find on the page.")
             return (
                 Tool("search", "Open the page of a title.", "search[{entity}]", (title,)),
                 Tool("lookup", "Show the next sentence with a keyword.", "lookup[{keyword}]", (keyword,)),
@@ -227,7 +241,7 @@ class SearchQA(TextEnv[Inquiry]):
             )
         # Shaped rewards check the form of a reply, in which a thought precedes the tag.
         before = "<think></think>\n" if self.reward in _SHAPED else ""
-        query = Parameter("query", "Words to look for in the corpus.")
+        query = Parameter("query", "Words to search for in the corpus.")
         return (
             Tool("search", "Search the corpus.", before + "<search>{query}</search>", (query,)),
             Tool("answer", "Give the final answer.", before + "<answer>{text}</answer>", (answer,)),

@@ -346,6 +346,17 @@ class Sokoban(BoardEnv):
     ## Episode end
     The episode terminates when every box is on a target (success), and truncates after `max_steps` steps.
 
+    ## Splits
+    | split | tasks | content |
+    |---|---|---|
+    | "train" | 2³¹ | 60 % of all rooms |
+    | "valid" | 2³¹ | 20 % |
+    | "test" | 2³¹ | 20 % |
+
+    A room belongs to one split, with all its rotations and mirror images. Levels are generated on demand and
+    can repeat within a split. A task is named `train/0`, `train/1`, …; equal names and arguments give the same
+    level on every machine.
+
     ## Arguments
     * `split`: "train", "valid" or "test". None uses the levels of all three.
     * `size=6`: number of cells along a side of the board, walls included; 5 to 24.
@@ -362,6 +373,9 @@ class Sokoban(BoardEnv):
     The rewards are those of gym-sokoban 0.0.5 (Schrader, 2018). Symbols, sizes and the step limit of 100 are those
     of RAGEN (Wang et al., 2025, arXiv:2504.20073). RAGEN's own 6x6 levels have optimal solutions of 1 to 14 moves
     (mean 4.0), and one in five of its validation layouts is also a training layout.
+
+    ## Version history
+    * `v0`: initial version, of release 0.1.0.
     """
 
     def __init__(

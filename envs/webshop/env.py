@@ -102,16 +102,23 @@ class WebShop(TextEnv[Visit]):
     Besides the common entries, every step reports `available`: `{"has_search_bar": bool, "clickables": [str]}`.
     The purchase adds `score`, `reward_parts` and `tagger` (the name of the noun tagger that scored it).
 
-    ## Tasks
-    A task is the index of a goal in the benchmark's fixed order. The published splits are ranges of indices:
-    "test" is 0–499, "dev" is 500–1499 and "train" is the rest. They are meant for the human goals of the full
-    catalog, for which papers report results. On smaller catalogs the same ranges apply as far as there are goals.
+    ## Splits
+    | split | goals | published | generated catalog |
+    |---|---|---|---|
+    | "test" | 0–499 | 500 | 500 |
+    | "dev" | 500–1499 | 1,000 | 1,000 |
+    | "train" | from 1500 on | 10,587 | 2,119 |
+
+    A task is the index of a goal in the benchmark's fixed order. The published numbers are those of the 12,087
+    human goals of the full catalog, for which papers report results; on smaller catalogs the same ranges apply
+    as far as there are goals.
 
     ## Arguments
     * `split`: "test", "dev" (or "valid") or "train"; None for all goals.
     * `data`: folder of the published files (`items_shuffle*.json`, `items_ins_v2*.json`, `items_human_ins*.json`,
       plain or gzipped), or the product file itself. None: `webshop/` below `ARBORETUM_DATA`, else the generated
       catalog.
+    * `generated=False`: sell the generated catalog even if there are files.
     * `num_products`: number of products to load, in file order; None for all.
     * `human_goals=False`: use crowd-sourced instructions instead of synthetic ones made from the products.
     * `show_attrs=False`: add an "Attributes" button to item pages.
@@ -129,6 +136,9 @@ class WebShop(TextEnv[Visit]):
     ## Source
     Yao, Chen, Yang and Narasimhan, "WebShop: Towards Scalable Real-World Web Interaction with Grounded Language
     Agents", NeurIPS 2022.
+
+    ## Version history
+    * `v0`: initial version, of release 0.1.0. Since then actions of more than 4,096 characters are refused.
     """
 
     optimum_measure = "score"
@@ -137,6 +147,7 @@ class WebShop(TextEnv[Visit]):
         self,
         split: str | None = None,
         data: str | Path | None = None,
+        generated: bool = False,
         num_products: int | None = None,
         human_goals: bool = False,
         show_attrs: bool = False,
@@ -161,6 +172,7 @@ class WebShop(TextEnv[Visit]):
         shop = open_shop(
             data,
             num_products,
+            generated=bool(generated),
             human_goals=bool(human_goals),
             show_attrs=bool(show_attrs),
             load_seed=load_seed,
@@ -213,7 +225,7 @@ class WebShop(TextEnv[Visit]):
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        keywords = Parameter("keywords", "Words to look for in the catalog.")
+        keywords = Parameter("keywords", "Words to search for in the catalog.")
         name = "Name of a button, a product's number or an option's value on the current page."
         return (
             Tool("search", "Search the catalog.", "search[{keywords}]", (keywords,)),

@@ -25,7 +25,7 @@ rust sand sapphire seashell silver skull slate steel stone stonewash sunflower t
 violet walnut wheat white wine yellow
 """
 COLORS = tuple(_COLORS.split())
-"""The benchmark's list of colors (MIT license), in the order in which they are matched."""
+"""The benchmark's list of colors (see THIRD_PARTY_NOTICES), in the order in which they are matched."""
 
 
 class Purchase(NamedTuple):

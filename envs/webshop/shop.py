@@ -286,7 +286,9 @@ def _shared_shop(catalog: ProductCatalog, options: tuple[tuple[str, Any], ...]) 
     return Shop(catalog, **dict(options))
 
 
-def open_shop(data: str | Path | None = None, num_products: int | None = None, **options: Any) -> Shop:
+def open_shop(
+    data: str | Path | None = None, num_products: int | None = None, *, generated: bool = False, **options: Any
+) -> Shop:
     """Open a shop on real data if there is any, else on the generated catalog.
 
     Equal calls in one process return the same object, so any number of environments share one catalog. The first
@@ -295,6 +297,7 @@ def open_shop(data: str | Path | None = None, num_products: int | None = None, *
     Args:
         data: Folder of WebShop's files, its parent, or the product file; None uses `ARBORETUM_DATA`.
         num_products: Number of products to load, in file order; None for all.
+        generated: Take the generated catalog even if there are files.
         options: Options of `Shop`.
 
     Raises:
@@ -303,7 +306,9 @@ def open_shop(data: str | Path | None = None, num_products: int | None = None, *
     """
     if num_products is not None and (not isinstance(num_products, int) or num_products < 1):
         raise ConfigurationError(f"num_products must be a positive integer or None, not {num_products!r}.")
+    if generated and data is not None:
+        raise ConfigurationError("generated=True and data= exclude each other; give only one of them.")
     path = Path(data).expanduser() if data is not None else None
-    if path is None or not path.is_file():
+    if not generated and (path is None or not path.is_file()):
         path = data_folder("webshop", data)
     return _shared_shop(_shared_catalog(path, num_products), tuple(sorted(options.items())))

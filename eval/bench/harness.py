@@ -13,6 +13,7 @@ from ...agents.play import Job, play
 from ...agents.registry import make_agent
 from ...envs.registry import make_env
 from .row import Row
+from .threads import one_thread
 from .tiny import make_tiny_model
 
 
@@ -54,26 +55,19 @@ def measure(peers: bool = False, episodes: int = 64, turns: int = 10) -> Iterato
         turns: Number of turns per episode.
     """
     del peers
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # Spinning threads would count as CPU time.
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            engine = TimedEngine(
-                TransformersEngine(make_tiny_model(Path(folder) / "model"), device="cpu", max_batch=32)
-            )
-            sampling = {"max_tokens": 32, "temperature": 1.0}
-            dialogue = {"max_turns": turns, "max_actions": None}
-            agent = make_agent("think", engine=engine, sampling=sampling, dialogue=dialogue)
-            envs = [make_env("TextSokoban-v0") for _ in range(32)]
-            list(play(agent, envs, [Job(None, seed) for seed in range(32)]))  # warm-up
-            engine.seconds = 0.0
-            start = time.process_time()
-            played = list(play(agent, envs, [Job(None, seed) for seed in range(episodes)]))
-            total = time.process_time() - start
-    finally:
-        torch.set_num_threads(threads)
+    with one_thread(), tempfile.TemporaryDirectory() as folder:
+        engine = TimedEngine(
+            TransformersEngine(make_tiny_model(Path(folder) / "model"), device="cpu", max_batch=32)
+        )
+        sampling = {"max_tokens": 32, "temperature": 1.0}
+        dialogue = {"max_turns": turns, "max_actions": None}
+        agent = make_agent("think", engine=engine, sampling=sampling, dialogue=dialogue)
+        envs = [make_env("TextSokoban-v0") for _ in range(32)]
+        list(play(agent, envs, [Job(None, seed) for seed in range(32)]))  # warm-up
+        engine.seconds = 0.0
+        start = time.process_time()
+        played = list(play(agent, envs, [Job(None, seed) for seed in range(episodes)]))
+        total = time.process_time() - start
     sampled = sum(sum(turn.loss_mask or ()) for episode in played for turn in episode.turns)
     share = 100 * (total - engine.seconds) / engine.seconds
     details = f"{sampled / total:,.0f} sampled tokens/s overall"

@@ -12,6 +12,7 @@ from typing import Any
 from ...agents.engines.base import Request, Sampling
 from ...agents.engines.transformers import TransformersEngine
 from .row import Row, paired, ratio
+from .threads import one_thread
 from .tiny import make_tiny_model
 
 # Tokens of the rules with the first state, of each further state, and of a reply, as in RAGEN's Sokoban.
@@ -27,19 +28,13 @@ def measure(peers: bool = False, rounds: int = 5) -> Iterator[Row]:
         rounds: Number of paired measurements.
     """
     del peers
-    import torch
-
-    threads = torch.get_num_threads()
     with tempfile.TemporaryDirectory() as folder:
         engine = TransformersEngine(make_tiny_model(Path(folder) / "model"), device="cpu", max_batch=_BATCH)
         engine.end_ids = frozenset()  # All replies have the same length.
         generate = _Generate(engine.model)
-        torch.set_num_threads(1)  # Spinning threads would count as CPU time.
-        try:
+        with one_thread():
             yield from _single_turn(engine, generate, rounds)
             yield from _episodes(engine, generate, rounds)
-        finally:
-            torch.set_num_threads(threads)
 
 
 def _single_turn(engine: TransformersEngine, generate: _Generate, rounds: int) -> Iterator[Row]:

@@ -19,6 +19,7 @@ from statistics import fmean
 from typing import Any, Literal
 
 from ...agents.forks import CannotFork, take_snapshot
+from ..provenance import count_words
 from ..statistics import paired
 from .episodes import Step, difference, digests, replay, take
 from .other_process import pin_tasks
@@ -35,7 +36,11 @@ ORACLE_CONFIDENCE = 0.99
 
 _ROUNDING = 1e-9
 
-Status = Literal["pass", "fail", "skip"]
+Status = Literal["pass", "fail", "skip", "inconclusive"]
+
+
+class TooFewTasks(Exception):
+    """No result on so few tasks could show what a check requires."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,8 @@ class Finding:
 
     Attributes:
         check_id: Name of the check in the policy.
-        status: "pass", "fail", or "skip" if the check does not apply.
+        status: "pass", "fail", "skip" if the check does not apply, or "inconclusive" if so few tasks cannot show
+            what it requires.
         evidence: The reason, in one sentence.
         measured: Figures of the check.
     """
@@ -84,10 +90,11 @@ def check_seed_control(subject: Subject) -> _Result:
         starts.add(pair[0])
         tasks.add(pair[0][0])
     measured = {"seeds": subject.count, "starts": len(starts), "tasks": len(tasks)}
+    seeds = count_words(subject.count, "seeds")
     wanted = 1 if subject.count == 1 else 2
     if len(starts) < wanted or len(tasks) < min(wanted, len(subject.env.tasks)):
-        return _Result(False, f"{subject.count} seeds give the same start; the seed is ignored", measured)
-    return _Result(True, f"{subject.count} seeds open {len(starts)} starts, the same in a used instance", measured)
+        return _Result(False, f"{seeds} give the same start; the seed is ignored", measured)
+    return _Result(True, f"{seeds}, {count_words(len(starts), 'starts')}: the same in a used instance", measured)
 
 
 def check_episode_determinism(subject: Subject) -> _Result:
@@ -126,7 +133,8 @@ def check_episode_isolation(subject: Subject) -> _Result:
             found = difference(recording, steps)
             if found is not None:
                 return _Result(False, f"{found} beside another session", _extent(subject))
-    evidence = f"{_describe(subject)}: identical in a used instance, and {len(pairs)} pairs in lock step"
+    together = count_words(len(pairs), "pairs")
+    evidence = f"{_describe(subject)}: identical in a used instance, and {together} in lock step"
     return _Result(True, evidence, _extent(subject) | {"pairs": len(pairs)})
 
 
@@ -171,6 +179,13 @@ def check_floor_gap(subject: Subject) -> _Result:
     margin of 0.1. The rate of success takes the place of the reward, whose range differs between environments.
     """
     expert = _by_task(subject.expert)
+    best, least = ([[success] * len(task) for task in expert] for success in (True, False))
+    if paired(best, least, CONFIDENCE).difference.low < FLOOR_MARGIN:
+        tasks = count_words(len(expert), "tasks")
+        raise TooFewTasks(
+            f"{tasks} cannot show a gap of {100 * FLOOR_MARGIN:.0f} points with 95 % confidence, even if the"
+            " expert solves all and random actions none; set a larger --tasks"
+        )
     measured: dict[str, Any] = {"episodes": len(subject.expert), "margin": FLOOR_MARGIN, "expert": _rate(expert)}
     gaps = []
     for name, outcomes in (("random", subject.random), ("idle", subject.idle)):
@@ -290,6 +305,9 @@ def run_checks(subject: Subject) -> list[Finding]:
             result = check(subject)
         except NoExpert as error:
             result = _Result(None if check is check_floor_gap else False, str(error), {})
+        except TooFewTasks as error:
+            findings[name] = Finding(name, "inconclusive", str(error))
+            continue
         except Exception as error:  # of the environment
             result = _Result(False, f"the environment failed: {describe_error(error)}", {})
         status: Status = "skip" if result.passed is None else "pass" if result.passed else "fail"
@@ -308,7 +326,8 @@ def _extent(subject: Subject) -> dict[str, Any]:
 
 
 def _describe(subject: Subject) -> str:
-    return "{episodes} episodes of {actions} actions".format(**_extent(subject))
+    extent = _extent(subject)
+    return f"{count_words(extent['episodes'], 'episodes')} of {count_words(extent['actions'], 'actions')}"
 
 
 def _by_task(outcomes: Sequence[Outcome]) -> list[list[bool]]:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
 from ...envs.checks import at_least
@@ -15,7 +17,7 @@ from ...envs.errors import ConfigurationError
 from ...envs.registry import ENVS
 from ...envs.terminal import Terminal, literal
 from ..options import parse_options
-from .checks import CHECKS, Finding, run_checks
+from .checks import CHECKS, Finding, Status, run_checks
 from .manifest import write_manifest
 from .options import VerifyOptions
 from .subject import Subject
@@ -23,7 +25,8 @@ from .subject import Subject
 POLICY = "severity-v2"
 """Version of OpenEnv's policy whose names the checks have."""
 
-_STYLES = {"pass": "green", "fail": "bold red", "skip": "yellow"}
+_STYLES = {"pass": "green", "fail": "bold red", "skip": "yellow", "inconclusive": "bold yellow"}
+_INDENT = 8
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,14 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """True if no check failed."""
-        return all(finding.status != "fail" for finding in self.findings)
+        """True if no check failed and none was inconclusive."""
+        return self.word == "pass"
+
+    @property
+    def word(self) -> Status:
+        """The verdict: "fail" if a check failed, else "inconclusive" if one was, else "pass"."""
+        found = {finding.status for finding in self.findings}
+        return "fail" if "fail" in found else "inconclusive" if "inconclusive" in found else "pass"
 
 
 def verify_env(env: str, kwargs: Mapping[str, Any] | None = None, *, tasks: int = 20, seed: int = 0) -> Verdict:
@@ -64,7 +73,7 @@ def verify_env(env: str, kwargs: Mapping[str, Any] | None = None, *, tasks: int 
 
 
 def verify_envs(options: VerifyOptions, *, console: Terminal) -> int:
-    """Check environments, print the verdicts, and return the exit status: 1 if a check of any of them failed.
+    """Check environments, print the verdicts, and return the exit status: 1 unless all of them passed.
 
     Raises:
         ConfigurationError: See `verify_env`.
@@ -90,17 +99,17 @@ def verify_envs(options: VerifyOptions, *, console: Terminal) -> int:
     return 0 if all(verdict.passed for verdict in verdicts) else 1
 
 
-def _describe(verdict: Verdict) -> Text:
-    """Return a verdict for the terminal: a headline, and two lines for each check."""
-    word = "pass" if verdict.passed else "fail"
-    text = literal(verdict.env, "bold")
-    text.append(f": {word}", _STYLES[word])
-    text.append(f" in {verdict.seconds:.1f} s of CPU time\n", "dim")
+def _describe(verdict: Verdict) -> Group:
+    """Return a verdict for the terminal: a headline, and each check with its evidence indented below."""
+    head = literal(verdict.env, "bold")
+    head.append(f": {verdict.word}", _STYLES[verdict.word])
+    head.append(f" in {verdict.seconds:.1f} s of CPU time", "dim")
+    lines: list[RenderableType] = [head]
     for finding in verdict.findings:
-        text.append(f"  {finding.status}", _STYLES[finding.status])
-        text.append(f"  {finding.check_id}\n")
-        text.append_text(literal(f"        {finding.evidence}\n", "dim"))
-    return text
+        name = Text(f"  {finding.status}", _STYLES[finding.status])
+        lines.append(name.append(f"  {finding.check_id}", "not bold default"))
+        lines.append(Padding(literal(finding.evidence, "dim"), (0, 0, 0, _INDENT)))
+    return Group(*lines, "")
 
 
 def _as_json(verdicts: Sequence[Verdict], kwargs: Mapping[str, Any], options: VerifyOptions) -> str:
@@ -132,16 +141,15 @@ def markdown_table(verdicts: Sequence[Verdict]) -> str:
     rows = [heads, ["---"] * len(heads)]
     for verdict in verdicts:
         cells = [_cell(finding) for finding in verdict.findings]
-        rows.append(
-            [verdict.env, *cells, "pass" if verdict.passed else "**fail**", f"{verdict.seconds:.1f}"],
-        )
+        word = verdict.word if verdict.passed else f"**{verdict.word}**"
+        rows.append([verdict.env, *cells, word, f"{verdict.seconds:.1f}"])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _cell(finding: Finding) -> str:
     """Return the figures of a finding in a few words."""
     if finding.status != "pass":
-        return f"**{finding.status}**" if finding.status == "fail" else finding.status
+        return finding.status if finding.status == "skip" else f"**{finding.status}**"
     measured = finding.measured
     match finding.check_id:
         case "static.task_distribution_pinning":

@@ -199,7 +199,7 @@ def test_agent_with_a_memory_that_it_cannot_save_is_refused() -> None:
 
 
 def test_example_of_the_page_forks_an_episode(capsys: pytest.CaptureFixture[str]) -> None:
-    page = Path(arboretum.__file__).parent / "docs" / "search.md"
+    page = Path(arboretum.__file__).parent / "docs" / "search-agents.md"
     (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     exec(compile(code, str(page), "exec"), {})
     lines = capsys.readouterr().out.splitlines()

@@ -121,7 +121,7 @@ OTHER_FORM = r"""{%- if tools -%}{{- '<|im_start|>system\n' + tools | tojson + '
     [
         (
             None,
-            "does not support function calls; pass template='qwen2.5', which has them, or choose another dialog",
+            r"does not support function calls; pass template='qwen2.5' \(--template qwen2.5\), which has them, or",
         ),
         ("phi4-mini", "needs the token"),
         (

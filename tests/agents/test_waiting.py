@@ -21,7 +21,7 @@ from arboretum.agents.registry import make_agent
 from arboretum.envs.frozenlake import FrozenLake
 from arboretum.envs.registry import make_env
 from arboretum.envs.searchqa import SearchQA
-from support.retrieval import SlowRetrieval
+from arboretum.eval.bench.slow_retrieval import SlowRetrieval
 
 if TYPE_CHECKING:
     from arboretum.eval.bench.endpoint import Endpoint

@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+import re
 from collections import Counter
 
 import gymnasium as gym
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 import arboretum  # noqa: F401
 from arboretum.envs import ConfigurationError
-from arboretum.envs.frozenlake import optimal_success, random_success
+from arboretum.envs.frozenlake import FrozenLake, optimal_success, random_success
 from arboretum.envs.frozenlake.lake import ACTIONS, Lake, generated_lake, has_path, random_map
 
 
@@ -305,3 +306,20 @@ def test_bad_setting_raises_a_helpful_error(kwargs, words):
 @pytest.mark.parametrize("kwargs", [{"preset": "ragen-v1"}, {"preset": "gymnasium"}, {"size": 8}, {"size": 2}])
 def test_gymnasium_env_checker_passes_for_every_variant(kwargs):
     check_env(make(**kwargs))
+
+
+@pytest.mark.parametrize("preset", ["ragen", "ragen-v1", "gymnasium"])
+def test_attainable_rates_of_the_page_are_those_of_its_test_maps(preset):
+    """Repeat the docstring's table on fewer maps; one map has no spread."""
+    row = re.search(rf"\| {preset}(?: \(one map\))? ((?:\| [\d.±\s]+){{4}})", FrozenLake.__doc__ or "")
+    printed = [float(cell.split()[0]) for cell in row[1].split("|")[1:]]
+    env = make(preset=preset, split=None if preset == "gymnasium" else "test", max_steps=100)
+    maps = []
+    for task in list(itertools.islice(env.tasks, 256)):
+        env.reset(seed=0, options={"task": task})
+        maps.append(env.map)
+    rates = [[optimal_success(desc, env.success_rate, steps) for desc in maps] for steps in (10, 100)]
+    rates += [[random_success(desc, steps) for desc in maps] for steps in (10, 100)]
+    for shown, values in zip(printed, rates, strict=True):
+        error = np.std(values) / len(values) ** 0.5
+        assert np.mean(values) == pytest.approx(shown, abs=4 * error + 0.0006)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
 from typing import Any
 
 import gymnasium as gym
@@ -17,6 +15,7 @@ from arboretum.envs.pictures.canvas import Canvas, ink_on
 from arboretum.envs.pictures.png import encode_png
 from arboretum.envs.pictures.tiles import TILE
 from arboretum.envs.registry import ENVS, make_env
+from support.png import decode_png
 
 PICTURED = [spec.id for spec in ENVS if "rgb_array" in make_env(spec.id).metadata["render_modes"]]
 
@@ -136,27 +135,6 @@ def test_ink_has_the_higher_contrast_on_a_color(value: int) -> None:
 
 
 # ---------------------------------------------------------------------- PNG files
-
-
-def decode_png(data: bytes) -> Any:
-    """Return the pixels of a PNG file with 8 bits per sample and filter 0, after checking its checksums."""
-    assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    chunks: dict[bytes, bytes] = {}
-    place = 8
-    while place < len(data):
-        (length,) = struct.unpack(">I", data[place : place + 4])
-        kind, body = data[place + 4 : place + 8], data[place + 8 : place + 8 + length]
-        (crc,) = struct.unpack(">I", data[place + 8 + length : place + 12 + length])
-        assert crc == zlib.crc32(kind + body)
-        chunks[kind] = body
-        place += 12 + length
-    width, height, depth, color_type, *_ = struct.unpack(">IIBBBBB", chunks[b"IHDR"])
-    samples = {2: 3, 3: 1}[color_type]
-    rows = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(height, 1 + width * samples)
-    assert depth == 8 and not rows[:, 0].any() and chunks[b"IEND"] == b""
-    if color_type == 2:
-        return rows[:, 1:].reshape(height, width, 3)
-    return np.frombuffer(chunks[b"PLTE"], np.uint8).reshape(-1, 3)[rows[:, 1:]]
 
 
 @pytest.mark.parametrize("colors", [1, 256, 300])

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from support.ray_cluster import RayCluster
+
 pytestmark = pytest.mark.heavy
 pytest.importorskip("ray", reason='needs the extra "ray"')
 
@@ -23,55 +25,6 @@ entries:
   - {name: lakes, env: TextFrozenLake-v0, split: test, tasks: 300, repeats: 10}
   - {name: boxes, env: TextSokoban-v0, split: test, tasks: 300, repeats: 10, max_steps: 10}
 """
-
-# A program of its own, since Ray leaves sockets and child processes to the garbage collector.
-CLUSTER = """
-import json, sys
-from ray.cluster_utils import Cluster
-
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 100_000_000})
-second = cluster.add_node(num_cpus=1, object_store_memory=100_000_000)
-print(json.dumps({"address": cluster.address}), flush=True)
-for line in sys.stdin:
-    if line.strip() == "kill":
-        cluster.remove_node(second, allow_graceful=False)
-        print("killed", flush=True)
-    else:
-        break
-cluster.shutdown()
-"""
-
-
-class RayCluster:
-    """A cluster of two nodes with one CPU each; the driver connects to the one that stays."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", CLUSTER],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        self.address = self._next_line("address")
-
-    def kill_second_node(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write("kill\n")
-        self._process.stdin.flush()
-        self._next_line("killed")
-
-    def stop(self) -> None:
-        self._process.communicate("stop\n", timeout=60)
-
-    def _next_line(self, word: str) -> str:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("{"):
-                return str(json.loads(line)[word])
-            if line.strip() == word:
-                return word
-        raise AssertionError("the cluster has ended")
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+import arboretum
 from arboretum.cli import main
 from arboretum.envs.bandit import Bandit
 from arboretum.envs.errors import ConfigurationError
@@ -21,6 +22,7 @@ from arboretum.envs.registry import make_env
 from arboretum.eval.agents import NamedAgent, open_agents
 from arboretum.eval.evaluate import evaluate
 from arboretum.eval.models import Model, resolve_model
+from arboretum.eval.options import option_name
 from arboretum.eval.planning import Scope, plan_suite
 from arboretum.eval.suite import load_suite
 
@@ -182,11 +184,12 @@ def test_impossible_scope_is_rejected(
     settings: dict[str, Any], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        run("TextBandit-v0", scope=Scope(**settings))
+        arboretum.evaluate("TextBandit-v0", **settings)
     options = [text for name, value in settings.items() for text in (f"--{name.replace('_', '-')}", str(value))]
     with pytest.raises(SystemExit, match="2"):
         main(["eval", "TextBandit-v0", *options])
-    assert capsys.readouterr().err.startswith(f"arboretum: {message}")
+    setting, _, rest = message.partition(" ")
+    assert capsys.readouterr().err.startswith(f"arboretum: {option_name(setting)} {rest}")
 
 
 # ---------------------------------------------------------------------- models
@@ -292,7 +295,7 @@ def test_mistake_is_told_before_a_model_is_loaded(
     [
         (["--temperature", "0"], "--temperature requires a model; add --model"),
         (["--max-tokens", "9", "--examples", "0"], "--examples and --max-tokens require a model"),
-        (["--in-flight", "0"], "in_flight must be at least 1"),
+        (["--in-flight", "0"], "--in-flight must be at least 1"),
     ],
 )
 def test_setting_without_effect_is_refused(

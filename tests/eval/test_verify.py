@@ -295,6 +295,22 @@ def test_command_prints_verdicts_and_exits_with_1_on_failure(capsys: pytest.Capt
     assert "fail  semantic.floor_gap" in shown
 
 
+def test_too_few_tasks_are_inconclusive_and_no_fault_of_the_environment(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert run(["verify", "planted:Stairs", "--tasks", "1"]) == 1
+    shown = capsys.readouterr().out
+    assert "planted:Stairs: inconclusive in " in shown and "fail" not in shown
+    assert "inconclusive  semantic.floor_gap" in shown
+    assert "1 task cannot show a gap of 10 points" in " ".join(shown.split())
+    assert "1 seed, 1 start:" in shown and "1 pair in" in shown
+    evidence = [
+        line for line in shown.splitlines()[1:] if line and not re.match(r"  (pass|skip|inconclusive)  ", line)
+    ]
+    assert all(re.match(r" {8}\S", line) for line in evidence) and len(evidence) > len(CHECKS)
+
+
 def test_json_has_the_figures_of_every_check(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["verify", "planted:Stairs", "--form", "json", "--env-arg", "max_steps=50", "--seed", "3"]) == 0
     report = json.loads(capsys.readouterr().out)

@@ -13,7 +13,7 @@ import pytest
 from arboretum.envs.errors import ConfigurationError
 from arboretum.trainers.algorithms.recipes import get_recipe
 from arboretum.trainers.config.resolve import resolve_correction
-from arboretum.trainers.config.settings import HardwareConfig, ValidationConfig
+from arboretum.trainers.config.settings import HardwareConfig, SteppingConfig, ValidationConfig
 from support.training import Make, equal, finish, weights, without_times
 
 for module in ("torch", "accelerate"):
@@ -70,6 +70,15 @@ def test_engine_that_cannot_sample_in_another_process_is_refused(
     monkeypatch.setattr("arboretum.trainers.config.run.find_spec", lambda name: object())
     config = run_of("grpo", AHEAD, hardware=HardwareConfig(device="cpu", engine="vllm"))
     with pytest.raises(ConfigurationError, match=r"sampler\.asynchronous works with engine = transformers"):
+        config.check()
+
+
+def test_cluster_of_environments_is_refused_beside_another_process_that_samples(
+    run_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arboretum.trainers.config.run.find_spec", lambda name: object())
+    config = run_of("grpo", AHEAD, stepping=SteppingConfig(ray="auto"))
+    with pytest.raises(ConfigurationError, match=r"set sampler\.asynchronous=false, or leave --ray out"):
         config.check()
 
 

@@ -108,6 +108,10 @@ def test_options_are_for_all_environments_or_for_one() -> None:
         (f"--env a={LAKE} --env b={LAKE}", "a and b are the same environment with the same options"),
         (f"--env {LAKE} --env TextSokobn-v0", "unknown environment 'TextSokobn-v0'; did you mean TextSokoban-v0"),
         (
+            f"--env {LAKE} --env TextSokobn-v0:2 --set sampler.prompts=1",  # too few for episodes_per_step
+            "unknown environment 'TextSokobn-v0'; did you mean TextSokoban-v0",
+        ),
+        (
             f"--env {LAKE} --env {SOKOBAN} --env-arg TextSokobn-v0.max_steps=3",
             "--env-arg TextSokobn-v0.max_steps=3: unknown environment of this run",
         ),
@@ -224,7 +228,7 @@ def test_command_trains_a_mixture_and_resumes_it_with_its_settings(
     assert "large held out" in text and (out / "report.html").exists() and (out / "model").exists()
     assert run(f"train --resume {out} --set optimization.updates=2") == 0
     assert run(f"train --resume {out} --env {LAKE}:3 --env large={LAKE}:2") == 2
-    assert "was started with another mixture ([1].weight was 1.0 and is 2.0)" in capsys.readouterr().err
+    assert "was started with another mixture (large: weight was 1.0 and is 2.0)" in capsys.readouterr().err
     assert run(f"train --resume {out} --env {LAKE}") == 2
     assert "was started with another mixture" in capsys.readouterr().err
     assert run(f"train --resume {out} --env-arg large.size=6") == 2

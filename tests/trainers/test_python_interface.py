@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import signal
 import subprocess
 import sys
@@ -83,18 +82,6 @@ def test_training_in_a_running_event_loop_returns_metrics_and_model_silently(
     assert prolonged.metrics[1] == result.metrics[1]
     with pytest.raises(ConfigurationError, match=r"another seed \(it was 0 and is 1\)"):
         arboretum.train(resume=result.folder, seed=1)
-
-
-@pytest.mark.heavy
-def test_documented_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = Path(arboretum.__file__).parent / "docs" / "training.md"
-    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    pytest.importorskip("pandas", reason="needs pandas: pip install pandas")
-    names: dict[str, Any] = {}
-    exec(compile(code, str(page), "exec"), names)
-    assert list(names["frame"].index) == [0, 1, 2] and len(names["longer"].metrics) == 4
-    assert (tmp_path / "runs" / "frozenlake" / "model" / "config.json").exists()
 
 
 @pytest.mark.parametrize(

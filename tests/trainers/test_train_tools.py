@@ -80,7 +80,9 @@ def test_random_model_learns_to_call_functions_is_trained_and_evaluated(
     assert called and all(turn["well_formed"] and len(turn["moves"]) == 1 for turn in called)
     capsys.readouterr()
     assert run_command(f"eval TextFrozenLake-v0 {options} --template chatml --out {tmp_path / 'none'}") == 2
-    assert "does not support function calls; pass template='qwen2.5'" in " ".join(capsys.readouterr().err.split())
+    assert "does not support function calls; pass template='qwen2.5' (--template qwen2.5)" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def _turns(line: str) -> list[dict[str, Any]]:

@@ -195,7 +195,9 @@ class Recipe:
     def with_settings(self, settings: Mapping[str, object]) -> Recipe:
         """Return the recipe with other settings, given by path; see `apply_overrides`.
 
-            >>> RECIPES["grpo"].with_settings({"sampler.rollouts": 4, "objective.kl.coef": 0.0})
+            >>> recipe = get_recipe("grpo").with_settings({"sampler.rollouts": 4, "objective.kl.coef": 0.0})
+            >>> recipe.sampler.rollouts
+            4
 
         Raises:
             ConfigurationError: Unknown setting, or a combination that cannot work.

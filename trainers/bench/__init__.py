@@ -7,6 +7,7 @@ TRAINING: dict[str, tuple[str, ...]] = {
     "trees": tuple(
         f"{__name__}.{module}" for module in ("trees_sampling", "trees_update", "trees_growth", "trees_overhead")
     ),
+    "asynchronous": (f"{__name__}.asynchronous",),
     "real_model": (f"{__name__}.real_model",),
 }
 """Modules of each training benchmark of `arboretum bench`, by the name of the benchmark."""

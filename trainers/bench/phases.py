@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ...agents.engines.shipped_models import SAPLING
 from ...eval.bench.row import Row
+from ...eval.bench.threads import one_thread
 from ..algorithms.recipes import RECIPES
 from ..config.run import TrainingConfig
 from ..config.settings import DialogueConfig, EnvConfig, HardwareConfig, ValidationConfig
@@ -26,15 +27,8 @@ def measure(peers: bool = False, updates: int = 8) -> Iterator[Row]:
         updates: Number of updates.
     """
     del peers
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            shares, blocked = measure_phases(Path(folder), updates, prompts=4)
-    finally:
-        torch.set_num_threads(threads)
+    with one_thread(), tempfile.TemporaryDirectory() as folder:
+        shares, blocked = measure_phases(Path(folder), updates, prompts=4)
     details = ", ".join(f"{name} {100 * share:.1f} %" for name, share in shares.items() if name != "rest")
     overhead = 100 * shares["rest"]
     yield Row("loop: time outside all phases", overhead, "%", target=5.0, higher_is_better=False, details=details)

@@ -19,6 +19,7 @@ from ...agents.engines.model_check import check_model
 from ...agents.engines.packaged_model import SMOLLM2
 from ...envs.errors import ConfigurationError
 from ...eval.bench.row import Row, paired, ratio
+from ...eval.bench.threads import one_thread
 from .update_ours import make_recipe
 from .workload import LR, Workload
 
@@ -103,15 +104,9 @@ def measure(
     except ConfigurationError as error:
         yield Row("real model", math.nan, "", details=str(error))
         return
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         yield from _measure_sampling(model, shapes, rounds)
         yield from _measure_updates(model, batch, rounds)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _bfloat16() -> AbstractContextManager[Any]:

@@ -10,6 +10,7 @@ from statistics import median
 
 from ...agents.engines.shipped_models import SAPLING
 from ...eval.bench.row import Row
+from ...eval.bench.threads import one_thread
 from ..algorithms.recipes import RECIPES
 from ..config.run import TrainingConfig
 from ..config.settings import DialogueConfig, EnvConfig, HardwareConfig, ValidationConfig
@@ -44,16 +45,10 @@ def measure(peers: bool = False, updates: int = 4) -> Iterator[Row]:
         updates: Updates per recipe and environment.
     """
     del peers
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         for env, kwargs in ENVIRONMENTS.items():
             with tempfile.TemporaryDirectory() as folder:
                 yield from measure_overhead(Path(folder), EnvConfig(env, kwargs), updates)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def measure_overhead(folder: Path, env: EnvConfig, updates: int) -> Iterator[Row]:

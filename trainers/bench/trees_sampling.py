@@ -18,6 +18,7 @@ from ...agents.episode import Episode
 from ...agents.play import play
 from ...envs.core import TextEnv
 from ...eval.bench.row import Row, ratio
+from ...eval.bench.threads import one_thread
 from ...eval.bench.tiny import make_tiny_model
 from ...eval.suite import Entry
 from ..algorithms.samplers import Chains, Sampler, Trees
@@ -145,15 +146,9 @@ def measure(
         rounds: Measurements of the growth.
     """
     del peers
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # Spinning threads would count as CPU time.
-    try:
+    with one_thread():
         yield from _gain(prompts)
         yield from _growth(turns, rounds)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _gain(prompts: int) -> Iterator[Row]:

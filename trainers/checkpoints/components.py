@@ -6,9 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ...eval.suite import Entry
 from ..config.resolve import (
     dialogue_in,
     longest,
+    make_entry,
     max_episode_tokens,
     resolve_correction,
     resolve_dialogue,
@@ -23,6 +25,7 @@ from ..learning.reference import Reference
 from ..sampling.asynchronous import AsynchronousSampling
 from ..sampling.collector import Collector
 from ..sampling.context_check import check_prompts_fit
+from ..sampling.env_workers import EnvWorkers
 from ..sampling.grafting import Grafter
 from ..sampling.policy_engine import make_policy_engine
 from ..sampling.sampler import RolloutSampler
@@ -46,6 +49,7 @@ class Components(NamedTuple):
         collector: Rolls out and selects the episodes of an update.
         grafter: Makes preference pairs for terms of the objective on pairs.
         ahead: Samples the next update's rollouts meanwhile; None samples them when they are due.
+        workers: Steps the environments on a Ray cluster; None steps them in this process.
     """
 
     accelerator: Accelerator
@@ -56,6 +60,7 @@ class Components(NamedTuple):
     collector: Collector
     grafter: Grafter
     ahead: AsynchronousSampling | None
+    workers: EnvWorkers | None
 
 
 def build_components(config: TrainingConfig, state: TrainerState, checkpoint: Path | None) -> Components:
@@ -67,13 +72,38 @@ def build_components(config: TrainingConfig, state: TrainerState, checkpoint: Pa
         checkpoint: Checkpoint whose weights are loaded; None starts from the initial model.
 
     Raises:
-        ConfigurationError: The model cannot be loaded, or does not fit the run.
+        ConfigurationError: The model cannot be loaded or does not fit the run, or the Ray cluster does not.
         DataError: The checkpoint is damaged.
     """
     if checkpoint is not None:
         verify_checkpoint(checkpoint)
-    hardware, recipe = config.hardware, config.recipe
+    hardware = config.hardware
     accelerator = make_accelerator(hardware.device, hardware.precision, config.trackers, str(config.out))
+    workers = None
+    if config.stepping.ray is not None:
+        workers = EnvWorkers(
+            config.stepping,
+            [make_entry(env, env.split) for env in config.envs],
+            rank=accelerator.process_index,
+            world_size=accelerator.num_processes,
+        )
+    try:
+        return _assemble(config, state, checkpoint, accelerator, workers)
+    except BaseException:
+        if workers is not None:
+            workers.close()
+        raise
+
+
+def _assemble(
+    config: TrainingConfig,
+    state: TrainerState,
+    checkpoint: Path | None,
+    accelerator: Accelerator,
+    workers: EnvWorkers | None,
+) -> Components:
+    """Load the models and assemble the parts; see `build_components`."""
+    hardware, recipe = config.hardware, config.recipe
     load = partial(
         load_trainable_model,
         device=str(accelerator.device),
@@ -101,7 +131,13 @@ def build_components(config: TrainingConfig, state: TrainerState, checkpoint: Pa
         config.out,
     )
     sampler = RolloutSampler(
-        engine, config.dialogue, recipe.sampler, in_flight=hardware.in_flight, accelerator=accelerator
+        engine,
+        config.dialogue,
+        recipe.sampler,
+        in_flight=hardware.in_flight,
+        accelerator=accelerator,
+        make_env=Entry.make if workers is None else workers.make,
+        step_timeout=config.stepping.step_timeout,
     )
     collector = Collector(config, sampler, state)
     limits = []
@@ -121,4 +157,4 @@ def build_components(config: TrainingConfig, state: TrainerState, checkpoint: Pa
     instructions = [sampler.dialogue.system(env) for env in collector.envs]
     ahead = AsynchronousSampling(config, optimizer, state) if recipe.sampler.asynchronous else None
     grafter = Grafter(recipe.grafting, sampler, instructions, config.seed)
-    return Components(accelerator, tokenizer, optimizer, learner, sampler, collector, grafter, ahead)
+    return Components(accelerator, tokenizer, optimizer, learner, sampler, collector, grafter, ahead, workers)

@@ -56,9 +56,10 @@ def check_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> Non
     # Without stored settings those of the caller are taken; see `read_run_settings`.
     if resume and stored is not None:
         for name in _FIXED[type(config)]:
-            difference = first_difference(
-                _fixed_part(name, stored.get(name)), _fixed_part(name, settings.get(name))
-            )
+            before, now = _fixed_part(name, stored.get(name)), _fixed_part(name, settings.get(name))
+            difference = first_difference(before, now)
+            if name in ("env", "mixture"):
+                difference = _environment_difference(before, now) or difference
             if difference is not None:
                 raise ConfigurationError(
                     f"{folder}: was started with another {name} ({difference}); resume it with "
@@ -132,6 +133,17 @@ def read_config(folder: Path, kind: type[ConfigT]) -> ConfigT:
         raise DataError(
             folder / SETTINGS_FILE, f"was written by another version of Arboretum ({error})."
         ) from None
+
+
+def _environment_difference(before: Any, now: Any) -> str | None:
+    """Return the first difference of environments, in a mixture with the name of the one that differs."""
+    both = [value if isinstance(value, list) else [value] for value in (before, now)]
+    if len(both[0]) != len(both[1]) or not all(isinstance(env, dict) for envs in both for env in envs):
+        return None
+    for old, new in zip(*both, strict=True):
+        if difference := first_difference(old, new):
+            return difference if isinstance(before, dict) else f"{old.get('name') or old.get('id')}: {difference}"
+    return None
 
 
 def _fixed_part(name: str, value: Any) -> Any:

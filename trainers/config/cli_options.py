@@ -24,6 +24,7 @@ from .settings import (
     HardwareConfig,
     LoraConfig,
     SFTSettings,
+    SteppingConfig,
     ValidationConfig,
 )
 
@@ -191,6 +192,7 @@ class TrainOptions(Options):
         checkpoint_keep: Number of the last checkpoints to keep; the best one is always kept beside them.
         tracker: Tracker of Accelerate that receives the metrics as well, such as tensorboard or wandb. Repeat the
             option for more.
+        stepping: Processes that step the environments, and the time of a step.
         validation: Validation on held-out tasks during training.
         monitor: Signs of collapse, and the response to them.
     """
@@ -198,6 +200,7 @@ class TrainOptions(Options):
     set: UseAppendAction[tuple[str, ...]] = ()
     checkpoint_keep: int = 1
     tracker: UseAppendAction[tuple[str, ...]] = ()
+    stepping: Annotated[AvoidSubcommands[SteppingConfig], arg(name="")] = field(default_factory=SteppingConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     monitor: Monitor = field(default_factory=Monitor)
 
@@ -214,6 +217,7 @@ class TrainOptions(Options):
         Raises:
             ConfigurationError: An unknown recipe or setting, a required option is missing, or a value cannot work.
         """
+        from ...envs.registry import resolve_id
         from ...eval.options import parse_options
         from ..algorithms.recipes import get_recipe, recipe_names
         from .run import TrainingConfig
@@ -227,14 +231,17 @@ class TrainOptions(Options):
             named = stored.recipe
         assert named is not None
         validation, monitor, trackers = self.validation, self.monitor, self.tracker
-        keep = self.checkpoint_keep
+        keep, stepping = self.checkpoint_keep, self.stepping
         if stored is not None:
+            stepping = merge(stored.stepping, stepping, SteppingConfig(), given)
             validation = merge(stored.validation, validation, ValidationConfig(), given, "validation")
             monitor = merge(stored.monitor, monitor, Monitor(), given, "monitor")
             trackers = trackers or stored.trackers
             keep = merge(stored.checkpoint_keep, keep, type(self)().checkpoint_keep, given, "checkpoint_keep")
         shared = self._shared_settings(named.name, stored, given)
         env, *mixture = shared.pop("envs")
+        for one in (env, *mixture):
+            resolve_id(one.id)  # A mistyped id is reported before settings of the recipe that do not fit together.
         return TrainingConfig(
             named.with_settings(parse_options(self.set, "--set")),
             env,
@@ -244,6 +251,7 @@ class TrainOptions(Options):
             checkpoint_keep=keep,
             trackers=trackers,
             mixture=tuple(mixture),
+            stepping=stepping,
         )
 
 

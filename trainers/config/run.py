@@ -27,7 +27,15 @@ from .resolve import (
     resolve_dialogue,
     resolve_limits,
 )
-from .settings import DialogueConfig, EnvConfig, ExpertConfig, HardwareConfig, SFTSettings, ValidationConfig
+from .settings import (
+    DialogueConfig,
+    EnvConfig,
+    ExpertConfig,
+    HardwareConfig,
+    SFTSettings,
+    SteppingConfig,
+    ValidationConfig,
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,7 @@ class TrainingConfig:
         checkpoint_every: Updates between two checkpoints; the last update always has one.
         trackers: Trackers of Accelerate, such as "tensorboard" or "wandb", that receive the metrics as well.
         checkpoint_keep: Number of the last checkpoints that are kept, beside the best one.
+        stepping: Processes that step the environments.
         mixture: Further environments. The prompts of every update are drawn from all environments in the ratio of
             their weights, and each is validated.
     """
@@ -64,6 +73,7 @@ class TrainingConfig:
     trackers: tuple[str, ...] = ()
     checkpoint_keep: int = 1
     mixture: tuple[EnvConfig, ...] = field(default=(), metadata=ADDED)
+    stepping: SteppingConfig = field(default_factory=SteppingConfig, metadata=ADDED)
 
     @property
     def envs(self) -> tuple[EnvConfig, ...]:
@@ -97,6 +107,13 @@ class TrainingConfig:
             raise ConfigurationError(
                 "sampler.asynchronous works with engine = transformers; set that, or sampler.asynchronous=false."
             )
+        if self.stepping.ray is not None and find_spec("ray") is None:
+            raise missing_extra("--ray", "ray", "ray")
+        if self.stepping.ray is not None and self.recipe.sampler.asynchronous:
+            raise ConfigurationError(
+                "sampler.asynchronous samples in another process of this machine, which steps the environments "
+                "itself; set sampler.asynchronous=false, or leave --ray out."
+            )
         recipe = resolve_limits(self.recipe, longest(limits))
         terms = recipe.objective.pair_terms
         if terms and not recipe.credit.finds_divergences:
@@ -120,7 +137,7 @@ class TrainingConfig:
         at_least("checkpoint_every", self.checkpoint_every, 1)
         at_least("checkpoint_keep", self.checkpoint_keep, 1)
         check_environments(self.envs)
-        for settings in (self.hardware, self.validation, self.monitor):
+        for settings in (self.hardware, self.stepping, self.validation, self.monitor):
             settings.check()
         styled = [env.label for env in self.mixture if env.dialogue != self.env.dialogue]
         if styled and self.recipe.objective.pair_terms:

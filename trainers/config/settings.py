@@ -160,6 +160,32 @@ class HardwareConfig:
 
 
 @dataclass(frozen=True)
+class SteppingConfig:
+    """Processes that step the environments, and the time of a step.
+
+    Attributes:
+        ray: Address of a Ray cluster whose nodes step the environments; "auto" or "local" also work. Replies are
+            sampled in the training process. None steps the environments there, too.
+        ray_workers: Processes on the Ray cluster, for each training process; each takes one CPU, and has several
+            environments. None takes all CPUs.
+        step_timeout: Wall time of one step or one reset of an environment in seconds, after which its episode ends
+            with an error. None sets no limit.
+    """
+
+    ray: str | None = None
+    ray_workers: int | None = None
+    step_timeout: float | None = None
+
+    def check(self) -> None:
+        """Raise `ConfigurationError` for a value out of range."""
+        at_least("ray_workers", self.ray_workers, 1)
+        if self.ray_workers is not None and self.ray is None:
+            raise ConfigurationError("--ray-workers has no effect without --ray; add it, or remove --ray-workers.")
+        if self.step_timeout is not None:
+            positive("step_timeout", self.step_timeout)
+
+
+@dataclass(frozen=True)
 class ValidationConfig:
     """Validation on held-out tasks during training.
 

@@ -289,7 +289,12 @@ def _make_collector(
 
     engine.load_weights = load_weights
     sampler = RolloutSampler(
-        engine, config.dialogue, config.recipe.sampler, in_flight=hardware.in_flight, accelerator=accelerator
+        engine,
+        config.dialogue,
+        config.recipe.sampler,
+        in_flight=hardware.in_flight,
+        accelerator=accelerator,
+        step_timeout=config.stepping.step_timeout,
     )
     return Collector(config, sampler, TrainerState()), sampler
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
+from ...agents.deadline import Expired
 from ...agents.episode import Episode
 from ...envs.core import TextEnv
 from ...envs.seeding import stable_seed
@@ -52,8 +55,35 @@ def redraw_targets(episodes: Sequence[Episode], groups: Sequence[Hashable]) -> l
     return [target for _, target in found.values()]
 
 
+def redraw_all(envs: Sequence[TextEnv[Any]], targets: Sequence[Target], count: int) -> list[tuple[Redraw, ...]]:
+    """Return the outcomes of each target; see `redraw_outcomes`.
+
+    Args:
+        envs: Interchangeable environments. If they wait, all are used concurrently; otherwise the first one.
+        targets: Actions in states.
+        count: Number of outcomes of each.
+    """
+    if not envs[0].waits:
+        return [redraw_outcomes(envs[0], target, count) for target in targets]
+    free: SimpleQueue[TextEnv[Any]] = SimpleQueue()
+    for env in envs:
+        free.put(env)
+
+    def redraw(target: Target) -> tuple[Redraw, ...]:
+        env = free.get()
+        try:
+            return redraw_outcomes(env, target, count)
+        finally:
+            free.put(env)
+
+    with ThreadPoolExecutor(len(envs)) as threads:
+        return list(threads.map(redraw, targets))
+
+
 def redraw_outcomes(env: TextEnv[Any], target: Target, count: int) -> tuple[Redraw, ...]:
-    """Return outcomes of a target, each with random events of its own; those that the step limit cut are left out.
+    """Return outcomes of a target, each with random events of its own.
+
+    Outcomes that the step limit of the environment, or the time limit of its steps, cut are left out.
 
     Args:
         env: Environment, whose current episode is lost.
@@ -62,13 +92,16 @@ def redraw_outcomes(env: TextEnv[Any], target: Target, count: int) -> tuple[Redr
     """
     outcomes = []
     for number in range(count):
-        env.restore(target.snapshot, stable_seed("draw", target.seed, number) >> 11)
         total, executed, terminated, truncated = 0.0, 0, False, False
-        for action in target.actions:
-            _, reward, terminated, truncated, _ = env.step(action)
-            total, executed = total + float(reward), executed + 1
-            if terminated or truncated:
-                break
+        try:
+            env.restore(target.snapshot, stable_seed("draw", target.seed, number) >> 11)
+            for action in target.actions:
+                _, reward, terminated, truncated, _ = env.step(action)
+                total, executed = total + float(reward), executed + 1
+                if terminated or truncated:
+                    break
+        except Expired:
+            continue
         if terminated:
             outcomes.append(Redraw(total, None, executed))
         elif executed == len(target.actions):

@@ -26,7 +26,7 @@ from ..learning.distributed import gather_lists
 from ..state import Activity
 from .failures import Failures, SamplingFailed, engine_failures
 from .policy_agent import PolicyAgent, ReplyCounts
-from .redraw import redraw_outcomes, redraw_targets
+from .redraw import redraw_all, redraw_targets
 from .tree_growth import Prompt, TreeEpisode, TreeGrowth
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ class RolloutSampler:
         sampler: Sampler of the recipe.
         in_flight: Episodes to roll out at the same time, in each process.
         accelerator: Accelerate's view of the processes.
+        make_env: Makes an environment of an entry.
+        step_timeout: Wall time of one step or one reset of an environment in seconds; None for no limit.
 
     Attributes:
         dialogue: Dialogue between environment and model.
@@ -82,6 +84,8 @@ class RolloutSampler:
         *,
         in_flight: int,
         accelerator: Accelerator,
+        make_env: Callable[[Entry], TextEnv[Any]] = Entry.make,
+        step_timeout: float | None = None,
     ) -> None:
         self.engine = engine.engine
         self._policy_engine = engine
@@ -94,6 +98,7 @@ class RolloutSampler:
         self.reply_tokens = sampler.reply_tokens
         self._in_flight = in_flight
         self._accelerator = accelerator
+        self._make_env, self._step_timeout = make_env, step_timeout
         self._envs: dict[str, list[TextEnv[Any]]] = {}
 
     @property
@@ -229,16 +234,22 @@ class RolloutSampler:
             episodes: Episodes played with `keep={"states", "snapshots"}`.
             groups: Group of each episode.
             count: Outcomes of each combination of state and actions in a group.
+
+        Raises:
+            SamplingFailed: The workers of the environments failed.
         """
         targets = redraw_targets(episodes, groups)
         for episode in episodes:
             for turn in episode.turns:
                 turn.snapshot = None
-        env = self._first_env(entry)
         self.activity.begin("redrawing random events", len(targets), "actions")
-        drawn = gather_lists(
-            self._accelerator, [redraw_outcomes(env, target, count) for target in self._own_part(targets)]
-        )
+        own = self._own_part(targets)
+
+        def draw() -> list[tuple[Redraw, ...]]:
+            with engine_failures(self._in_flight):
+                return redraw_all(self._take_envs(entry, max(min(self._in_flight, len(own)), 1)), own, count)
+
+        drawn = self._gather(draw)
         self.activity.end()
         return {target.key: outcomes for target, outcomes in zip(targets, drawn, strict=True)}
 
@@ -290,11 +301,15 @@ class RolloutSampler:
             at_once: Number of jobs of which no more can be played at the same time.
             keep: See `play`.
         """
-        envs = self._envs.setdefault(repr(entry), [])
-        count = min(self._in_flight, at_once)
-        while len(envs) < count:
-            envs.append(entry.make())
-        return self.activity.count(play(agent, envs[:count], jobs, max_turns=entry.max_turns, keep=keep))
+        episodes = play(
+            agent,
+            self._take_envs(entry, min(self._in_flight, at_once)),
+            jobs,
+            max_turns=entry.max_turns,
+            step_time_limit=self._step_timeout,
+            keep=keep,
+        )
+        return self.activity.count(episodes)
 
     def complete(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int], *, phase: str
@@ -345,7 +360,8 @@ class RolloutSampler:
             ConfigurationError: The split has too few tasks.
         """
         entry = make_entry(env, validation.split, validation.tasks, validation.repeats)
-        names = held_out_tasks(entry, self._first_env(entry))
+        with engine_failures(self._in_flight):
+            names = held_out_tasks(entry, self._take_envs(entry, 1)[0])
         suite = Suite("validation", "", (entry,), seed)
         jobs = [
             Job(name, suite.episode_seed(entry, name, repeat))
@@ -367,8 +383,9 @@ class RolloutSampler:
             tuple(sorted(samples, key=lambda episode: sample_seeds.index(episode.seed))),
         )
 
-    def _first_env(self, entry: Entry) -> TextEnv[Any]:
+    def _take_envs(self, entry: Entry, count: int) -> list[TextEnv[Any]]:
+        """Return environments of an entry, which are kept for later calls."""
         envs = self._envs.setdefault(repr(entry), [])
-        if not envs:
-            envs.append(entry.make())
-        return envs[0]
+        while len(envs) < count:
+            envs.append(self._make_env(entry))
+        return envs[:count]

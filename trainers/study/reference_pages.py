@@ -52,6 +52,7 @@ from ..config.settings import (
     HardwareConfig,
     LoraConfig,
     SFTSettings,
+    SteppingConfig,
     ValidationConfig,
 )
 from ..data.cognitive_graph import CognitiveGraph, Graft, GraphDivergence, GraphEdge, GraphEpisode, GraphNode
@@ -61,6 +62,7 @@ from ..laboratory.tasks import FAMILIES
 from ..monitor import Monitor
 from ..reporting.metric_names import SFT_METRICS, TRAINING_METRICS
 from ..reporting.trees import GROUPS, MAX_TEXT, StoredTree, TurnText
+from .api_pages import API_PAGES, api_page
 from .controls import Controls, Supervised
 from .definition import Study, StudyEnv
 from .parsing import StudyFile, study_names
@@ -122,6 +124,7 @@ def reference_pages() -> Iterator[tuple[str, str]]:
         "files.md": ("Files of a run", _files_page()),
         "laboratory.md": ("The laboratory of credit rules", _laboratory_page()),
         "data.md": ("Benchmark data", _data_page()),
+        **{page.file: (page.title, api_page(page)) for page in API_PAGES},
     }
     links = "\n".join(f"* [{title}]({name})" for name, (title, _) in pages.items())
     yield "README.md", f"{_NOTE}# Reference\n\n{links}\n\n`arboretum COMMAND --help` lists a command's options.\n"
@@ -188,6 +191,7 @@ def _settings_page() -> str:
     options = [
         ("Hardware", HardwareConfig, "--", "train, sft"),
         ("Low-rank adapters, with `--lora`", LoraConfig, "--lora.", "train, sft"),
+        ("Processes of environments", SteppingConfig, "--", "train"),
         ("Validation", ValidationConfig, "--validation.", "train"),
         ("Monitor", Monitor, "--monitor.", "train"),
         ("Supervised fine-tuning", SFTSettings, "--", "sft"),
@@ -480,16 +484,13 @@ def _laboratory_page() -> str:
 def _data_page() -> str:
     parts = [
         "Every environment generates its own tasks. With real data, set `ARBORETUM_DATA` to a folder with the"
-        " subfolders"
-        " below, or pass a subfolder's path as `data`. No environment downloads anything.\n"
+        " subfolders below, or pass a subfolder's path as `data`. No environment downloads anything.\n"
     ]
     for source in DATA_SOURCES:
         layout = markdown_table(("file", "content"), [(f"`{name}`", text) for name, text in source.layout])
         parts.append(f"## `{source.folder}/`: {source.env}\n\n{source.publisher}\n\n{layout}")
         parts.append(f"Terms: {source.terms} Try it: `{source.check}`.\n")
-    parts.append(
-        "## Question sets and corpora\n\nSizes are approximate, and licenses are as the publishers state them.\n"
-    )
+    parts.append("## Question sets and corpora\n\nSizes are approximate; licenses are stated by publishers.\n")
     for one in DATA_SETS.values():
         rows = ", ".join(f"{count:,} {name}" for name, count in one.rows.items())
         parts.append(f"* `{one.name}`: {one.source}; {rows}; {one.size}; {one.license}")

@@ -134,3 +134,16 @@ def cpu_seconds(pid: int) -> float:
     """Return the CPU time of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_benchmark_of_the_server_counts_the_steps_of_all_sessions(
+    python: str, surroundings: dict[str, str], tmp_path: Path
+) -> None:
+    program = tmp_path / "measure.py"
+    lines = ["from arboretum.eval.bench.openenv import measure", "if __name__ == '__main__':"]
+    lines += ["    (row,) = measure(sessions=8, steps=5, rounds=1)"]
+    lines += ["    print(row.what, row.unit, row.value > 0)"]
+    program.write_text("\n".join(lines), encoding="utf-8")
+    command = [python, "-P", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, env=surroundings, timeout=200)
+    assert done.stdout.strip() == "OpenEnv server, 8 sessions, steps /s True", done.stderr

@@ -242,7 +242,7 @@ def test_plan_fits_80_columns_and_says_that_it_is_predicted(capsys: pytest.Captu
         (["--gpu", "H10"], "unknown GPU 'H10'"),
         (["--batch", "0"], "--batch must be at least 1, not 0"),
         (["--bandwidth", "1.5"], "bandwidth must be above 0 and at most 1"),
-        (["--reply-scale", "0"], "factor of the replies must be above 0"),
+        (["--reply-scale", "0"], "--reply-scale must be above 0"),
         (["--gpus", "1"], "needs at least 3 GPUs"),
         (["Qwen2.5-8B"], "unknown model 'Qwen2.5-8B'"),
     ],

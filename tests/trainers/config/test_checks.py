@@ -12,7 +12,13 @@ from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.frozenlake import FrozenLake
 from arboretum.trainers.algorithms.recipes import RECIPES
 from arboretum.trainers.config.run import SFTConfig, TrainingConfig
-from arboretum.trainers.config.settings import EnvConfig, ExpertConfig, HardwareConfig, ValidationConfig
+from arboretum.trainers.config.settings import (
+    EnvConfig,
+    ExpertConfig,
+    HardwareConfig,
+    SteppingConfig,
+    ValidationConfig,
+)
 from arboretum.trainers.monitor import Monitor
 
 MODEL = "/nowhere/model"  # Loading it would fail.
@@ -96,6 +102,9 @@ def test_fine_tuning_that_cannot_work_is_rejected_before_anything_is_loaded(
         (HardwareConfig(precision="float16"), "precision"),  # type: ignore[arg-type]
         (HardwareConfig(microbatch_tokens=0), "microbatch_tokens"),
         (ValidationConfig(every=-1), "validation.every"),
+        (SteppingConfig("auto", ray_workers=0), "ray_workers"),
+        (SteppingConfig(ray_workers=2), "--ray-workers has no effect without --ray"),
+        (SteppingConfig(step_timeout=0.0), "step_timeout"),
         (ExpertConfig(noise=1.5), "noise"),
         (ExpertConfig(keep="best"), "keep"),  # type: ignore[arg-type]
     ],

@@ -18,6 +18,7 @@ from arboretum.trainers.config.settings import (
     HardwareConfig,
     LoraConfig,
     SFTSettings,
+    SteppingConfig,
     ValidationConfig,
 )
 from arboretum.trainers.monitor import Monitor
@@ -43,6 +44,7 @@ def test_every_setting_of_a_training_run_has_an_option() -> None:
         " --validation.every 3 --validation.tasks 4 --validation.split valid --validation.temperature 0"
         " --validation.repeats 2 --monitor.window 4 --monitor.variance 0.4 --monitor.gradient 9"
         " --checkpoint-every 2 --checkpoint-keep 4 --tracker tensorboard --tracker wandb"
+        " --ray auto --ray-workers 3 --step-timeout 2.5"
         " --set sampler.rollouts=4 --set objective.clip_high=3e-1",
     ).config("grpo")
     assert config == TrainingConfig(
@@ -58,6 +60,7 @@ def test_every_setting_of_a_training_run_has_an_option() -> None:
         2,
         ("tensorboard", "wandb"),
         4,
+        stepping=SteppingConfig("auto", 3, 2.5),
     )
 
 

@@ -88,16 +88,17 @@ class Cluster:
             )
         return devices
 
-    def slots(self, context: float, in_flight: int) -> int:
+    def slots(self, context: float, in_flight: int, devices: int) -> int:
         """Return the number of conversations whose keys and values fit beside the weights of a replica.
 
         Args:
             context: Mean length of a conversation at its end, in tokens.
             in_flight: Upper bound.
+            devices: Devices of a replica, as `tensor_parallel` returns them.
         """
         if self.device is None:
             return in_flight
-        room = self.tensor_parallel(context) * _USABLE * self.device.memory - self.shape.weight_bytes
+        room = devices * _USABLE * self.device.memory - self.shape.weight_bytes
         return max(1, min(in_flight, int(room / (context * self.shape.cache_bytes))))
 
     def min_learners(self) -> int:
@@ -170,9 +171,7 @@ class Cluster:
             # A backward pass gathers the weights once more and reduces the gradients.
             scored = max(scored, microbatches * (gathered / link + delay))
             updated = max(updated, microbatches * (3 * gathered / link + 3 * delay))
-        optimizer = self.costs.of(
-            "update", {"parameter": self.steps * self.shape.parameters / devices, "microbatch": 0.0}
-        )
+        optimizer = self.costs.of("update", {"parameter": self.steps * self.shape.parameters / devices})
         return self.scores * scored + updated + optimizer
 
     def _share_seconds(self, share: Sequence[Lengths], microbatches: int) -> tuple[float, float]:

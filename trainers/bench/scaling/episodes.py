@@ -100,7 +100,7 @@ def scale_replies(lengths: Sequence[Lengths], factor: float) -> list[Lengths]:
         ConfigurationError: The factor is not positive.
     """
     if not 0 < factor < math.inf:
-        raise ConfigurationError(f"the factor of the replies must be above 0, not {factor:g}")
+        raise ConfigurationError(f"--reply-scale must be above 0, not {factor:g}")
     return [
         tuple(turn._replace(reply=max(1, round(factor * turn.reply))) for turn in episode) for episode in lengths
     ]

@@ -11,6 +11,7 @@ from ....agents.engines.transformers import TransformersEngine
 from ....agents.play import Job, play
 from ....agents.registry import make_agent
 from ....envs.registry import make_env
+from ....eval.bench.threads import one_thread
 from ...algorithms.recipes import RECIPES
 from ...config.run import TrainingConfig
 from ...config.settings import DialogueConfig, EnvConfig, HardwareConfig, ValidationConfig
@@ -36,15 +37,9 @@ def compare_step(costs: Costs, updates: int = 6) -> StepComparison:
         costs: Fitted costs of this device.
         updates: Updates of the run, of which the first is not counted.
     """
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         measured = _train(updates)
         lengths = _play()
-    finally:
-        torch.set_num_threads(threads)
     batch = _PROMPTS * _ROLLOUTS
     # The sampler's log-probabilities are used, so nothing is scored before the update.
     cluster = Cluster(find_shape(SAPLING), costs, microbatch_tokens=2048, scores=0)

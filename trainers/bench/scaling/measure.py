@@ -17,6 +17,7 @@ from ....agents.play import Job, play
 from ....agents.registry import make_agent
 from ....envs.registry import make_env
 from ....eval.bench.harness import TimedEngine
+from ....eval.bench.threads import one_thread
 from ....eval.bench.tiny import make_tiny_model
 from ..update_ours import make_learner, make_recipe
 from ..workload import Workload, read_episodes
@@ -64,11 +65,7 @@ def measure_points(
         batches: Conversations and prompt tokens to sample with.
         rounds: Repetitions, of which the fastest counts: other processes only ever add time.
     """
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # Spinning threads would count as CPU time.
-    try:
+    with one_thread():
         for size in sizes:
             with tempfile.TemporaryDirectory() as name:
                 folder = Path(name)
@@ -77,8 +74,6 @@ def measure_points(
                 yield from _sampling_points(folder / "model", shape, size.held_out, batches, rounds)
                 yield from _learning_points(folder, shape, size, rounds)
         yield from _turn_points(rounds)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _fastest(run: Callable[[], Any], rounds: int) -> float:

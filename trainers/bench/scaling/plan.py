@@ -58,7 +58,8 @@ def make_plans(
         ConfigurationError: The model fits on none of these numbers of devices.
     """
     context = statistics.fmean(total_tokens(episode) for episode in lengths)
-    devices, slots = cluster.tensor_parallel(context), cluster.slots(context, in_flight)
+    devices = cluster.tensor_parallel(context)
+    slots = cluster.slots(context, in_flight, devices)
     smallest = max(cluster.min_learners(), devices)
     if max(gpus) < smallest:
         raise ConfigurationError(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from arboretum.envs.retrieval import Retriever
+from ...envs.retrieval import Retriever
 
 
 class SlowRetrieval:
