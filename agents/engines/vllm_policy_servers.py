@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from ...envs.errors import ConfigurationError
@@ -29,6 +29,24 @@ _LOAD_SECONDS = 1800.0
 """Time limit of loading weights, which takes minutes for large models on network file systems."""
 
 
+class _Server(NamedTuple):
+    """A vLLM server.
+
+    Attributes:
+        url: Its URL, without what may be secret.
+        model: Its name for the model.
+        context: Context window in tokens.
+        api: Connection to the endpoints below `/v1`.
+        root: Connection to the other endpoints.
+    """
+
+    url: str
+    model: str
+    context: int
+    api: Connection
+    root: Connection
+
+
 class VLLMPolicyServers(VLLMServerEngine):
     """Engine for one or more vLLM servers of one model, which take new weights from a folder.
 
@@ -43,7 +61,6 @@ class VLLMPolicyServers(VLLMServerEngine):
         **options: See `VLLMServerEngine`.
 
     Attributes:
-        urls: URLs of the servers, in order.
         version: Version of the weights that the servers loaded last; None before `load_weights`.
 
     Raises:
@@ -55,28 +72,28 @@ class VLLMPolicyServers(VLLMServerEngine):
         self, urls: Sequence[str], *, dtype: str, tokenizer: PreTrainedTokenizerBase, **options: Any
     ) -> None:
         super().__init__(base_url=urls[0], tokenizer=tokenizer, **options)
+        self.version: str | None = None
+        self._homes: dict[str, int] = {}  # servers by conversation
         try:
-            cards = [model_card(url, None, self._headers) for url in urls]
-            # Servers may have different names for their model.
-            self._models = [str(card["id"]) for card in cards]
-            self.context = min(int(card["max_model_len"]) for card in cards)
-            self._connections += [
-                Connection(url, name, self._headers, self._timeout)
-                for url, name in list(zip(urls, self._models, strict=True))[1:]
-            ]
-            self.urls = [connection.base_url for connection in self._connections]
-            # These endpoints are not below /v1.
-            self._roots = [
-                Connection(_root(url), name, self._headers, _LOAD_SECONDS)
-                for url, name in zip(urls, self._models, strict=True)
-            ]
-            self._connections += self._roots  # closed with the others
-            self.version: str | None = None
-            self._servers: dict[str, int] = {}  # by conversation
+            self._servers = [self._connect(url) for url in urls]
+            self.context = min(server.context for server in self._servers)
             self._check_servers(dtype)
         except BaseException:
             self.close()
             raise
+
+    def _connect(self, url: str) -> _Server:
+        card = model_card(url, None, self._headers)
+        model = str(card["id"])
+        api = Connection(url, model, self._headers, self._timeout)
+        root = Connection(_root(url), model, self._headers, _LOAD_SECONDS)
+        self._connections += [api, root]  # closed with the engine
+        return _Server(api.base_url, model, int(card["max_model_len"]), api, root)
+
+    @property
+    def urls(self) -> list[str]:
+        """URLs of the servers, in order, without what may be secret."""
+        return [server.url for server in self._servers]
 
     def _check_servers(self, dtype: str) -> None:
         """Raise `ConfigurationError` unless every server was started as `COMMAND` starts it."""
@@ -98,21 +115,24 @@ class VLLMPolicyServers(VLLMServerEngine):
     # ------------------------------------------------------------------ requests
 
     def submit(self, request: Request) -> None:
-        if request.conversation not in self._servers:
-            counts = Counter(self._servers.values())
-            fewest = min(range(len(self.urls)), key=lambda server: counts[server])
-            self._servers[request.conversation] = self._servers.get(request.parent or "", fewest)
+        if request.conversation not in self._homes:
+            counts = Counter(self._homes.values())
+            fewest = min(range(len(self._servers)), key=lambda server: counts[server])
+            self._homes[request.conversation] = self._homes.get(request.parent or "", fewest)
         super().submit(request)
 
     def release(self, conversation: str) -> None:
         super().release(conversation)
-        self._servers.pop(conversation, None)
+        self._homes.pop(conversation, None)
 
     def connection_of(self, request: Request) -> Connection:
-        return self._connections[self._servers.get(request.conversation, 0)]
+        return self._server_of(request).api
 
     def body(self, request: Request) -> dict[str, Any]:
-        return {**super().body(request), "model": self._models[self._servers.get(request.conversation, 0)]}
+        return {**super().body(request), "model": self._server_of(request).model}
+
+    def _server_of(self, request: Request) -> _Server:
+        return self._servers[self._homes.get(request.conversation, 0)]
 
     # ------------------------------------------------------------------ weights
 
@@ -157,8 +177,7 @@ class VLLMPolicyServers(VLLMServerEngine):
         body = {"prompt": list(token_ids), "max_tokens": 1, "prompt_logprobs": 0, "temperature": 1.0}
         replies = self._run(
             _together(
-                _post(connection, "completions", {**body, "model": model})
-                for connection, model in zip(self._connections, self._models, strict=False)
+                _post(server.api, "completions", {**body, "model": server.model}) for server in self._servers
             )
         )
         try:
@@ -190,7 +209,7 @@ class VLLMPolicyServers(VLLMServerEngine):
         return results  # type: ignore[return-value]
 
     async def _post_all(self, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-        return await _together(_post(connection, path, body) for connection in self._roots)
+        return await _together(_post(server.root, path, body) for server in self._servers)
 
     def _run(self, calls: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine in the engine's loop, and return its result."""
@@ -203,7 +222,7 @@ def _root(url: str) -> str:
     return parts._replace(path=parts.path.rstrip("/").removesuffix("/v1")).geturl()
 
 
-async def _together(calls: Any) -> list[dict[str, Any]]:
+async def _together(calls: Iterable[Coroutine[Any, Any, dict[str, Any]]]) -> list[dict[str, Any]]:
     return list(await asyncio.gather(*calls))
 
 

@@ -37,6 +37,7 @@ from arboretum.agents.engines.local.load import load_model
 from arboretum.agents.engines.vllm import VLLMEngine
 from arboretum.agents.language import LanguageAgent
 from arboretum.agents.play import Job, play
+from arboretum.envs.errors import ConfigurationError
 from arboretum.eval.bench.tiny import make_tiny_model
 from arboretum.trainers.checkpoints.export import export_checkpoint
 from arboretum.trainers.checkpoints.run_folder import claim_run_folder
@@ -108,7 +109,7 @@ def test_vllm_samples_with_the_weights_of_each_update(
     At the end vLLM loads the exported folder, and samples from it as `transformers` would.
     """
     changes: dict[str, object] = {
-        "optimization.updates": 4,
+        "optimization.updates": 3,
         "optimization.lr": 1e-3 if lora is None else 1e-2,
         "sampler.temperature": 0.8,
         "objective.mismatch.cap": 2.0,
@@ -180,12 +181,11 @@ def test_two_processes_with_vllm_each_train_as_one(run_of: Make, tmp_path: Path)
     with closing(finish(Trainer(one))) as trainer:
         expected = full_state_dict(trainer.optimizer.policy)
         assert any(record.get("steps") for record in trainer.history)
-    for accelerate_config in ("ddp", "fsdp2"):
-        two = dataclasses.replace(one, out=tmp_path / accelerate_config)
-        assert_weights_close(train_with_two(accelerate_config, two, "fail"), expected)
-        assert_metrics_close(two, one)
-        said = [(tmp_path / f"{accelerate_config}-child" / f"weights.pt.{rank}").read_text() for rank in (0, 1)]
-        assert said[0] == said[1] and "the cache is full" in said[0] and said[0].startswith("sampling failed: ")
+    two = dataclasses.replace(one, out=tmp_path / "two")
+    assert_weights_close(train_with_two("fsdp2", two, "fail"), expected)
+    assert_metrics_close(two, one)
+    said = [(tmp_path / "two-child" / f"weights.pt.{rank}").read_text() for rank in (0, 1)]
+    assert said[0] == said[1] and "the cache is full" in said[0] and said[0].startswith("sampling failed: ")
 
 
 # ---------------------------------------------------------------------- servers
@@ -227,21 +227,16 @@ def served_requests(url: str) -> float:
     return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:request_success_total{"))
 
 
-def mismatches(trainer: Trainer) -> list[float]:
-    """Return the mean mismatch of sampler and trainer in each update that took a step."""
-    return [record["mismatch_abs"] for record in trainer.history if record.get("steps")]
-
-
 def test_servers_take_the_weights_of_each_update(
     on_servers: Make, servers: dict[str, subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
-    """They share the episodes, and compute what the policy does; without the transfer they would not."""
+    """They share the episodes, and compute what the policy does, for one training process and for two."""
     before = [served_requests(url) for url in servers]
     config = on_servers({"optimization.updates": 3}, out=tmp_path / "one")
     with closing(finish(Trainer(config))) as trainer:
         expected = full_state_dict(trainer.optimizer.policy)
-        assert len(mismatches(trainer)) >= 2
-        assert max(record.get("mismatch_abs_max", 0.0) for record in trainer.history) < 1e-4
+        errors = [record["mismatch_abs_max"] for record in trainer.history if record.get("steps")]
+        assert len(errors) >= 2 and max(errors) < 1e-4
     shares = [served_requests(url) - count for url, count in zip(servers, before, strict=True)]
     assert min(shares) > 0.3 * sum(shares)
     assert not (config.out / policy_servers.WEIGHTS_FOLDER).exists()
@@ -249,13 +244,6 @@ def test_servers_take_the_weights_of_each_update(
     two = dataclasses.replace(config, out=tmp_path / "two")
     assert_weights_close(train_with_two("ddp", two), expected)
     assert_metrics_close(two, config)
-
-    with closing(Trainer(dataclasses.replace(config, out=tmp_path / "stale"))) as stale:
-        policy_engine = stale.sampler._policy_engine
-        policy_engine.refresh()
-        policy_engine.load_weights = lambda: None
-        finish(stale)
-        assert mismatches(stale)[0] < 1e-4 and mismatches(stale)[-1] > 1e-2
 
 
 def test_server_with_other_weights_ends_the_run(
@@ -281,6 +269,14 @@ def test_server_with_other_weights_ends_the_run(
         monkeypatch.setattr(policy_servers, "write_weights", lambda weights, *rest: write(initial.items(), *rest))
         with pytest.raises(SamplingFailed, match="does not compute with the weights that it has loaded"):
             list(trainer.run())
+
+
+def test_server_in_another_dtype_is_refused(on_servers: Make, servers: dict[str, subprocess.Popen[bytes]]) -> None:
+    hardware = HardwareConfig("cpu", "bfloat16", engine="vllm-server", base_url=",".join(servers))
+    with pytest.raises(
+        ConfigurationError, match="runs with --dtype float32, but this run needs bfloat16; start it"
+    ):
+        Trainer(on_servers(hardware=hardware))
 
 
 def test_server_that_dies_ends_the_run(on_servers: Make, servers: dict[str, subprocess.Popen[bytes]]) -> None:

@@ -164,8 +164,8 @@ class SteppingConfig:
     """Processes that step the environments, and the time of a step.
 
     Attributes:
-        ray: Address of a Ray cluster whose nodes step the environments; "auto" or "local" also work. Replies are
-            sampled in the training process. None steps the environments there, too.
+        ray: Address of a Ray cluster whose nodes step the environments; "auto" or "local" also work. It does not
+            sample replies. None steps the environments in the training process.
         ray_workers: Processes on the Ray cluster, for each training process; each takes one CPU, and has several
             environments. None takes all CPUs.
         step_timeout: Wall time of one step or one reset of an environment in seconds, after which its episode ends
