@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from typing import Any
 
 import pytest
@@ -15,16 +14,12 @@ import torch
 from arboretum.assets import asset
 from arboretum.trainers.config.run import TrainingConfig
 
-EXTENSIONS = tempfile.TemporaryDirectory(prefix="extensions-")
-
 
 def launch(accelerate_config: str, arguments: list[str], *options: str) -> subprocess.CompletedProcess[str]:
     """Run a Python program in two processes under Accelerate's launcher."""
     path = asset(f"accelerate/{accelerate_config}.yaml")
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    # DeepSpeed compiles its extensions there. A process killed meanwhile would leave a lock for ever.
-    environment.setdefault("TORCH_EXTENSIONS_DIR", EXTENSIONS.name)
     return subprocess.run(
         [*command, "--num_processes", "2", "--main_process_port", "0", *options, *arguments],
         env=environment,

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
+
+from support.sessions import session_folder
 
 ENV = "TextFrozenLake-v0"
 DIALOGUE = {"max_turns": 3, "max_actions_per_turn": 2, "max_actions": 6, "show_reward": False}
@@ -30,13 +33,22 @@ SMALL_RUN: dict[str, object] = {
 def warm_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a tiny model, fine-tuned from random weights on expert episodes of FrozenLake.
 
-    The folder of the fine-tuning run is its parent. Tests that use it are skipped where the extra `lm` is not
-    installed.
+    The folder of the fine-tuning run is its parent. One worker of a test session makes it for all, and tests must
+    not write into it. They are skipped where the extra `lm` is not installed.
     """
     for module in ("torch", "transformers", "tokenizers", "accelerate"):
         pytest.importorskip(module, reason=f"needs {module}: pip install 'arboretum-rl[lm]'")
     import torch
 
+    torch.set_num_threads(1)
+    root = session_folder(tmp_path_factory) / "warm"
+    with FileLock(f"{root}.lock"):
+        if not (root / "model").exists():
+            _fine_tune(root)
+    return root / "model"
+
+
+def _fine_tune(root: Path) -> None:
     from arboretum.eval.bench.tiny import make_tiny_model
     from arboretum.trainers.config.run import SFTConfig
     from arboretum.trainers.config.settings import (
@@ -48,8 +60,6 @@ def warm_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     from arboretum.trainers.sft import SFTTrainer
 
-    torch.set_num_threads(1)
-    root = tmp_path_factory.mktemp("warm")
     config = SFTConfig(
         EnvConfig(ENV),
         str(make_tiny_model(root / "tiny")),
@@ -62,7 +72,7 @@ def warm_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trainer = SFTTrainer(config)
     for _ in trainer.run():
         pass
-    return trainer.export()
+    trainer.export()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from arboretum.trainers.config.settings import HardwareConfig, LoraConfig, Valid
 from arboretum.trainers.learning.sharding import full_state_dict
 from arboretum.trainers.trainer import Trainer
 from support.launching import assert_metrics_close, assert_weights_close, launch, written_metrics
+from support.sessions import session_folder
 
 pytestmark = pytest.mark.heavy
 
@@ -70,6 +71,14 @@ if trainer.is_main:
 trainer.close()
 torch.distributed.destroy_process_group()
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_extensions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let DeepSpeed compile its extensions once a session: a process killed meanwhile leaves a lock for ever."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCH_EXTENSIONS_DIR", str(session_folder(tmp_path_factory) / "extensions"))
+        yield
 
 
 def child_folder(config: TrainingConfig) -> Path:
