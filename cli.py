@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg
 from tyro.extras import SubcommandApp
@@ -16,7 +16,7 @@ from tyro.extras import SubcommandApp
 from .agents.registry import MODEL_FREE_AGENTS, agent_names
 from .envs.errors import ConfigurationError, unknown_name
 from .envs.retrieval.commands import BuildIndex, Recall, ServeRetrieval, VerifyIndex
-from .envs.terminal import Terminal, VisibleFormatter
+from .envs.terminal import Terminal, VisibleFormatter, exit_on_error
 from .envs.webshop.command import ServeWebShop
 from .eval.bench import BENCHES
 from .eval.export import Format
@@ -38,11 +38,22 @@ DESCRIPTION = "Text environments, agents, trainers and evaluation for language m
 
 app = SubcommandApp()
 console = Terminal(highlight=False)
+VERBS: dict[str, Callable[..., int]] = {}
+"""Functions of the verbs, by name."""
 _arguments: ContextVar[tuple[str, ...]] = ContextVar("arguments", default=())
 """Arguments of the command, from which a verb tells an option that was given from its default."""
 
+Verb = TypeVar("Verb", bound=Callable[..., int])
 
-@app.command
+
+def verb(function: Verb) -> Verb:
+    """Make a function a verb of the command, whose options are its arguments."""
+    VERBS[function.__name__] = function
+    app.command(function)
+    return function
+
+
+@verb
 def envs(write: Path | None = None, measure: Path | None = None) -> int:
     """List the environments: their ids, and a description of each.
 
@@ -59,7 +70,7 @@ def envs(write: Path | None = None, measure: Path | None = None) -> int:
     return list_envs(write, console)
 
 
-@app.command
+@verb
 def docs(write: Path = Path("docs/reference"), recipes: Path | None = None) -> int:
     """Write the reference pages: settings, engines, suites, files and data.
 
@@ -75,7 +86,7 @@ def docs(write: Path = Path("docs/reference"), recipes: Path | None = None) -> i
     return 0
 
 
-@app.command
+@verb
 def play(
     env: Positional[str],
     /,
@@ -104,7 +115,7 @@ def play(
     return play_in_terminal(env, agent, task=task, seed=seed, options=options, console=console, pace=pace)
 
 
-@app.command
+@verb
 def eval(
     suite: Annotated[
         Positional[str],
@@ -165,7 +176,7 @@ def eval(
         )
 
 
-@app.command
+@verb
 def decisions(runs: Positional[tuple[Path, ...]], /, seconds: float | None = None) -> int:
     """Label every decision of stored episodes: optimal, costly or fatal, and why tasks were not solved.
 
@@ -181,7 +192,7 @@ def decisions(runs: Positional[tuple[Path, ...]], /, seconds: float | None = Non
     return label_runs(runs, seconds, console=console)
 
 
-@app.command
+@verb
 def report(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> int:
     """Write the report of a run again, or one report of several runs.
 
@@ -194,7 +205,7 @@ def report(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> in
     return report_runs(runs, out, console=console)
 
 
-@app.command
+@verb
 def export(
     run: Positional[Path],
     /,
@@ -219,7 +230,7 @@ def export(
     return export_run(run, to, out, agents=agent, everything=all_episodes, console=console)
 
 
-@app.command
+@verb
 def compare(
     runs: Positional[tuple[Path, ...]],
     /,
@@ -240,7 +251,7 @@ def compare(
     return compare_any(runs, out, pairing, console=console)
 
 
-@app.command
+@verb
 def view(
     folder: Positional[Path] = Path("runs"),
     /,
@@ -270,7 +281,7 @@ def view(
         return view_runs(folder, agents, pages, host=host, port=port, browser=browser, ready=_print_address)
 
 
-@app.command
+@verb
 def bench(
     benchmark: Annotated[
         Positional[str], hint("Benchmark: {}; or one of their parts, such as sokoban.", [*BENCHES, *TRAINING])
@@ -291,7 +302,7 @@ def bench(
     return run_benchmark(benchmark, peers=peers, further=TRAINING, console=console)
 
 
-@app.command
+@verb
 def scaling(
     job: OmitArgPrefixes[Annotated[PlanTraining, as_verb("plan")] | Annotated[MeasureCosts, as_verb("measure")]],
 ) -> int:
@@ -304,7 +315,7 @@ def _print_address(address: str) -> None:
     console.print(f"Serving at {address}; stop with Ctrl-C.", markup=False, soft_wrap=True)
 
 
-@app.command
+@verb
 def serve(
     server: OmitArgPrefixes[
         Annotated[ServeEnvs, as_verb("envs")]
@@ -317,7 +328,7 @@ def serve(
     return 0
 
 
-@app.command
+@verb
 def index(
     job: OmitArgPrefixes[
         Annotated[BuildIndex, as_verb("build")]
@@ -330,7 +341,7 @@ def index(
     return 0
 
 
-@app.command
+@verb
 def data(
     verb: Positional[Literal["list", "get", "verify"]],
     name: Positional[str | None] = None,
@@ -349,7 +360,7 @@ def data(
     return run_data_command(verb, name, root, console)
 
 
-@app.command
+@verb
 def verify(*, options: Annotated[VerifyOptions, arg(name="")]) -> int:
     """Check environments against OpenEnv's quality policy, and print the verdicts with figures.
 
@@ -363,7 +374,7 @@ def verify(*, options: Annotated[VerifyOptions, arg(name="")]) -> int:
     return verify_envs(options, console=console)
 
 
-@app.command
+@verb
 def train(
     recipe: Annotated[
         Positional[str | None],
@@ -385,7 +396,7 @@ def train(
     return training.train(config, resume=options.resume is not None, console=console)
 
 
-@app.command
+@verb
 def sft(*, options: Annotated[SFTOptions, arg(name="")]) -> int:
     """Fine-tune a language model on expert episodes, as a warm start.
 
@@ -398,7 +409,7 @@ def sft(*, options: Annotated[SFTOptions, arg(name="")]) -> int:
     return training.sft(config, resume=options.resume is not None, console=console)
 
 
-@app.command
+@verb
 def study(
     name: Annotated[Positional[str], hint("Study: {}; or the path of a YAML file.", [*study_names(), "credit"])],
     /,
@@ -425,7 +436,7 @@ def study(
     return run(name, out, laboratory, workers=workers, envs=envs, console=console)
 
 
-@app.command
+@verb
 def sapling(
     family: Annotated[
         Positional[str],
@@ -446,13 +457,8 @@ def sapling(
     return make_sapling(family, out, seed, console=console)
 
 
-COMMANDS: tuple[Callable[..., int], ...] = (envs, docs, play, eval, decisions, report, export)
-COMMANDS += (compare, view, bench, scaling, serve)
-COMMANDS += (index, data, verify, train, sft, study, sapling)
-
-
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command. Errors that the user can fix print one sentence and exit with status 2.
+    """Run the command, and exit with its status.
 
     Args:
         arguments: Arguments of the command; None takes those of the process. Without any the help is shown.
@@ -461,34 +467,20 @@ def main(arguments: list[str] | None = None) -> None:
     warnings = logging.StreamHandler()
     warnings.setFormatter(VisibleFormatter())
     logging.basicConfig(handlers=[warnings])
-    try:
+    with exit_on_error():
         if arguments == ["--version"]:
             from . import __version__
 
             console.print(f"arboretum {__version__}", markup=False)
             sys.exit(0)
-        verbs = [command.__name__ for command in COMMANDS]
-        if arguments and not arguments[0].startswith("-") and arguments[0] not in verbs:
-            raise unknown_name("command", arguments[0], verbs)
+        if arguments and not arguments[0].startswith("-") and arguments[0] not in VERBS:
+            raise unknown_name("command", arguments[0], [*VERBS])
         if not arguments or {"-h", "--help"} & set(arguments):
             given = arguments or ["--help"]
             print_help(lambda: app.cli(args=given, prog="arboretum", description=DESCRIPTION))
         _arguments.set(tuple(arguments))
         status: Any = app.cli(args=arguments, prog="arboretum", description=DESCRIPTION)
         sys.stdout.flush()
-    except ConfigurationError as error:
-        Terminal(stderr=True, highlight=False).print(f"arboretum: {error}", markup=False, soft_wrap=True)
-        sys.exit(2)
-    except BrokenPipeError:
-        # The reader, such as `head`, has closed the pipe; Python must not flush into it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
-    except OSError as error:
-        reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        Terminal(stderr=True, highlight=False).print(f"arboretum: {reason}.", markup=False, soft_wrap=True)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
     sys.exit(status)
 
 

@@ -25,9 +25,9 @@ def expires_after(deadline: float) -> Iterator[None]:
     """Context that raises `Expired` once `time.perf_counter()` has passed the deadline.
 
     A timer signal interrupts Python code, sleeps and waits for sockets and locks, every second until the block
-    ends. It cannot interrupt compiled
-    code before that returns, and it needs a POSIX system and the main thread; elsewhere `Expired` is raised only
-    at the end. A timer that was armed before is armed again at the end with the time that it has left.
+    ends. It cannot interrupt compiled code before that returns, and it needs a POSIX system and the main thread;
+    elsewhere `Expired` is raised only at the end. A timer that was armed before is armed again at the end with the
+    time that it has left.
 
     Args:
         deadline: Time of `time.perf_counter()`; infinity for no limit.

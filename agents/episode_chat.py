@@ -270,6 +270,8 @@ class EpisodeChat:
         if not self.done:
             self._ask()
         for turn, actions in enumerate(given.actions):
+            if episode.error is not None:
+                raise ConfigurationError(f"the episode cannot be replayed: {episode.error}")
             if self.done:
                 raise ConfigurationError(f"the replayed episode ended before turn {turn + 1} of its state")
             if given.replies is not None:

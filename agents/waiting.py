@@ -161,10 +161,10 @@ class WaitingSteps:
             if work in late:
                 yield self._abandon(work), work.is_opening
                 continue
-            if work.error is not None:
-                raise work.error
             assert work.thread is not None
             self._idle[work.seat.env] = work.thread
+            if work.error is not None:
+                raise work.error
             work.finish()
             yield work.seat, work.is_opening
 

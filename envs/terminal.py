@@ -7,7 +7,10 @@ that reverse the direction of the text around them. Everything that the package 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -15,6 +18,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from .display import visible
+from .errors import ConfigurationError
 
 
 def literal(text: str, style: str = "") -> Text:
@@ -43,3 +47,30 @@ class Terminal(Console):
                 yield segment
             else:
                 yield segment._replace(text=visible(text))
+
+
+@contextmanager
+def exit_on_error() -> Iterator[None]:
+    """Context of a command, in which errors that the user can fix print one sentence and end the process.
+
+    The exit status is 2 after a `ConfigurationError`, 1 after an error of the operating system, 130 after Ctrl-C,
+    and 141 if the reader of the output, such as `head`, has closed the pipe.
+    """
+    try:
+        yield
+    except ConfigurationError as error:
+        _print_error(str(error))
+        sys.exit(2)
+    except BrokenPipeError:
+        # Python must not flush into the closed pipe at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except OSError as error:
+        _print_error(f"{error.filename}: {error.strerror}." if error.filename else f"{error}.")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _print_error(text: str) -> None:
+    Terminal(stderr=True, highlight=False).print(f"arboretum: {text}", markup=False, soft_wrap=True)

@@ -18,7 +18,7 @@ from ..agents.base import Agent, Stop
 from ..agents.play import Job, TimeLimits, play
 from ..envs.errors import ConfigurationError
 from .agents import AgentFactory
-from .planning import Plan, PlannedEpisode, digest_tasks
+from .planning import Plan, PlannedEpisode, check_tasks
 from .store import EpisodeKey, encode_episode
 from .suite import Entry
 from .workers import FinishedEpisode, LocalWorkers, cached_env
@@ -82,18 +82,9 @@ class RemoteWorker(ABC):
             self._finished.put(Stop(f"{socket.gethostname()}: {type(error).__name__}: {error}"))
 
     def _check_tasks(self, entry: Entry) -> None:
-        """Open an entry's environment, and raise `ConfigurationError` if its tasks are not those of the plan."""
-        env = cached_env(entry)
-        tasks = self._plan.tasks[entry.name]
-        try:
-            same = digest_tasks(env, tasks) == self._plan.digests[entry.name]
-        except ConfigurationError:  # It has no task of such a name.
-            same = False
-        if not same:
-            raise ConfigurationError(
-                f"node {socket.gethostname()} has other tasks for {entry.name!r} than this machine; give both the"
-                " same data in ARBORETUM_DATA, and the same version of arboretum."
-            )
+        """Open an entry's environment, and raise `OtherTasks` if its tasks are not those of the plan."""
+        name = entry.name
+        check_tasks(cached_env(entry), name, self._plan.tasks[name], self._plan.digests[name])
 
 
 class NodeWorker(RemoteWorker):

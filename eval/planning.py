@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -199,6 +200,33 @@ def _origin(env: TextEnv[Any]) -> str:
         return env.generated_data
     has_files = type(env).generated_data is not TextEnv.generated_data
     return "the benchmark's files" if has_files else "tasks of the environment"
+
+
+class OtherTasks(ConfigurationError):
+    """A machine of a cluster has other tasks than the one that started the run."""
+
+
+def check_tasks(env: TextEnv[Any], entry: str, names: Sequence[str], digest: str) -> None:
+    """Compare the tasks that an environment has on this machine of a cluster with those of the run.
+
+    Args:
+        env: The environment; its episode is lost.
+        entry: Name of its suite entry.
+        names: Names of tasks.
+        digest: Digest of these tasks where the run was started; see `digest_tasks`.
+
+    Raises:
+        OtherTasks: They differ.
+    """
+    try:
+        is_same = digest_tasks(env, names) == digest
+    except ConfigurationError:  # It has no task of such a name.
+        is_same = False
+    if not is_same:
+        raise OtherTasks(
+            f"node {socket.gethostname()} has other tasks for {entry!r} than this machine; give both the same data"
+            " in ARBORETUM_DATA, and the same version of arboretum."
+        )
 
 
 def digest_tasks(env: TextEnv[Any], names: Sequence[str]) -> str:

@@ -296,7 +296,7 @@ def _make_line(entry: Entry, group: str | None, agent: str, cell: CellTally, exp
         expected=n if group is not None or expected is None else expected,
         failed=cell.failed,
         success=tallied_rate(cell.tasks),
-        score=cell.scores.interval() if entry.score is not None else None,
+        score=cell.score() if entry.score is not None else None,
         mean_return=cell.returns.interval(),
         steps=cell.steps / n if n else math.nan,
         invalid=cell.invalid / cell.steps if cell.steps else 0.0,

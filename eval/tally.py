@@ -10,7 +10,7 @@ from itertools import groupby
 from statistics import fmean
 
 from .episode_lines import EpisodeKey, Result, amount
-from .statistics import Moments
+from .statistics import Interval, Moments, tallied_rate
 from .suite import Entry
 
 ReadCell = Callable[[str, str], Iterable[Result]]
@@ -44,17 +44,18 @@ class CellTally:
         amounts: Amounts per episode by key, with 0 where an episode has none; without keys that no episode has.
         tasks: Number of tasks by their numbers of episodes and successes.
         returns: Mean return of each task.
-        scores: Mean score of each task, times 100.
     """
 
     def __init__(self, score: str | None) -> None:
         self._score = score
         self.episodes = self.failed = self.steps = self.invalid = self.truncated = 0
-        self.seconds, self.returns, self.scores = Moments(), Moments(), Moments()
+        self.seconds, self.returns = Moments(), Moments()
         self.amounts: dict[str, float] = {}
         self.tasks: Counter[tuple[int, int]] = Counter()
         self._successes = 0
         self._returns, self._scores = array("d"), array("d")
+        self._mean_scores = Moments()
+        self._all_or_nothing: Counter[tuple[int, int]] | None = Counter()
 
     def add(self, result: Result) -> None:
         """Add a result of the current task."""
@@ -83,10 +84,24 @@ class CellTally:
         self.tasks[found] += 1
         self.returns.add(fmean(self._returns))
         if self._scores:
-            self.scores.add(fmean(self._scores))
+            self._end_scores()
         self._successes = 0
         del self._returns[:], self._scores[:]
         return found
+
+    def _end_scores(self) -> None:
+        self._mean_scores.add(fmean(self._scores))
+        full = self._scores.count(100.0)
+        if full + self._scores.count(0.0) < len(self._scores):
+            self._all_or_nothing = None
+        elif self._all_or_nothing is not None:
+            self._all_or_nothing[len(self._scores), full] += 1
+
+    def score(self) -> Interval:
+        """Return the mean score times 100, with the interval of a success rate if all scores are 0 or 1."""
+        if not self._all_or_nothing:
+            return self._mean_scores.interval()
+        return Interval(*(100.0 * bound for bound in tallied_rate(self._all_or_nothing)))
 
 
 class RunTally:

@@ -79,6 +79,21 @@ def test_index_that_never_answers_costs_only_the_time_limit(install: ModuleType)
         assert install.cpu_wheel(address, "cp313", patience=0.2) is None
 
 
+def test_answer_of_another_protocol_counts_as_none(install: ModuleType) -> None:
+    """Captive portals and other servers on the port may answer anything."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"220 mail.example ready\r\n")
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        assert install.cpu_wheel(f"http://127.0.0.1:{server.getsockname()[1]}/", "cp313") is None
+        thread.join()
+
+
 def test_index_that_the_user_named_is_respected(
     install: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -142,6 +142,7 @@ RUNNABLE = [page for page in PAGES if any(not example.reason for example in exam
     [pytest.param(page, marks=pytest.mark.heavy if is_heavy(page) else ()) for page in RUNNABLE],
     ids=lambda page: page.stem,
 )
+@pytest.mark.filterwarnings("default::FutureWarning", "default::UserWarning")  # of neighbours, about transformers
 def test_examples_of_a_page_run_in_order(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,7 +25,8 @@ from arboretum.trainers.algorithms.registry import CREDITS, SAMPLERS, SELECTORS
 from arboretum.trainers.config.serialize import flatten, to_plain
 from arboretum.trainers.reporting.metric_names import SFT_METRICS, TRAINING_METRICS
 from arboretum.trainers.study.parsing import parse_study
-from arboretum.trainers.study.reference_pages import STUDY_EXAMPLE, SUITE_EXAMPLE, reference_pages
+from arboretum.trainers.study.reference_definitions import STUDY_EXAMPLE, SUITE_EXAMPLE
+from arboretum.trainers.study.reference_pages import reference_pages
 
 ROOT = Path(arboretum.__file__).parent
 PAGES = dict(reference_pages())

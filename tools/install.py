@@ -19,6 +19,7 @@ import threading
 import time
 import urllib.request
 from html.parser import HTMLParser
+from http.client import HTTPException
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote, urljoin
@@ -226,7 +227,7 @@ def cpu_wheel(index: str, tag: str, patience: float = PATIENCE) -> str | None:
         try:
             with urllib.request.urlopen(index, timeout=patience) as reply:
                 pages.append(reply.read().decode("utf-8", "replace"))
-        except OSError:
+        except (OSError, HTTPException):
             pass  # There is no page, which is the answer.
 
     thread = threading.Thread(target=load, daemon=True)

@@ -107,11 +107,15 @@ class Trainer:
         self._trees = TreeFile(config, components.tokenizer)
         self.checkpoint_seconds = self._validation_seconds = 0.0
         self._update_ended = time.perf_counter()
-        if checkpoint is not None:
-            self.history = self._contents.load(checkpoint)
-            self._apply_lr_scale()
-        self._unvalidated = self._take_unvalidated()
-        self._open_logs()
+        try:
+            if checkpoint is not None:
+                self.history = self._contents.load(checkpoint)
+                self._apply_lr_scale()
+            self._unvalidated = self._take_unvalidated()
+            self._open_logs()
+        except BaseException:
+            self.close()  # Processes that sample or step environments have started.
+            raise
         self.activity.end()
 
     def _take_unvalidated(self) -> UpdateRecord | None:

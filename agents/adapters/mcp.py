@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import wraps
+from threading import Lock
 from typing import Any
 
 from mcp.server.mcpserver import MCPServer
@@ -14,7 +15,7 @@ from ...envs.registry import make_env
 from .rows import ActTool, append_only_chat, open_episode
 
 
-def explained(tool: Callable[..., Any]) -> Callable[..., Any]:
+def explain_errors(tool: Callable[..., Any]) -> Callable[..., Any]:
     """Return a tool whose errors reach the client as their sentence; MCP hides others."""
 
     @wraps(tool)
@@ -23,6 +24,17 @@ def explained(tool: Callable[..., Any]) -> Callable[..., Any]:
             return tool(*args, **arguments)
         except (RuntimeError, ValueError) as error:
             raise ToolError(str(error)) from None
+
+    return call
+
+
+def one_at_a_time(tool: Callable[..., Any], lock: Lock) -> Callable[..., Any]:
+    """Return a tool that waits for a lock: MCP executes parallel calls in threads."""
+
+    @wraps(tool)
+    def call(*args: Any, **arguments: Any) -> Any:
+        with lock:
+            return tool(*args, **arguments)
 
     return call
 
@@ -64,8 +76,9 @@ def environment_server(env: str, **kwargs: Any) -> MCPServer:
         chat.resume(marks[name])
         return result()
 
+    lock = Lock()
     for tool in (start, act, mark, back):
-        server.add_tool(explained(tool))
+        server.add_tool(explain_errors(one_at_a_time(tool, lock)))
     return server
 
 

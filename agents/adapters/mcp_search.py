@@ -11,7 +11,7 @@ from typing import Any
 from mcp.server.mcpserver import MCPServer
 
 from ...envs.retrieval.factory import open_retriever
-from .mcp import explained
+from .mcp import explain_errors
 
 MAX_HITS = 20
 """Maximum number of passages of one search."""
@@ -27,7 +27,7 @@ def search_server(source: str, hits: int = 3) -> MCPServer:
         (found,) = retriever.search([query], min(max(count, 1), MAX_HITS))
         return [{"title": hit.document.title, "text": hit.document.text, "score": hit.score} for hit in found]
 
-    server.add_tool(explained(search))
+    server.add_tool(explain_errors(search))
     return server
 
 

@@ -41,18 +41,19 @@ class RemoteEnv(gym.Env[str, str]):
     """Environment of a server, one session for each instance; the same episodes as the environment itself plays.
 
     `reset(options=…)` takes `task` (a name, or an index in the server's split), or `injected_state`, which is a
-    value of `state`. If the server closes the session, because it was idle or restarts, the next step opens a new
-    one and restores the episode from its task, seed and actions.
+    value of `state`. If the server closes the session, because it was idle or restarts, or does not answer in
+    time, the next reset or step opens a new one, and a step restores the episode from its task, seed and actions.
 
     Args:
         url: Address of the environment, such as "http://127.0.0.1:8700" or "…:8700/TextSokoban-v0".
         timeout: Time in seconds to wait for a connection, and for each reply.
 
     Attributes:
-        reconnects: Number of sessions that were restored.
+        reconnects: Number of sessions that took the place of closed ones.
 
     Raises:
         ConfigurationError: There is no such server, or a request was refused; the message has its reason.
+        TimeoutError: A reply did not arrive in time; the request may be repeated.
     """
 
     def __init__(self, url: str, *, timeout: float = 60.0) -> None:
@@ -63,6 +64,7 @@ class RemoteEnv(gym.Env[str, str]):
         self._timeout = timeout
         self._choices: tuple[str, ...] = ()
         self._state: dict[str, Any] = {}
+        self._ended = False
         self._connect()
 
     @property
@@ -81,9 +83,14 @@ class RemoteEnv(gym.Env[str, str]):
         given = opening.get("injected_state")
         if given is None:
             opening["seed"] = int(self.np_random.integers(2**31)) if seed is None else seed
-        observation, _, _, _, info = self._ask("reset", opening)
+        try:
+            observation, _, terminated, truncated, info = self._ask("reset", opening)
+        except ConnectionError:
+            self._reconnect()
+            observation, _, terminated, truncated, info = self._ask("reset", opening)
         start = opening if given is None else given
         self._state = {"task": info["task"], "seed": start["seed"], "actions": list(start.get("actions", ()))}
+        self._ended = terminated or truncated
         return observation, info
 
     def step(self, action: str) -> Step:
@@ -93,11 +100,12 @@ class RemoteEnv(gym.Env[str, str]):
         try:
             result = self._ask("step", {"action": action})
         except ConnectionError:
-            self._connect()
-            self.reconnects += 1
+            self._reconnect()
             self._ask("reset", {"injected_state": self.state})
             result = self._ask("step", {"action": action})
-        self._state["actions"].append(action)
+        if not self._ended:  # Steps after the end are not part of the episode.
+            self._state["actions"].append(action)
+        self._ended = result[2] or result[3]
         return result
 
     def close(self) -> None:
@@ -108,10 +116,19 @@ class RemoteEnv(gym.Env[str, str]):
         address = f"ws{self.url.removeprefix('http')}/ws"
         try:
             self._socket = connect(
-                address, open_timeout=self._timeout, compression=None, max_size=2**24, proxy=None
+                address,
+                open_timeout=self._timeout,
+                close_timeout=1.0,
+                compression=None,
+                max_size=2**24,
+                proxy=None,
             )
         except (OSError, InvalidHandshake, InvalidURI) as error:
             raise ConfigurationError(f"{self.url} is not a server of environments: {error}.") from None
+
+    def _reconnect(self) -> None:
+        self._connect()
+        self.reconnects += 1
 
     def _ask(self, kind: str, data: Mapping[str, Any]) -> Step:
         """Send a message, and return the reply; raise ConnectionError if the session has been closed."""
@@ -121,7 +138,11 @@ class RemoteEnv(gym.Env[str, str]):
         except ConnectionClosed as error:
             raise ConnectionError(f"{self.url} closed the session: {error}") from None
         except TimeoutError:
+            self._socket.close()  # The late reply must not be taken for that of the next request.
             raise TimeoutError(f"{self.url} did not answer within {self._timeout:g} seconds") from None
+        except KeyboardInterrupt:
+            self._socket.close()
+            raise
         try:
             reply = msgspec.json.decode(text, type=_Reply).data
         except msgspec.DecodeError as error:

@@ -103,29 +103,15 @@ def _compile(problem: Problem, dialect: Dialect, line: str, walkthrough: tuple[s
     receptacle_of = {receptacle: number for number, receptacle in enumerate(receptacles)}
     width = len(things)
 
-    place: dict[str, str] = {}
-    for receptacle, location in problem.pairs("receptacleatlocation"):
-        if place.setdefault(receptacle, location) != location:
-            raise Malformed(f"its receptacle {receptacle} is at two locations")
-    starts = [location for _, location in problem.pairs("atlocation")]
-    if len(starts) != 1:
-        raise Malformed(f"its :init puts the agent at {len(starts)} locations instead of one")
-    locations = sorted({*place.values(), *starts})
+    place, start, held = _initial_places(problem)
+    locations = sorted({*place.values(), start})
     location_of = {location: number for number, location in enumerate(locations)}
-    held = [thing for _, thing in problem.pairs("holds")]
-    if len(held) > 1:
-        raise Malformed(f"its :init gives the agent {len(held)} objects to hold instead of at most one")
 
     def objects(predicate: str) -> int:
         return _bits(thing_of, problem.members(predicate))
 
-    types: dict[str, int] = {}
-    for thing, kind in problem.pairs("objecttype"):
-        if thing in thing_of:
-            types[kind] = types.get(kind, 0) | 1 << thing_of[thing]
-    receptacle_types: dict[str, int] = {}
-    for receptacle, kind in problem.pairs("receptacletype"):
-        receptacle_types[kind] = receptacle_types.get(kind, 0) | 1 << receptacle_of[receptacle]
+    types = _bits_by_type(thing_of, problem.pairs("objecttype"))
+    receptacle_types = _bits_by_type(receptacle_of, problem.pairs("receptacletype"))
     accepted: dict[str, int] = {}
     for receptacle_type, kind in problem.pairs("cancontain"):
         accepted[receptacle_type] = accepted.get(receptacle_type, 0) | types.get(kind, 0)
@@ -169,8 +155,8 @@ def _compile(problem: Problem, dialect: Dialect, line: str, walkthrough: tuple[s
         contained=contained,
         goal=read_goal(problem.goal, types, receptacle_types, static),
         start=State(
-            location=location_of[starts[0]],
-            held=thing_of[held[0]] if held else NOTHING,
+            location=location_of[start],
+            held=NOTHING if held is None else thing_of[held],
             inside=inside,
             near=near,
             taken=0,
@@ -183,6 +169,34 @@ def _compile(problem: Problem, dialect: Dialect, line: str, walkthrough: tuple[s
         ),
         **static,
     )
+
+
+def _initial_places(problem: Problem) -> tuple[dict[str, str], str, str | None]:
+    """Return the location of each receptacle, that of the agent, and the object that it holds, if any.
+
+    Raises:
+        Malformed: One of them is not unique, or the agent is nowhere.
+    """
+    place: dict[str, str] = {}
+    for receptacle, location in problem.pairs("receptacleatlocation"):
+        if place.setdefault(receptacle, location) != location:
+            raise Malformed(f"its receptacle {receptacle} is at two locations")
+    starts = [location for _, location in problem.pairs("atlocation")]
+    if len(starts) != 1:
+        raise Malformed(f"its :init puts the agent at {len(starts)} locations instead of one")
+    held = [thing for _, thing in problem.pairs("holds")]
+    if len(held) > 1:
+        raise Malformed(f"its :init gives the agent {len(held)} objects to hold instead of at most one")
+    return place, starts[0], held[0] if held else None
+
+
+def _bits_by_type(number_of: Mapping[str, int], typed: Iterable[tuple[str, str]]) -> dict[str, int]:
+    """Return the bits of the numbered names of each type, from pairs of name and type."""
+    bits: dict[str, int] = {}
+    for name, kind in typed:
+        if name in number_of:
+            bits[kind] = bits.get(kind, 0) | 1 << number_of[name]
+    return bits
 
 
 def _bits(number_of: Mapping[str, int], names: Iterable[str]) -> int:

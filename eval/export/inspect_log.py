@@ -60,6 +60,7 @@ def _sample(one: ExportedEpisode) -> Any:
         "system": model.ChatMessageSystem,
         "user": model.ChatMessageUser,
         "assistant": model.ChatMessageAssistant,
+        "tool": model.ChatMessageTool,
     }
     messages = [
         kinds[message.role](content=clean(message.content)) for message in conversation(episode, one.instructions)

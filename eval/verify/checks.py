@@ -34,6 +34,9 @@ CONFIDENCE = 0.95
 ORACLE_CONFIDENCE = 0.99
 """Confidence level of the expert's mean, in environments with chance."""
 
+COINCIDENCE = 0.01
+"""Largest probability at which the same task for all seeds counts as a fault."""
+
 _ROUNDING = 1e-9
 
 Status = Literal["pass", "fail", "skip", "inconclusive"]
@@ -74,7 +77,8 @@ def check_seed_control(subject: Subject) -> _Result:
     """The seed of a reset determines the task, the first observation and the random events, and it matters.
 
     Resets with the same seed, in a new instance and in one that has played before, open the same start. Different
-    seeds open more than one start, and more than one task if there are several.
+    seeds open more than one start, and more than one task if there are several. If only few seeds are tried, they
+    may draw the same task by chance, which is inconclusive.
     """
     used = subject.make()
     starts, tasks = set(), set()
@@ -91,9 +95,13 @@ def check_seed_control(subject: Subject) -> _Result:
         tasks.add(pair[0][0])
     measured = {"seeds": subject.count, "starts": len(starts), "tasks": len(tasks)}
     seeds = count_words(subject.count, "seeds")
-    wanted = 1 if subject.count == 1 else 2
-    if len(starts) < wanted or len(tasks) < min(wanted, len(subject.env.tasks)):
+    total = len(subject.env.tasks)
+    if subject.count > 1 and len(starts) == 1:
         return _Result(False, f"{seeds} give the same start; the seed is ignored", measured)
+    if min(subject.count, total) > 1 and len(tasks) == 1:
+        if total ** (1.0 - subject.count) > COINCIDENCE:
+            raise TooFewTasks(f"{seeds} drew the same of {total} tasks, as chance may; set a larger --tasks")
+        return _Result(False, f"{seeds} open the same task; the seed does not draw it", measured)
     return _Result(True, f"{seeds}, {count_words(len(starts), 'starts')}: the same in a used instance", measured)
 
 

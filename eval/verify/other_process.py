@@ -93,4 +93,7 @@ def answer(request: Mapping[str, Any]) -> Elsewhere:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(answer(json.load(sys.stdin))._asdict()))
+    # The reply has standard output to itself: environments, and libraries in C, may print.
+    with open(os.dup(1), "w", encoding="utf-8") as output:
+        os.dup2(2, 1)
+        output.write(json.dumps(answer(json.load(sys.stdin))._asdict()))

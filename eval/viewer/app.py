@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Protocol
 from urllib.parse import quote
 
-from jinja2 import BaseLoader, Environment, PackageLoader
+from jinja2 import BaseLoader, Environment, PackageLoader, TemplateNotFound
 from markupsafe import Markup
 
 from ...envs.checks import check_port
@@ -195,12 +195,12 @@ def create_app(site: Site) -> Any:
     def asset(name: str) -> Any:
         suffix = Path(name).suffix
         if suffix not in _TYPES or "/" in name or "\\" in name:
-            flask.abort(404)
+            absent()
         if name not in assets:
             try:
                 assets[name] = site.source(name).encode(), _TYPES[suffix]
-            except Exception:
-                flask.abort(404)
+            except TemplateNotFound:
+                absent()
         body, kind = assets[name]
         return app.response_class(body, mimetype=kind)
 

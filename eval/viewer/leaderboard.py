@@ -6,10 +6,11 @@ import dataclasses
 import json
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..paper_results import FilledTable, fill_tables
+from ..repeats import Repeats
 from ..run_index import EPISODES_FILE, Cell
 from ..statistics import Interval, wilson
 from ..summary import EXPERT, RANDOM, Line, summarize
@@ -165,9 +166,20 @@ def _read_summary(run: EvaluationRun) -> list[Line] | None:
 
 
 def _restore(name: str, value: Any) -> Any:
-    """Return a value of a line from plain data, in which null stands for NaN."""
+    """Return a value of a line from plain data, in which null stands for NaN and keys are text."""
+    if name == "repeats" and value is not None:
+        at, every = (
+            {int(k): _restore_interval(rate) for k, rate in value[key].items()}
+            for key in ("pass_at_k", "pass_all_k")
+        )
+        return Repeats(at, every, _restore_interval(value["flips"]))
     if isinstance(value, dict):
-        return Interval(**{key: float("nan") if part is None else part for key, part in value.items()})
+        return _restore_interval(value)
     if value is None and name in ("steps", "invalid", "truncated", "seconds"):
-        return float("nan")
+        return math.nan
     return value
+
+
+def _restore_interval(value: Mapping[str, float | None]) -> Interval:
+    bounds = {key: math.nan if part is None else part for key, part in value.items()}
+    return Interval(**bounds)

@@ -9,6 +9,7 @@ import random
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -99,7 +100,8 @@ class Session:
         lock: Held while a request uses the session.
         last_used: `time.monotonic()` of the last request.
         message: Remark on the last request; empty without one.
-        seats: Episodes of agents that have played in this session, by name; dropped when somebody else acts.
+        seats: Episodes of agents in progress, by name; they are left when somebody else acts.
+        left: Episodes of agents to be ended, which all sessions share.
     """
 
     key: str
@@ -108,6 +110,7 @@ class Session:
     task: str
     seed: int
     frames: list[Frame]
+    left: deque[tuple[Agent, Seat]]
     lock: threading.RLock = field(default_factory=threading.RLock)
     last_used: float = field(default_factory=time.monotonic)
     message: str = ""
@@ -128,8 +131,12 @@ class Session:
     ) -> None:
         """Append the state that actions have led to."""
         self.frames.append(Frame(self.env.snapshot(), observation, actor, reply, moves, *flags))
+        self.leave("" if self.now.ended else actor)
+
+    def leave(self, actor: str = "") -> None:
+        """Leave the episodes of all agents but one; whoever acts later begins a new one."""
         for name in [name for name in self.seats if name != actor]:
-            del self.seats[name]
+            self.left.append(self.seats.pop(name))
 
     def act(self, action: str, actor: str = PERSON) -> None:
         """Execute an action."""
@@ -144,7 +151,7 @@ class Session:
     def undo(self) -> None:
         """Return to the state before the last turn."""
         self.message = ""
-        self.seats.clear()
+        self.leave()
         if len(self.frames) > 1:
             del self.frames[-1]
 
@@ -170,6 +177,7 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
         self._lock = threading.Lock()
         self._agent_lock = threading.Lock()
+        self._left: deque[tuple[Agent, Seat]] = deque()
 
     @property
     def agents(self) -> list[str]:
@@ -223,18 +231,22 @@ class Sessions:
         snapshot = env.snapshot()
         ended = snapshot.terminated, snapshot.truncated
         first = Frame(snapshot, observation, "", "", (), *ended, success)
-        session = Session(secrets.token_urlsafe(12), scenario, env, env.task, seed, [first])
+        session = Session(secrets.token_urlsafe(12), scenario, env, env.task, seed, [first], self._left)
         with self._lock:
             self._end_idle()
             while len(self._sessions) >= self._limit:
-                del self._sessions[min(self._sessions.values(), key=lambda one: one.last_used).key]
+                self._end(min(self._sessions.values(), key=lambda one: one.last_used))
             self._sessions[session.key] = session
         return session
 
     def _end_idle(self) -> None:
         end = time.monotonic() - self._idle
-        for key in [key for key, session in self._sessions.items() if session.last_used < end]:
-            del self._sessions[key]
+        for session in [session for session in self._sessions.values() if session.last_used < end]:
+            self._end(session)
+
+    def _end(self, session: Session) -> None:
+        del self._sessions[session.key]
+        session.leave()
 
     # ------------------------------------------------------------------ agents
 
@@ -259,6 +271,7 @@ class Sessions:
                     session.message = f"{actor} has played for {RUN_SECONDS:g} s; let it go on if you like."
                     return
         except Exception as error:  # Models and environments may fail in any way; the session goes on.
+            session.leave()  # The conversation may have a request without a reply, and cannot be continued.
             session.message = f"{actor} failed: {type(error).__name__}: {error}"
 
     def _expert_acts(self, session: Session) -> bool:
@@ -273,14 +286,10 @@ class Sessions:
     def _agent_acts(self, session: Session, name: str, stop: float) -> bool:
         """Let an agent reply once. It sees the state in which it began as the first observation of an episode."""
         with self._agent_lock:  # A model serves one request at a time.
-            if name not in session.seats:
-                maker = self._agents.get(name)
-                if maker is None:
-                    raise ConfigurationError(f"there is no agent {name!r}")
-                agent = maker(session.scenario.suite, session.scenario.entry)
-                session.seats[name] = agent, _open_seat(session, name)
-                agent.begin(session.seats[name][1])
-            agent, seat = session.seats[name]
+            while self._left:
+                agent, seat = self._left.popleft()
+                agent.end(seat)
+            agent, seat = session.seats.get(name) or self._begin(session, name)
             session.env.restore(session.now.snapshot)
             reply: Reply | None = None
             while reply is None:
@@ -302,9 +311,19 @@ class Sessions:
             session.message = (
                 f"{name} has reached a limit of its own: {episode.details.get('ended', 'its budget')}."
             )
-            session.seats.pop(name, None)
+            session.leave()
             return False
         return True
+
+    def _begin(self, session: Session, name: str) -> tuple[Agent, Seat]:
+        """Return an agent and its new episode, which begins in the current state of a session."""
+        maker = self._agents.get(name)
+        if maker is None:
+            raise ConfigurationError(f"there is no agent {name!r}")
+        agent, seat = maker(session.scenario.suite, session.scenario.entry), _open_seat(session, name)
+        agent.begin(seat)
+        session.seats[name] = agent, seat
+        return agent, seat
 
 
 def _open_seat(session: Session, name: str) -> Seat:

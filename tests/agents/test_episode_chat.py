@@ -196,7 +196,7 @@ def test_state_is_json_and_restores_the_episode_by_replay(env_id: str, with_repl
         ({"actions": [[1]]}, "malformed: Expected `str`"),
         ({"pickle": "gASV"}, "malformed: Object contains unknown field `pickle`"),
         ({"env": "TextBandit-v0"}, "of TextBandit-v0, not of TextSokoban-v0"),
-        ({"task": "nowhere"}, "ended before turn 1"),
+        ({"task": "nowhere"}, "cannot be replayed: opening the task failed: ConfigurationError: unknown task"),
         ({"replies": ["one"]}, "2 turns of actions, but 1 replies"),
         ({"actions": [["Up"], ["Down"]]}, "turn 1 of the replayed episode has other actions"),
         ({"digest": "0" * 64}, "other observations"),

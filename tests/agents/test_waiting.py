@@ -223,8 +223,12 @@ def test_environment_that_cannot_be_forked_ends_the_run(monkeypatch: pytest.Monk
         raise NotImplementedError
 
     monkeypatch.setattr(RemoteLake, "snapshot", refuse)
+    before = set(threading.enumerate())
     with pytest.raises(CannotFork, match="RemoteLake cannot be forked"):
         list(play(RandomAgent(), lakes(), JOBS, keep={"snapshots"}))
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 class Stopping(RandomAgent):

@@ -13,16 +13,20 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from arboretum.agents.dialogue import make_dialogue
 from arboretum.agents.engines.base import Message
 from arboretum.agents.episode import Episode, Move, Turn
+from arboretum.agents.episode_chat import EpisodeChat
 from arboretum.agents.exchange import Exchange
 from arboretum.cli import main
+from arboretum.envs.registry import make_env
 from arboretum.eval.agents import NamedAgent
 from arboretum.eval.evaluate import evaluate
 from arboretum.eval.export import command, tables
 from arboretum.eval.export.conversation import conversation, segments
 from arboretum.eval.export.source import describe_left_out
 from arboretum.eval.store import EpisodeKey, Result, Store, encode_episode, read_episode, read_results
+from arboretum.eval.texts import TextStore
 from support.neighbours import neighbour
 
 
@@ -278,6 +282,29 @@ def test_inspect_reads_its_logs(run: Path, tmp_path: Path) -> None:
     bundle = ["view", "bundle", "--log-dir", logs, "--output-dir", tmp_path / "site"]
     inspect.run("inspect", *bundle, cwd=tmp_path)
     assert (tmp_path / "site" / "index.html").is_file()
+
+
+@pytest.mark.heavy
+def test_inspect_reads_episodes_with_function_calls(run: Path, tmp_path: Path) -> None:
+    inspect = neighbour("inspect", tmp_path / "packages")
+    run = shutil.copytree(run, tmp_path / "run")
+    key, result = next((key, result) for key, result in results(run).items() if key.agent == "expert")
+    chat = EpisodeChat(make_env("TextFrozenLake-v0", split="test"), make_dialogue("tools"))
+    chat.open(key.task, result.seed)
+    while not chat.done:
+        (action,) = (chat.env.expert_actions() or ["Up"])[:1]
+        chat.hear(chat.dialogue.bind(chat.env).demonstrate("", action))
+    encoded = encode_episode(key, chat.episode)
+    TextStore(run).add(encoded.texts)
+    with (run / "episodes.jsonl").open("ab") as file:
+        file.write(encoded.line)
+    logs = tmp_path / "logs"
+    inspect.run("python", "-m", "arboretum.cli", "export", run, "--to", "inspect", "--out", logs, cwd=tmp_path)
+    found = json.loads(inspect.run("python", "-c", CHECK_INSPECT, logs, cwd=tmp_path))
+    messages = [messages for *_, messages, _, _ in found if any(role == "tool" for role, _ in messages)]
+    assert len(messages) == 1
+    shown = [text for role, text in messages[0] if role == "tool"]
+    assert shown == [turn.observation for turn in chat.episode.turns[1:]]
 
 
 # ---------------------------------------------------------------------- refusals

@@ -22,7 +22,7 @@ from arboretum.eval.paper_text import format_bounds, table_text
 from arboretum.eval.planning import Scope
 from arboretum.eval.results import report
 from arboretum.eval.suite import load_suite, parse_suite
-from arboretum.trainers.study.reference_pages import TABLE_EXAMPLE
+from arboretum.trainers.study.reference_definitions import TABLE_EXAMPLE
 
 SUITE = """
 name: small

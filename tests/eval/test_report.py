@@ -133,6 +133,29 @@ def test_head_names_the_origin_of_tasks(data: Path, monkeypatch: pytest.MonkeyPa
         assert head == {"limits of an episode": ["50 steps"], "data": [f"{origin}, split valid_unseen"]}
 
 
+def test_score_of_all_or_nothing_has_the_interval_of_a_success_rate() -> None:
+    """Of 6 of 8, worked by hand: (0.75 + z²/16 ± z √(0.75·0.25/8 + z²/256)) / (1 + z²/8) with z = 1.96."""
+    from arboretum.eval.store import EpisodeKey, Result
+    from arboretum.eval.suite import Entry, Suite
+    from arboretum.eval.summary import Line, summarize
+
+    def score_of(scores: list[float]) -> Line:
+        results = {}
+        for number, score in enumerate(scores):
+            key = EpisodeKey("a", "E", f"task {number}", 0)
+            results[key] = Result(key, 0, score == 1.0, 0.0, 1, 1, 0, False, 0.1, None, {"f1": score}, 0)
+        entry = Entry("E", "E", score="f1")
+        (line,) = summarize(Suite("s", "", (entry,)), ["a"], results, {"expected": {"E": len(scores)}}).lines
+        return line
+
+    line = score_of([1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0])
+    assert line.score == pytest.approx((75.0, 40.93, 92.85), abs=0.005)
+    assert line.score == pytest.approx([100 * bound for bound in line.success])
+    assert score_of([1.0, 1.0, 1.0]).score == pytest.approx((100.0, 43.85, 100.0), abs=0.005)
+    # The mean of 0, 0.5 and 1 has the standard deviation 0.5, and the normal interval 0.5 ± 1.96 · 0.5 / √3.
+    assert score_of([0.0, 0.5, 1.0]).score == pytest.approx((50.0, -6.58, 106.58), abs=0.005)
+
+
 def test_asked_agents_precede_references_in_tables_and_comparisons() -> None:
     from arboretum.eval.store import EpisodeKey, Result
     from arboretum.eval.suite import Entry, Suite

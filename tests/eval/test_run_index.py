@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from arboretum.eval import planning, run_index
 from arboretum.eval.agents import NamedAgent
 from arboretum.eval.episode_filter import SORT_KEYS, EpisodeFilter
 from arboretum.eval.evaluate import evaluate
+from arboretum.eval.index_connection import open_stored, transaction
 from arboretum.eval.manifest import SCHEMA, read_manifest
 from arboretum.eval.planning import Scope
 from arboretum.eval.results import report
@@ -415,3 +417,19 @@ def test_first_page_of_a_current_index_does_not_read_the_episodes(run: Path) -> 
     with open_index(run) as index:
         assert len(index.page(limit=50)) == 50
     assert time.perf_counter() - start < 1.0
+
+
+def test_index_goes_on_after_a_reader_delayed_its_extension_for_too_long(tmp_path: Path) -> None:
+    connection = open_stored(tmp_path / INDEX_FILE)
+    connection.execute("PRAGMA busy_timeout = 1")
+    add = "INSERT INTO cells VALUES (1, 'a', 'b')"
+    with closing(sqlite3.connect(tmp_path / INDEX_FILE, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        assert reader.execute("SELECT * FROM cells").fetchall() == []
+        with pytest.raises(sqlite3.OperationalError, match="locked"), transaction(connection):
+            connection.execute(add)
+        reader.execute("COMMIT")
+        with transaction(connection):
+            connection.execute(add)
+        assert reader.execute("SELECT agent, entry FROM cells").fetchall() == [("a", "b")]
+    connection.close()

@@ -172,6 +172,18 @@ class Fails(Stairs):
         raise ConnectionError("the stairs are gone")
 
 
+class Talks(Stairs):
+    def _open(self, task):
+        print("task", task, flush=True)
+        return super()._open(task)
+
+
+class HasTwoTasks(Stairs):
+    def __init__(self, max_steps=60):
+        super().__init__(max_steps)
+        self.tasks = ["16", "17"]
+
+
 class Gamble(Stairs):
     """Chance: "up" wins with probability 0.8, "down" and "jump" with 0.05, and then it is over."""
 
@@ -259,6 +271,17 @@ def test_environment_without_snapshots_lacks_a_capability_and_passes() -> None:
     verdict = verify_env("planted:HasNoSnapshots")
     (finding,) = [finding for finding in verdict.findings if finding.status == "skip"]
     assert finding.check_id == "set_state" and "no snapshot()" in finding.evidence and verdict.passed
+
+
+def test_environment_may_write_to_standard_output() -> None:
+    assert statuses("planted:Talks") == dict.fromkeys(CHECKS, "pass")
+
+
+def test_few_seeds_that_draw_the_same_task_by_chance_are_inconclusive() -> None:
+    """Two draws from two tasks are the same in every other sample; twenty hardly ever."""
+    found = [statuses("planted:HasTwoTasks", tasks=2, seed=seed)["runtime.seed_control"] for seed in range(6)]
+    assert set(found) == {"pass", "inconclusive"}
+    assert statuses("planted:HasTwoTasks")["runtime.seed_control"] == "pass"
 
 
 def test_environment_that_cannot_be_made_is_one_sentence() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from typing import Any
 
@@ -15,18 +13,11 @@ from arboretum.assets import asset
 from arboretum.trainers.config.run import TrainingConfig
 
 
-def launch(accelerate_config: str, arguments: list[str], *options: str) -> subprocess.CompletedProcess[str]:
-    """Run a Python program in two processes under Accelerate's launcher."""
+def accelerate(accelerate_config: str) -> list[str]:
+    """Return the command that runs a Python program in two processes under Accelerate's launcher."""
     path = asset(f"accelerate/{accelerate_config}.yaml")
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(path)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [*command, "--num_processes", "2", "--main_process_port", "0", *options, *arguments],
-        env=environment,
-        text=True,
-        capture_output=True,
-        timeout=500,
-    )
+    return [*command, "--num_processes", "2", "--main_process_port", "0"]
 
 
 def written_metrics(config: TrainingConfig) -> list[dict[str, float]]:

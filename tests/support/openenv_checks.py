@@ -44,6 +44,50 @@ def play(url: str) -> Any:
     return {"steps": found, "state": state, "again": again, "problems": problems, "reconnects": reconnects}
 
 
+def reconnect(url: str) -> Any:
+    """Lose sessions before a reset and after the end of an episode, and a reply to a time limit."""
+    from threading import Thread
+
+    from websockets.sync.server import serve
+
+    from arboretum.agents.adapters.openenv_client import RemoteEnv
+    from arboretum.envs.registry import make_env
+
+    env = RemoteEnv(f"{url}/TextBandit-v0")
+    env.reset(seed=1)
+    time.sleep(4)
+    found: dict[str, Any] = {"reset": env.reset(seed=2)}
+    local = make_env("TextBandit-v0")
+    local.reset(seed=2)
+    env.step((local.admissible_actions() or ("",))[0])  # It ends the episode.
+    env.step("Up")
+    time.sleep(4)
+    found |= {"after the end": env.step("Up"), "actions": len(env.state["actions"]), "reconnects": env.reconnects}
+    env.close()
+
+    def answer(socket: Any) -> None:
+        for message in socket:
+            request = json.loads(message)
+            text = request["data"].get("action") or "first"
+            time.sleep(1.0 if text == "slow" else 0.0)
+            observation = {"observation": text, "terminated": False, "truncated": False, "info": {"task": "t"}}
+            socket.send(json.dumps({"type": "observation", "data": {"observation": observation, "reward": 0.0}}))
+
+    with serve(answer, "127.0.0.1", 0) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        env = RemoteEnv(f"http://127.0.0.1:{server.socket.getsockname()[1]}", timeout=0.3)
+        env.reset(seed=1)
+        try:
+            env.step("slow")
+        except TimeoutError as error:
+            found["late"] = str(error)
+        time.sleep(1.0)
+        found |= {"next": env.step("quick")[0], "kept": env.state["actions"]}
+        env.close()
+        server.shutdown()
+    return found
+
+
 def attack(url: str) -> Any:
     """Send hostile messages, each followed by a good one in the same session; then take too many sessions."""
     from websockets.sync.client import connect
@@ -112,4 +156,5 @@ def oracles(folder: str) -> Any:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"play": play, "attack": attack, "load": load, "oracles": oracles}[sys.argv[1]](sys.argv[2])))
+    checks = {"play": play, "reconnect": reconnect, "attack": attack, "load": load, "oracles": oracles}
+    print(json.dumps(checks[sys.argv[1]](sys.argv[2])))

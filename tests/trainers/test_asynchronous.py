@@ -6,6 +6,8 @@ import dataclasses
 import math
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -122,6 +124,32 @@ def test_interrupted_run_continues_and_is_prolonged_to_the_same_numbers(run_of: 
     resumed.close()
     assert without_times(resumed.history) == without_times(whole.history)
     assert equal(weights(resumed), weights(whole))
+
+
+UNFINISHED = """
+import sys
+from pathlib import Path
+from arboretum.trainers.algorithms.recipes import RECIPES
+from arboretum.trainers.config.run import TrainingConfig
+from arboretum.trainers.config.settings import DialogueConfig, EnvConfig, HardwareConfig, ValidationConfig
+from arboretum.trainers.trainer import Trainer
+
+if __name__ == "__main__":
+    settings = {"sampler.asynchronous": True, "optimization.episodes_per_step": None}
+    recipe = RECIPES["grpo"].with_settings(settings)
+    parts = {"dialogue": DialogueConfig("no_think"), "hardware": HardwareConfig(device="cpu")}
+    config = TrainingConfig(recipe, EnvConfig("TextFrozenLake-v0"), "sapling", Path(sys.argv[1]), **parts)
+    trainer = Trainer(config)
+    raise SystemExit("the program failed")
+"""
+
+
+@pytest.mark.heavy
+def test_program_that_fails_without_closing_its_trainer_ends(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(UNFINISHED, encoding="utf-8")
+    command = [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert done.stderr.strip().endswith("the program failed")
 
 
 @pytest.mark.heavy

@@ -50,7 +50,7 @@ from arboretum.trainers.sampling import policy_servers
 from arboretum.trainers.sampling.failures import SamplingFailed
 from arboretum.trainers.sampling.tasks import draw_tasks
 from arboretum.trainers.trainer import Trainer
-from support.launching import assert_metrics_close, assert_weights_close, launch
+from support.launching import accelerate, assert_metrics_close, assert_weights_close
 from support.training import finish
 from support.vllm_server import free_port, kill, serving
 
@@ -161,8 +161,14 @@ def train_with_two(accelerate_config: str, config: TrainingConfig, *flags: str) 
     folder.mkdir()
     (folder / "child.py").write_text(CHILD)
     (folder / "config.pickle").write_bytes(pickle.dumps(config))
-    arguments = [str(folder / name) for name in ("child.py", "config.pickle", "weights.pt")]
-    done = launch(accelerate_config, [*arguments, *flags])
+    files = [str(folder / name) for name in ("child.py", "config.pickle", "weights.pt")]
+    done = subprocess.run(
+        [*accelerate(accelerate_config), *files, *flags],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        text=True,
+        capture_output=True,
+        timeout=500,
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     weights: dict[str, Any] = torch.load(folder / "weights.pt")
     return weights

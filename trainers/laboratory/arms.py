@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...envs.errors import ConfigurationError, unknown_name
@@ -137,8 +137,3 @@ def arm_names() -> list[str]:
     """Return the names of all arms: those of the table, then the registered credits that no arm of it has."""
     used = {type(arm.credit) for arm in ARMS.values()}
     return [*ARMS, *(name for name, credit in CREDITS.items() if credit not in used)]
-
-
-def describe_credit(arm: Arm) -> dict[str, object]:
-    """Return the settings of an arm's credit as plain data."""
-    return {"name": arm.credit.name, **{one.name: getattr(arm.credit, one.name) for one in fields(arm.credit)}}

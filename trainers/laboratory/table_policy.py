@@ -39,21 +39,6 @@ def policy_gradient(policy: FloatArray, rows: IntArray, actions: IntArray, weigh
     return gradient
 
 
-def mean_divergence(logits: FloatArray, changed: FloatArray, visits: FloatArray) -> float:
-    """Return the mean of KL(π(· | s) ‖ π′(· | s)) over visits, in nats.
-
-    Args:
-        logits: Logits of π, [N, A].
-        changed: Logits of π′, [N, A].
-        visits: Expected visits of each row under π, [N].
-    """
-    policy = action_probabilities(logits)
-    with np.errstate(invalid="ignore"):  # Actions that a row does not have are infinite in both.
-        differences = log_probabilities(logits) - log_probabilities(changed)
-    divergences = np.where(policy > 0, policy * differences, 0.0).sum(axis=1)
-    return float(divergences @ visits / visits.sum())
-
-
 def step_of_divergence(logits: FloatArray, direction: FloatArray, visits: FloatArray, target: float) -> FloatArray:
     """Return logits + α · direction with α > 0 such that the mean divergence over visits is the target.
 

@@ -8,6 +8,7 @@ these weights. A checkpoint holds all three, so a resumed run continues to the s
 
 from __future__ import annotations
 
+import atexit
 import signal
 import tempfile
 import time
@@ -150,6 +151,8 @@ class AsynchronousSampling:
         )
         (config.out / LOG_FILE).touch()
         _start_without_signals(self._process)
+        # At exit Python sends SIGTERM, which the process blocks, and would wait for it for ever.
+        atexit.register(self._process.kill)
         theirs.close()  # So that a dead process closes the connection.
 
     def order(self, temperature: float | None) -> None:
@@ -224,6 +227,7 @@ class AsynchronousSampling:
         self._connection.close()
         self._process.kill()
         self._process.join()
+        atexit.unregister(self._process.kill)
         self._folder.cleanup()
 
 

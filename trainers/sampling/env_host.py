@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ...agents.deadline import Expired, expires_after
 from ...envs.core import TextEnv
 from ...envs.errors import ConfigurationError
-from ...eval.planning import digest_tasks
+from ...eval.planning import check_tasks, digest_tasks
 from ...eval.suite import Entry
 
 CHANGES = frozenset({"reset", "restore", "step"})
@@ -62,20 +62,8 @@ class EnvSource(NamedTuple):
             OtherTasks: This machine has other tasks.
         """
         env = self.entry.make()
-        try:
-            is_same = digest_tasks(env, self.tasks) == self.digest
-        except ConfigurationError:  # It has no task of such a name.
-            is_same = False
-        if not is_same:
-            raise OtherTasks(
-                f"node {socket.gethostname()} has other tasks for {self.entry.name!r} than this machine; give both"
-                " the same data in ARBORETUM_DATA, and the same version of arboretum."
-            )
+        check_tasks(env, self.entry.name, self.tasks, self.digest)
         return env
-
-
-class OtherTasks(ConfigurationError):
-    """A host has other tasks than the training process."""
 
 
 class EnvState(NamedTuple):
@@ -280,4 +268,4 @@ def _pickle(answer: EnvAnswer) -> bytes:
         return pickle.dumps(EnvAnswer(None, problem, str(problem)))
 
 
-__all__ = ["CHANGES", "EFFECT", "SAMPLE", "EnvAnswer", "EnvCall", "EnvHost", "EnvSource", "EnvState", "OtherTasks"]
+__all__ = ["CHANGES", "EFFECT", "SAMPLE", "EnvAnswer", "EnvCall", "EnvHost", "EnvSource", "EnvState"]

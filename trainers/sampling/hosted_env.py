@@ -15,7 +15,8 @@ from ...agents.base import Stop
 from ...envs.copying import RebuiltCopies
 from ...envs.core import Info, TextEnv
 from ...envs.snapshots import Snapshot
-from .env_host import EFFECT, EnvAnswer, EnvCall, EnvSource, EnvState, OtherTasks
+from ...eval.planning import OtherTasks
+from .env_host import EFFECT, EnvAnswer, EnvCall, EnvSource, EnvState
 
 _OF_EPISODE = frozenset({"task", "instructions", "tools"})
 """Properties that a step does not change."""

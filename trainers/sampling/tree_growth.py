@@ -23,7 +23,7 @@ from ..algorithms.samplers import Trees
 from ..data.episodes import Branch
 from .node_choice import NODE_RULES
 from .rollout_plan import GroupKey, rollout_seed
-from .tree import ROOT, Node, Tree, keep_leaves
+from .tree import ROOT, Node, Tree, keep_leaves, leaves_per_prompt
 
 
 class Prompt(NamedTuple):
@@ -100,7 +100,7 @@ class TreeGrowth:
     """Queue of jobs that grows the trees of some prompts.
 
         growth = TreeGrowth(prompts, Trees(), seed=0)
-        for episode in play(agent, envs, growth.jobs, keep=growth.keep):
+        for episode in play(agent, envs, growth.jobs, keep={"forks"}):
             growth.add(episode)
         episodes = growth.episodes()
 
@@ -139,7 +139,7 @@ class TreeGrowth:
     def total(self) -> int:
         """Number of episodes of all rounds."""
         settings = self._settings
-        return len(self._plots) * settings.trees * (settings.rounds * settings.expansions + 1)
+        return len(self._plots) * leaves_per_prompt(settings.trees, settings.expansions, settings.rounds)
 
     @property
     def at_once(self) -> int:

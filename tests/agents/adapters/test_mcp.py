@@ -16,8 +16,13 @@ from arboretum.agents.episode_chat import EpisodeChat
 from arboretum.envs.registry import make_env
 
 
-def ask(source: str, *calls: tuple[str, dict[str, Any]], module: str = "mcp") -> tuple[list[str], list[Any]]:
-    """Start a server, call tools, and return the names of its tools and the results; errors are texts."""
+def ask(
+    source: str, *calls: tuple[str, dict[str, Any]], module: str = "mcp", parallel: bool = False
+) -> tuple[list[str], list[Any]]:
+    """Start a server, call tools, and return the names of its tools and the results; errors are texts.
+
+    The first call is answered before the others are made, which may be in parallel.
+    """
     pytest.importorskip("mcp.server.mcpserver", reason="needs mcp 2: pip install arboretum-rl[mcp]")
     from mcp import ClientSession, StdioServerParameters
     from mcp.client.stdio import stdio_client
@@ -29,12 +34,16 @@ def ask(source: str, *calls: tuple[str, dict[str, Any]], module: str = "mcp") ->
         async with stdio_client(server) as streams, ClientSession(*streams) as session:
             await session.initialize()
             tools = [tool.name for tool in (await session.list_tools()).tools]
-            results = []
-            for name, arguments in calls:
-                result = await session.call_tool(name, arguments)
-                text = result.content[0].text if result.content else ""
-                results.append(text if result.is_error else result.structured_content)
-            return tools, results
+            size = len(calls) - 1 if parallel else 1
+            results = [await session.call_tool(*calls[0])]
+            for place in range(1, len(calls), max(size, 1)):
+                waiting = [session.call_tool(*call) for call in calls[place : place + size]]
+                results += await asyncio.gather(*waiting)
+            return tools, [read(result) for result in results]
+
+    def read(result: Any) -> Any:
+        text = result.content[0].text if result.content else ""
+        return text if result.is_error else result.structured_content
 
     return asyncio.run(asyncio.wait_for(talk(), 120))
 
@@ -63,6 +72,30 @@ def test_environment_is_played_marked_and_set_back() -> None:
     assert results[5] == results[1] and results[3] == results[6]
     assert results[6]["observation"] == chat.episode.final_observation and results[6]["reward"] == reward
     assert not results[6]["done"] and not results[6]["success"]
+
+
+SLOW = """
+import time
+from arboretum.envs.bandit import Bandit
+from arboretum.envs.core import Outcome
+
+class Counter(Bandit):
+    def _apply(self, action):
+        self.count = getattr(self, "count", 0)
+        before = self.count
+        time.sleep(0.05)
+        self.count = before + 1
+        return Outcome(f"step {self.count}", 0.0, False, False, True, True)
+"""
+
+
+@pytest.mark.heavy
+def test_parallel_calls_are_executed_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slow.py").write_text(SLOW, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    acts = [("act", {"action": "Up"})] * 6
+    _, results = ask("slow:Counter", ("start", {"seed": 1}), *acts, parallel=True)
+    assert sorted(result["observation"] for result in results[1:]) == [f"step {n}" for n in range(1, 7)]
 
 
 @pytest.mark.heavy

@@ -115,6 +115,18 @@ def test_hostile_messages_and_idle_sessions_are_answered_and_counted(
     assert found["status"]["foreign"] == 1
 
 
+def test_client_loses_neither_resets_nor_replies_with_its_session(
+    python: str, surroundings: dict[str, str], address: str
+) -> None:
+    found = check(python, surroundings, "reconnect", address)
+    env = make_env("TextBandit-v0")
+    assert found["reset"] == json.loads(json.dumps(env.reset(seed=2)))
+    refused = found["after the end"]
+    assert refused[2] and not refused[4]["valid"] and (found["actions"], found["reconnects"]) == (1, 2)
+    assert "did not answer within 0.3 seconds" in found["late"]
+    assert (found["next"], found["kept"]) == ("quick", ["quick"])
+
+
 def test_two_hundred_sessions_play_at_once(python: str, surroundings: dict[str, str]) -> None:
     with serving(python, surroundings, "TextSokoban-v0") as (address, pid):
         before = cpu_seconds(pid)

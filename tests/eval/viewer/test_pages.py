@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from arboretum.eval.store import Result, read_results
-from support.viewer import HOSTILE
+from support.viewer import HOSTILE, make_run
 
 SOLVED = '✓<span class="word"> solved</span>'
 UNSOLVED = '✗<span class="word"> not solved</span>'
@@ -51,6 +51,17 @@ def test_leaderboard_names_agents_with_their_rates_the_best_first(client: Any) -
     order = re.findall(r'<a href="/run/small\?agent=(\w+)">', page)
     assert order[0] in ("expert", "hostile") and order[-1] == "random" and len(order) == 3
     assert page.count("100.0") >= 2
+
+
+def test_results_of_a_finished_run_with_repeats_are_those_of_its_summary(tmp_path: Path) -> None:
+    """They may be too many to be computed for a page, so the page must not depend on the episodes."""
+    suite = "name: small\nentries: [{name: Lake, env: TextFrozenLake-v0, split: test, tasks: 2, repeats: 2}]\n"
+    run = make_run(tmp_path, suite)
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    assert all(line["repeats"] for line in summary["lines"])
+    summary["lines"][0]["success"]["value"] = 0.123
+    (run / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    assert "12.3" in text_of(create_app(Site(Library(run), {})).test_client().get("/"))
 
 
 def test_list_filters_sorts_and_pages(client: Any, run: Path) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from arboretum.agents.base import Reply, Seat
+from arboretum.agents.reference import RandomAgent
 from arboretum.agents.registry import make_agent
 from arboretum.envs.registry import ENVS
 from arboretum.eval.store import read_results
@@ -103,6 +106,48 @@ def test_agents_play_turn_by_turn(client: Any, site: Site) -> None:
     assert "step 2 of 100" in text and text.count('<span class="soft">dice</span>') == 2
     post(client, site, address, do="play", actor="nobody", turns="1")
     assert "there is no agent" in page(client, address)
+
+
+class Unreliable(RandomAgent):
+    """Agent that fails in its first turn, like a server that is being restarted, and counts its episodes."""
+
+    name = "unreliable"
+
+    def __init__(self) -> None:
+        self.begun = self.ended = self.turns = 0
+
+    def begin(self, seat: Seat) -> None:
+        self.begun += 1
+        seat.memory = []
+
+    def act(self, seats: Sequence[Seat]) -> list[Reply | None]:
+        self.turns += 1
+        for seat in seats:
+            assert not seat.memory, "the request of a turn that failed is part of the conversation"
+            seat.memory.append("request")
+        if self.turns == 1:
+            raise ConnectionError("the server does not answer")
+        for seat in seats:
+            seat.memory.clear()
+        return super().act(seats)
+
+    def end(self, seat: Seat) -> None:
+        self.ended += 1
+
+
+def test_agent_that_failed_begins_anew_and_every_episode_of_an_agent_is_ended() -> None:
+    agent = Unreliable()
+    sessions = Sessions({"unreliable": lambda suite, entry: agent})
+    session = sessions.start(SCENARIO, "test/3", 0)
+    sessions.play(session, "unreliable", 1)
+    assert session.message == "unreliable failed: ConnectionError: the server does not answer"
+    sessions.play(session, "unreliable", 2)
+    assert session.message == "" and len(session.frames) == 3
+    session.act("Up")
+    sessions.play(session, "unreliable", 1)
+    session.undo()
+    sessions.play(session, "unreliable", 1)
+    assert (agent.begun, agent.ended) == (4, 3)
 
 
 def test_shipped_model_plays_on_from_a_state_of_another_agent_s_episode(run: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -224,6 +225,13 @@ def test_lengths_survive_a_file_and_replies_scale(tmp_path: Path) -> None:
         read_lengths(tmp_path / "other.json")
     with pytest.raises(ConfigurationError, match=r"no episodes\.jsonl"):
         read_lengths(tmp_path)
+
+
+def test_episodes_that_broke_off_are_no_lengths(tmp_path: Path) -> None:
+    turn = {"loss_mask": [0, 0, 1], "env_seconds": 0.5}
+    lines = [{"turns": [turn], "error": "the server is gone"}, {"turns": [turn, turn], "error": None}]
+    (tmp_path / "episodes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert read_lengths(tmp_path) == [episode((2, 1, 0.5), (2, 1, 0.5))]
 
 
 def test_plan_fits_80_columns_and_says_that_it_is_predicted(capsys: pytest.CaptureFixture[str]) -> None:

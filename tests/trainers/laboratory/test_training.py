@@ -22,7 +22,6 @@ from arboretum.trainers.laboratory.synthetic import make_lock
 from arboretum.trainers.laboratory.table_policy import (
     action_probabilities,
     log_probabilities,
-    mean_divergence,
     step_of_divergence,
 )
 from arboretum.trainers.laboratory.tasks import make_panel
@@ -98,6 +97,21 @@ def test_exact_advantages_are_centered_and_give_the_gradient_by_the_policy_gradi
 
 
 # ---------------------------------------------------------------------- steps
+
+
+def mean_divergence(logits: FloatArray, changed: FloatArray, visits: FloatArray) -> float:
+    """Return the mean of KL(π(· | s) ‖ π′(· | s)) over visits, in nats.
+
+    Args:
+        logits: Logits of π, [N, A].
+        changed: Logits of π′, [N, A].
+        visits: Expected visits of each row under π, [N].
+    """
+    policy = action_probabilities(logits)
+    with np.errstate(invalid="ignore"):  # Actions that a row does not have are infinite in both.
+        differences = log_probabilities(logits) - log_probabilities(changed)
+    divergences = np.where(policy > 0, policy * differences, 0.0).sum(axis=1)
+    return float(divergences @ visits / visits.sum())
 
 
 def test_step_of_fixed_divergence_has_that_divergence() -> None:

@@ -52,7 +52,7 @@ def episode_lengths(episodes: Iterable[Episode]) -> list[Lengths]:
 
 
 def read_lengths(run: Path) -> list[Lengths]:
-    """Return the lengths of a run's episodes, those of agents without tokens excluded.
+    """Return the lengths of a run's episodes, without those of agents without tokens and those that broke off.
 
     Args:
         run: Folder of a run, or a file that `write_lengths` wrote.
@@ -69,11 +69,13 @@ def read_lengths(run: Path) -> list[Lengths]:
     path = run / "episodes.jsonl"
     if not path.is_file():
         raise ConfigurationError(f"{run} has no episodes.jsonl; give the folder of an evaluation")
-    found = (turn_lengths(record.get("turns") or ()) for record in read_jsonl(path))
+    complete = (record for record in read_jsonl(path) if record.get("error") is None)
+    found = (turn_lengths(record.get("turns") or ()) for record in complete)
     lengths = [one for one in found if one is not None]
     if not lengths:
         raise ConfigurationError(
-            f"no episode in {path} has tokens: only agents with the engines transformers and vllm record them"
+            f"no complete episode in {path} has tokens: only agents with the engines transformers and vllm record"
+            " them"
         )
     return lengths
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import tempfile
 import time
@@ -163,7 +164,7 @@ def _learning_points(folder: Path, shape: ModelShape, size: Size, rounds: int) -
         rollouts = replace(rollouts, turn_reward=np.random.default_rng(0).normal(size=rollouts.turns))
         learner: Learner = make_learner(part, make_recipe(rounds + 1), "cpu", "float32", _MICROBATCH)
         lengths = [len(row) for row in rollouts.rows]
-        microbatches = max(1, round(sum(lengths) / _MICROBATCH + 0.5))
+        microbatches = math.ceil(sum(lengths) / _MICROBATCH)
         what = f"{shape.parameters / 1e6:.1f}M, {len(lengths)} episodes"
         score = _fastest(lambda one=learner, data=rollouts: one.score(data, 1.0), rounds)  # type: ignore[misc]
         yield Point(
