@@ -12,7 +12,7 @@ import threading
 import weakref
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -125,10 +125,9 @@ class RemoteEngine(Engine):
         self.usage = Usage()
         self.retries = 0
         self.cache_hits = 0
-        self._connection = Connection(
-            base_url, model, {"authorization": f"Bearer {api_key}", **(headers or {})}, timeout
-        )
-        self.base_url = self._connection.base_url
+        self._headers = {"authorization": f"Bearer {api_key}", **(headers or {})}
+        self._connections = [Connection(base_url, model, self._headers, timeout)]
+        self.base_url = self._connections[0].base_url
         self._attempts, self._timeout, self._deadline = attempts, timeout, deadline
         self._prices = None if prices is None else Prices.of(prices)
         self._budget = Budget(cost_limit)
@@ -145,7 +144,7 @@ class RemoteEngine(Engine):
         self._loop = asyncio.new_event_loop()
         thread = threading.Thread(target=self._loop.run_forever, name=f"engine {model}", daemon=True)
         thread.start()
-        self._finalizer = weakref.finalize(self, _shut_down, self._loop, thread, self._connection, self._cache)
+        self._finalizer = weakref.finalize(self, _shut_down, self._loop, thread, self._connections, self._cache)
 
     # ------------------------------------------------------------------ defined by subclasses
 
@@ -168,6 +167,10 @@ class RemoteEngine(Engine):
             RetryableError: The response is malformed.
             KeyError, IndexError, TypeError, AttributeError, ValueError: The response is malformed.
         """
+
+    def connection_of(self, request: Request) -> Connection:
+        """Return the connection by which a request is sent."""
+        return self._connections[0]
 
     # ------------------------------------------------------------------ interface of Engine
 
@@ -328,7 +331,7 @@ class RemoteEngine(Engine):
         end = self._loop.time() + self._deadline
         failure: RetryableError | None = None
         # The machinery of retries costs as much as a request, and most need none.
-        if self._deadline > self._timeout and not self._connection.is_waiting:
+        if self._deadline > self._timeout and not self.connection_of(request).is_waiting:
             try:
                 return await self._attempt(request, body)
             except RetryableError as error:
@@ -351,6 +354,7 @@ class RemoteEngine(Engine):
         """
         import stamina
 
+        connection = self.connection_of(request)
         last: RetryableError | None = None
         tries = 0
 
@@ -358,11 +362,11 @@ class RemoteEngine(Engine):
             """Return True to retry after the back-off, the seconds to wait before a retry, or False."""
             if not isinstance(error, RetryableError):
                 return False
-            if error.unreachable and not self._connection.answered and tries >= _CONTACT_ATTEMPTS:
+            if error.unreachable and not connection.answered and tries >= _CONTACT_ATTEMPTS:
                 return False
             if error.wait is None:
                 return True
-            wait = error.wait + self._connection.jitter(error.wait)
+            wait = error.wait + connection.jitter(error.wait)
             return wait if self._loop.time() + wait < end else False
 
         try:
@@ -389,23 +393,25 @@ class RemoteEngine(Engine):
         except (RetryableError, TimeoutError):
             pass
         if last is None:
-            raise RequestRejected(f"{self.base_url} did not respond within {self._deadline:g} s.")
-        if last.unreachable and not self._connection.answered:
+            raise RequestRejected(f"{connection.base_url} did not respond within {self._deadline:g} s.")
+        if last.unreachable and not connection.answered:
             raise Stop(
-                f"no server answers at {self.base_url} ({last}); start the server, or pass the right base_url."
+                f"no server answers at {connection.base_url} ({last}); start the server, or pass the right "
+                "base_url."
             )
         exceeds_deadline = last.wait is not None and self._loop.time() + last.wait >= end
         wait = f"; the server requests a wait of {last.wait:.0f} s" if exceeds_deadline else ""
-        raise RequestRejected(f"{self.base_url} failed {tries} times in a row, at last with: {last}{wait}.")
+        raise RequestRejected(f"{connection.base_url} failed {tries} times in a row, at last with: {last}{wait}.")
 
     async def _attempt(self, request: Request, body: dict[str, Any]) -> Completion:
-        reply = await self._connection.post(self.path, body)
+        connection = self.connection_of(request)
+        reply = await connection.post(self.path, body)
         try:
             completion = self.read(reply, request)
         except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
             reason = f"{type(error).__name__}: {error_text(str(error), 80)}"
             raise RetryableError(f"the response is incomplete ({reason})") from None
-        self._connection.answered = True
+        connection.answered = True
         return completion
 
 
@@ -418,7 +424,7 @@ def _cancel(pending: _PendingRequest) -> None:
 def _shut_down(
     loop: asyncio.AbstractEventLoop,
     thread: threading.Thread,
-    connection: Connection,
+    connections: Sequence[Connection],
     cache: CompletionCache | None,
 ) -> None:
     """Cancel all tasks, close the connections, stop the loop and close the cache."""
@@ -428,7 +434,8 @@ def _shut_down(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await connection.close()
+        for connection in connections:
+            await connection.close()
 
     try:
         asyncio.run_coroutine_threadsafe(close_connections(), loop).result(timeout=10)

@@ -18,6 +18,10 @@ from ..tokens.templates import turn_end_ids
 from .base import Completion, Engine, Finish, Request, Usage
 from .model_check import check_model
 from .shipped_models import model_source
+from .vllm_worker import replace_weights
+
+_kept: list[Any] = []
+"""Closed instances of `vllm.LLM`, whose deletion would destroy the process group that they shared."""
 
 
 class VLLMEngine(Engine):
@@ -35,7 +39,8 @@ class VLLMEngine(Engine):
         model: Folder or Hugging Face hub name of a model, or "sapling" for the shipped one.
         context: Context window in tokens; None uses the model's.
         **options: Further arguments of `vllm.LLM`, such as `dtype`, `gpu_memory_utilization`, `enforce_eager`,
-            `tensor_parallel_size`, `tokenizer`, `trust_remote_code`.
+            `tensor_parallel_size`, `tokenizer`, `trust_remote_code`. In processes of one process group, which all
+            make an engine at the same time, `distributed_executor_backend` must be "external_launcher".
 
     Raises:
         ConfigurationError: vLLM is not installed, or cannot run the model.
@@ -52,10 +57,14 @@ class VLLMEngine(Engine):
         check_model(model)
         with _quiet_in_process(), _isolated_rng():
             try:
+                import torch
+
                 from vllm import LLM
             except ImportError as error:
                 raise missing_extra("the vllm engine", "vllm", error) from None
             source = str(model_source(model))
+            # The process group of training processes, which vLLM joins, must outlive the engine.
+            self._shares_process_group = torch.distributed.is_available() and torch.distributed.is_initialized()
             try:
                 self._llm: Any = LLM(source, **options)
             except (OSError, ValueError, RuntimeError, TypeError) as error:
@@ -70,7 +79,6 @@ class VLLMEngine(Engine):
         self._request_ids: dict[str, str] = {}  # by conversation
         self._conversations: dict[str, str] = {}  # by request id
         self._overlong: list[tuple[str, Completion]] = []  # completions of prompts that fill the context window
-        self._shapes: dict[str, tuple[int, ...]] | None = None
         self._is_woken = False
 
     @property
@@ -153,14 +161,20 @@ class VLLMEngine(Engine):
     def close(self) -> None:
         if self._llm is None:
             return
-        from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+        from vllm.distributed.parallel_state import cleanup_dist_env_and_memory, destroy_model_parallel
 
-        self._engine.engine_core.shutdown()
+        if self._shares_process_group:
+            self._engine.model_executor.shutdown()
+            destroy_model_parallel()
+            _kept.append(self._llm)
+        else:
+            self._engine.engine_core.shutdown()
         self._llm = None
         self._request_ids.clear()
         self._conversations.clear()
         gc.collect()
-        cleanup_dist_env_and_memory()
+        if not self._shares_process_group:
+            cleanup_dist_env_and_memory()
 
     def _read(self, output: Any) -> Completion:
         reply = output.outputs[0]
@@ -194,56 +208,11 @@ class VLLMEngine(Engine):
         """
         if self._request_ids:
             raise RuntimeError("weights cannot change while requests are pending; collect or release them first.")
-        errors: list[BaseException] = []
-
-        def checked_tensors() -> Iterator[tuple[str, Any]]:
-            # An exception within vLLM's loader would leave the model without weights, so end early instead.
-            try:
-                for name, tensor in tensors:
-                    self._check_weight(name, tuple(tensor.shape))
-                    yield name, tensor.detach()
-            except BaseException as error:
-                errors.append(error)
-
-        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": checked_tensors()})
-        self._llm.apply_model(_repack)
-        if not self._llm.reset_prefix_cache():
-            raise RuntimeError("vLLM could not clear the prefix cache of the old weights.")
-        if errors:
-            raise errors[0]
-
-    def _check_weight(self, name: str, shape: tuple[int, ...]) -> None:
-        if self._shapes is None:
-            self._shapes = self._model_shapes()
-        expected = self._shapes.get(name)
-        if expected is None and self._shapes:
-            raise ConfigurationError(f"{self.name} has no weight {name!r}; merge LoRA and remove wrappers.")
-        if expected is not None and expected != shape:
-            raise ConfigurationError(f"weight {name!r} has shape {shape}, but {self.name} has {expected}.")
-
-    def _model_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the model's weights by name in transformers; empty if it lacks the architecture."""
-        import torch
-        from transformers import AutoModelForCausalLM
-
-        config = self._engine.model_config.hf_config
         try:
-            with torch.device("meta"):
-                model = AutoModelForCausalLM.from_config(config)
-        except (ValueError, KeyError, AttributeError):
-            return {}
-        return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-
-
-def _repack(model: Any) -> None:
-    """Renew the packed copies of weight matrices that vLLM keeps on CPUs.
-
-    Reloading does not renew that of an output layer that is tied to the input embedding.
-    """
-    for module in model.modules():
-        weight = getattr(module, "weight", None)
-        if hasattr(module, "cpu_linear") and weight is not None and weight.numel():
-            module.quant_method.process_weights_after_loading(module)
+            self._llm.collective_rpc(replace_weights, args=(tensors,))
+        finally:
+            if not self._llm.reset_prefix_cache():
+                raise RuntimeError("vLLM could not clear the prefix cache of the old weights.")
 
 
 def strip_end_token(text: str, token_ids: list[int], engine: Engine) -> str:

@@ -58,7 +58,7 @@ class VLLMServerEngine(RemoteEngine):
     ) -> None:
         api_key = api_key or os.environ.get("VLLM_API_KEY") or "none"
         headers = {"authorization": f"Bearer {api_key}", **(options.get("headers") or {})}
-        card = _model_card(base_url, model, headers)
+        card = model_card(base_url, model, headers)
         super().__init__(card["id"], base_url=base_url, api_key=api_key, **options)
         self.name = f"vllm:{self.model}"
         self.context = card.get("max_model_len")
@@ -122,7 +122,7 @@ class VLLMServerEngine(RemoteEngine):
         return Completion(strip_end_token(text, token_ids, self), finish, token_ids, logprobs, usage)
 
 
-def _model_card(base_url: str, model: str | None, headers: Mapping[str, str]) -> dict[str, Any]:
+def model_card(base_url: str, model: str | None, headers: Mapping[str, str]) -> dict[str, Any]:
     """Return the server's description of a model that it serves; None selects the first."""
     connection = Connection(base_url, model or "any model", headers, _CONTACT_SECONDS)
     address = connection.base_url

@@ -22,6 +22,7 @@ from arboretum.agents.engines.base import Completion, Engine, Message, Request, 
 from arboretum.agents.engines.openai import OpenAIEngine
 from arboretum.agents.engines.shipped_models import model_source
 from arboretum.agents.engines.vllm import VLLMEngine
+from arboretum.agents.engines.vllm_policy_servers import VLLMPolicyServers
 from arboretum.agents.engines.vllm_server import VLLMServerEngine
 from arboretum.envs.errors import ConfigurationError
 from support.vllm_server import free_port, kill, serving
@@ -286,6 +287,8 @@ def test_server_engine_matches_transformers_and_reports_a_kill(
             VLLMServerEngine(base_url=url, tokenizer="/nowhere")
         with closing(VLLMServerEngine(base_url=url, attempts=3)) as engine:
             assert engine.name == "vllm:tiny"
+            with pytest.raises(ConfigurationError, match=r"start each server with: .*vllm_worker\.WeightLoader"):
+                VLLMPolicyServers([url], dtype="float32", tokenizer=engine.tokenizer)
             check(engine, reference)
             check_ends(engine)
             check_seeds(engine)

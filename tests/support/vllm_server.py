@@ -36,7 +36,9 @@ def serving(model: Path, port: int, context: int, *options: str) -> Iterator[sub
     command += ["--host", "127.0.0.1", "--dtype", "float32", "--enforce-eager"]
     command += ["--max-model-len", str(context), "--served-model-name", "tiny", "--enable-prompt-tokens-details"]
     command += ["--disable-uvicorn-access-log", *options]
-    environment = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR"}
+    environment = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_SERVER_DEV_MODE": "1"}
+    # The engine's process computes, as it does with one GPU; on CPUs it would start, and import, another.
+    environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     process = subprocess.Popen(command, env=environment, start_new_session=True)
     try:
         end = time.monotonic() + 400  # seconds; it imports for minutes on a busy machine

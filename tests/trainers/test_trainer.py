@@ -223,14 +223,16 @@ def test_groups_are_selected_by_scaled_rewards(run_of: Make, monkeypatch: pytest
 
 
 def test_only_samples_keep_their_exchanges(run_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Trainer(run_of("dr_grpo", validation=ValidationConfig(every=2, tasks=8)))
+    roll_out = trainer.sampler.roll_out
     kept: list[bool] = []
 
-    def gather(accelerator: Any, own: list[Any]) -> list[Any]:
-        kept.extend(bool(item.exchanges) for item in own if isinstance(item, Episode))
-        return own
+    def recording(*args: Any, **options: Any) -> list[Episode]:
+        episodes = roll_out(*args, **options)
+        kept.extend(bool(episode.exchanges) for episode in episodes)
+        return episodes
 
-    monkeypatch.setattr("arboretum.trainers.sampling.sampler.gather_lists", gather)
-    trainer = Trainer(run_of("dr_grpo", validation=ValidationConfig(every=2, tasks=8)))
+    monkeypatch.setattr(trainer.sampler, "roll_out", recording)
     records = trainer.run()
     next(records)
     assert len(kept) == 8 and sum(kept) == 6

@@ -128,6 +128,7 @@ def _assemble(
         tokenizer,
         lambda: load_trainable_model(config.model, str(accelerator.device), lora=hardware.lora)[0],
         config.model,
+        config.out,
     )
     sampler = RolloutSampler(
         engine,

@@ -177,6 +177,8 @@ class Options:
         hardware = self.hardware
         if stored is not None:
             hardware = merge(stored.hardware, hardware, HardwareConfig(), given)
+            if hardware.engine != "vllm-server" and "base_url" not in given:
+                hardware = replace(hardware, base_url=None)  # The run samples with another engine from now on.
         return replace(hardware, lora=replace(before or LoraConfig(), **chosen) if has_lora else None)
 
 

@@ -101,9 +101,10 @@ class TrainingConfig:
                 if not self.mixture or isinstance(error, DataError):
                     raise
                 raise ConfigurationError(f"{env.label}: {error}") from None
-        if self.hardware.engine == "vllm" and find_spec("vllm") is None:
-            raise missing_extra("engine = vllm", "vllm", "vllm")
-        if self.hardware.engine == "vllm" and self.recipe.sampler.asynchronous:
+        for engine, extra, module in (("vllm", "vllm", "vllm"), ("vllm-server", "openai", "aiohttp")):
+            if self.hardware.engine == engine and find_spec(module) is None:
+                raise missing_extra(f"engine = {engine}", extra, module)
+        if self.hardware.engine != "transformers" and self.recipe.sampler.asynchronous:
             raise ConfigurationError(
                 "sampler.asynchronous works with engine = transformers; set that, or sampler.asynchronous=false."
             )

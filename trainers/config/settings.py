@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ...envs.addresses import parse_address, public_url
 from ...envs.checks import at_least, fraction, one_of, positive
 from ...envs.errors import ConfigurationError
 from ...eval.options import option_name
@@ -107,8 +108,12 @@ class HardwareConfig:
             any case.
         in_flight: Episodes to roll out at the same time, in each process.
         engine: Sampling engine: "transformers" samples with the trained model itself; "vllm" samples with vLLM in
-            the same process and copies the weights to it after every update.
-        vllm_memory: Fraction of the GPU's memory for vLLM, from 0 to 1.
+            every training process and copies the weights to it after every update; "vllm-server" samples on
+            running vLLM servers, which take the weights after every update.
+        base_url: Address of the vLLM server of the engine vllm-server, such as http://127.0.0.1:8000/v1; several,
+            separated by commas, share the episodes.
+        vllm_memory: Fraction of the GPU's memory (without a GPU: of the machine's) for vLLM in the training
+            processes, from 0 to 1.
     """
 
     device: str | None = None
@@ -118,12 +123,19 @@ class HardwareConfig:
     microbatch_tokens: int | None = None
     share_prefixes: bool | None = None
     in_flight: int = 64
-    engine: Literal["transformers", "vllm"] = "transformers"
+    engine: Literal["transformers", "vllm", "vllm-server"] = "transformers"
+    base_url: str | None = field(default=None, metadata=ADDED)
     vllm_memory: float = 0.3
+
+    @property
+    def server_urls(self) -> tuple[str, ...]:
+        """Addresses in `base_url`."""
+        return tuple(url.strip() for url in (self.base_url or "").split(",") if url.strip())
 
     def check(self) -> None:
         """Raise `ConfigurationError` for a value out of range."""
-        one_of("engine", self.engine, ("transformers", "vllm"))
+        one_of("engine", self.engine, ("transformers", "vllm", "vllm-server"))
+        self._check_servers()
         fraction("vllm_memory", self.vllm_memory)
         one_of("--device", self.device, (None, "cuda", "cpu"))
         one_of("--precision", self.precision, ("float32", "bfloat16"))
@@ -132,14 +144,29 @@ class HardwareConfig:
         if self.lora is not None:
             self.lora.check()
 
+    def _check_servers(self) -> None:
+        if (self.engine == "vllm-server") != bool(self.server_urls):
+            raise ConfigurationError(
+                "engine = vllm-server and base_url go together: --engine vllm-server --base-url "
+                "http://127.0.0.1:8000/v1."
+            )
+        for url in self.server_urls:
+            if parse_address(url).username is not None:
+                raise ConfigurationError(
+                    f"base_url {public_url(url)} must not contain a user name or password, which would be written "
+                    "into the run's folder; the key of a server is read from VLLM_API_KEY."
+                )
+        if len(set(self.server_urls)) < len(self.server_urls):
+            raise ConfigurationError("base_url names a server twice.")
+
 
 @dataclass(frozen=True)
 class SteppingConfig:
     """Processes that step the environments, and the time of a step.
 
     Attributes:
-        ray: Address of a Ray cluster whose nodes step the environments; "auto" or "local" also work. Replies are
-            sampled in the training process. None steps the environments there, too.
+        ray: Address of a Ray cluster whose nodes step the environments; "auto" or "local" also work. It does not
+            sample replies. None steps the environments in the training process.
         ray_workers: Processes on the Ray cluster, for each training process; each takes one CPU, and has several
             environments. None takes all CPUs.
         step_timeout: Wall time of one step or one reset of an environment in seconds, after which its episode ends

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ...agents.engines.base import Engine
 from ...agents.engines.transformers import TransformersEngine
-from ...envs.errors import ConfigurationError
 from ..config.settings import HardwareConfig
 from ..learning.cast_weights import autocast_with_cast_weights
 from ..learning.optimizer import PolicyOptimizer
@@ -31,12 +32,15 @@ class PolicyEngine:
         load_weights: Makes the engine use the current weights; a collective operation of all processes.
         version: Returns the version of the weights; None if `load_weights` costs nothing and always runs.
         precision: Returns the context in which the engine samples.
+        check: Raises `Stop` if the engine has not sampled with the weights that it loaded last. None if it cannot
+            lose them.
     """
 
     engine: Engine
     load_weights: Callable[[], None]
     version: Callable[[], int] | None = None
     precision: Callable[[], AbstractContextManager[Any]] = nullcontext
+    check: Callable[[], None] | None = None
     _loaded: int | None = field(default=None, init=False)
 
     def refresh(self) -> None:
@@ -45,6 +49,15 @@ class PolicyEngine:
         if version is None or version != self._loaded:
             self.load_weights()
         self._loaded = version
+
+    @contextmanager
+    def sampling(self) -> Iterator[None]:
+        """Context in which the engine samples with the current weights."""
+        self.refresh()
+        with self.precision():
+            yield
+        if self.check is not None:
+            self.check()
 
 
 def model_engine(
@@ -71,6 +84,7 @@ def make_policy_engine(
     tokenizer: PreTrainedTokenizerBase,
     load_copy: Callable[[], PreTrainedModel],
     source: str,
+    folder: Path,
 ) -> PolicyEngine:
     """Return the sampling engine of a run.
 
@@ -80,12 +94,17 @@ def make_policy_engine(
         tokenizer: Tokenizer of the model.
         load_copy: Loads the model once more; called if the one in training is sharded.
         source: Folder or name of the model, which vLLM loads.
+        folder: Folder of the run, from which vLLM's servers take weights.
 
     Raises:
         ConfigurationError: The engine cannot be used.
     """
     if hardware.engine == "vllm":
         return _vllm_engine(hardware, optimizer, source)
+    if hardware.engine == "vllm-server":
+        from .policy_servers import server_engine
+
+        return server_engine(hardware, optimizer, tokenizer, folder)
     model = optimizer.policy.model
     if not optimizer.is_sharded:
         return model_engine(model, tokenizer, hardware.in_flight, optimizer.autocast)
@@ -108,19 +127,28 @@ def make_policy_engine(
 def _vllm_engine(hardware: HardwareConfig, optimizer: PolicyOptimizer, source: str) -> PolicyEngine:
     from ...agents.engines.vllm import VLLMEngine
 
-    if optimizer.world_size > 1:
-        raise ConfigurationError(
-            "engine = vllm works with one training process; with several, set engine = transformers."
-        )
     options: dict[str, Any] = {
         "dtype": hardware.precision,
         "logprobs_mode": "processed_logprobs",
         "max_num_seqs": hardware.in_flight,
+        "gpu_memory_utilization": hardware.vllm_memory,
     }
-    if optimizer.accelerator.device.type == "cuda":
-        options["gpu_memory_utilization"] = hardware.vllm_memory
-    else:
+    if optimizer.world_size > 1:
+        options["distributed_executor_backend"] = "external_launcher"  # an engine of its own in every process
+    if optimizer.accelerator.device.type == "cpu":
         options["enforce_eager"] = True  # Compilation takes a minute on a CPU.
+        options["enable_chunked_prefill"] = False  # On CPUs it fails for requests with a seed.
+        # The processes of a machine share its memory; GPUs are their own.
+        options["gpu_memory_utilization"] /= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     engine = VLLMEngine(source, **options)
     model = optimizer.policy.model
-    return PolicyEngine(engine, lambda: engine.update_weights(merged_weights(model)), lambda: optimizer.version)
+
+    def load_weights() -> None:
+        weights = merged_weights(model)
+        try:
+            engine.update_weights(weights)
+        finally:
+            for _ in weights:  # Gathering sharded weights takes all processes, even if this one has failed.
+                pass
+
+    return PolicyEngine(engine, load_weights, lambda: optimizer.version)

@@ -24,7 +24,7 @@ from ..data.episodes import DrawKey
 from ..data.rollouts import Redraw
 from ..learning.distributed import gather_lists
 from ..state import Activity
-from .failures import Failures, engine_failures
+from .failures import Failures, SamplingFailed, engine_failures
 from .policy_agent import PolicyAgent, ReplyCounts
 from .redraw import redraw_all, redraw_targets
 from .tree_growth import Prompt, TreeEpisode, TreeGrowth
@@ -164,12 +164,16 @@ class RolloutSampler:
         own = self._own_part(jobs)
         self.activity.begin(phase, len(own), "episodes")
         agent = self._agent_for(entry.dialogue)
-        with self._sampling(agent, temperature, top_p):
-            episodes = list(self._play(agent, entry, own, len(own), keep))
-        for episode in episodes:
-            if episode.seed not in samples:
-                episode.exchanges.clear()
-        episodes = gather_lists(self._accelerator, episodes)
+
+        def sample() -> list[Episode]:
+            with self._sampling(agent, temperature, top_p):
+                episodes = list(self._play(agent, entry, own, len(own), keep))
+            for episode in episodes:
+                if episode.seed not in samples:
+                    episode.exchanges.clear()
+            return episodes
+
+        episodes = self._gather(sample)
         self.activity.end()
         places = {job.seed: place for place, job in enumerate(jobs)}
         return sorted(episodes, key=lambda episode: places[episode.seed])
@@ -206,11 +210,15 @@ class RolloutSampler:
         if trees.choice == "value":
             kept.add("states")
         self.activity.begin("rolling out", growth.total, "episodes")
-        with self._sampling(agent, temperature, None), agent.holding():
-            for episode in self._play(agent, entry, growth.jobs, growth.at_once, kept):
-                episode.exchanges.clear()
-                growth.add(episode)
-        episodes = gather_lists(self._accelerator, growth.episodes())
+
+        def sample() -> list[TreeEpisode]:
+            with self._sampling(agent, temperature, None), agent.holding():
+                for episode in self._play(agent, entry, growth.jobs, growth.at_once, kept):
+                    episode.exchanges.clear()
+                    growth.add(episode)
+            return growth.episodes()
+
+        episodes = self._gather(sample)
         self.activity.end()
         return sorted(episodes, key=lambda one: (one.key, one.tree, one.number))
 
@@ -236,9 +244,12 @@ class RolloutSampler:
                 turn.snapshot = None
         self.activity.begin("redrawing random events", len(targets), "actions")
         own = self._own_part(targets)
-        with engine_failures(self._in_flight):
-            outcomes = redraw_all(self._take_envs(entry, max(min(self._in_flight, len(own)), 1)), own, count)
-        drawn = gather_lists(self._accelerator, outcomes)
+
+        def draw() -> list[tuple[Redraw, ...]]:
+            with engine_failures(self._in_flight):
+                return redraw_all(self._take_envs(entry, max(min(self._in_flight, len(own)), 1)), own, count)
+
+        drawn = self._gather(draw)
         self.activity.end()
         return {target.key: outcomes for target, outcomes in zip(targets, drawn, strict=True)}
 
@@ -247,18 +258,34 @@ class RolloutSampler:
         world_size, rank = self._accelerator.num_processes, self._accelerator.process_index
         return items[len(items) * rank // world_size : len(items) * (rank + 1) // world_size]
 
+    def _gather(self, sample: Callable[[], list[T]]) -> list[T]:
+        """Return what all processes sample, in order of rank; a collective operation.
+
+        Raises:
+            SamplingFailed: Sampling failed in one of them. All raise, so that none waits for the others.
+        """
+        own: list[T] = []
+        failure: SamplingFailed | None = None
+        try:
+            own = sample()
+        except SamplingFailed as error:
+            failure = error
+        parts = gather_lists(self._accelerator, [(own, None if failure is None else str(failure))])
+        for _, reason in parts:
+            if reason is not None:
+                raise failure or SamplingFailed(reason)
+        return [item for items, _ in parts for item in items]
+
     @contextmanager
     def _sampling(self, agent: PolicyAgent, temperature: float, top_p: float | None) -> Iterator[None]:
         """Context in which the agent samples with the current weights."""
         default = agent.sampling
-        with engine_failures(self._in_flight):
-            self._policy_engine.refresh()
+        with engine_failures(self._in_flight), self._policy_engine.sampling():
             agent.sampling = replace(
                 default, temperature=temperature, top_p=default.top_p if top_p is None else top_p
             )
             try:
-                with self._policy_engine.precision():
-                    yield
+                yield
             finally:
                 agent.sampling = default
 
@@ -304,20 +331,23 @@ class RolloutSampler:
         world_size, rank = self._accelerator.num_processes, self._accelerator.process_index
         own = range(len(prompts) * rank // world_size, len(prompts) * (rank + 1) // world_size)
         self.activity.begin(phase, len(own), "replies")
-        completions: dict[str, Completion] = {}
-        with engine_failures(self._in_flight), self._policy_engine.precision():
-            self._policy_engine.refresh()
-            for number in own:
-                request = Request(f"reply-{number}", (), list(prompts[number]), sampling, seeds[number])
-                self.engine.submit(request)
-            while len(completions) < len(own):
-                for name, completion in self.engine.collect():
-                    if completion.finish == "error":
-                        raise Stop(f"{self.engine.name} failed: {completion.error}")
-                    completions[name] = completion
-                    self.engine.release(name)
-                    self.activity.advance()
-        found = gather_lists(self._accelerator, [completions[f"reply-{number}"] for number in own])
+
+        def sample() -> list[Completion]:
+            completions: dict[str, Completion] = {}
+            with engine_failures(self._in_flight), self._policy_engine.sampling():
+                for number in own:
+                    request = Request(f"reply-{number}", (), list(prompts[number]), sampling, seeds[number])
+                    self.engine.submit(request)
+                while len(completions) < len(own):
+                    for name, completion in self.engine.collect():
+                        if completion.finish == "error":
+                            raise Stop(f"{self.engine.name} failed: {completion.error}")
+                        completions[name] = completion
+                        self.engine.release(name)
+                        self.activity.advance()
+            return [completions[f"reply-{number}"] for number in own]
+
+        found = self._gather(sample)
         self.activity.end()
         return found
 

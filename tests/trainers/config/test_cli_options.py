@@ -39,7 +39,7 @@ def test_every_setting_of_a_training_run_has_an_option() -> None:
         "--env-arg size=5 --env-arg map=null --split test --tasks 3 --seed 7 --out there"
         " --dialogue react --dialogue-arg max_turns=4 --dialogue-arg show_reward=false --template qwen3"
         " --device cpu --precision bfloat16 --gradient-checkpointing --microbatch-tokens 99 --share-prefixes True"
-        " --in-flight 5"
+        " --in-flight 5 --engine vllm-server --base-url http://a/v1 --vllm-memory 0.5"
         " --lora --lora.rank 4 --lora.alpha 8 --lora.targets q_proj"
         " --validation.every 3 --validation.tasks 4 --validation.split valid --validation.temperature 0"
         " --validation.repeats 2 --monitor.window 4 --monitor.variance 0.4 --monitor.gradient 9"
@@ -54,7 +54,9 @@ def test_every_setting_of_a_training_run_has_an_option() -> None:
         Path("there"),
         7,
         DialogueConfig("react", {"max_turns": 4, "show_reward": False}, "qwen3"),
-        HardwareConfig("cpu", "bfloat16", True, LoraConfig(4, 8, "q_proj"), 99, True, 5),
+        HardwareConfig(
+            "cpu", "bfloat16", True, LoraConfig(4, 8, "q_proj"), 99, True, 5, "vllm-server", "http://a/v1", 0.5
+        ),
         ValidationConfig(3, 4, "valid", 0.0, 2),
         Monitor(4, 0.4, gradient=9.0),
         2,
@@ -74,6 +76,16 @@ def test_every_setting_of_fine_tuning_has_an_option() -> None:
     assert config.env.kwargs == {"size": 5}
     assert config.expert == ExpertConfig(0.2, 1, "none", "all")
     assert config.out == Path("runs/sft-TextFrozenLake-v0-0") and config.hardware.lora is None
+
+
+def test_resumed_run_keeps_its_servers_unless_it_samples_without_them() -> None:
+    stored = parse(TrainOptions, "--engine vllm-server --base-url http://a/v1,http://b/v1").config("grpo")
+    kept = parse(TrainOptions, "--in-flight 8").config(None, stored).hardware
+    assert kept.server_urls == ("http://a/v1", "http://b/v1") and kept.in_flight == 8
+    moved = parse(TrainOptions, "--base-url http://c/v1").config(None, stored).hardware
+    assert moved.server_urls == ("http://c/v1",)
+    without = parse(TrainOptions, "--engine transformers").config(None, stored, {"engine"}).hardware
+    assert without.engine == "transformers" and without.server_urls == ()
 
 
 def test_part_of_a_recipe_is_replaced_by_its_name() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import os
 import pickle
 import shutil
@@ -24,13 +23,13 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum-rl[lm]'")
 
-from arboretum.assets import asset
 from arboretum.trainers.checkpoints.export import export_checkpoint
 from arboretum.trainers.checkpoints.run_folder import claim_run_folder
 from arboretum.trainers.config.run import TrainingConfig
 from arboretum.trainers.config.settings import HardwareConfig, LoraConfig, ValidationConfig
 from arboretum.trainers.learning.sharding import full_state_dict
 from arboretum.trainers.trainer import Trainer
+from support.launching import accelerate, assert_metrics_close, assert_weights_close, written_metrics
 from support.sessions import session_folder
 
 pytestmark = pytest.mark.heavy
@@ -131,13 +130,6 @@ class Pair:
             self.process.kill()
 
 
-def accelerate(accelerate_config: str) -> list[str]:
-    """Return the command that runs a Python program in two processes under Accelerate's launcher."""
-    path = asset(f"accelerate/{accelerate_config}.yaml")
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(path)]
-    return [*command, "--num_processes", "2", "--main_process_port", "0"]
-
-
 Pairs = Callable[[str], Pair]
 
 
@@ -170,23 +162,6 @@ def train_with_one(config: TrainingConfig, *, resume: bool = False) -> Trainer:
         pass
     torch.set_num_threads(threads)
     return trainer
-
-
-def written_metrics(config: TrainingConfig) -> list[dict[str, float]]:
-    """Return the metrics in the run's folder, without times."""
-    lines = (config.out / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if "second" not in k} for line in lines]
-
-
-def assert_metrics_close(found: TrainingConfig, expected: TrainingConfig) -> None:
-    for ours, theirs in zip(written_metrics(found), written_metrics(expected), strict=True):
-        assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-4)
-
-
-def assert_weights_close(found: dict[str, Any], expected: dict[str, Any], tolerance: float = 1e-4) -> None:
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        assert torch.allclose(found[name], value, rtol=0, atol=tolerance), name
 
 
 @pytest.mark.parametrize("accelerate_config", ["ddp", "fsdp2"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from arboretum.trainers.learning.policy import Policy, load_trainable_model
 from arboretum.trainers.sampling.policy_engine import make_policy_engine, model_engine
 
 
-def test_model_whose_attention_accepts_trees_samples_with_a_cache() -> None:
+def test_model_whose_attention_accepts_trees_samples_with_a_cache(tmp_path: Path) -> None:
     """The attention of prefix trees is another implementation to transformers, and takes masks as SDPA does."""
     model, tokenizer = load_trainable_model("sapling", "cpu")
     policy = Policy(model)
@@ -27,7 +28,7 @@ def test_model_whose_attention_accepts_trees_samples_with_a_cache() -> None:
     accelerator = make_accelerator("cpu", "float32", (), "unused")
     optimizer = make_optimizer(accelerator, policy, RECIPES["grpo"].optimization, None)
     engine = make_policy_engine(
-        HardwareConfig("cpu"), optimizer, tokenizer, lambda: pytest.fail("not sharded"), "sapling"
+        HardwareConfig("cpu"), optimizer, tokenizer, lambda: pytest.fail("not sharded"), "sapling", tmp_path
     ).engine
     assert isinstance(engine, TransformersEngine) and engine.keeps_cache
 
