@@ -52,8 +52,8 @@ def connected(address: str) -> Iterator[None]:
     try:
         with _own_signals():
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError) as error:
-        raise ConfigurationError(f"no Ray cluster at {address!r} ({error}).") from None
+    except Exception as error:  # For a node that does not start, Ray raises no class of its own.
+        raise ConfigurationError(f"no Ray cluster at {address!r} ({first_line(error)}).") from None
     try:
         yield
     finally:
