@@ -58,7 +58,6 @@ class VLLMEngine(Engine):
         with _quiet_in_process(), _isolated_rng():
             try:
                 import torch
-
                 from vllm import LLM
             except ImportError as error:
                 raise missing_extra("the vllm engine", "vllm", error) from None
