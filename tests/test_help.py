@@ -6,13 +6,18 @@ and review the diff of `tests/help/`.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
 import sys
+from contextlib import redirect_stdout
+from functools import cache
 from pathlib import Path
 
 import pytest
+
+from arboretum.cli import main
 
 FOLDER = Path(__file__).parent / "help"
 COMMANDS = [
@@ -47,13 +52,23 @@ COMMANDS = [
 ]
 
 
+@cache
 def print_help(command: str) -> str:
-    """Return the help of a command at 80 columns, from a process of its own."""
-    arguments = [sys.executable, "-m", "arboretum.cli", *command.split(), "--help"]
-    done = subprocess.run(
-        arguments, env={**os.environ, "COLUMNS": "80"}, capture_output=True, text=True, check=True
-    )
-    return done.stdout
+    """Return the help of a command at 80 columns."""
+    printed = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")  # whose encoding allows the characters of boxes
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed), pytest.raises(SystemExit) as ended:
+        patch.setenv("COLUMNS", "80")
+        main([*command.split(), "--help"])
+    assert ended.value.code == 0
+    printed.seek(0)
+    return printed.read()
+
+
+def test_help_of_a_process_is_the_same() -> None:
+    command = [sys.executable, "-m", "arboretum.cli", "serve", "--help"]
+    env = {**os.environ, "COLUMNS": "80"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == print_help("serve")
 
 
 def test_every_command_has_a_stored_help() -> None:

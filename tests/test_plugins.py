@@ -182,6 +182,7 @@ def test_plugin_term_penalizes_entropy_below_its_floor(parts: ModuleType) -> Non
     assert sums["term/entropy_floor"] == pytest.approx(0.2)
 
 
+@pytest.mark.heavy
 def test_plugin_recipe_trains_by_name_and_resumes_from_its_stored_paths(installed: Path, tmp_path: Path) -> None:
     for module in ("torch", "transformers", "accelerate"):
         pytest.importorskip(module, reason=f"needs {module}: pip install 'arboretum-rl[lm]'")

@@ -6,8 +6,6 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import arboretum
 
 ROOT = Path(arboretum.__file__).parent
@@ -57,6 +55,14 @@ def sources() -> list[Path]:
     return sorted([*ROOT.glob("*.py"), *(path for room in rooms for path in (ROOT / room).rglob("*.py"))])
 
 
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
 def unguarded_imports(node: ast.AST) -> Iterator[str]:
     """Yield the modules that a module imports whenever it is imported, without those behind `try` or `if`."""
     for child in ast.iter_child_nodes(node):
@@ -68,10 +74,9 @@ def unguarded_imports(node: ast.AST) -> Iterator[str]:
             yield from unguarded_imports(child)
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_module_can_be_imported_without_the_modules_of_unix(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    assert not UNIX & set(unguarded_imports(tree))
+def test_modules_can_be_imported_without_the_modules_of_unix() -> None:
+    needed = {name(path): UNIX & {*unguarded_imports(ast.parse(text_of(path)))} for path in sources()}
+    assert {path: modules for path, modules in needed.items() if modules} == {}
 
 
 def unguarded_attributes(text: str) -> set[str]:
@@ -96,8 +101,7 @@ def test_attributes_of_unix_are_found_in_an_example() -> None:
     assert unguarded_attributes("import signal\nprint(signal.SIGALRM)") == {"signal.SIGALRM"}
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_attributes_of_unix_are_used_behind_hasattr(path: Path) -> None:
-    if path.relative_to(ROOT).as_posix().startswith(LINUX_ONLY):
-        return
-    assert unguarded_attributes(path.read_text(encoding="utf-8")) == set()
+def test_attributes_of_unix_are_used_behind_hasattr() -> None:
+    portable = (path for path in sources() if not name(path).startswith(LINUX_ONLY))
+    used = {name(path): unguarded_attributes(text_of(path)) for path in portable}
+    assert {path: attributes for path, attributes in used.items() if attributes} == {}

@@ -6,10 +6,10 @@ import ast
 import json
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 import arboretum
@@ -47,6 +47,11 @@ ALLOWED_WORDS = {
 def python_files() -> list[Path]:
     found = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
     return sorted([*found, ROOT / "cli.py", ROOT / "__init__.py"])
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def words_of(name: str) -> list[str]:
@@ -121,10 +126,9 @@ def test_retired_words_are_found_in_examples() -> None:
     assert [retired_word(name) for name in ("underworld", "whole", "is_whole", "gathered")] == [None] * 4
 
 
-@pytest.mark.parametrize("path", python_files(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_names_in_a_module_use_no_retired_word(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    assert offenders(path, [path.stem, *names_in(tree)]) == []
+def test_names_in_modules_use_no_retired_word() -> None:
+    names = {path: [path.stem, *names_in(tree_of(path))] for path in python_files()}
+    assert [found for path in names for found in offenders(path, names[path])] == []
 
 
 def packaged_data() -> list[Path]:
@@ -133,14 +137,17 @@ def packaged_data() -> list[Path]:
     return [path for path in files if path.suffix in (".yaml", ".json") and path.parent.name != "sapling"]
 
 
-@pytest.mark.parametrize("path", packaged_data(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_keys_of_packaged_data_use_no_retired_word(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert offenders(path, keys_in(json.loads(text) if path.suffix == ".json" else yaml.safe_load(text))) == []
+def test_keys_of_packaged_data_use_no_retired_word() -> None:
+    found = []
+    for path in packaged_data():
+        text = path.read_text(encoding="utf-8")
+        keys = keys_in(json.loads(text) if path.suffix == ".json" else yaml.safe_load(text))
+        found += offenders(path, keys)
+    assert found == []
 
 
 def test_every_allowance_is_needed() -> None:
-    names = {path: set(names_in(ast.parse(path.read_text(encoding="utf-8")))) for path in python_files()}
+    names = {path: set(names_in(tree_of(path))) for path in python_files()}
     assert set().union(*names.values()) >= set(ALLOWED_NAMES)
     for folder, term in ALLOWED_WORDS:
         found = (name for path in names if path.is_relative_to(ROOT / folder) for name in names[path])
@@ -167,12 +174,11 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
                 todo.append((child, child.name))
 
 
-@pytest.mark.parametrize("path", python_files(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_docstrings_begin_with_a_phrase_and_not_with_a_question(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+def test_docstrings_begin_with_a_phrase_and_not_with_a_question() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {name}: {first}"
-        for line, name, first in docstrings(tree)
+        for path in python_files()
+        for line, name, first in docstrings(tree_of(path))
         if first.split()[0].strip(",:;.") in QUESTIONS
     ]
     assert found == []

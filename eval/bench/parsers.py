@@ -228,9 +228,9 @@ def cpu_time(parse: Callable[[str], object], text: str, runs: int = 5) -> float:
     return least
 
 
-def slowest_texts(parse: Callable[[str], object], count: int = 4) -> list[HostileText]:
-    """Return the adversarial texts that take a parser longest at a tenth of the length."""
-    times = [(cpu_time(parse, text.of_length(LENGTH // 10), runs=1), text) for text in hostile_texts()]
+def slowest_texts(parse: Callable[[str], object], count: int = 4, length: int = LENGTH) -> list[HostileText]:
+    """Return the adversarial texts that take a parser longest at a tenth of a length."""
+    times = [(cpu_time(parse, text.of_length(length // 10), runs=1), text) for text in hostile_texts()]
     return [text for _, text in heapq.nlargest(count, times)]
 
 

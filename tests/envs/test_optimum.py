@@ -246,7 +246,7 @@ def test_known_optimum_of_a_shopper_is_never_below_a_purchase_that_is_one_click_
 def test_expert_plan_attains_the_optimum_within_the_steps_left_or_is_none_with_it(id: str) -> None:
     """In random states, with step limits about the length of the first plan."""
     rng, found, unlimited = random.Random(4), set(), make(id, max_steps=None)
-    for seed in range(24):
+    for seed in range(8 if id == "TextBoxoban-v0" else 24):  # whose plans take long to find
         unlimited.reset(seed=seed)
         env = make(id, max_steps=max(1, len(unlimited.expert_actions() or ()) + rng.randint(-4, 8)))
         env.reset(seed=seed)

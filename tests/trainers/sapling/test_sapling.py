@@ -221,7 +221,13 @@ def test_joint_loss_is_the_mean_over_replies_plus_the_weighted_mean_over_observa
 # ---------------------------------------------------------------------- pretraining
 
 
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(family, id=name, marks=[] if name == "grids" else [pytest.mark.heavy])
+        for name, family in FAMILIES.items()
+    ],
+)
 def test_interrupted_pretraining_resumes_to_the_same_weights(family: Family, tmp_path: Path) -> None:
     family = small(family)
     whole = trainer_of(tmp_path / "whole", family)

@@ -419,6 +419,7 @@ controls:
 """
 
 
+@pytest.mark.heavy
 def test_command_reports_every_control_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
