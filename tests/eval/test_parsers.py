@@ -66,7 +66,7 @@ def test_quadratic_parser_is_detected() -> None:
     parsers()["quadratic"] = pattern.search
     try:
         with pytest.raises(AssertionError, match="quadratic: "):
-            assert_linear("quadratic", HostileText("", "<answer>"))
+            assert_linear("quadratic", HostileText("", "<answer>"), LENGTH // 10)
     finally:
         del parsers()["quadratic"]
 
