@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from arboretum.cli import main
+
 
 def run(*arguments: str, stdin: str = "", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -43,13 +45,20 @@ def run(*arguments: str, stdin: str = "", cwd: Path | None = None) -> subprocess
     ],
 )
 def test_mistake_of_the_user_is_reported_in_one_sentence_with_status_2(
-    arguments: list[str], sentence: str, tmp_path: Path
+    arguments: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    done = run(*arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert sentence in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert "Traceback" not in done.stderr + done.stdout
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    printed = capsys.readouterr()
+    assert sentence in printed.err
+    assert len(printed.err.strip().splitlines()) == 1
+    assert "Traceback" not in printed.err + printed.out
 
 
 def test_envs_lists_every_registered_id() -> None:

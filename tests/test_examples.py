@@ -67,6 +67,7 @@ def test_docstring_says_how_to_run_it_and_what_it_prints(path: Path) -> None:
 # ---------------------------------------------------------------------- programs
 
 
+@pytest.mark.heavy
 def test_own_environment_is_solved_by_the_expert_and_half_by_the_model(tmp_path: Path) -> None:
     require("torch", "transformers")
     output = run_example("own_environment.py", "--tasks", "40", cwd=tmp_path)
@@ -108,6 +109,7 @@ def test_hosted_model_is_evaluated_on_a_server_and_resumed(tmp_path: Path) -> No
     assert requests > 0 and len(server.conversations) == requests and again == output
 
 
+@pytest.mark.heavy
 def test_folder_is_evaluated_at_every_temperature(tmp_path: Path) -> None:
     require("torch", "transformers")
     folder = ROOT / "assets" / "sapling"

@@ -92,7 +92,9 @@ def mutants(snapshot: Snapshot, others: list[Snapshot]) -> Iterator[tuple[str, S
                 yield f"state.{name}.{inner}", snapshot._replace(state=changed)
 
 
-@pytest.mark.parametrize("id", IDS)
+@pytest.mark.parametrize(
+    "id", [pytest.param(id, marks=[pytest.mark.heavy] if id == "TextBoxoban-v0" else []) for id in IDS]
+)  # Boxoban's expert takes long.
 def test_mutated_snapshot_is_refused_or_continues_as_the_snapshot_that_it_equals(id: str) -> None:
     source, env, twin = (make(id, render_mode="ansi") for _ in range(3))
     other_env = make("TextFrozenLake-v0" if id.startswith("TextBandit") else "TextBandit-v0")

@@ -181,6 +181,7 @@ DATA = os.environ.get("ARBORETUM_DATA")
 FILES = sorted(Path(DATA, "boxoban").glob("*/**/*.txt")) if DATA else []
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not FILES, reason="needs the Boxoban files (ARBORETUM_DATA)")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: "/".join(path.parts[-3:]))
 def test_plans_of_published_levels_solve_them(path):

@@ -129,7 +129,7 @@ def test_damaged_line_in_the_middle_loses_only_its_own_episode(suite: str, tmp_p
 @pytest.mark.skipif(os.name != "posix", reason="kill -9 is a POSIX signal")
 def test_kill_9_loses_no_finished_episode(tmp_path: Path) -> None:
     path = tmp_path / "long.yaml"
-    entry = "{env: TextBandit-v0, split: train, repeats: 400}"
+    entry = "{env: TextBandit-v0, split: train, repeats: 150}"
     path.write_text(f"name: long\ndescription: many\nentries:\n  - {entry}\n")
     out = tmp_path / "r"
     command = [sys.executable, "-m", "arboretum.cli", "eval", str(path), "--agent", "random"]
@@ -142,7 +142,7 @@ def test_kill_9_loses_no_finished_episode(tmp_path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     kept = [line for line in file.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
-    assert 0 < len(kept) < 24 * 400
+    assert 0 < len(kept) < 24 * 150
     deadline = time.monotonic() + 30
     while True:  # The lock is free once the workers have exited after their parent.
         done = subprocess.run(command, capture_output=True, text=True)
@@ -152,7 +152,7 @@ def test_kill_9_loses_no_finished_episode(tmp_path: Path) -> None:
     lines = file.read_bytes().splitlines(keepends=True)
     assert lines[: len(kept)] == kept
     keys = [(r["task"], r["repeat"]) for r in map(json.loads, lines)]
-    assert len(keys) == len(set(keys)) == 24 * 400
+    assert len(keys) == len(set(keys)) == 24 * 150
 
 
 def test_failing_environment_is_recorded_and_retried(

@@ -128,7 +128,7 @@ def run_panel(work: _Work) -> list[Run]:
     budget = BUDGET_FACTOR[work.regime] * panel.budget
     results = []
     collects = gc.isenabled()
-    gc.disable()  # Trees consist of many objects without cycles; collecting costs a fifth of their time.
+    gc.disable()  # Trees consist of many objects without cycles; looking for cycles costs a fifth of their time.
     try:
         for name, lr in work.runs:
             started = time.process_time()
@@ -149,7 +149,6 @@ def run_panel(work: _Work) -> list[Run]:
                     round(time.process_time() - started, 3),
                 )
             )
-            gc.collect()
     finally:
         if collects:
             gc.enable()
