@@ -303,6 +303,24 @@ def test_bad_setting_raises_a_helpful_error(kwargs, words):
         make(**kwargs)
 
 
+def test_equal_numbers_of_different_types_give_the_same_maps():
+    """Maps are drawn from the written form of p_frozen, and cached by its value, which 1 and 1.0 share."""
+    boards = []
+    for p_frozen in (1, 1.0, np.float64(1.0), True):
+        generated_lake.cache_clear()
+        env = make(p_frozen=p_frozen)
+        boards.append(env.reset(seed=0)[0])
+    assert len(set(boards)) == 1
+
+
+def test_observation_of_a_large_map_is_in_its_space():
+    size = 120
+    rows = ["S" + "F" * (size - 1), *["H" * (size - 1) + "F"] * (size - 2), "F" * (size - 1) + "G"]
+    env = make(map=rows, observation_format="grid_coord")
+    observation, _ = env.reset(seed=0)
+    assert env.observation_space.contains(observation)
+
+
 @pytest.mark.parametrize("kwargs", [{"preset": "ragen-v1"}, {"preset": "gymnasium"}, {"size": 8}, {"size": 2}])
 def test_gymnasium_env_checker_passes_for_every_variant(kwargs):
     check_env(make(**kwargs))
