@@ -11,6 +11,7 @@ from ..core import Outcome, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
 from ..optimum import Optimum
 from ..snapshots import Snapshot
+from ..tasks import parse_index
 from ..tools import Parameter, Tool
 from .expert import best_plan
 from .goals import Goal
@@ -70,9 +71,7 @@ class GoalTasks(Sequence[str]):
         return str(self._range[index])
 
     def __contains__(self, task: object) -> bool:
-        if not isinstance(task, str) or not task.isascii() or not task.isdecimal() or str(int(task)) != task:
-            return False
-        return int(task) in self._range
+        return isinstance(task, str) and parse_index(task) in self._range
 
 
 class WebShop(TextEnv[Visit]):
