@@ -168,6 +168,8 @@ class WebShop(TextEnv[Visit]):
         for name, value in (("num_prev_obs", num_prev_obs), ("num_prev_actions", num_prev_actions)):
             if not isinstance(value, int) or value < 0:
                 raise ConfigurationError(f"{name} must be 0 or a positive integer, not {value!r}.")
+        if type(load_seed) is not int:
+            raise ConfigurationError(f"load_seed must be an integer, not {load_seed!r}.")
         shop = open_shop(
             data,
             num_products,

@@ -31,8 +31,16 @@ MAX_RESULTS = 50
 BAR_DELAY = 2.0
 """Seconds before a progress bar appears; most catalogs open sooner."""
 
-UNUSED_RNG = random.Random(0)
-"""Generator for actions that draw nothing; only searches for `<r>` draw."""
+
+class _NoDraws(random.Random):
+    """Generator that refuses to draw products."""
+
+    def sample(self, *args: Any, **options: Any) -> Any:
+        raise ValueError("the products of a search for <r> are drawn anew on every page")
+
+
+UNUSED_RNG = _NoDraws()
+"""Generator for actions that draw nothing; only searches for `<r>` draw, and raise a ValueError with this one."""
 
 _SUB_PAGE = {name.lower(): name for name in SUB_PAGES}
 _PAGE_NAMES = ("search_results", "item_page", "item_sub_page", "done")
@@ -304,7 +312,7 @@ def open_shop(
         ConfigurationError: An option cannot work.
         DataError: A data file is missing or malformed.
     """
-    if num_products is not None and (not isinstance(num_products, int) or num_products < 1):
+    if num_products is not None and (type(num_products) is not int or num_products < 1):
         raise ConfigurationError(f"num_products must be a positive integer or None, not {num_products!r}.")
     if generated and data is not None:
         raise ConfigurationError("generated=True and data= exclude each other; give only one of them.")

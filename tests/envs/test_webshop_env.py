@@ -103,6 +103,7 @@ def test_splits_are_the_published_ranges_of_goals(env: WebShop) -> None:
         ({"tagger": "space"}, "did you mean spacy"),
         ({"num_products": 0}, "num_products must be a positive integer"),
         ({"num_prev_obs": -1}, "num_prev_obs must be 0"),
+        ({"load_seed": None}, "load_seed must be an integer"),
         ({"data": "/nowhere/at/all"}, "not a folder"),
         ({"filter_goals": lambda index, goal: False}, "there is no goal"),
     ],
@@ -172,6 +173,19 @@ def test_random_search_repeats_after_restoring_a_snapshot(env: WebShop) -> None:
     assert [env.step(a)[0] for a in ("search[<r>]", "click[next >]")] == first
     env.reset(seed=12, options={"task": "4"})
     assert env.step("search[<r>]")[0] != first[0]
+
+
+def test_optimum_of_random_results_counts_on_no_page_that_is_drawn_anew() -> None:
+    short = WebShop(tagger="letters", max_steps=5)
+    short.reset(seed=0)
+    for action in ("search[<r>]", "click[next >]"):
+        short.step(action)
+    optimum, plan = short.optimum(), short.expert_actions()
+    assert plan and plan[0].startswith("click[g")
+    assert [short.optimum() for _ in range(5)] == [optimum] * 5
+    for action in plan:
+        _, reward, *_ = short.step(action)
+    assert optimum == (reward, len(plan))
 
 
 def test_snapshot_restored_in_another_process_continues_identically(env: WebShop) -> None:
