@@ -193,6 +193,8 @@ def test_taken_or_invalid_port_is_rejected() -> None:
             serve(port=taken.getsockname()[1])
     with pytest.raises(ConfigurationError, match="port must be between"):
         serve(port=70000)
+    with pytest.raises(ConfigurationError, match="threads must be at least 1"):
+        serve(port=0, threads=0)
 
 
 @pytest.mark.heavy
