@@ -4,6 +4,7 @@ import itertools
 import math
 import random
 import re
+import tracemalloc
 from collections import Counter
 
 import gymnasium as gym
@@ -18,6 +19,7 @@ import arboretum  # noqa: F401
 from arboretum.envs import ConfigurationError
 from arboretum.envs.frozenlake import FrozenLake, optimal_success, random_success
 from arboretum.envs.frozenlake.lake import ACTIONS, Lake, generated_lake, has_path, random_map
+from arboretum.envs.frozenlake.values import Policy
 
 
 def make(**kwargs):
@@ -301,6 +303,20 @@ def test_expert_plan_depends_on_remaining_steps():
 def test_bad_setting_raises_a_helpful_error(kwargs, words):
     with pytest.raises(ConfigurationError, match=words):
         make(**kwargs)
+
+
+def test_convergence_keeps_no_table_for_every_number_of_steps():
+    lake = generated_lake(8, 0.8, "corners", "train/0")
+    tracemalloc.start()
+    unlimited = Policy(lake, 1 / 3)
+    value = unlimited.value(lake.start, None)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 200_000  # 1,500 tables take 2.8 MB, and 180 MB on a lake of 32 x 32 cells.
+    limited = Policy(lake, 1 / 3)
+    for steps in (10_000, 3, 200):
+        assert limited.value(lake.start, steps) == unlimited.value(lake.start, steps) <= value
+    assert limited.value(lake.start, 10_000) == value
 
 
 def test_equal_numbers_of_different_types_give_the_same_maps():
