@@ -73,6 +73,8 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
         rows = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise DataError(path, "there is no such file.") from None
+    except OSError as error:
+        raise DataError(path, f"cannot be read ({error.strerror}).") from None
     except (ValueError, RecursionError) as error:
         raise DataError(path, f"is not JSON ({error}).") from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
