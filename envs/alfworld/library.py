@@ -300,8 +300,9 @@ def _find(folder: Path) -> tuple[dict[Path, Signature], dict[Path, Signature]]:
     if folder.is_file():
         (archives if _ARCHIVE.match(folder.name) else files)[folder] = _signature(folder.stat())
         return files, archives
-    waiting, links = [(str(folder), os.path.realpath(folder))], list[str]()
-    seen = set()
+    waiting = [(str(folder), os.path.realpath(folder))]
+    links: list[str] = []
+    seen: set[str] = set()
     while waiting or links:
         if not waiting:
             link = links.pop()

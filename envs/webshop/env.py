@@ -18,7 +18,7 @@ from .goals import Goal
 from .original import OBSERVATION_MODES, observe, with_history
 from .pages import BROWSING
 from .session import Session
-from .shop import UNUSED_RNG, Shop, open_shop, parse_action
+from .shop import UNUSED_RNG, Shop, Unanswerable, open_shop, parse_action
 from .sources import is_builtin
 
 SPLITS = {"test": (0, 500), "dev": (500, 1500), "valid": (500, 1500), "train": (1500, None)}
@@ -269,7 +269,7 @@ class WebShop(TextEnv[Visit]):
             return Outcome(self._observe(), 0.0, False, False, False, False)
         try:
             after, valid, purchase = self.shop.act(session, action, self._action_rng(session, action))
-        except (IndexError, TypeError, ValueError) as error:  # The original raises here.
+        except Unanswerable as error:
             refusal = f"This search cannot be answered ({error}); search for words instead."
             return Outcome(refusal, 0.0, False, False, False, False)
         if longest := max(self._history):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from .pages import PRODUCTS_PER_PAGE
 from .session import Session
-from .shop import UNUSED_RNG, Shop, Turn, parse_action
+from .shop import UNUSED_RNG, Shop, Turn, Unanswerable, parse_action
 
 MAX_CLICKS = 3
 """Maximum number of actions that `best_purchase` tries: back to the results, to a product, and the purchase."""
@@ -38,7 +38,7 @@ def _act(shop: Shop, session: Session, action: str) -> Turn:
     """Return the result of an action; one whose result is random, or that the shop cannot answer, is invalid."""
     try:
         return shop.act(session, action, UNUSED_RNG)
-    except (IndexError, TypeError, ValueError):
+    except Unanswerable:
         return Turn(session, False)
 
 
@@ -62,7 +62,7 @@ def _searches(shop: Shop, session: Session, target: int) -> Iterator[tuple[int, 
         _, words = parse_action(action)
         try:
             found = list(shop.find(tuple((words or "").split(" ")), UNUSED_RNG))
-        except (IndexError, TypeError, ValueError):  # For example `<c>` where the category has no name.
+        except Unanswerable:  # For example `<c>` where the category has no name.
             continue
         if target in found:
             yield found.index(target) // PRODUCTS_PER_PAGE, action

@@ -14,7 +14,7 @@ from typing import Any
 from ..checks import check_port
 from ..extras import optional_module
 from .html import TEMPLATES, page_html, render, score_html
-from .shop import Shop, Turn, open_shop
+from .shop import Shop, Turn, Unanswerable, open_shop
 from .visits import Stop, Visits
 
 COOKIE = "webshop_customer"
@@ -148,7 +148,7 @@ def create_app(shop: Shop, visits: Visits | None = None) -> Any:
             return flask.redirect(f"/visit/{number}", 303)
         try:
             return follow(key, stop, shop.search(stop.session, words, rng))
-        except (IndexError, TypeError, ValueError):  # For example `<c>` without a category.
+        except Unanswerable:  # For example `<c>` without a category.
             hint = "This search cannot be answered; try other words."
             return flask.redirect(flask.url_for("show", number=number, message=hint), 303)
 

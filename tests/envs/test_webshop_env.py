@@ -188,6 +188,20 @@ def test_optimum_of_random_results_counts_on_no_page_that_is_drawn_anew() -> Non
     assert optimum == (reward, len(plan))
 
 
+def test_error_of_a_custom_tagger_is_not_taken_for_a_search_without_an_answer(env: WebShop) -> None:
+    def broken(title: str) -> list[str]:
+        raise ValueError("out of nouns")
+
+    env.reset(seed=0)
+    tagged = WebShop(tagger=broken)
+    tagged.reset(seed=0)
+    *plan, purchase = env.expert_actions() or []
+    for action in plan:
+        tagged.step(action)
+    with pytest.raises(ValueError, match="out of nouns"):
+        tagged.step(purchase)
+
+
 def test_snapshot_restored_in_another_process_continues_identically(env: WebShop) -> None:
     env.reset(options={"task": "7"})
     plan = env.expert_actions() or []
