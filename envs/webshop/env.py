@@ -85,8 +85,7 @@ class WebShop(TextEnv[Visit]):
     * `click[name]`: click a button (`back to search`, `< prev`, `next >`, `description`, `features`, `reviews`,
       `buy now`), a product's number or an option's value on the current page. Case does not matter.
 
-    Any other action, and one of more than 4,096 characters, leaves the state unchanged and returns the current
-    page again.
+    Any other action, and one of more than 4,096 characters, returns the current page again.
 
     ## Rewards
     The purchase earns a reward between 0 and 1, which measures how well the product's type, its attributes, the
@@ -264,9 +263,10 @@ class WebShop(TextEnv[Visit]):
         return score_html(page, dict(parts), self.shop.tagger.name, float(self.shop.prices[session.product]), base)
 
     def _apply(self, action: str) -> Outcome:
-        session, before, _ = self._state
         if len(action) > MAX_ACTION:
             return Outcome(self._observe(), 0.0, False, False, False, False)
+        session, before, _ = self._state
+        key = self.state_key()
         try:
             after, valid, purchase = self.shop.act(session, action, self._action_rng(session, action))
         except Unanswerable as error:
@@ -277,7 +277,7 @@ class WebShop(TextEnv[Visit]):
         parts = tuple(purchase.parts.items()) if purchase else ()
         self._state = Visit(after, before, parts)
         reward = purchase.reward if purchase else 0.0
-        changed = after is not session and after._replace(actions=()) != session._replace(actions=())
+        changed = self.state_key() != key
         return Outcome(self._observe(), reward, purchase is not None, reward == 1.0, valid, changed)
 
     def _action_rng(self, session: Session, action: str) -> random.Random:

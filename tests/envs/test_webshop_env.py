@@ -249,7 +249,11 @@ def test_history_precedes_the_observation() -> None:
     plain.reset(seed=0)
     results = plain.step("search[lamp]")[0]
     assert env.step("search[lamp]")[0] == f"{start} [SEP] search[lamp] [SEP] {results}"
-    assert env.step("nonsense")[0] == f"search[lamp] [SEP] {results} [SEP] nonsense [SEP] {results}"
+    key = env.state_key()
+    observation, _, _, _, info = env.step("nonsense")
+    assert observation == f"search[lamp] [SEP] {results} [SEP] nonsense [SEP] {results}"
+    assert not info["valid"] and info["changed"] and env.state_key() != key
+    assert not plain.step("nonsense")[4]["changed"]
 
 
 def test_environments_share_one_shop() -> None:
