@@ -180,8 +180,10 @@ def _parse_request(body: Any, max_topk: int) -> tuple[list[str], int, bool]:
     queries = body.get("queries")
     if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
         raise ConfigurationError("'queries' must be a list of strings.")
-    topk = body.get("topk") or DEFAULT_TOPK
-    if isinstance(topk, bool) or not isinstance(topk, int) or not 1 <= topk <= max_topk:
+    topk = body.get("topk")
+    if topk is None or (type(topk) is int and topk == 0):  # as Search-R1's server
+        topk = DEFAULT_TOPK
+    if type(topk) is not int or not 1 <= topk <= max_topk:
         raise ConfigurationError(f"'topk' must be an integer from 1 to {max_topk}, or null.")
     with_scores = body.get("return_scores", False)
     if with_scores not in (True, False, None):

@@ -89,6 +89,8 @@ def test_missing_topk_and_scores_use_defaults(server):
         {"queries": [1]},
         {},
         {"queries": ["a"], "topk": -1},
+        {"queries": ["a"], "topk": False},
+        {"queries": ["a"], "topk": []},
         {"queries": ["a"], "topk": "3"},
         {"queries": ["a"], "topk": 10**9},
         {"queries": ["a"], "return_scores": "yes"},

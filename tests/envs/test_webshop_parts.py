@@ -96,6 +96,14 @@ def test_largest_product_file_and_its_companions_are_found(tmp_path: Path) -> No
     assert len(open_shop(tmp_path, num_products=25).catalog) == 25
 
 
+def test_products_with_half_a_surrogate_pair_are_found_again(tmp_path: Path) -> None:
+    lone = "\ud800"  # JSON can write it.
+    products = [p._replace(asin=lone + p.asin[:4], query=lone, title=lone) for p in generate_products(2)]
+    catalog = ProductCatalog.build(products, tmp_path / "shop")
+    assert [catalog.product(number) for number in catalog.with_query(lone)] == products
+    assert catalog.number(products[1].asin) == 1
+
+
 def test_repeated_and_unusable_entries_are_skipped(tmp_path: Path) -> None:
     products = list(generate_products(20))
     write_files(tmp_path, products)
