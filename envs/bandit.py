@@ -117,13 +117,13 @@ class Bandit(TextEnv[Choice]):
         if not 0.0 <= low_reward <= 1.0:
             raise ConfigurationError(f"low_reward must be between 0 and 1, not {low_reward}.")
         super().__init__(
-            config={"low_reward": low_reward, "reverse": reverse},
+            config={"low_reward": float(low_reward), "reverse": reverse},
             max_steps=max_steps,
             reward_mode=reward_mode,
             admissible=admissible,
             render_mode=render_mode,
         )
-        self.low_reward = low_reward
+        self.low_reward = float(low_reward)
         self.reverse = reverse
         pairs = PAIRS[split] if split else PAIRS["train"] + PAIRS["test"]
         self.tasks = [f"{a}/{b}" for safe, risky in pairs for a, b in ((safe, risky), (risky, safe))]
@@ -176,7 +176,7 @@ class Bandit(TextEnv[Choice]):
 
     def _is_possible(self, snapshot: Snapshot) -> bool:
         state = snapshot.state
-        if type(state) is not Choice or type(state.paid) not in (int, float):
+        if type(state) is not Choice or type(state.paid) is not float:
             return False
         if state.arm is None:
             return state.paid == 0.0 and not snapshot.terminated and not snapshot.success

@@ -30,39 +30,34 @@ DATA_SOURCES: tuple[DataSource, ...] = (
         "alfworld",
         "TextALFWorld-v0",
         "ALFWorld (Shridhar et al., ICLR 2021, arXiv:2010.03768), https://github.com/alfworld/alfworld. The"
-        " command"
-        " `alfworld-download` of the package `alfworld` fetches the files. The folder is called `json_2.1.1` in"
-        " every"
-        " release; the files of alfworld 0.4 and later are expected, in which objects are put down with"
-        " `move X to Y`.",
+        " command `alfworld-download` of the package `alfworld` fetches the files. The folder is called"
+        " `json_2.1.1` in every release; the files of alfworld 0.4 and later are expected, in which objects are"
+        " put down with `move X to Y`.",
         (
             ("json_2.1.1/<split>/<task type>-…/<trial>/game.tw-pddl", "the game files; other files are ignored"),
             ("*.tar.xz, *.tar.gz, …", "archives of that tree, read without being unpacked"),
         ),
         "arboretum eval alfworld",
-        "The repository is MIT-licensed and publishes the files as release assets; they derive from ALFRED"
-        " (MIT) and"
-        " AI2-THOR scenes. No separate license comes with the files.",
+        "The repository is MIT-licensed and publishes the files as release assets; they derive from ALFRED (MIT)"
+        " and AI2-THOR scenes. No separate license comes with the files.",
     ),
     DataSource(
         "webshop",
         "TextWebShop-v0",
-        "WebShop (Yao, Chen, Yang, Narasimhan, NeurIPS 2022), repository princeton-nlp/WebShop. Its small set"
-        " has 1,000"
-        " products, the full one 1.18 million.",
+        "WebShop (Yao, Chen, Yang, Narasimhan, NeurIPS 2022), repository princeton-nlp/WebShop. Its small set has"
+        " 1,000 products, the full one 1.18 million.",
         (
             ("items_shuffle*.json or .json.gz", "the products; of several such files the largest is used"),
             (
                 "items_ins_v2*.json or .json.gz",
-                "attributes and synthetic instructions, with the ending of the product file, such as `_1000`,"
-                " or none",
+                "attributes and synthetic instructions, with the ending of the product file, such as `_1000`, or"
+                " none",
             ),
             ("items_human_ins*.json or .json.gz", "crowd-sourced instructions; optional"),
         ),
         "arboretum eval webshop",
         "The repository is MIT-licensed. No separate license is stated for the data; product texts come from"
-        " public"
-        " Amazon pages.",
+        " public Amazon pages.",
     ),
     DataSource(
         "boxoban",
@@ -96,13 +91,13 @@ DATA_SOURCES: tuple[DataSource, ...] = (
         "hotpotqa",
         "TextSearchQA-v0",
         "Question sets and corpora below; `arboretum data get NAME` downloads them into their folders, from the"
-        " addresses there. Each data set has a folder of its own, and the environment's argument `dataset` selects"
-        " it; without it `hotpotqa` is used.",
+        " addresses there. Each data set has a folder of its own, and the environment's argument `dataset`"
+        " selects it; without it `hotpotqa` is used.",
         (
             (
                 "*.jsonl, *.jsonl.gz, *.json or *.parquet",
-                "questions: FlashRAG's JSON lines, HotpotQA's JSON or Search-R1's parquet; the file's name is"
-                " the split",
+                "questions: FlashRAG's JSON lines, HotpotQA's JSON or Search-R1's parquet; the file's name is the"
+                " split",
             ),
             (
                 "corpus.jsonl or corpus.jsonl.gz",

@@ -279,8 +279,10 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
         raise ValueError(f"the response has the encoding {encoding[:20]!r}")
     unpacker = zlib.decompressobj(wbits=47)  # of either format
     content = unpacker.decompress(content, MAX_RESPONSE)
-    if unpacker.unconsumed_tail:
-        raise ResponseTooLarge
+    if not unpacker.eof:
+        if len(content) == MAX_RESPONSE:
+            raise ResponseTooLarge
+        raise ValueError("the packed response is incomplete")
     return content
 
 

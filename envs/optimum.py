@@ -41,6 +41,7 @@ class OptimumRules:
     _lengths_task: str | None = None
 
     if TYPE_CHECKING:  # Members of `TextEnv`.
+        render_mode: str | None
         _task: str | None
 
         @property
@@ -89,11 +90,14 @@ class OptimumRules:
             The optimum; None if it is unknown, as after an action that drew random numbers.
         """
         start = self.snapshot()
-        self.step(action)
-        is_certain = self.rng_state == start.rng_state
-        after = self.optimum() if is_certain else None
-        self.restore(start)
-        return after
+        render_mode, self.render_mode = self.render_mode, None  # "human" would print a step that is not played.
+        try:
+            self.step(action)
+            is_certain = self.rng_state == start.rng_state
+            return self.optimum() if is_certain else None
+        finally:
+            self.render_mode = render_mode
+            self.restore(start)
 
     def _find_plan(self) -> list[str] | None:
         """Return a plan from the current state to success, whatever the step limit, or None if there is none.
@@ -105,9 +109,8 @@ class OptimumRules:
     def _plan_length(self) -> int | None:
         """Return the length of the expert's plan from the current state, or None if there is none."""
         plan = self._find_plan()
-        return (
-            None if plan is None else max(1, len(plan))
-        )  # Even where the goal holds, an action ends the episode.
+        # Even where the goal holds, it takes an action to end the episode.
+        return None if plan is None else max(1, len(plan))
 
     def _cached_length(self) -> int | None:
         """Return `_plan_length` of the current state; the lengths of a task's states are computed once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -28,7 +29,9 @@ def pages(specs: Iterable[EnvSpec], baselines: Sequence[Baseline] = ()) -> Itera
         baselines: Measured baselines.
     """
     index_rows = []
-    for class_specs in by_class(specs):
+    classes = by_class(specs)
+    classes_of = Counter(first.module for first, *_ in classes)
+    for class_specs in classes:
         entry_point = registry[class_specs[0].id].entry_point
         assert isinstance(entry_point, str)
         text = inspect.getdoc(load_env_creator(entry_point)) or ""
@@ -40,7 +43,7 @@ def pages(specs: Iterable[EnvSpec], baselines: Sequence[Baseline] = ()) -> Itera
         first = class_specs[0]
         scene = SCENES.get(first.module)
         picture = f"![{scene.describe(first.id)}](pictures/{scene.file_name(first.module)})\n\n" if scene else ""
-        name = f"{first.module}.md"
+        name = f"{first.module if classes_of[first.module] == 1 else f'{first.module}.{first.cls}'}.md"
         yield name, f"{_NOTE}\n# {first.cls}\n\n{_TABLE_HEAD}{rows}\n\n{picture}{text}\n"
         index_rows += [f"| [`{spec.id}`]({name}) | {spec.summary} |" for spec in class_specs]
     index = _TABLE_HEAD + "\n".join(index_rows)
@@ -50,9 +53,9 @@ def pages(specs: Iterable[EnvSpec], baselines: Sequence[Baseline] = ()) -> Itera
 
 def by_class(specs: Iterable[EnvSpec]) -> list[list[EnvSpec]]:
     """Return the environments that share a class, and so a page, in the order of their first ones."""
-    specs_by_class: dict[str, list[EnvSpec]] = {}
+    specs_by_class: dict[tuple[str, str], list[EnvSpec]] = {}
     for spec in specs:
-        specs_by_class.setdefault(spec.cls, []).append(spec)
+        specs_by_class.setdefault((spec.module, spec.cls), []).append(spec)
     return list(specs_by_class.values())
 
 

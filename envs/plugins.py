@@ -107,5 +107,5 @@ def _load(path: str) -> object:
         for part in attribute.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigurationError(f"{path} cannot be imported: {error}.") from None
+        raise ConfigurationError(f"{path} cannot be imported: {error}.") from error
     return found

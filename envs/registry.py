@@ -151,12 +151,15 @@ def resolve_id(id: str) -> str:
     """Return the registered id of an environment; a path `module:Class` and a plug-in are registered first.
 
     Raises:
-        ConfigurationError: The id is unknown, or the class of a path cannot be imported.
+        ConfigurationError: The id is unknown, the class of a path cannot be imported, or another class has its id.
     """
     if ":" in id:
-        path, id = id, f"{_env_class(id).__name__}-v0"
+        path, env_class = id, _env_class(id)
+        id = f"{env_class.__name__}-v0"
         if id not in gym.registry:
             _register(id, path, {})
+        elif _creator(id) is not env_class:
+            raise ConfigurationError(f"{path} would be {id}, which is another environment; rename the class.")
     if id not in gym.registry:
         known = [spec.id for spec in all_envs()]
         if id not in known:
@@ -175,17 +178,13 @@ def make_env(id: str, **kwargs: Any) -> TextEnv[Any]:
         ConfigurationError: The id or an option is unknown, or a value is invalid.
     """
     id = resolve_id(id)
-    entry_point = gym.spec(id).entry_point
-    creator: Callable[..., Any] | None
-    if isinstance(entry_point, PluginEnv):
-        creator, _ = entry_point.resolve()
-    else:
-        creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    creator = _creator(id)
     if creator is not None:
-        options = list(inspect.signature(creator).parameters)
+        parameters = inspect.signature(creator).parameters
+        forwards = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
         for option in kwargs:
-            if option not in options:
-                raise unknown_name(f"option of {id}", option, options)
+            if option not in parameters and not forwards:
+                raise unknown_name(f"option of {id}", option, parameters)
     try:
         env = gym.make(id, **kwargs).unwrapped
     except (TypeError, AttributeError) as error:  # an option of the wrong type
@@ -194,6 +193,14 @@ def make_env(id: str, **kwargs: Any) -> TextEnv[Any]:
     if not isinstance(env, TextEnv):
         raise ConfigurationError(f"{id} is not a text environment; use one whose class derives from TextEnv.")
     return env
+
+
+def _creator(id: str) -> Callable[..., Any] | None:
+    """Return the class or function that makes a registered environment; None if there is only a vectorized one."""
+    entry_point = gym.spec(id).entry_point
+    if isinstance(entry_point, PluginEnv):
+        return entry_point.resolve()[0]
+    return load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
 
 
 def _env_class(path: str) -> type[TextEnv[Any]]:

@@ -75,11 +75,11 @@ class GeneratedTasks(Sequence[str]):
             return False
         split, _, number = task.rpartition("/")
         opens = split == self.split or (self.split == ANY and split in self.SPLITS)
-        return opens and _parse_index(number) is not None
+        return opens and parse_index(number) is not None
 
     def index(self, task: str, start: int = 0, stop: int | None = None) -> int:
         split, _, number = task.rpartition("/")
-        index = _parse_index(number)
+        index = parse_index(number)
         if split != self.split or index is None:
             raise ConfigurationError(
                 f"unknown task {task[:80]!r}; tasks of this split are named {self.split}/0, {self.split}/1, …"
@@ -89,8 +89,8 @@ class GeneratedTasks(Sequence[str]):
         return index
 
 
-def _parse_index(number: str) -> int | None:
-    """Return the index at the end of a task's name, or None if it is out of range or not canonical."""
+def parse_index(number: str) -> int | None:
+    """Return the index in a task's name, or None if it is not written as `str` writes one, or out of range."""
     if not (number.isascii() and number.isdecimal() and len(number) <= 10 and str(int(number)) == number):
         return None
     return int(number) if int(number) < GeneratedTasks.LENGTH else None
@@ -142,9 +142,12 @@ def requested_task(
         if not has_task(task):
             raise unknown_name("task", task, tasks[:1000])
         return task
-    if isinstance(task, bool) or not hasattr(task, "__index__"):
+    try:
+        index = None if isinstance(task, bool) else operator.index(task)
+    except TypeError:  # Arrays have `__index__`, too, but only those of one number are indices.
+        index = None
+    if index is None:
         raise ConfigurationError(f"the task must be a name or an index, not {task!r}.")
-    index = operator.index(task)
     if not 0 <= index < len(tasks):
         raise ConfigurationError(f"task index {index} is outside 0 … {len(tasks) - 1} of this split.")
     return tasks[index]

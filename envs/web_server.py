@@ -24,6 +24,7 @@ from waitress.adjustments import Adjustments
 from waitress.channel import HTTPChannel
 from waitress.server import TcpWSGIServer
 
+from .checks import at_least
 from .errors import ConfigurationError
 from .hosts import host_filter, is_loopback
 
@@ -120,10 +121,11 @@ class WebServer:
         url: Address of the server, without a path.
 
     Raises:
-        ConfigurationError: The address is taken or invalid.
+        ConfigurationError: The address is taken or invalid, or there are no threads.
     """
 
     def __init__(self, app: Any, name: str, host: str, port: int, *, threads: int) -> None:
+        at_least("threads", threads, 1)
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             listener = socket.create_server((host, port), family=family, backlog=1024)

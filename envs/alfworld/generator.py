@@ -8,6 +8,7 @@ share the remaining floor plans but no trial. A task id is `<split>/<index>`.
 from __future__ import annotations
 
 import random
+from copy import deepcopy
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -62,7 +63,7 @@ def generate_game(task: str, easy: bool = False) -> Game:
 
 def generate_file(task: str, easy: bool = False) -> dict[str, Any]:
     """Return the game file of a generated task as a dictionary (`pddl_domain`, `grammar`, `pddl_problem`, …)."""
-    return _generate(*parse_task(task), easy)[0]
+    return deepcopy(_generate(*parse_task(task), easy)[0])
 
 
 class _Home(NamedTuple):

@@ -85,10 +85,7 @@ def read_wording(grammar: str, rules: Rules) -> Wording:
 
 def task_line(grammar: str, sentence: str | None) -> str:
     """Return the paragraph that states the task: the rule `task` with the sentence in place of `MASK`."""
-    rule = _read_entries(grammar)[2].get("task")
-    if not rule or "rhs" not in rule[0]:
-        raise Malformed("its grammar has no rule for the task")
-    text = str(rule[0]["rhs"])
+    text = _first_text(_read_entries(grammar)[2], "task")
     return text if sentence is None else text.replace(MASK, sentence)
 
 
@@ -129,6 +126,14 @@ def _read_rules(text: str) -> dict[str, list[dict[str, Any]]]:
     if not isinstance(rules, dict) or not all(isinstance(rule, list) for rule in rules.values()):
         raise Malformed("a part of its grammar is not a table of rules")
     return rules
+
+
+def _first_text(rules: Mapping[str, list[dict[str, Any]]], name: str) -> str:
+    """Return the text of the first alternative of a rule."""
+    match rules.get(name):
+        case [{"rhs": str(text)}, *_]:
+            return text
+    raise Malformed(f"its grammar has no rule {name} with a text")
 
 
 def _template(text: str, roles: Roles) -> tuple[Piece, ...]:
@@ -270,8 +275,7 @@ class _TextCompiler:
 
     def _literal(self, rule: str, default: str) -> str:
         """Return the text of the first alternative of a rule, uncompiled."""
-        alternatives = self._rules.get(rule) or [{"rhs": default}]
-        return str(alternatives[0].get("rhs"))
+        return _first_text(self._rules, rule) if self._rules.get(rule) else default
 
     def _rule(self, name: str, roles: Roles) -> Render:
         """Compile the alternatives of a rule, up to the first one without a condition."""
@@ -330,10 +334,7 @@ class _TextCompiler:
         """Return the text before and after the name of a listed object."""
         item = item.strip()
         if item.startswith("#") and item.endswith("#"):
-            rule = self._rules.get(item[1:-1])
-            if not rule:
-                raise Malformed(f"its grammar refers to a rule {item[1:-1]}, which it does not have")
-            words = re.split(r"(\{[^{}]*\})", str(rule[0].get("rhs")))
+            words = re.split(r"(\{[^{}]*\})", _first_text(self._rules, item[1:-1]))
             parts = [word[1:-1] if word[:1] == "{" else repr(word) for word in words if word]
         else:
             parts = [part.strip() for part in item.split("+")]

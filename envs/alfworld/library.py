@@ -237,7 +237,12 @@ class _FolderSource(_Source):
         with progress_bar(delay=_BAR_DELAY, transient=True) as progress:
             for number, (task, path) in enumerate(self.paths.items()):
                 progress("games", number, len(self.paths))
-                content = path.read_bytes()
+                try:
+                    content = path.read_bytes()
+                except OSError as error:
+                    # Without a signature, so that the next start tries again.
+                    writer.skip(str(path), f"cannot be read ({error.strerror})")
+                    continue
                 digest = blake2b(content, digest_size=16).hexdigest()
                 # A file that is written twice within the resolution of file times has an unchanged signature.
                 recent = now - max(files[path].modified, files[path].changed) < 2_000_000_000
@@ -269,7 +274,7 @@ def _add_game(writer: PackWriter, task: str, where: str, content: bytes, source:
         game = read_game(content)
     except Malformed as problem:
         writer.skip(where, str(problem), source)
-    except (ValueError, LookupError, RecursionError) as problem:  # Malformed in a way that no check covers.
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as problem:  # No check covers it.
         writer.skip(where, f"cannot be read ({type(problem).__name__}: {problem})", source)
     else:
         writer.add(task, game, source)
@@ -283,25 +288,42 @@ def _read(where: str, content: bytes) -> Game:
 
 
 def _find(folder: Path) -> tuple[dict[Path, Signature], dict[Path, Signature]]:
-    """Return the game files at and below a path, and the archives directly in it."""
+    """Return the game files at and below a path, and the archives directly in it.
+
+    Every folder is read once: links are followed after all else, and not to folders that have been read.
+
+    Raises:
+        DataError: A folder cannot be listed, or a file or link in it leads nowhere.
+    """
     files: dict[Path, Signature] = {}
     archives: dict[Path, Signature] = {}
     if folder.is_file():
         (archives if _ARCHIVE.match(folder.name) else files)[folder] = _signature(folder.stat())
         return files, archives
-    waiting = [str(folder)]
-    while waiting:
+    waiting = [(str(folder), os.path.realpath(folder))]
+    links: list[str] = []
+    seen: set[str] = set()
+    while waiting or links:
+        if not waiting:
+            link = links.pop()
+            waiting.append((link, os.path.realpath(link)))
+        path, real = waiting.pop()
+        if real in seen:
+            continue
+        seen.add(real)
         try:
-            entries = list(os.scandir(waiting.pop()))
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    if entry.is_dir() and entry.is_symlink():
+                        links.append(entry.path)
+                    elif entry.is_dir():
+                        waiting.append((entry.path, os.path.join(real, entry.name)))
+                    elif entry.name.endswith(GAME_SUFFIX):
+                        files[Path(entry.path)] = _signature(entry.stat())
+                    elif _ARCHIVE.match(entry.name) and path == str(folder):
+                        archives[Path(entry.path)] = _signature(entry.stat())
         except OSError as error:
-            raise DataError(folder, f"cannot be listed ({error}).") from error
-        for entry in entries:
-            if entry.is_dir():
-                waiting.append(entry.path)
-            elif entry.name.endswith(GAME_SUFFIX):
-                files[Path(entry.path)] = _signature(entry.stat())
-            elif _ARCHIVE.match(entry.name) and os.path.dirname(entry.path) == str(folder):
-                archives[Path(entry.path)] = _signature(entry.stat())
+            raise DataError(error.filename or path, f"cannot be read ({error.strerror}).") from error
     return dict(sorted(files.items())), dict(sorted(archives.items()))
 
 

@@ -13,7 +13,7 @@ _FLAGS = ("clean", "hot", "cool", "sliced")
 
 def household_parts(game: Game, state: State) -> tuple[Part, ...]:
     """Return the parts of a household: the agent's hand, the receptacles at its location, and the others."""
-    here = set(game.receptacles_at[state.location]) if state.location >= 0 else set()
+    here = set(game.receptacles_at[state.location])
     order = sorted(range(len(game.receptacles)), key=lambda one: (one not in here, not _note(game, state, one)))
     holding = () if state.held == NOTHING else (_describe(game, state, state.held),)
     return (Part("hand", holding, "" if holding else "empty"), *_receptacles(game, state, order, here))

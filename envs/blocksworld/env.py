@@ -153,6 +153,8 @@ class Blocksworld(TextEnv[Position]):
         uses_planbench = split is not None and (split == PLANBENCH or split.startswith(f"{PLANBENCH}/"))
         if split is not None and not uses_planbench and split not in SPLITS:
             raise unknown_name("split", split, (*SPLITS, PLANBENCH))
+        if data is not None and not uses_planbench:
+            raise ConfigurationError(f"data= belongs to split='{PLANBENCH}'; set that split, or omit data=.")
         self._adaptive = max_steps == "auto" and mode == "step"
         source: dict[str, object] = {"planbench": True} if uses_planbench else {"family": family, "blocks": blocks}
         super().__init__(

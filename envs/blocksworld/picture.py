@@ -54,7 +54,7 @@ def blocks_picture(words: Sequence[str], blocks: Arrangement, goal: Goal) -> Pic
     upper = floor + _LEG + _MARGIN
     goal_floor = upper + 30 + max((len(tower) for tower in wanted), default=1) * GOAL_HEIGHT
     width = 2 * _MARGIN + count * (WIDTH + GAP) - GAP
-    canvas = Canvas(goal_floor + _MARGIN, max(width, _goal_width(wanted)), _LOWER)
+    canvas = Canvas(goal_floor + _MARGIN, width, _LOWER)  # The towers of the goal are narrower.
     canvas.box(0, 0, width, upper, _WALL)
     canvas.box(_MARGIN / 2, floor, width - _MARGIN, _LEG, _TABLE, 3)
     _draw_hand(canvas, words, held(blocks), width / 2)
@@ -72,10 +72,6 @@ def blocks_picture(words: Sequence[str], blocks: Arrangement, goal: Goal) -> Pic
             canvas.box(x - 2, goal_floor, GOAL_WIDTH + 4, 4, _TABLE, 2)
         x += GOAL_WIDTH + GOAL_GAP
     return canvas.picture
-
-
-def _goal_width(wanted: Sequence[Sequence[int]]) -> int:
-    return 2 * _MARGIN + len(wanted) * (GOAL_WIDTH + GOAL_GAP)
 
 
 def _tower(base: int, supports: Sequence[int]) -> list[int]:

@@ -177,15 +177,14 @@ class FrozenLake(TextEnv[int]):
             if split is not None:
                 raise ConfigurationError(f"a single map has no splits; omit split={split!r}.")
         self.size = published.size if size is None else size
-        self.p_frozen = published.p_frozen if p_frozen is None else p_frozen
-        self.success_rate = published.success_rate if success_rate is None else success_rate
+        self.p_frozen = _check_rate("p_frozen", published.p_frozen if p_frozen is None else p_frozen)
+        self.success_rate = _check_rate(
+            "success_rate", published.success_rate if success_rate is None else success_rate
+        )
         self.start_goal = published.start_goal if start_goal is None else start_goal
         self.observation_format = observation_format or published.observation_format
         if isinstance(self.size, bool) or not isinstance(self.size, int) or not 2 <= self.size <= 32:
             raise ConfigurationError(f"size must be an integer from 2 to 32, not {self.size!r}.")
-        for name, rate in (("p_frozen", self.p_frozen), ("success_rate", self.success_rate)):
-            if not isinstance(rate, (int, float)) or not 0.0 <= rate <= 1.0:
-                raise ConfigurationError(f"{name} must be between 0 and 1, not {rate!r}.")
         if self.start_goal not in (CORNERS, ANYWHERE):
             raise unknown_name("start_goal", self.start_goal, (CORNERS, ANYWHERE))
         if self.observation_format not in FORMATS:
@@ -201,7 +200,7 @@ class FrozenLake(TextEnv[int]):
             reward_mode=reward_mode,
             admissible=admissible,
             render_mode=render_mode,
-            max_observation=16_384,
+            max_observation=max(16_384, 16 * len("".join(desc or ()))),  # a symbol and a position per cell
         )
         self._map = desc
         self.tasks = GeneratedTasks(split) if desc is None else (_MAP_TASK,)
@@ -352,6 +351,13 @@ class FrozenLake(TextEnv[int]):
         remaining = None if self.max_steps is None else self.max_steps - self._steps
         value, time = _policy(self._lake, self.success_rate).expected(self._state, direction, remaining)
         return Optimum(value, time if value else None)
+
+
+def _check_rate(name: str, rate: object) -> float:
+    """Return a probability as a float: maps are drawn from its `repr`, in which 1 differs from 1.0."""
+    if not isinstance(rate, (int, float)) or not 0.0 <= rate <= 1.0:
+        raise ConfigurationError(f"{name} must be between 0 and 1, not {rate!r}.")
+    return float(rate)
 
 
 _DIRECTIONS = {name: number for number, name in enumerate(ACTIONS)}

@@ -8,6 +8,7 @@ actions of equal probability the optimal policy takes the one with the shortest 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +21,24 @@ _MAX_SWEEPS = 100_000
 Floats = npt.NDArray[np.float64]
 
 
+class _Sweep(NamedTuple):
+    """Optimal policy for one number of remaining steps; arrays of shape (cells,).
+
+    Attributes:
+        values: Maximum probability of reaching the goal.
+        times: Expected number of steps until the episode ends.
+        actions: Optimal action, as an index into `ACTIONS`.
+    """
+
+    values: Floats
+    times: Floats
+    actions: npt.NDArray[np.intp]
+
+
 class Policy:
     """Optimal policy on one lake, for every number of remaining steps.
 
-    Value iteration is extended on demand.
+    Value iteration is extended on demand. Its sweeps are kept as far as a number of steps has asked for them.
 
     Args:
         lake: Lake.
@@ -39,10 +54,11 @@ class Policy:
         self._nonterminal = ~np.array(lake.terminal)
         goal = np.zeros(len(lake.moves))
         goal[lake.goal] = 1.0
-        self._values: list[Floats] = [goal]
-        self._times: list[Floats] = [np.zeros(len(goal))]
-        self._actions: list[npt.NDArray[np.intp]] = [np.zeros(len(goal), dtype=np.intp)]
-        self._limit: int | None = None
+        self._sweeps = [_Sweep(goal, np.zeros(len(goal)), np.zeros(len(goal), dtype=np.intp))]
+        self._last: _Sweep | None = None
+        """Sweep with which the iteration has converged; None if it has not been reached yet."""
+        self._last_steps = _MAX_SWEEPS
+        """Number of remaining steps of that sweep."""
 
     def value(self, cell: int, steps: int | None) -> float:
         """Return the maximum probability of reaching the goal from a cell.
@@ -51,7 +67,7 @@ class Policy:
             cell: Current cell.
             steps: Number of remaining steps; None for no limit.
         """
-        return float(self._values[self._horizon(steps)][cell])
+        return float(self._sweep(steps).values[cell])
 
     def time(self, cell: int, steps: int | None) -> float:
         """Return the expected number of steps until the episode ends under the optimal policy.
@@ -59,11 +75,11 @@ class Policy:
         It is the shortest among the policies that attain `value`, and includes episodes that end in a hole or at
         the limit.
         """
-        return float(self._times[self._horizon(steps)][cell])
+        return float(self._sweep(steps).times[cell])
 
     def action(self, cell: int, steps: int | None) -> int:
         """Return the action that attains `value`, as an index into `ACTIONS`."""
-        return int(self._actions[self._horizon(steps)][cell])
+        return int(self._sweep(steps).actions[cell])
 
     def expected(self, cell: int, action: int, steps: int | None) -> tuple[float, float]:
         """Return the expectation of `value` and `time` after an action, over the cells in which it may end.
@@ -73,22 +89,28 @@ class Policy:
             action: Index into `ACTIONS`.
             steps: Number of remaining steps before the action, at least 1; None for no limit.
         """
-        horizon = self._horizon(None if steps is None else steps - 1)
+        after = self._sweep(None if steps is None else steps - 1)
         cells = self._next_cells[cell, action]
         return (
-            float(self._values[horizon][cells] @ self._slip_probabilities),
-            float(self._times[horizon][cells] @ self._slip_probabilities),
+            float(after.values[cells] @ self._slip_probabilities),
+            float(after.times[cells] @ self._slip_probabilities),
         )
 
-    def _horizon(self, steps: int | None) -> int:
-        """Iterate up to `steps` or to convergence, and return the index of the values to use."""
-        while self._limit is None and (steps is None or steps >= len(self._values)):
-            self._sweep()
-        last = len(self._values) - 1
-        return last if steps is None else min(steps, last)
+    def _sweep(self, steps: int | None) -> _Sweep:
+        """Return the sweep for a number of remaining steps: from convergence on, that of convergence."""
+        if steps is None:
+            sweep, count = self._sweeps[-1], len(self._sweeps) - 1
+            while self._last is None:
+                count += 1
+                sweep = self._iterate(sweep, count)
+            return self._last
+        while len(self._sweeps) <= min(steps, self._last_steps):
+            self._sweeps.append(self._iterate(self._sweeps[-1], len(self._sweeps)))
+        return self._sweeps[min(steps, self._last_steps)]
 
-    def _sweep(self) -> None:
-        values, times = self._values[-1], self._times[-1]
+    def _iterate(self, before: _Sweep, steps: int) -> _Sweep:
+        """Return the sweep for `steps` remaining steps, given the one before it."""
+        values, times, _ = before
         probabilities = values[self._next_cells] @ self._slip_probabilities  # (cells, actions)
         durations = 1.0 + times[self._next_cells] @ self._slip_probabilities
         durations[probabilities < probabilities.max(axis=1, keepdims=True) - _TOLERANCE] = np.inf
@@ -96,18 +118,17 @@ class Policy:
         cells = np.arange(len(values))
         new_values = np.where(self._nonterminal, probabilities[cells, actions], values)
         new_times = np.where(self._nonterminal, durations[cells, actions], 0.0)
+        sweep = _Sweep(new_values, new_times, actions)
         # Expected times grow without bound where the goal is unreachable, so those cells do not count.
         solvable = self._nonterminal & (new_values > 0.0)
         converged = (
             np.allclose(new_values, values, rtol=0.0, atol=_TOLERANCE)
             and np.allclose(new_times[solvable], times[solvable], rtol=1e-9, atol=0.0)
-            and len(self._values) > len(values)
+            and steps > len(values)
         )
-        self._values.append(new_values)
-        self._times.append(new_times)
-        self._actions.append(actions)
-        if converged or len(self._values) > _MAX_SWEEPS:
-            self._limit = len(self._values)
+        if converged or steps >= _MAX_SWEEPS:
+            self._last, self._last_steps = sweep, steps
+        return sweep
 
 
 def optimal_success(desc: Sequence[str], success_rate: float, steps: int | None = None) -> float:

@@ -185,11 +185,7 @@ def _copy_corpus(corpus: Path, work: Path, report: Progress) -> dict[str, Any]:
         for document in read_corpus(corpus):
             digest.add(document)
             row = {"id": document.id, "contents": document.contents}
-            try:
-                line = json.dumps(row, ensure_ascii=False).encode()
-            except UnicodeEncodeError:  # Half a surrogate pair.
-                line = json.dumps(row).encode()
-            position += file.write(line + b"\n")
+            position += file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
             offsets.append(position)
             count += 1
             if not count % _REPORT_EVERY:

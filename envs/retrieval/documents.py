@@ -188,3 +188,4 @@ class StoredDocuments(Sequence[Document]):
 
     def close(self) -> None:
         self._closer()
+        self._descriptor = -1  # The system may give the old number to another file.

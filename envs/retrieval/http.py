@@ -67,7 +67,7 @@ class HTTPRetriever(Retriever):
             raise ConfigurationError(
                 f"a retrieval server's address starts with http:// or https://, not {public_url(url)!r}."
             )
-        if timeout <= 0 or retries < 0 or backoff < 0:
+        if not (timeout > 0 and retries >= 0 and backoff >= 0):
             raise ConfigurationError("timeout must be positive, and retries and backoff must not be negative.")
         parts = parse_address(url)
         # HTTP allows ASCII only.
@@ -241,11 +241,17 @@ def parse_reply(reply: Any, queries: int, source: str) -> list[list[Hit]]:
         found = f"{len(result)} lists" if isinstance(result, list) else "no list"
         raise RetrievalError(f"{source} returned {found} under 'result' for {queries} queries.")
     try:
-        return [[_hit(item, rank) for rank, item in enumerate(items or [])] for items in result]
+        return [_ranking(items) for items in result]
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise RetrievalError(
             f"{source} returned a result that is not a document ({_one_line(str(error))})."
         ) from None
+
+
+def _ranking(items: Any) -> list[Hit]:
+    if not isinstance(items, list | None):
+        raise ValueError(f"a {type(items).__name__} in the place of a list")
+    return [_hit(item, rank) for rank, item in enumerate(items or [])]
 
 
 def _hit(item: Any, rank: int) -> Hit:
@@ -257,9 +263,9 @@ def _hit(item: Any, rank: int) -> Hit:
         item = item["document"]
     if isinstance(item, str):
         return Hit(Document(item, item), score)
-    contents = item.get("contents")
-    if contents is None and "text" in item:
-        contents = f'"{item.get("title", "")}"\n{item["text"]}'
+    contents, text, name = item.get("contents"), item.get("text"), item.get("id")
+    if contents is None and isinstance(text, str):
+        contents = f'"{item.get("title", "")}"\n{text}'
     if not isinstance(contents, str):
         raise ValueError(f"it has the keys {_one_line(', '.join(sorted(map(str, item))[:8]))}")
-    return Hit(Document(str(item.get("id", contents)), contents), score)
+    return Hit(Document(contents if name is None else str(name), contents), score)

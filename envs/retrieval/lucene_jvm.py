@@ -116,7 +116,7 @@ class LuceneIndex:
                     file.write(json.dumps({"id": id_, "contents": text}) + "\n")
             flags = {"-collection": "JsonCollection", "-generator": "DefaultLuceneDocumentGenerator"}
             flags |= {"-input": scratch, "-index": str(part), "-threads": str(threads)}
-            arguments = [part for flag in flags.items() for part in flag]
+            arguments = [word for flag in flags.items() for word in flag]
             java_class("io.anserini.index.IndexCollection").main([*arguments, "-quiet"])
             write_checksums(part)
         return cls(folder)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..checks import check_port
+from ..checks import at_least, check_port
 from ..errors import ConfigurationError
 from ..extras import optional_module
 from .batching import Batcher, QueueFull
@@ -51,7 +51,7 @@ class RetrievalServer:
         port: Bound port.
 
     Raises:
-        ConfigurationError: The port is not one, the address is taken, or Flask or waitress is missing.
+        ConfigurationError: A number is out of range, the address is taken, or Flask or waitress is missing.
     """
 
     def __init__(
@@ -65,6 +65,8 @@ class RetrievalServer:
         max_topk: int = 1000,
     ) -> None:
         check_port("port", port)
+        at_least("max_batch", max_batch, 1)
+        at_least("max_waiting", max_waiting, 1)
         optional_module("waitress", "web", "the retrieval server")
         optional_module("flask", "web", "the retrieval server")
         from ..web_server import WebServer
@@ -178,8 +180,10 @@ def _parse_request(body: Any, max_topk: int) -> tuple[list[str], int, bool]:
     queries = body.get("queries")
     if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
         raise ConfigurationError("'queries' must be a list of strings.")
-    topk = body.get("topk") or DEFAULT_TOPK
-    if isinstance(topk, bool) or not isinstance(topk, int) or not 1 <= topk <= max_topk:
+    topk = body.get("topk")
+    if topk is None or (type(topk) is int and topk == 0):  # as Search-R1's server
+        topk = DEFAULT_TOPK
+    if type(topk) is not int or not 1 <= topk <= max_topk:
         raise ConfigurationError(f"'topk' must be an integer from 1 to {max_topk}, or null.")
     with_scores = body.get("return_scores", False)
     if with_scores not in (True, False, None):
@@ -202,9 +206,9 @@ def _scored_document(hit: Hit) -> dict[str, Any]:
 
 
 def serve(
+    index: str | Path | Retriever,
     host: str = "127.0.0.1",
     port: int = DEFAULT_PORT,
-    index: str | Path | Retriever = "",
     *,
     max_batch: int = 64,
     max_waiting: int = 64,
@@ -213,9 +217,9 @@ def serve(
     """Serve an index until Ctrl-C or SIGTERM.
 
     Args:
+        index: Index folder, corpus file, or open retriever, which is closed at the end.
         host: Address to bind; the default, loopback, is reachable from this machine only.
         port: TCP port; 0 takes a free one.
-        index: Index folder, corpus file, or open retriever, which is closed at the end.
         max_batch: Maximum number of queries per call of the retriever; larger requests are split.
         max_waiting: Maximum number of waiting requests.
         ready: Called with the address once the server accepts requests.
@@ -226,10 +230,10 @@ def serve(
     from .factory import open_retriever
 
     retriever = index if isinstance(index, Retriever) else open_retriever(index)
-    server = RetrievalServer(retriever, host, port, max_batch=max_batch, max_waiting=max_waiting)
-    if ready is not None:
-        ready(server.url)
     try:
+        server = RetrievalServer(retriever, host, port, max_batch=max_batch, max_waiting=max_waiting)
+        if ready is not None:
+            ready(server.url)
         server.run()
     finally:
         retriever.close()

@@ -12,9 +12,12 @@ from ..errors import DataError, unknown_name
 from ..extras import optional_module
 from ..retrieval.documents import parse_row, read_lines
 from ..retrieval.interface import Document
+from .downloads import CHECKSUMS_FILE
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".parquet")
 CORPUS_FILES = ("corpus.jsonl", "corpus.jsonl.gz")
+_OTHER_FILES = frozenset({*CORPUS_FILES, CHECKSUMS_FILE, "manifest.json"})
+"""Files of a data set's folder that have no questions, though their names end as if they had."""
 
 _NAMED_SPLITS = {"dev60": "dev60_with_context", "dev": "dev7405"}
 """File stems of the splits whose files in the HotpotQA sample have longer names."""
@@ -70,6 +73,8 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
         rows = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise DataError(path, "there is no such file.") from None
+    except OSError as error:
+        raise DataError(path, f"cannot be read ({error.strerror}).") from None
     except (ValueError, RecursionError) as error:
         raise DataError(path, f"is not JSON ({error}).") from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -190,7 +195,7 @@ def question_files(folder: Path) -> dict[str, Path]:
     found = {}
     for path in sorted(folder.iterdir()):
         suffix = next((s for s in reversed(SUFFIXES) if path.name.endswith(s)), None)
-        if suffix is None or path.name in CORPUS_FILES or not path.is_file() or path.name == "manifest.json":
+        if suffix is None or path.name in _OTHER_FILES or not path.is_file():
             continue
         stem = path.name.removesuffix(".gz").rpartition(".")[0]
         split = next((name for name, file in _NAMED_SPLITS.items() if file == stem), stem)

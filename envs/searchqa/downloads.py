@@ -268,8 +268,7 @@ def _receive(response: Any, part: Path, have: int, name: str, progress: Progress
     with response:
         resumed = response.status == 206
         have = have if resumed else 0
-        length = response.headers.get("Content-Length")
-        total_bytes = have + int(length) if length is not None else None
+        total_bytes = None if response.length is None else have + int(response.length)
         with part.open("ab" if resumed else "wb") as file:
             while chunk := response.read(_CHUNK):
                 file.write(chunk)

@@ -177,10 +177,11 @@ class SearchQA(TextEnv[Inquiry]):
             raise unknown_name("reward", reward, get_args(Reward))
         if reward in _SHAPED and protocol != "tags":
             raise ConfigurationError(f'reward="{reward}" scores the format of tags; it needs protocol="tags".')
-        if topk < 1 or observation_budget < 1:
-            raise ConfigurationError(
-                f"topk and observation_budget must be positive, not {topk} and {observation_budget}."
-            )
+        for name, value in (("topk", topk), ("observation_budget", observation_budget)):
+            if type(value) is not int or value < 1:
+                raise ConfigurationError(f"{name} must be a positive integer, not {value!r}.")
+        if type(encyclopedia_seed) is not int:
+            raise ConfigurationError(f"encyclopedia_seed must be an integer, not {encyclopedia_seed!r}.")
         source = open_source(dataset, data, split, hops, retriever, encyclopedia_seed)
         super().__init__(
             config={
@@ -317,7 +318,8 @@ class SearchQA(TextEnv[Inquiry]):
         last = self.max_steps is not None and self._steps + 1 >= self.max_steps
         if last or (titles and rng.random() < 0.5):
             return self._format_action("answer", rng.choice(titles or ["no"]))
-        return self._format_action("search", rng.choice(self._question.question.rstrip("?").split()))
+        words = self._question.question.rstrip("?").split() or [self._question.question]
+        return self._format_action("search", rng.choice(words))
 
     def expert_actions(self) -> list[str] | None:
         """Return searches for the supporting articles not yet shown, in reading order, and the gold answer.

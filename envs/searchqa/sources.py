@@ -13,6 +13,7 @@ from ..errors import ConfigurationError, DataError, unknown_name
 from ..retrieval.bm25 import BM25
 from ..retrieval.factory import open_retriever
 from ..retrieval.interface import Document, Retriever
+from ..retrieval.manifest import MANIFEST_FILE
 from .datasets import SUFFIXES, Question, choose_split, context_corpus, corpus_file, question_files, read_questions
 from .downloads import DATA_SETS
 from .encyclopedia import SPLITS, encyclopedia
@@ -92,7 +93,7 @@ def open_source(
     if not questions:
         raise ConfigurationError(f"{name} has no question with hops={hops} in split {split or 'any'}.")
     if retriever is not None:
-        found_retriever = retriever if isinstance(retriever, Retriever) else open_retriever(retriever)
+        found_retriever = retriever if isinstance(retriever, Retriever) else _open_shared(retriever)
     elif folder is None:
         found_retriever = _encyclopedia_index(seed)
     else:
@@ -164,6 +165,22 @@ def _file_stamp(path: Path) -> tuple[int, int]:
 @lru_cache(maxsize=16)
 def _read(path: Path, size: int, modified: int) -> tuple[Question, ...]:
     return tuple(read_questions(path))
+
+
+def _open_shared(source: str | Path) -> Retriever:
+    """Open a retriever, which all environments of the process share if it is a server or an index folder."""
+    text = str(source)
+    if text.startswith(("http://", "https://")):
+        return _shared_retriever(text, None)
+    manifest = Path(text).expanduser().resolve() / MANIFEST_FILE
+    if manifest.is_file():
+        return _shared_retriever(str(manifest.parent), _file_stamp(manifest))
+    return open_retriever(source)
+
+
+@lru_cache(maxsize=4)
+def _shared_retriever(source: str, stamp: tuple[int, int] | None) -> Retriever:
+    return open_retriever(source)
 
 
 @lru_cache(maxsize=4)

@@ -193,8 +193,8 @@ class BoardEnv(TextEnv[State]):
     def counts_as_effect(self, action: str, before: Hashable, info: Mapping[str, Any]) -> bool:
         """Return True for pushes; steps that move only the player do not count."""
         words = self.vocabulary
-        walls = str.maketrans({words.player: words.floor, words.player_on_target: words.target})
-        return str(before).translate(walls) != self._state.board.translate(walls)
+        without_player = str.maketrans({words.player: words.floor, words.player_on_target: words.target})
+        return str(before).translate(without_player) != self._state.board.translate(without_player)
 
     # ------------------------------------------------------------------ snapshots
 
@@ -428,9 +428,9 @@ def default_spec(size: int, boxes: int) -> Spec:
     Raises:
         ConfigurationError: A number is out of range, or the board is too small for the boxes.
     """
-    if not isinstance(size, int) or not 5 <= size <= 24:
+    if type(size) is not int or not 5 <= size <= 24:
         raise ConfigurationError(f"size must be an integer from 5 to 24 (walls included), not {size!r}.")
-    if not isinstance(boxes, int) or not 1 <= boxes <= 6:
+    if type(boxes) is not int or not 1 <= boxes <= 6:
         raise ConfigurationError(f"boxes must be an integer from 1 to 6, not {boxes!r}.")
     if (size - 2) ** 2 < 8 * boxes:
         raise ConfigurationError(f"{boxes} boxes need more room than size={size} has; increase size.")
@@ -452,7 +452,10 @@ def _resolve_vocabulary(vocabulary: str | Vocabulary) -> Vocabulary:
         if vocabulary not in VOCABULARIES:
             raise unknown_name("vocabulary", vocabulary, VOCABULARIES)
         return VOCABULARIES[vocabulary]
-    symbols = Vocabulary(*vocabulary)
-    if len(set(symbols)) != len(symbols) or any(len(s) != 1 or not s.isprintable() for s in symbols):
+    symbols = tuple(vocabulary)
+    are_characters = all(
+        isinstance(symbol, str) and len(symbol) == 1 and symbol.isprintable() for symbol in symbols
+    )
+    if not are_characters or len(symbols) != len(Vocabulary._fields) or len(set(symbols)) != len(symbols):
         raise ConfigurationError(f"vocabulary must be seven different printable characters, not {symbols!r}.")
-    return symbols
+    return Vocabulary(*symbols)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import overload
 
 from ..errors import DataError, unknown_name
+from ..tasks import parse_index
 from .rules import STANDARD
 
 SYMBOLS = {
@@ -209,7 +210,7 @@ class LevelFiles(Sequence[str]):
         if not isinstance(task, str):
             return False
         name, _, number = task.rpartition("#")
-        return _is_number(number) and str(int(number)) == number and int(number) in self._numbers.get(name, ())
+        return parse_index(number) in self._numbers.get(name, ())
 
     def board(self, task: str) -> str:
         """Return the board of a task in the standard vocabulary. The task may belong to any split of the folder.

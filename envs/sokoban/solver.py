@@ -34,8 +34,9 @@ target, even if several boxes share one."""
 
 _UNREACHABLE = 1 << 20
 _NEVER = 1 << 60
-_PUSH_WEIGHT = 1 << 12
-"""Cost of a push under the objective "pushes". It exceeds the length of any walk, so walks only break ties."""
+_PUSH_WEIGHT = 1 << 20
+"""Cost of a push under the objective "pushes". It exceeds the length of all walks of a plan together, so walks
+only break ties."""
 
 
 class _Node(NamedTuple):

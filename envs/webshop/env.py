@@ -11,13 +11,14 @@ from ..core import Outcome, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
 from ..optimum import Optimum
 from ..snapshots import Snapshot
+from ..tasks import parse_index
 from ..tools import Parameter, Tool
 from .expert import best_plan
 from .goals import Goal
 from .original import OBSERVATION_MODES, observe, with_history
 from .pages import BROWSING
 from .session import Session
-from .shop import UNUSED_RNG, Shop, open_shop, parse_action
+from .shop import UNUSED_RNG, Shop, Unanswerable, open_shop, parse_action
 from .sources import is_builtin
 
 SPLITS = {"test": (0, 500), "dev": (500, 1500), "valid": (500, 1500), "train": (1500, None)}
@@ -70,9 +71,7 @@ class GoalTasks(Sequence[str]):
         return str(self._range[index])
 
     def __contains__(self, task: object) -> bool:
-        if not isinstance(task, str) or not task.isascii() or not task.isdecimal() or str(int(task)) != task:
-            return False
-        return int(task) in self._range
+        return isinstance(task, str) and parse_index(task) in self._range
 
 
 class WebShop(TextEnv[Visit]):
@@ -86,8 +85,7 @@ class WebShop(TextEnv[Visit]):
     * `click[name]`: click a button (`back to search`, `< prev`, `next >`, `description`, `features`, `reviews`,
       `buy now`), a product's number or an option's value on the current page. Case does not matter.
 
-    Any other action, and one of more than 4,096 characters, leaves the state unchanged and returns the current
-    page again.
+    Any other action, and one of more than 4,096 characters, returns the current page again.
 
     ## Rewards
     The purchase earns a reward between 0 and 1, which measures how well the product's type, its attributes, the
@@ -169,6 +167,8 @@ class WebShop(TextEnv[Visit]):
         for name, value in (("num_prev_obs", num_prev_obs), ("num_prev_actions", num_prev_actions)):
             if not isinstance(value, int) or value < 0:
                 raise ConfigurationError(f"{name} must be 0 or a positive integer, not {value!r}.")
+        if type(load_seed) is not int:
+            raise ConfigurationError(f"load_seed must be an integer, not {load_seed!r}.")
         shop = open_shop(
             data,
             num_products,
@@ -263,12 +263,13 @@ class WebShop(TextEnv[Visit]):
         return score_html(page, dict(parts), self.shop.tagger.name, float(self.shop.prices[session.product]), base)
 
     def _apply(self, action: str) -> Outcome:
-        session, before, _ = self._state
         if len(action) > MAX_ACTION:
             return Outcome(self._observe(), 0.0, False, False, False, False)
+        session, before, _ = self._state
+        key = self.state_key()
         try:
             after, valid, purchase = self.shop.act(session, action, self._action_rng(session, action))
-        except (IndexError, TypeError, ValueError) as error:  # The original raises here.
+        except Unanswerable as error:
             refusal = f"This search cannot be answered ({error}); search for words instead."
             return Outcome(refusal, 0.0, False, False, False, False)
         if longest := max(self._history):
@@ -276,7 +277,7 @@ class WebShop(TextEnv[Visit]):
         parts = tuple(purchase.parts.items()) if purchase else ()
         self._state = Visit(after, before, parts)
         reward = purchase.reward if purchase else 0.0
-        changed = after is not session and after._replace(actions=()) != session._replace(actions=())
+        changed = self.state_key() != key
         return Outcome(self._observe(), reward, purchase is not None, reward == 1.0, valid, changed)
 
     def _action_rng(self, session: Session, action: str) -> random.Random:

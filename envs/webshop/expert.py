@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from .pages import PRODUCTS_PER_PAGE
 from .session import Session
-from .shop import UNUSED_RNG, Shop, parse_action
+from .shop import UNUSED_RNG, Shop, Turn, Unanswerable, parse_action
 
 MAX_CLICKS = 3
 """Maximum number of actions that `best_purchase` tries: back to the results, to a product, and the purchase."""
@@ -34,6 +34,14 @@ def plan(shop: Shop, session: Session) -> list[str] | None:
     return None
 
 
+def _act(shop: Shop, session: Session, action: str) -> Turn:
+    """Return the result of an action; one whose result is random, or that the shop cannot answer, is invalid."""
+    try:
+        return shop.act(session, action, UNUSED_RNG)
+    except Unanswerable:
+        return Turn(session, False)
+
+
 def _candidate_paths(shop: Shop, session: Session, target: int) -> Iterator[list[str]]:
     """Yield candidate action sequences to the target's item page, shortest first."""
     asin = shop.catalog.product(target).asin.lower()
@@ -52,7 +60,10 @@ def _searches(shop: Shop, session: Session, target: int) -> Iterator[tuple[int, 
     for query in (goal.words, goal.name, f"{goal.query} {goal.name}", f"<q> {goal.query}", f"<c> {goal.category}"):
         action = f"search[{' '.join(query.replace('[', ' ').replace(']', ' ').split())}]"
         _, words = parse_action(action)
-        found = list(shop.find(tuple((words or "").split(" ")), UNUSED_RNG))
+        try:
+            found = list(shop.find(tuple((words or "").split(" ")), UNUSED_RNG))
+        except Unanswerable:  # For example `<c>` where the category has no name.
+            continue
         if target in found:
             yield found.index(target) // PRODUCTS_PER_PAGE, action
 
@@ -61,7 +72,7 @@ def _complete_path(shop: Shop, session: Session, path: list[str], target: int) -
     """Return a path extended by the clicks on options and the purchase, or None if it misses the target."""
     actions = []
     for action in path:
-        session, valid, _ = shop.act(session, action, UNUSED_RNG)
+        session, valid, _ = _act(shop, session, action)
         if not valid:
             return None
         actions.append(action)
@@ -71,11 +82,11 @@ def _complete_path(shop: Shop, session: Session, path: list[str], target: int) -
     for value in options.values() if isinstance(options, dict) else options:
         if value in dict(session.options).values():
             continue
-        after, valid, _ = shop.act(session, f"click[{value}]", UNUSED_RNG)
+        after, valid, _ = _act(shop, session, f"click[{value}]")
         if valid and after.kind == "item":
             session = after
             actions.append(f"click[{value}]")
-    _, _, purchase = shop.act(session, "click[buy now]", UNUSED_RNG)
+    _, _, purchase = _act(shop, session, "click[buy now]")
     return [*actions, "click[buy now]"] if purchase else None
 
 
@@ -106,7 +117,7 @@ def _score(shop: Shop, session: Session, actions: list[str]) -> float:
     """Return the score of the purchase with which actions end; 0 if they end otherwise."""
     purchase = None
     for action in actions:
-        session, _, purchase = shop.act(session, action, UNUSED_RNG)
+        session, _, purchase = _act(shop, session, action)
     return purchase.reward if purchase else 0.0
 
 
@@ -139,7 +150,7 @@ def _purchases(
         if steps < (1 if buys else 2) or not (buys or leads_on):
             continue
         action = f"click[{name}]"
-        after, valid, purchase = shop.act(session, action, UNUSED_RNG)
+        after, valid, purchase = _act(shop, session, action)
         if purchase is not None and purchase.reward > 0.0:
             yield purchase.reward, (*taken, action)
         elif purchase is None and valid:

@@ -102,7 +102,7 @@ class Goals(Sequence[Goal]):
         limit_goals: Number of goals to draw by weight after filtering; None keeps all.
 
     Raises:
-        ConfigurationError: No goal is left, or too few have a positive weight.
+        ConfigurationError: No goal is left, or fewer than `limit_goals` can be drawn.
     """
 
     def __init__(
@@ -131,9 +131,12 @@ class Goals(Sequence[Goal]):
             self._order = self._order[kept]
         if limit_goals is not None and 0 <= limit_goals < len(self._order):
             cumulative = self.cumulative
-            if limit_goals > sum(low < high for low, high in pairwise(cumulative)):
+            last = len(self._order) - 1
+            weighed = (i for i, (low, high) in enumerate(pairwise(cumulative)) if low < high)
+            drawable = len({min(i + 1, last) for i in weighed})  # See `draw_index`.
+            if limit_goals > drawable:
                 raise ConfigurationError(
-                    f"limit_goals={limit_goals} exceeds the number of goals with a weight above 0; lower it."
+                    f"limit_goals={limit_goals} exceeds the {drawable} goals that can be drawn."
                 )
             drawn: dict[int, None] = {}
             while len(drawn) < limit_goals:

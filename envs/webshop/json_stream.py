@@ -55,7 +55,7 @@ class _Text:
         return DataError(self._path, f"at character {position}: expected {expected}; the file may be truncated.")
 
     def more(self) -> bool:
-        """Drop the parsed part of the window and read on; return False at the end of the file."""
+        """Drop the parsed part of the window and read on; at the end of the file keep it and return False."""
         if self._ended:
             return False
         if len(self.window) - self.at > MAX_VALUE:
@@ -68,11 +68,13 @@ class _Text:
             ) from error
         if self._on_read:
             self._on_read(self._raw.tell() / self._size)
+        if not chunk:
+            self._ended = True
+            return False
         self._dropped += self.at
         self.window = self.window[self.at :] + chunk
         self.at = 0
-        self._ended = not chunk
-        return bool(chunk)
+        return True
 
     def peek(self, expected: str) -> str:
         """Return the next character that is not white space, without consuming it."""
@@ -105,8 +107,8 @@ class _Text:
                 raise self._error(position, f"{expected} ({error.msg})") from None
             except RecursionError:
                 raise self._error(self._dropped + self.at, f"{expected} nested less deeply") from None
-            # A number at the end of the window may continue in the next chunk.
-            if end == len(self.window) and not self._ended and self.more():
+            # A number may continue in the next chunk, from "1", "1." or "1e-" on.
+            if end >= len(self.window) - 2 and self.more():
                 continue
             self.at = end
             return value

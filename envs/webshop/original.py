@@ -15,7 +15,7 @@ from .goals import draw_index
 from .pages import Page
 from .reward import Purchase
 from .session import Session
-from .shop import Shop
+from .shop import Shop, Unanswerable
 
 OBSERVATION_MODES = ("html", "text", "text_rich", "url")
 
@@ -122,12 +122,15 @@ class WebAgentTextEnv:
             Observation, reward, whether the session has ended, and the reward's parts after a purchase or None.
 
         Raises:
-            IndexError: As `Shop.act`.
-            TypeError: As `Shop.act`.
-            ValueError: As `Shop.act`.
+            IndexError: A search for `<c>` names no category.
+            TypeError: A search for `<a>`.
+            ValueError: A search for `<r>` in a shop of fewer than 50 products.
         """
         before = self.observation
-        self.session, _, self.purchase = self.shop.act(self.session, action, self.rng)
+        try:
+            self.session, _, self.purchase = self.shop.act(self.session, action, self.rng)
+        except Unanswerable as error:
+            raise error.original from None
         self._before.append((before, action))
         state = with_history(self.observation, self._before, self.num_prev_obs, self.num_prev_actions)
         if self.purchase is None:

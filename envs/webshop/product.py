@@ -116,7 +116,7 @@ def parse_product(
 
     Raises:
         KeyError: A field is missing.
-        TypeError: A field has another type.
+        TypeError, AttributeError: A field has another type.
         ValueError: A price cannot be parsed.
     """
     features = raw["small_description"]

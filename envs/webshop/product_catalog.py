@@ -11,7 +11,7 @@ import json
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -126,11 +126,13 @@ class ProductCatalog:
 
     def with_query(self, query: str) -> list[int]:
         """Return the numbers of the products that were collected under a query, ascending."""
-        names = list(self._query_names)
-        if query not in names:
-            return []
-        found: list[int] = np.flatnonzero(self._queries == names.index(query)).tolist()
+        number = self._query_numbers.get(query)
+        found: list[int] = [] if number is None else np.flatnonzero(self._queries == number).tolist()
         return found
+
+    @cached_property
+    def _query_numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self._query_names)}
 
     # ------------------------------------------------------------------ building
 

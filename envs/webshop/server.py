@@ -14,7 +14,7 @@ from typing import Any
 from ..checks import check_port
 from ..extras import optional_module
 from .html import TEMPLATES, page_html, render, score_html
-from .shop import Shop, Turn, open_shop
+from .shop import Shop, Turn, Unanswerable, open_shop
 from .visits import Stop, Visits
 
 COOKIE = "webshop_customer"
@@ -71,7 +71,8 @@ def create_app(shop: Shop, visits: Visits | None = None) -> Any:
         """Redirect to the page after a turn, or back to the current page if the turn changed nothing."""
         if turn.session is stop.session:
             return flask.redirect(f"/visit/{flask.request.view_args['number']}", 303)
-        return flask.redirect(f"/visit/{visits.add(key, Stop(turn.session, turn.purchase))}", 303)
+        added = visits.add(key, Stop(turn.session, turn.purchase))
+        return redirect_to_start() if added is None else flask.redirect(f"/visit/{added}", 303)
 
     def message(title: str, text: str, status: int) -> Any:
         return render("message.html", title=title, text=text), status
@@ -147,7 +148,7 @@ def create_app(shop: Shop, visits: Visits | None = None) -> Any:
             return flask.redirect(f"/visit/{number}", 303)
         try:
             return follow(key, stop, shop.search(stop.session, words, rng))
-        except (IndexError, TypeError, ValueError):  # For example `<c>` without a category.
+        except Unanswerable:  # For example `<c>` without a category.
             hint = "This search cannot be answered; try other words."
             return flask.redirect(flask.url_for("show", number=number, message=hint), 303)
 
@@ -156,7 +157,10 @@ def create_app(shop: Shop, visits: Visits | None = None) -> Any:
         key, stop = current_stop()
         if stop is None:
             return redirect_to_start()
-        return follow(key, stop, shop.click(stop.session, asin.lower(), rng))
+        name = asin.lower()
+        target = shop.page(stop.session).clickables().get(name)
+        is_product = target is not None and target.kind == "link"  # Browsers may follow links ahead of a click.
+        return follow(key, stop, shop.click(stop.session, name, rng) if is_product else Turn(stop.session, False))
 
     @app.post("/visit/<int:number>/option")  # type: ignore[untyped-decorator]
     def option(number: int) -> Any:

@@ -31,8 +31,28 @@ MAX_RESULTS = 50
 BAR_DELAY = 2.0
 """Seconds before a progress bar appears; most catalogs open sooner."""
 
-UNUSED_RNG = random.Random(0)
-"""Generator for actions that draw nothing; only searches for `<r>` draw."""
+
+class Unanswerable(Exception):
+    """Search that the shop cannot answer, because the original fails here.
+
+    Args:
+        original: Exception of the original.
+    """
+
+    def __init__(self, original: Exception) -> None:
+        super().__init__(str(original))
+        self.original = original
+
+
+class _NoDraws(random.Random):
+    """Generator that refuses to draw products."""
+
+    def sample(self, *args: Any, **options: Any) -> Any:
+        raise Unanswerable(ValueError("the products of a search for <r> are drawn anew on every page"))
+
+
+UNUSED_RNG = _NoDraws()
+"""Generator for actions that draw nothing; a search for `<r>`, which draws, is `Unanswerable` with it."""
 
 _SUB_PAGE = {name.lower(): name for name in SUB_PAGES}
 _PAGE_NAMES = ("search_results", "item_page", "item_sub_page", "done")
@@ -156,9 +176,8 @@ class Shop:
             rng: Draws the products of a search for `<r>`, the only random transition.
 
         Raises:
-            IndexError: A search for `<c>` names no category; the original raises here too.
-            TypeError: A search for `<a>`; the original raises here too.
-            ValueError: A search for `<r>` in a shop of fewer than 50 products; the original raises here too.
+            Unanswerable: A search for `<c>` without a category, for `<a>`, or for `<r>` in a shop of fewer than 50
+                products.
         """
         name, argument = parse_action(action)
         if name == "search" and argument:
@@ -254,15 +273,24 @@ class Shop:
 
         The words `<r>` draw 50 random products, `<c> name` lists a category, and `<q> words` lists the products
         that were collected under a query.
+
+        Raises:
+            Unanswerable: See `act`.
         """
         if words[0] == "<r>":
-            return rng.sample(range(len(self.catalog)), k=MAX_RESULTS)
+            try:
+                return rng.sample(range(len(self.catalog)), k=MAX_RESULTS)
+            except ValueError as error:
+                raise Unanswerable(error) from None
         if words[0] == "<c>":
-            return self.catalog.in_category(words[1].strip())
+            try:
+                return self.catalog.in_category(words[1].strip())
+            except IndexError as error:
+                raise Unanswerable(error) from None
         if words[0] == "<q>":
             return self.catalog.with_query(" ".join(words[1:]).strip())
         if words[0] == "<a>":
-            raise TypeError("the text environment has no table of attributes to search for <a>")
+            raise Unanswerable(TypeError("the text environment has no table of attributes to search for <a>"))
         return self._cached_search(" ".join(words))
 
     def clear_search_cache(self) -> None:
@@ -304,7 +332,7 @@ def open_shop(
         ConfigurationError: An option cannot work.
         DataError: A data file is missing or malformed.
     """
-    if num_products is not None and (not isinstance(num_products, int) or num_products < 1):
+    if num_products is not None and (type(num_products) is not int or num_products < 1):
         raise ConfigurationError(f"num_products must be a positive integer or None, not {num_products!r}.")
     if generated and data is not None:
         raise ConfigurationError("generated=True and data= exclude each other; give only one of them.")

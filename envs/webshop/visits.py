@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import secrets
 from collections import OrderedDict
-from itertools import pairwise
 from threading import Lock
 from typing import NamedTuple
 
@@ -45,7 +44,7 @@ class Visits:
         self._pages = pages
         self._visits: OrderedDict[str, OrderedDict[int, Stop]] = OrderedDict()
         self._lock = Lock()
-        self._weights = [high - low for low, high in pairwise(shop.goals.cumulative)]
+        self._cumulative = shop.goals.cumulative[1:]
         self._rng = random.SystemRandom()
 
     def enter(self, goal: int | None = None) -> str:
@@ -58,7 +57,7 @@ class Visits:
             The customer's key, 192 random bits.
         """
         if goal is None:
-            goal = self._rng.choices(range(len(self._weights)), self._weights)[0]
+            goal = self._rng.choices(range(len(self._cumulative)), cum_weights=self._cumulative)[0]
         key = secrets.token_urlsafe(24)
         # The id appears in addresses of the text environment, so it must not be the key.
         first = Stop(Session(f"web_{goal}", goal))
@@ -83,10 +82,12 @@ class Visits:
             self._visits.move_to_end(key)
             return visit.get(number)
 
-    def add(self, key: str, stop: Stop) -> int:
-        """Add a page to the visit of a known customer, and return its number."""
+    def add(self, key: str, stop: Stop) -> int | None:
+        """Add a page to the visit of a customer, and return its number; None for an unknown key."""
         with self._lock:
-            visit = self._visits[key]
+            visit = self._visits.get(key)
+            if visit is None:
+                return None
             number: int = next(reversed(visit)) + 1
             visit[number] = stop
             while len(visit) > self._pages:

@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 
-from arboretum.envs.alfworld import rules
+from arboretum.envs.alfworld import library, rules
 from arboretum.envs.alfworld.gamefile import compile_game, display_names, read_game
 from arboretum.envs.alfworld.generator import generate_file
 from arboretum.envs.alfworld.pddl import Malformed
@@ -188,6 +188,8 @@ def broken(content: dict[str, Any]) -> dict[str, tuple[Any, str]]:
         "nesting": (changed(pddl_domain="(" * 200 + domain), "nests parentheses more than 100 deep"),
         "rule": (changed(grammar=grammar.replace("#put_aside#", "#elsewhere#")), "elsewhere"),
         "question": (changed(grammar=grammar.replace("| holds(a:agent", "| hates(a:agent")), "hates"),
+        "separator": (changed(grammar=grammar.replace('[{"rhs": ", "}]', '["; "]')), "no rule list_separator"),
+        "task": (changed(grammar=grammar.replace('[{"rhs": "Your task', '[{"lhs": "Your task')), "no rule task"),
         "template": (changed(grammar=grammar.replace('"open {r}"', '"open {l}"')), "open {l}"),
         "no template": (changed(grammar=grammar.replace("action OpenObject", "action Other")), "openobject"),
     }
@@ -210,6 +212,11 @@ def test_malformed_file_is_rejected_with_a_one_line_reason(
     assert "\n" not in str(refused.value)
 
 
+def test_file_of_a_generated_task_belongs_to_the_caller() -> None:
+    generate_file("train/0")["walkthrough"].clear()
+    assert generate_file("train/0")["walkthrough"]
+
+
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff\xfe", b"null", b'{"a": 1}', b"[" * 100_000])
 def test_content_that_is_no_game_is_rejected(text: bytes) -> None:
     with pytest.raises(Malformed):
@@ -229,6 +236,42 @@ def test_malformed_file_is_skipped_and_the_rest_of_the_folder_is_loaded(
     assert "not JSON" in reason
     assert str(bad) in caplog.text
     env.reset(seed=1)
+
+
+def test_unreadable_file_is_skipped_until_it_can_be_read(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    age(tree)
+    bad = tree / "json_2.1.1" / SPOTS[0] / "trial_0" / "game.tw-pddl"
+    read = Path.read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if path == bad:
+            raise PermissionError(13, "Permission denied", str(path))
+        return read(path)
+
+    with monkeypatch.context() as patch:  # The superuser, who runs some tests, may read every file.
+        patch.setattr(Path, "read_bytes", refuse)
+        patch.setattr(library, "_libraries", {})
+        env = make(tree)
+    assert len(env.tasks) == 3 and env.skipped == [(str(bad), "cannot be read (Permission denied)")]
+    monkeypatch.setattr(library, "_libraries", {})
+    assert len(make(tree).tasks) == 4
+
+
+def test_links_are_followed_once_and_a_broken_one_is_named(tree: Path, tmp_path: Path) -> None:
+    games = tree / "json_2.1.1"
+    elsewhere = tmp_path / "elsewhere"
+    (games / "train").rename(elsewhere)
+    try:
+        (games / "train").symlink_to(elsewhere)
+    except OSError:
+        pytest.skip("this user may not create links")
+    (elsewhere / "up").symlink_to(games)
+    (games / "again").symlink_to(games / "valid_unseen")
+    tasks = make(tree).tasks
+    assert len(tasks) == 4 and all(task.count("json_2.1.1") == 1 and "/up/" not in task for task in tasks)
+    (elsewhere / "gone.tw-pddl").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(DataError, match=r"gone\.tw-pddl: cannot be read \(No such file"):
+        make(tree, split="train")
 
 
 def test_tasks_that_the_original_excludes_are_skipped(tree: Path) -> None:

@@ -242,6 +242,7 @@ def test_following_the_expert_plan_does_not_solve_again(monkeypatch):
         ({"blocks": 27}, "from 3 to 26"),
         ({"blocks": "5"}, "integer"),
         ({"split": "tset"}, "test"),
+        ({"data": "."}, "data= belongs to split='planbench'"),
         ({"max_steps": 0}, "positive"),
         ({"max_steps": "many"}, "positive"),
     ],

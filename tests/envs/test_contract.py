@@ -601,7 +601,9 @@ def test_bad_configuration_raises_one_sentence_with_a_fix(id: str) -> None:
     env = make(id)
     faults = [
         lambda: env.reset(options={"task": "no such task"}),
+        lambda: env.reset(options={"task": "9" * 5000}),
         lambda: env.reset(options={"task": len(env.tasks)}),
+        lambda: env.reset(options={"task": np.zeros(2, int)}),
         lambda: env.reset(options={"tusk": env.tasks[0]}),
         lambda: make(id, split="no such split"),
         lambda: make(id, reward_mode="spars"),

@@ -4,6 +4,7 @@ import itertools
 import math
 import random
 import re
+import tracemalloc
 from collections import Counter
 
 import gymnasium as gym
@@ -18,6 +19,7 @@ import arboretum  # noqa: F401
 from arboretum.envs import ConfigurationError
 from arboretum.envs.frozenlake import FrozenLake, optimal_success, random_success
 from arboretum.envs.frozenlake.lake import ACTIONS, Lake, generated_lake, has_path, random_map
+from arboretum.envs.frozenlake.values import Policy
 
 
 def make(**kwargs):
@@ -301,6 +303,38 @@ def test_expert_plan_depends_on_remaining_steps():
 def test_bad_setting_raises_a_helpful_error(kwargs, words):
     with pytest.raises(ConfigurationError, match=words):
         make(**kwargs)
+
+
+def test_convergence_keeps_no_table_for_every_number_of_steps():
+    lake = generated_lake(8, 0.8, "corners", "train/0")
+    tracemalloc.start()
+    unlimited = Policy(lake, 1 / 3)
+    value = unlimited.value(lake.start, None)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 200_000  # 1,500 tables take 2.8 MB, and 180 MB on a lake of 32 x 32 cells.
+    limited = Policy(lake, 1 / 3)
+    for steps in (10_000, 3, 200):
+        assert limited.value(lake.start, steps) == unlimited.value(lake.start, steps) <= value
+    assert limited.value(lake.start, 10_000) == value
+
+
+def test_equal_numbers_of_different_types_give_the_same_maps():
+    """Maps are drawn from the written form of p_frozen, and cached by its value, which 1 and 1.0 share."""
+    boards = []
+    for p_frozen in (1, 1.0, np.float64(1.0), True):
+        generated_lake.cache_clear()
+        env = make(p_frozen=p_frozen)
+        boards.append(env.reset(seed=0)[0])
+    assert len(set(boards)) == 1
+
+
+def test_observation_of_a_large_map_is_in_its_space():
+    size = 120
+    rows = ["S" + "F" * (size - 1), *["H" * (size - 1) + "F"] * (size - 2), "F" * (size - 1) + "G"]
+    env = make(map=rows, observation_format="grid_coord")
+    observation, _ = env.reset(seed=0)
+    assert env.observation_space.contains(observation)
 
 
 @pytest.mark.parametrize("kwargs", [{"preset": "ragen-v1"}, {"preset": "gymnasium"}, {"size": 8}, {"size": 2}])

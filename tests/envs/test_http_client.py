@@ -83,6 +83,12 @@ def test_compressed_reply_is_unpacked_up_to_the_limit() -> None:
         with pytest.raises(RetrievalError, match="returned more than 64 MB"):
             HTTPRetriever(url).search(["q"], 1)
         assert b"accept-encoding: identity" in requests[0].lower()
+    body = gzip.compress(json.dumps({"result": [["a"]]}).encode())
+    with raw_server(sends(body, headers=("Content-Encoding: gzip",))) as (url, _):
+        assert HTTPRetriever(url).search(["q"], 1)[0][0].document.contents == "a"
+    incomplete = pytest.raises(RetrievalError, match="the packed response is incomplete")
+    with raw_server(sends(body[:-12], headers=("Content-Encoding: gzip",))) as (url, _), incomplete:
+        HTTPRetriever(url, retries=0).search(["q"], 1)
 
 
 def test_deep_json_is_refused() -> None:

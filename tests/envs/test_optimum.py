@@ -170,6 +170,20 @@ def test_optimum_on_a_lake_equals_recursion_over_gymnasium_table(desc: tuple[str
     assert values[0] == pytest.approx(best(0, 300)[0], abs=1e-9) and values[0] - 1e-9 <= values[1] <= 1.0
 
 
+def test_optimum_after_an_action_prints_nothing_and_returns_to_the_state(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    env = make("TextSokoban-v0", render_mode="human")
+    env.reset(seed=0)
+    before, plan = env.state_key(), env.expert_actions()
+    capsys.readouterr()
+    after = env.optimum_after((plan or [""])[0])
+    assert after is not None and after.steps == len(plan or ()) - 1
+    assert capsys.readouterr().out == "" and env.state_key() == before and env.steps == 0
+    env.step("Up")
+    assert capsys.readouterr().out.startswith("> Up")
+
+
 @pytest.mark.parametrize("id", ["TextBandit-v0", "TextBanditRev-v0"])
 def test_optimum_of_a_bandit_is_the_mean_payment_of_the_risky_arm(id: str) -> None:
     env = make(id)
@@ -181,6 +195,9 @@ def test_optimum_of_a_bandit_is_the_mean_payment_of_the_risky_arm(id: str) -> No
     assert env.optimum_after("no arm") == Optimum(0.25, 1) and env.steps == 0
     env.step(safe)
     assert env.optimum() == Optimum(0.15, 0)
+    free = make(id, low_reward=0)
+    free.reset(seed=0)
+    assert type(free.step(safe)[1]) is float
     sparse = make(id, reward_mode="sparse")
     sparse.reset(seed=0)
     assert sparse.optimum() == sparse.optimum_after(risky)._replace(steps=1) == Optimum(1.0, 1)

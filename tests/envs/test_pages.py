@@ -17,9 +17,9 @@ import arboretum
 from arboretum.cli import main
 from arboretum.envs.baselines import BASELINES_FILE, Baseline, baselines_section, read_baselines
 from arboretum.envs.illustrations import SCENES, draw
-from arboretum.envs.pages import pages, write_pages
+from arboretum.envs.pages import by_class, pages, write_pages
 from arboretum.envs.pictures.transcript import transcript_svg
-from arboretum.envs.registry import ENVS, make_env
+from arboretum.envs.registry import ENVS, EnvSpec, make_env
 from support.png import decode_png
 
 FOLDER = Path(arboretum.__file__).parent / "docs" / "environments"
@@ -183,6 +183,20 @@ def test_pages_and_pictures_of_a_new_folder_have_no_baselines(tmp_path: Path) ->
         "pictures/bandit.svg",
     }
     assert "## Baselines" not in (tmp_path / "pages" / "bandit.md").read_text(encoding="utf-8")
+
+
+def test_classes_of_one_module_and_equal_names_have_pages_of_their_own() -> None:
+    specs = [EnvSpec(f"{module}{cls}-v0", module, cls, "a summary") for module, cls in
+             (("mine", "A"), ("mine", "B"), ("other", "A"))]  # fmt: skip
+    assert [[spec.id for spec in group] for group in by_class([*specs, specs[0]])] == [
+        ["mineA-v0", "mineA-v0"],
+        ["mineB-v0"],
+        ["otherA-v0"],
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        for spec in specs:
+            patch.setitem(registry, spec.id, registry["TextBandit-v0"])
+        assert [name for name, _ in pages(specs)] == ["mine.A.md", "mine.B.md", "other.md", "README.md"]
 
 
 def test_class_docstring_is_the_page() -> None:

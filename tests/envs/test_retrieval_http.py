@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import signal
 import socket
@@ -88,6 +89,8 @@ def test_missing_topk_and_scores_use_defaults(server):
         {"queries": [1]},
         {},
         {"queries": ["a"], "topk": -1},
+        {"queries": ["a"], "topk": False},
+        {"queries": ["a"], "topk": []},
         {"queries": ["a"], "topk": "3"},
         {"queries": ["a"], "topk": 10**9},
         {"queries": ["a"], "return_scores": "yes"},
@@ -140,9 +143,13 @@ def test_replies_of_other_servers_are_parsed():
     assert parse_reply({"result": [None]}, 1, "u") == [[]]
     web = {"document": {"title": "T", "text": "x"}, "score": 1}
     assert parse_reply({"result": [[web]]}, 1, "u")[0][0].document.contents == '"T"\nx'
+    assert parse_reply({"result": [[{"id": None, "contents": "c"}]]}, 1, "u")[0][0].document == Document("c", "c")
     for bad in (None, [], {"result": 3}, {"result": [[]]}, {"result": [[5], []]}, {"result": [[{"id": 1}], []]}):
         with pytest.raises(RetrievalError):
             parse_reply(bad, 2, "u")
+    for items in (web, "text", 1, [{"title": "T", "text": None}]):
+        with pytest.raises(RetrievalError, match="not a document"):
+            parse_reply({"result": [items]}, 1, "u")
 
 
 class Slow(Retriever):
@@ -213,6 +220,18 @@ def test_failed_search_raises_in_its_caller_and_the_worker_continues():
 def test_number_that_is_no_port_is_rejected(port):
     with pytest.raises(ConfigurationError, match="port must be between 0 and 65535"):
         RetrievalServer(BM25.of(DOCUMENTS), port=port)
+
+
+@pytest.mark.parametrize("option", ["max_batch", "max_waiting"])
+def test_server_that_could_answer_nothing_is_rejected(option):
+    with pytest.raises(ConfigurationError, match=f"{option} must be at least 1, but is 0"):
+        RetrievalServer(BM25.of(DOCUMENTS), port=0, **{option: 0})
+
+
+def test_timeout_that_is_no_duration_is_rejected():
+    for options in ({"timeout": math.nan}, {"timeout": 0}, {"retries": -1}, {"backoff": math.nan}):
+        with pytest.raises(ConfigurationError, match="timeout must be positive"):
+            HTTPRetriever("http://127.0.0.1:1", **options)
 
 
 def test_taken_port_is_rejected(server):

@@ -52,6 +52,14 @@ def test_index_and_corpus_file_give_equal_hits(corpus, index):
     with_index.close()
 
 
+def test_closed_index_reads_no_file_that_was_opened_later(index):
+    retriever = open_retriever(index)
+    assert retriever.search(["oak"], 1)[0]
+    retriever.close()
+    with (index / "documents.jsonl").open("rb"), pytest.raises(OSError, match="Bad file descriptor"):
+        retriever.search(["oak"], 1)
+
+
 def test_build_writes_the_manifest_and_reports_progress(corpus, tmp_path):
     seen = []
     manifest = build_index(corpus, "bm25", tmp_path / "i", k1=1.2, b=0.75, progress=lambda *a: seen.append(a))

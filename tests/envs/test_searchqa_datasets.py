@@ -102,7 +102,8 @@ def test_malformed_question_file_is_rejected_with_its_line(tmp_path, text, messa
 
 
 def test_question_files_are_found_by_split(tmp_path):
-    for name in ("train.jsonl", "dev.jsonl.gz", "test-00000-of-00001.parquet", "corpus.jsonl", "notes.txt"):
+    names = ["train.jsonl", "dev.jsonl.gz", "test-00000-of-00001.parquet", "corpus.jsonl", "notes.txt"]
+    for name in (*names, "checksums.json"):  # which `arboretum data get` writes
         (tmp_path / name).touch()
     files = question_files(tmp_path)
     assert {split: path.name for split, path in files.items()} == {

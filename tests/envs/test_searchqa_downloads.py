@@ -8,6 +8,7 @@ import pytest
 
 from arboretum.envs import ConfigurationError, DataError
 from arboretum.envs.searchqa.downloads import DATA_SETS, DataSet, data_get, data_list, data_verify
+from support.raw_server import raw_server, sends
 
 CONTENT = bytes(range(256)) * 4000
 
@@ -105,6 +106,13 @@ def test_complete_partial_file_is_renamed_without_a_download(files, tmp_path):
     (tmp_path / "small" / "dev.jsonl.part").write_bytes(CONTENT)
     data_get("small", tmp_path, catalog=catalog(files.url))
     assert (tmp_path / "small" / "dev.jsonl").read_bytes() == CONTENT
+
+
+def test_file_without_a_valid_length_is_read_to_its_end(tmp_path):
+    for reply in (sends(CONTENT, length="many"), sends(CONTENT, length=-5)):
+        with raw_server(reply) as (url, _):
+            folder = data_get("small", tmp_path / url[-5:], catalog=catalog(url))
+            assert (folder / "dev.jsonl").read_bytes() == CONTENT
 
 
 def test_unreachable_server_is_reported_with_manual_instructions(files, tmp_path):

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import random
 
 import gymnasium as gym
 import pytest
@@ -11,6 +12,7 @@ from gymnasium.utils.env_checker import check_env
 from arboretum.envs import ConfigurationError
 from arboretum.envs.retrieval import Document, Hit, RetrievalError, Retriever
 from arboretum.envs.retrieval.bm25 import BM25
+from arboretum.envs.retrieval.build import build_index
 from arboretum.envs.searchqa import SearchQA
 from support.processes import outputs_under_hash_salts
 
@@ -249,6 +251,9 @@ def test_unusual_query_gets_a_valid_observation(make, query):
         ({"reward": "exact"}, "unknown reward"),
         ({"reward": "shaped", "protocol": "react"}, "needs protocol"),
         ({"topk": 0}, "topk"),
+        ({"topk": 2.5}, "topk must be a positive integer, not 2.5"),
+        ({"observation_budget": "9"}, "observation_budget"),
+        ({"encyclopedia_seed": 1.0}, "encyclopedia_seed must be an integer"),
         ({"hops": 7}, "no question with hops=7"),
         ({"hops": 0}, "hops must be"),
         ({"split": "dev"}, "no split 'dev'"),
@@ -259,6 +264,26 @@ def test_unusual_query_gets_a_valid_observation(make, query):
 def test_invalid_configuration_is_rejected(make, options, message):
     with pytest.raises(ConfigurationError, match=message):
         make(**options)
+
+
+def test_environments_share_the_index_of_a_folder_until_it_is_built_again(make, tmp_path):
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text(json.dumps({"id": "1", "contents": '"Oak"\na tree'}) + "\n")
+    build_index(corpus, "bm25", tmp_path / "index")
+    first, second = (make(retriever=tmp_path / "index") for _ in range(2))
+    assert first.retriever is second.retriever
+    corpus.write_text(json.dumps({"id": "2", "contents": '"Oak"\na table'}) + "\n")
+    build_index(corpus, "bm25", tmp_path / "index", overwrite=True)
+    env = make(retriever=tmp_path / "index")
+    env.reset(options={"task": 0})
+    assert "a table" in env.step("<search>oak</search>")[0]
+
+
+def test_random_action_of_a_question_without_words_is_a_search(make, tmp_path):
+    (tmp_path / "test.jsonl").write_text(json.dumps({"id": "0", "question": "?", "golden_answers": ["a"]}))
+    env = make(data=tmp_path / "test.jsonl", retriever=BM25.of([Document("1", "a")]))
+    env.reset(options={"task": 0})
+    assert env.random_action(random.Random(0)) == "<search>?</search>"
 
 
 def test_missing_data_set_and_missing_corpus_are_rejected_with_a_fix(monkeypatch, questions):

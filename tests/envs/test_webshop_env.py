@@ -103,6 +103,7 @@ def test_splits_are_the_published_ranges_of_goals(env: WebShop) -> None:
         ({"tagger": "space"}, "did you mean spacy"),
         ({"num_products": 0}, "num_products must be a positive integer"),
         ({"num_prev_obs": -1}, "num_prev_obs must be 0"),
+        ({"load_seed": None}, "load_seed must be an integer"),
         ({"data": "/nowhere/at/all"}, "not a folder"),
         ({"filter_goals": lambda index, goal: False}, "there is no goal"),
     ],
@@ -174,6 +175,33 @@ def test_random_search_repeats_after_restoring_a_snapshot(env: WebShop) -> None:
     assert env.step("search[<r>]")[0] != first[0]
 
 
+def test_optimum_of_random_results_counts_on_no_page_that_is_drawn_anew() -> None:
+    short = WebShop(tagger="letters", max_steps=5)
+    short.reset(seed=0)
+    for action in ("search[<r>]", "click[next >]"):
+        short.step(action)
+    optimum, plan = short.optimum(), short.expert_actions()
+    assert plan and plan[0].startswith("click[g")
+    assert [short.optimum() for _ in range(5)] == [optimum] * 5
+    for action in plan:
+        _, reward, *_ = short.step(action)
+    assert optimum == (reward, len(plan))
+
+
+def test_error_of_a_custom_tagger_is_not_taken_for_a_search_without_an_answer(env: WebShop) -> None:
+    def broken(title: str) -> list[str]:
+        raise ValueError("out of nouns")
+
+    env.reset(seed=0)
+    tagged = WebShop(tagger=broken)
+    tagged.reset(seed=0)
+    *plan, purchase = env.expert_actions() or []
+    for action in plan:
+        tagged.step(action)
+    with pytest.raises(ValueError, match="out of nouns"):
+        tagged.step(purchase)
+
+
 def test_snapshot_restored_in_another_process_continues_identically(env: WebShop) -> None:
     env.reset(options={"task": "7"})
     plan = env.expert_actions() or []
@@ -221,7 +249,11 @@ def test_history_precedes_the_observation() -> None:
     plain.reset(seed=0)
     results = plain.step("search[lamp]")[0]
     assert env.step("search[lamp]")[0] == f"{start} [SEP] search[lamp] [SEP] {results}"
-    assert env.step("nonsense")[0] == f"search[lamp] [SEP] {results} [SEP] nonsense [SEP] {results}"
+    key = env.state_key()
+    observation, _, _, _, info = env.step("nonsense")
+    assert observation == f"search[lamp] [SEP] {results} [SEP] nonsense [SEP] {results}"
+    assert not info["valid"] and info["changed"] and env.state_key() != key
+    assert not plain.step("nonsense")[4]["changed"]
 
 
 def test_environments_share_one_shop() -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.envs.webshop import WebShop, json_stream
+from arboretum.envs.webshop.expert import plan
 from arboretum.envs.webshop.export import published_entries, write_data_files
 from arboretum.envs.webshop.fuzzy import token_sets_alike
 from arboretum.envs.webshop.generator import generate_products, make_product
@@ -26,6 +27,7 @@ from arboretum.envs.webshop.product import Product, parse_prices, parse_product
 from arboretum.envs.webshop.product_catalog import ProductCatalog
 from arboretum.envs.webshop.reward import score_purchase
 from arboretum.envs.webshop.search import make_engine
+from arboretum.envs.webshop.session import Session
 from arboretum.envs.webshop.shop import Shop, open_shop, parse_action
 from arboretum.envs.webshop.sources import find_sources
 from arboretum.envs.webshop.tagger import make_tagger
@@ -94,6 +96,14 @@ def test_largest_product_file_and_its_companions_are_found(tmp_path: Path) -> No
     assert len(open_shop(tmp_path, num_products=25).catalog) == 25
 
 
+def test_products_with_half_a_surrogate_pair_are_found_again(tmp_path: Path) -> None:
+    lone = "\ud800"  # JSON can write it.
+    products = [p._replace(asin=lone + p.asin[:4], query=lone, title=lone) for p in generate_products(2)]
+    catalog = ProductCatalog.build(products, tmp_path / "shop")
+    assert [catalog.product(number) for number in catalog.with_query(lone)] == products
+    assert catalog.number(products[1].asin) == 1
+
+
 def test_repeated_and_unusable_entries_are_skipped(tmp_path: Path) -> None:
     products = list(generate_products(20))
     write_files(tmp_path, products)
@@ -150,7 +160,12 @@ def test_missing_or_truncated_archives_are_rejected(tmp_path: Path) -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=9), lambda inner: st.lists(inner, max_size=3)
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3),
 )
 
 
@@ -247,6 +262,27 @@ def test_goal_draws_keep_the_published_off_by_one_error() -> None:
     counts = [drawn.count(i) for i in range(4)]
     assert counts[0] == 0
     assert counts[1] == pytest.approx(1000, rel=0.15) and counts[3] == pytest.approx(2000, rel=0.1)
+
+
+def test_limit_of_goals_counts_those_that_can_be_drawn(tmp_path: Path) -> None:
+    """The published draw never gives goal 0, and gives the last one for two weights."""
+    for bare in range(5):  # the product whose goal has no attributes, and so the weight 0
+        products = [product._replace(options={}) for product in generate_products(5)]
+        products[bare] = products[bare]._replace(instruction_attributes=())
+        catalog = ProductCatalog.build(products, tmp_path / str(bare))
+        goals = list(Shop(catalog, tagger="letters").goals)
+        drawable = {goals[min(place + 1, 4)].asin for place, goal in enumerate(goals) if goal.weight}
+        shop = Shop(catalog, tagger="letters", limit_goals=len(drawable))
+        assert {goal.asin for goal in shop.goals} == drawable
+        if len(drawable) < 4:
+            with pytest.raises(ConfigurationError, match=f"limit_goals=4 exceeds the {len(drawable)} goals"):
+                Shop(catalog, tagger="letters", limit_goals=4)
+
+
+def test_expert_plans_where_a_search_by_category_cannot_be_answered(tmp_path: Path) -> None:
+    products = [product._replace(category="") for product in generate_products(60)]
+    shop = Shop(ProductCatalog.build(products, tmp_path / "shop"), tagger="letters")
+    assert all(plan(shop, Session(str(goal), goal)) for goal in range(0, len(shop.goals), 20))
 
 
 def test_bm25s_ranks_as_the_built_in_engine() -> None:

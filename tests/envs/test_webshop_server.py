@@ -103,6 +103,15 @@ def test_number_of_customers_and_pages_is_bounded(shop: Shop) -> None:
     for _ in range(10):
         visits.add(keys[-1], Stop(Session("x", 0)))
     assert visits.latest(keys[-1]) == 10 and visits.stop(keys[-1], 6) is None and visits.stop(keys[-1], 7)
+    assert visits.add(keys[0], Stop(Session("x", 0))) is None
+
+
+def test_following_a_link_buys_nothing(shop: Shop, client: Any) -> None:
+    client.get("/?goal=0", follow_redirects=True)
+    client.post("/visit/0", data={"search_query": shop.goal(0).words})
+    client.get(f"/visit/1/item/{shop.goal(0).asin}")
+    assert client.get("/visit/2/item/buy%20now").headers["Location"] == "/visit/2"
+    assert client.post("/visit/2", data={"action": "Buy Now"}).headers["Location"] == "/visit/3"
 
 
 @pytest.mark.parametrize(
@@ -184,6 +193,8 @@ def test_taken_or_invalid_port_is_rejected() -> None:
             serve(port=taken.getsockname()[1])
     with pytest.raises(ConfigurationError, match="port must be between"):
         serve(port=70000)
+    with pytest.raises(ConfigurationError, match="threads must be at least 1"):
+        serve(port=0, threads=0)
 
 
 @pytest.mark.heavy

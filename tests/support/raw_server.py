@@ -12,7 +12,7 @@ Reply = Callable[[socket.socket], object]
 
 
 def sends(
-    *parts: bytes, headers: tuple[str, ...] = (), status: str = "200 OK", length: int | None = None
+    *parts: bytes, headers: tuple[str, ...] = (), status: str = "200 OK", length: int | str | None = None
 ) -> Reply:
     """Return a reply of a status, headers and a body in parts; `length` is a false Content-Length."""
     body = b"".join(parts)

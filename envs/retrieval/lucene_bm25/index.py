@@ -50,7 +50,7 @@ LENGTHS = _length_table()
 
 
 class PackedStrings(Sequence[str]):
-    """Sequence of strings in one UTF-8 blob, which may be memory-mapped.
+    """Sequence of strings in one UTF-8 blob (lone surrogates included), which may be memory-mapped.
 
     Args:
         blob: Buffer with the concatenated strings.
@@ -68,12 +68,12 @@ class PackedStrings(Sequence[str]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         start = int(self._ends[index - 1]) if index else 0
-        return str(self._blob[start : int(self._ends[index])], "utf-8")
+        return str(self._blob[start : int(self._ends[index])], "utf-8", "surrogatepass")
 
     @staticmethod
     def pack(strings: Iterable[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """Return the blob and the ends of strings."""
-        encoded = [s.encode() for s in strings]
+        encoded = [s.encode("utf-8", "surrogatepass") for s in strings]
         ends = np.cumsum([len(e) for e in encoded], dtype=np.int64)
         return np.frombuffer(b"".join(encoded), dtype=np.uint8), ends
 

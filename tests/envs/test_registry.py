@@ -1,0 +1,50 @@
+"""Environments named by a path `module:Class`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+
+from arboretum.envs import ConfigurationError
+from arboretum.envs.registry import make_env
+
+MODULE = """
+from arboretum.envs.bandit import Bandit
+
+class {name}(Bandit):
+    instructions = {text!r}
+
+    def __init__(self, prize=1, **options):
+        super().__init__(**options)
+"""
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Three modules with environments, two of which have the same name and one that of a registered one."""
+    for module, name in (("paths_one", "Casino"), ("paths_two", "Casino"), ("paths_three", "TextBandit")):
+        (tmp_path / f"{module}.py").write_text(MODULE.format(name=name, text=module))
+    monkeypatch.syspath_prepend(tmp_path)
+    before = dict(gym.registry)
+    yield
+    gym.registry.clear()
+    gym.registry.update(before)
+
+
+@pytest.mark.usefixtures("modules")
+def test_class_with_the_name_of_another_environment_is_rejected_instead_of_confused() -> None:
+    assert make_env("paths_one:Casino").instructions == "paths_one"
+    assert make_env("paths_one:Casino").instructions == "paths_one"
+    for path, id in (("paths_two:Casino", "Casino-v0"), ("paths_three:TextBandit", "TextBandit-v0")):
+        with pytest.raises(ConfigurationError, match=rf"{path} would be {id}.*rename the class"):
+            make_env(path)
+
+
+@pytest.mark.usefixtures("modules")
+def test_options_that_a_class_forwards_reach_its_base() -> None:
+    assert len(make_env("paths_one:Casino", prize=2, split="test").tasks) == 16
+    with pytest.raises(ConfigurationError, match=r"Casino-v0 cannot be made with .*'spilt'"):
+        make_env("paths_one:Casino", spilt="test")
