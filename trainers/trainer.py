@@ -359,6 +359,7 @@ class Trainer:
         self._update_ended = ended
         record = UpdateRecord({name: value for name, value in metrics.items() if math.isfinite(value)})
         _note_failures(record, collection.failures, "episodes")
+        _note_failures(record, collection.redraw_failures, "redrawn outcomes")
         return record
 
     def _roll_out(self, temperature: float) -> tuple[Collection, dict[str, float]]:
