@@ -276,8 +276,20 @@ def train_policy(
 
 
 def _as_pairs(options: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return options in the form key=value, as the command line has them."""
-    return tuple(f"{name}={json.dumps(value)}" for name, value in (options or {}).items())
+    """Return options in the form key=value, as the command line has them.
+
+    Raises:
+        ConfigurationError: A value is of a type that the command line has no form for.
+    """
+    pairs = []
+    for name, value in (options or {}).items():
+        try:
+            pairs.append(f"{name}={json.dumps(os.fspath(value) if isinstance(value, os.PathLike) else value)}")
+        except TypeError:
+            raise ConfigurationError(
+                f"{name} is {value!r}; pass numbers, texts, paths, lists or mappings, as on the command line."
+            ) from None
+    return tuple(pairs)
 
 
 def make_trainer(

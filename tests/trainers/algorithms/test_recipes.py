@@ -161,6 +161,7 @@ def test_settings_of_several_parts_change_together() -> None:
             "selector .uncertainty. compares episodes",
         ),
         ("ppo", {"critic": None}, "needs a critic"),
+        ("ppo", {"critic.warmup": 200}, "only 200 updates, so the policy would never be trained"),
         ("grpo", {"credit": Gae()}, "needs a critic"),
         ("ppo", {"credit": RECIPES["grpo"].credit}, "does not use a critic; set critic=null"),
         ("ppo", {"optimization.episodes_per_step": 1000}, "8 prompts × 16 rollouts = 128"),
