@@ -206,7 +206,8 @@ class Trainer:
             )
 
     def _is_due(self, every: int) -> bool:
-        return every > 0 and (self.state.update % every == 0 or self._is_over())
+        is_last = self._is_over() or self.stopped is not None
+        return every > 0 and (self.state.update % every == 0 or is_last)
 
     def _is_over(self) -> bool:
         """Return True if all updates are made, or the limit of generated tokens is reached."""

@@ -389,11 +389,14 @@ def test_updates_without_an_advantage_change_nothing_and_end_the_run(selector: s
         changes["selector.max_batches"] = 2
     monitor = Monitor(uninformative=3)
     env = EnvConfig("TextFrozenLake-v0", {"start_goal": "corners"})
-    config = run_of("grpo", changes, env=env, monitor=monitor, validation=ValidationConfig(every=0))
+    validation = ValidationConfig(every=5, tasks=4)
+    config = run_of("grpo", changes, env=env, monitor=monitor, validation=validation)
     trainer = Trainer(config)
     before = weights(trainer)
-    records = list(trainer.run())
+    initial, *records = trainer.run()
     assert equal(weights(trainer), before)
+    scores = [record.metrics.get("validation/success") for record in (initial, *records)]
+    assert scores == [scores[0], None, None, scores[0]] and scores[0] is not None  # The last update is validated.
     assert [record.metrics["uninformative"] for record in records] == [1, 2, 3]
     assert "the policy is unchanged (3 in a row)" in records[-1].notes[0]
     assert trainer.stopped is not None and trainer.stopped.startswith("3 updates in a row had no advantage")
