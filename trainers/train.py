@@ -188,7 +188,7 @@ def train_policy(
     stepping: Mapping[str, Any] | None = None,
     checkpoint_every: int | None = None,
     checkpoint_keep: int | None = None,
-    trackers: Sequence[str] = (),
+    trackers: str | Sequence[str] = (),
     on_record: Callable[[UpdateRecord], None] | None = None,
 ) -> TrainingResult:
     """Train a language model by reinforcement learning, as `arboretum train` does; available as `arboretum.train`.
@@ -226,14 +226,14 @@ def train_policy(
     """
     nested = {"validation": validation or {}, "monitor": monitor or {}, "lora": lora or {}}
     plain = {"seed": seed, "checkpoint_every": checkpoint_every, "checkpoint_keep": checkpoint_keep}
-    given = {name: value for name, value in plain.items() if value is not None}
+    given = {name: from_plain(int, value, name) for name, value in plain.items() if value is not None}
     options = TrainOptions(
         env=(env,) if isinstance(env, str) else tuple(env or ()),
         model=None if model is None else str(model),
         out=None if out is None else Path(out),
         resume=None if resume is None else Path(resume),
-        split=split,
-        tasks=tasks,
+        split=None if split is None else from_plain(str, split, "split"),
+        tasks=None if tasks is None else from_plain(int, tasks, "tasks"),
         env_arg=_as_pairs(env_args),
         dialogue=dialogue,
         dialogue_arg=_as_pairs(dialogue_args),
@@ -242,7 +242,7 @@ def train_policy(
         use_lora=lora is not None,
         lora=from_plain(LoraOptions, nested["lora"], "lora"),
         set=_as_pairs(settings),
-        tracker=tuple(trackers),
+        tracker=(trackers,) if isinstance(trackers, str) else tuple(trackers),
         validation=from_plain(ValidationConfig, nested["validation"], "validation"),
         monitor=from_plain(Monitor, nested["monitor"], "monitor"),
         stepping=from_plain(SteppingConfig, stepping or {}, "stepping"),

@@ -168,6 +168,7 @@ def test_settings_of_several_parts_change_together() -> None:
         ("ppo", {"objective.clip_hgih": 0.3}, "objective.clip_hgih.; did you mean .*objective.clip_high"),
         ("ppo", {"sampelr.prompts": 3}, "did you mean .*sampler"),
         ("grpo", {"critic.lr": 1.0}, "does not use a critic"),
+        ("dapo", {"selector.max_batches": -1}, "selector.max_batches must be at least 0"),
         ("grpo", {"overlong.cache.size": 1}, "overlong.cache is 4096, which has no settings below it"),
         ("grpo", {"sampler.rollouts": "many"}, "sampler.rollouts is 'many'; expected `int`, got `str`"),
         ("grpo", {"optimization.passes": 1.5}, "optimization.passes is 1.5; expected `int`"),

@@ -79,7 +79,8 @@ def compare_by_policy(
         undecided: Mask of the turns to compare, [S]; see `undecided_steps`. None compares all.
 
     Returns:
-        The joined sets. They depend on the order neither of the episodes nor of the groups.
+        The joined sets. They depend on the order neither of the episodes nor of the groups, except in the one
+        direction of a pair that `symmetrize="forward"` reads.
     """
     sets, separate = _comparable_sets(rollouts, steps, classes, undecided)
     tokens: dict[bytes, IntArray] = {}
