@@ -113,14 +113,17 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
     """
     activity = Activity()
     interruption = Interruption(activity)
-    title, total = f"{config.recipe.name} on {config.env_names}", config.recipe.optimization.updates
+    title, optimization = f"{config.recipe.name} on {config.env_names}", config.recipe.optimization
+    total, max_tokens = optimization.updates, optimization.max_tokens
     again = f"arboretum train --resume {quote(str(config.out))}"
     view = training_view([env.label for env in config.envs])
     trainer: Trainer | None = None
     try:
         with (
             interruption.handle_signals(),
-            Progress(console, title, total, view=view, activity=activity, quiet=not _is_main()) as progress,
+            Progress(
+                console, title, total, max_tokens=max_tokens, view=view, activity=activity, quiet=not _is_main()
+            ) as progress,
         ):
             restarts = resume and _has_metrics_only(config.out)
             trainer = make_trainer(config, resume=resume, activity=activity, interruption=interruption)
