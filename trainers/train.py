@@ -60,9 +60,8 @@ def resolve_training_config(
     Raises:
         ConfigurationError: See `TrainOptions.config` and `read_config`.
     """
-    if _has_stored_settings(options, complete=recipe is not None):
-        return options.config(recipe, read_config(_resumed(options), TrainingConfig), given)
-    return options.config(recipe)
+    folder = _stored_run(options, complete=recipe is not None)
+    return options.config(recipe, None if folder is None else read_config(folder, TrainingConfig), given)
 
 
 def resolve_sft_config(options: SFTOptions, given: AbstractSet[str] = frozenset()) -> SFTConfig:
@@ -75,25 +74,19 @@ def resolve_sft_config(options: SFTOptions, given: AbstractSet[str] = frozenset(
     Raises:
         ConfigurationError: See `SFTOptions.config` and `read_config`.
     """
-    if _has_stored_settings(options, complete=True):
-        return options.config(read_config(_resumed(options), SFTConfig), given)
-    return options.config()
+    folder = _stored_run(options, complete=True)
+    return options.config(None if folder is None else read_config(folder, SFTConfig), given)
 
 
-def _resumed(options: Options) -> Path:
-    assert options.resume is not None
-    return options.resume
-
-
-def _has_stored_settings(options: Options, *, complete: bool) -> bool:
-    """Return True if settings must be read from the folder of a run.
+def _stored_run(options: Options, *, complete: bool) -> Path | None:
+    """Return the folder of the run whose settings must be read; None without one.
 
     If a run's settings were lost, options that describe the whole run can replace them.
     """
     if options.resume is None:
-        return False
+        return None
     complete = complete and bool(options.env) and options.model is not None
-    return (options.resume / SETTINGS_FILE).exists() or not complete
+    return options.resume if (options.resume / SETTINGS_FILE).exists() or not complete else None
 
 
 def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> int:
