@@ -76,7 +76,8 @@ class Monitor:
         uninformative: Consecutive updates without any advantage (all episodes of each prompt had equal returns)
             after which the run stops; 0 for no limit. Such updates take no step.
         failed: Fraction of the episodes of an update or a validation above which the run stops because they ended
-            with an error of the environment. Below, such episodes count as unsolved, and are not trained on.
+            with an error of the environment. Below, such episodes count as unsolved, and are not trained on. The
+            same fraction holds for redrawn outcomes, which are left out below.
         lr_factor: Factor on the learning rates at each rollback.
         rollbacks: Maximum number of rollbacks; after them a fatal sign ends the run.
     """

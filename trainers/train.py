@@ -60,9 +60,8 @@ def resolve_training_config(
     Raises:
         ConfigurationError: See `TrainOptions.config` and `read_config`.
     """
-    if _has_stored_settings(options, complete=recipe is not None):
-        return options.config(recipe, read_config(_resumed(options), TrainingConfig), given)
-    return options.config(recipe)
+    folder = _stored_run(options, complete=recipe is not None)
+    return options.config(recipe, None if folder is None else read_config(folder, TrainingConfig), given)
 
 
 def resolve_sft_config(options: SFTOptions, given: AbstractSet[str] = frozenset()) -> SFTConfig:
@@ -75,25 +74,19 @@ def resolve_sft_config(options: SFTOptions, given: AbstractSet[str] = frozenset(
     Raises:
         ConfigurationError: See `SFTOptions.config` and `read_config`.
     """
-    if _has_stored_settings(options, complete=True):
-        return options.config(read_config(_resumed(options), SFTConfig), given)
-    return options.config()
+    folder = _stored_run(options, complete=True)
+    return options.config(None if folder is None else read_config(folder, SFTConfig), given)
 
 
-def _resumed(options: Options) -> Path:
-    assert options.resume is not None
-    return options.resume
-
-
-def _has_stored_settings(options: Options, *, complete: bool) -> bool:
-    """Return True if settings must be read from the folder of a run.
+def _stored_run(options: Options, *, complete: bool) -> Path | None:
+    """Return the folder of the run whose settings must be read; None without one.
 
     If a run's settings were lost, options that describe the whole run can replace them.
     """
     if options.resume is None:
-        return False
+        return None
     complete = complete and bool(options.env) and options.model is not None
-    return (options.resume / SETTINGS_FILE).exists() or not complete
+    return options.resume if (options.resume / SETTINGS_FILE).exists() or not complete else None
 
 
 def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> int:
@@ -113,14 +106,17 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
     """
     activity = Activity()
     interruption = Interruption(activity)
-    title, total = f"{config.recipe.name} on {config.env_names}", config.recipe.optimization.updates
+    title, optimization = f"{config.recipe.name} on {config.env_names}", config.recipe.optimization
+    total, max_tokens = optimization.updates, optimization.max_tokens
     again = f"arboretum train --resume {quote(str(config.out))}"
     view = training_view([env.label for env in config.envs])
     trainer: Trainer | None = None
     try:
         with (
             interruption.handle_signals(),
-            Progress(console, title, total, view=view, activity=activity, quiet=not _is_main()) as progress,
+            Progress(
+                console, title, total, max_tokens=max_tokens, view=view, activity=activity, quiet=not _is_main()
+            ) as progress,
         ):
             restarts = resume and _has_metrics_only(config.out)
             trainer = make_trainer(config, resume=resume, activity=activity, interruption=interruption)
@@ -188,7 +184,7 @@ def train_policy(
     stepping: Mapping[str, Any] | None = None,
     checkpoint_every: int | None = None,
     checkpoint_keep: int | None = None,
-    trackers: Sequence[str] = (),
+    trackers: str | Sequence[str] = (),
     on_record: Callable[[UpdateRecord], None] | None = None,
 ) -> TrainingResult:
     """Train a language model by reinforcement learning, as `arboretum train` does; available as `arboretum.train`.
@@ -226,14 +222,14 @@ def train_policy(
     """
     nested = {"validation": validation or {}, "monitor": monitor or {}, "lora": lora or {}}
     plain = {"seed": seed, "checkpoint_every": checkpoint_every, "checkpoint_keep": checkpoint_keep}
-    given = {name: value for name, value in plain.items() if value is not None}
+    given = {name: from_plain(int, value, name) for name, value in plain.items() if value is not None}
     options = TrainOptions(
         env=(env,) if isinstance(env, str) else tuple(env or ()),
         model=None if model is None else str(model),
         out=None if out is None else Path(out),
         resume=None if resume is None else Path(resume),
-        split=split,
-        tasks=tasks,
+        split=None if split is None else from_plain(str, split, "split"),
+        tasks=None if tasks is None else from_plain(int, tasks, "tasks"),
         env_arg=_as_pairs(env_args),
         dialogue=dialogue,
         dialogue_arg=_as_pairs(dialogue_args),
@@ -242,7 +238,7 @@ def train_policy(
         use_lora=lora is not None,
         lora=from_plain(LoraOptions, nested["lora"], "lora"),
         set=_as_pairs(settings),
-        tracker=tuple(trackers),
+        tracker=(trackers,) if isinstance(trackers, str) else tuple(trackers),
         validation=from_plain(ValidationConfig, nested["validation"], "validation"),
         monitor=from_plain(Monitor, nested["monitor"], "monitor"),
         stepping=from_plain(SteppingConfig, stepping or {}, "stepping"),
@@ -276,8 +272,20 @@ def train_policy(
 
 
 def _as_pairs(options: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return options in the form key=value, as the command line has them."""
-    return tuple(f"{name}={json.dumps(value)}" for name, value in (options or {}).items())
+    """Return options in the form key=value, as the command line has them.
+
+    Raises:
+        ConfigurationError: A value is of a type that the command line has no form for.
+    """
+    pairs = []
+    for name, value in (options or {}).items():
+        try:
+            pairs.append(f"{name}={json.dumps(os.fspath(value) if isinstance(value, os.PathLike) else value)}")
+        except TypeError:
+            raise ConfigurationError(
+                f"{name} is {value!r}; pass numbers, texts, paths, lists or mappings, as on the command line."
+            ) from None
+    return tuple(pairs)
 
 
 def make_trainer(

@@ -206,7 +206,8 @@ class Trainer:
             )
 
     def _is_due(self, every: int) -> bool:
-        return every > 0 and (self.state.update % every == 0 or self._is_over())
+        is_last = self._is_over() or self.stopped is not None
+        return every > 0 and (self.state.update % every == 0 or is_last)
 
     def _is_over(self) -> bool:
         """Return True if all updates are made, or the limit of generated tokens is reached."""
@@ -359,6 +360,7 @@ class Trainer:
         self._update_ended = ended
         record = UpdateRecord({name: value for name, value in metrics.items() if math.isfinite(value)})
         _note_failures(record, collection.failures, "episodes")
+        _note_failures(record, collection.redraw_failures, "redrawn outcomes")
         return record
 
     def _roll_out(self, temperature: float) -> tuple[Collection, dict[str, float]]:

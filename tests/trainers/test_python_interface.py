@@ -14,6 +14,7 @@ import pytest
 import arboretum
 from arboretum.envs.errors import ConfigurationError
 from arboretum.trainers.algorithms.recipes import RECIPES
+from arboretum.trainers.algorithms.selectors import All
 from arboretum.trainers.checkpoints.run_folder import claim_run_folder
 from arboretum.trainers.config.run import TrainingConfig
 from arboretum.trainers.config.settings import EnvConfig
@@ -91,6 +92,12 @@ def test_training_in_a_running_event_loop_returns_metrics_and_model_silently(
         ({"validation": {"tusks": 3}}, "unknown setting 'validation.tusks'; did you mean"),
         ({"hardware": {"precision": "float8"}}, "hardware.precision"),
         ({"settings": {"sampler.rolouts": 4}}, "did you mean"),
+        ({"seed": "seven"}, "seed is 'seven'; expected `int`"),
+        ({"tasks": "many"}, "tasks is 'many'; expected `int`"),
+        ({"split": 3}, "split is 3; expected `str`"),
+        ({"model": "sapling", "trackers": "tensorbord"}, "unknown tracker 'tensorbord'; did you mean"),
+        ({"settings": {"selector": All()}}, r"selector is All\(\); pass numbers, texts, paths"),
+        ({"env_args": {"data": Path("/no/such/folder")}}, "unknown option of TextFrozenLake-v0 .data."),
     ],
 )
 def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -171,6 +171,31 @@ def test_training_counts_episodes_with_an_error_and_trains_on_the_others(
     assert "4 training episodes ended with an error" in page and "Failed episodes" in page
 
 
+def test_redrawn_outcomes_with_an_error_are_left_out_until_they_are_too_many(
+    run_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"credit.redraws": 2, "optimization.updates": 3}
+    trainer = Trainer(run_of("grove", changes, validation=ValidationConfig(every=0)))
+    records = trainer.run()
+    assert not next(records).notes
+    working, calls = FrozenLake.restore, iter(range(1_000_000))
+    every = 9
+
+    def restore(self: Any, snapshot: Any, seed: int | None = None) -> None:
+        if next(calls) % every == 0:
+            raise RuntimeError("the ice machine is out of order")
+        working(self, snapshot, seed)
+
+    monkeypatch.setattr(FrozenLake, "restore", restore)
+    record = next(records)
+    assert record.metrics["grove/redrawn"] > 0 and record.metrics["failed"] == 0
+    assert "redrawn outcomes ended with an error, the last with: RuntimeError: the ice machine" in record.notes[0]
+    every = 2
+    with pytest.raises(EpisodesFailed, match=r"redrawn outcomes ended with an error, .* raise --monitor"):
+        next(records)
+    assert trainer.checkpoints.index.last == trainer.state.update == 2
+
+
 @pytest.mark.parametrize("place", ["training", "validation"])
 def test_too_many_episodes_with_an_error_end_the_run_with_the_reason(
     place: str, run_of: Make, monkeypatch: pytest.MonkeyPatch
@@ -364,11 +389,14 @@ def test_updates_without_an_advantage_change_nothing_and_end_the_run(selector: s
         changes["selector.max_batches"] = 2
     monitor = Monitor(uninformative=3)
     env = EnvConfig("TextFrozenLake-v0", {"start_goal": "corners"})
-    config = run_of("grpo", changes, env=env, monitor=monitor, validation=ValidationConfig(every=0))
+    validation = ValidationConfig(every=5, tasks=4)
+    config = run_of("grpo", changes, env=env, monitor=monitor, validation=validation)
     trainer = Trainer(config)
     before = weights(trainer)
-    records = list(trainer.run())
+    initial, *records = trainer.run()
     assert equal(weights(trainer), before)
+    scores = [record.metrics.get("validation/success") for record in (initial, *records)]
+    assert scores == [scores[0], None, None, scores[0]] and scores[0] is not None  # The last update is validated.
     assert [record.metrics["uninformative"] for record in records] == [1, 2, 3]
     assert "the policy is unchanged (3 in a row)" in records[-1].notes[0]
     assert trainer.stopped is not None and trainer.stopped.startswith("3 updates in a row had no advantage")

@@ -157,6 +157,12 @@ class Recipe:
             raise ConfigurationError(f"{credit} needs a critic; set critic.lr, or choose another credit.")
         if self.critic is not None and not self.credit.needs_critic:
             raise ConfigurationError(f"{credit} does not use a critic; set critic=null.")
+        if self.critic is not None and self.critic.warmup >= self.optimization.updates:
+            raise ConfigurationError(
+                f"{self.name}: critic.warmup is {self.critic.warmup}, but the run has only "
+                f"{self.optimization.updates} updates, so the policy would never be trained; lower it, or raise "
+                "optimization.updates."
+            )
         episodes = self.sampler.prompts * n
         if (self.optimization.episodes_per_step or 1) > episodes:
             raise ConfigurationError(

@@ -247,6 +247,7 @@ class Dynamic(Selector):
 
     def __post_init__(self) -> None:
         one_of("selector.metric", self.metric, ("return", "success"))
+        at_least("selector.max_batches", self.max_batches, 0)
         one_of("selector.on_exhausted", self.on_exhausted, ("raise", "partial", "skip"))
 
     def select(self, rollouts: Rollouts) -> Selection:
@@ -273,7 +274,7 @@ class Refill(Generic[T]):
 
     Attributes:
         needed: Number of groups in a full batch.
-        max_batches: Maximum number of generation batches; 0 or less for no limit.
+        max_batches: Maximum number of generation batches; 0 for no limit.
         on_exhausted: See `Dynamic`.
         cut: Train on exactly `needed` groups, from as many generation batches as that takes. False takes one
             generation batch and all its selected groups.

@@ -108,8 +108,9 @@ class CheckpointContents:
             self.ahead.load_state_dict(torch.load(folder / SAMPLING_FILE, map_location="cpu", weights_only=True))
         vars(self.state).update(state["state"])
         torch.set_rng_state(state["rng"])
-        if torch.cuda.is_available() and state["device_rng"]:
-            torch.cuda.set_rng_state_all(state["device_rng"])
+        # The run may continue on a machine with fewer devices.
+        for device, rng in enumerate(state["device_rng"][: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(rng, device)
         return history
 
     def roll_back(self, folder: Path) -> None:

@@ -100,23 +100,20 @@ class Checkpoints:
         self.keep = keep
         self.index = Index()
         path = folder / "index.json"
+        advice = "restore it, or delete index.json: then the newest checkpoint in the folder is the last one."
         if path.exists():
             try:
                 stored = json.loads(path.read_text(encoding="utf-8"))
                 self.index = Index(**{**stored, "older": tuple(stored.get("older", ()))})
             except (ValueError, TypeError, AttributeError) as error:
-                raise DataError(
-                    path,
-                    f"is not an index of checkpoints ({error}); restore it, or delete it: then the newest "
-                    "checkpoint in the folder is the last one.",
-                ) from None
+                raise DataError(path, f"is not an index of checkpoints ({error}); {advice}") from None
         else:
             names = [path.name.removeprefix("update-") for path in folder.glob("update-*")]
             updates = sorted(int(name) for name in names if name.isdigit())[-keep:]
             self.index = Index(last=updates[-1], older=tuple(updates[:-1])) if updates else Index()
         for update in self.index.named:
             if not self.path(update).is_dir():
-                raise DataError(path, f"names {self.path(update).name}, which does not exist.")
+                raise DataError(path, f"names {self.path(update).name}, which does not exist; {advice}")
 
     @property
     def last(self) -> Path | None:

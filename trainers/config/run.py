@@ -90,7 +90,8 @@ class TrainingConfig:
 
         Raises:
             ConfigurationError: Unknown environment, dialogue or setting; a value out of range; too few tasks;
-                settings that contradict each other; an environment that cannot be forked, for a sampler of trees.
+                settings that contradict each other; an environment that cannot be forked, for a sampler of trees
+                or a credit that redraws outcomes.
         """
         self.check_values()
         limits = []
@@ -161,7 +162,7 @@ class TrainingConfig:
         self._check_validation(config, env)
         if self.stepping.ray is None:  # On a cluster, servers need to be reached from its nodes only.
             env.check_server()
-        if isinstance(self.recipe.sampler, Trees):
+        if isinstance(self.recipe.sampler, Trees) or "snapshots" in self.recipe.credit.keep:
             env.reset(seed=0)
             take_snapshot(env)
         dialogue = resolve_dialogue(dialogue_in(config, self.dialogue), self.recipe.sampler)

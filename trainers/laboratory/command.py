@@ -63,5 +63,6 @@ def run_laboratory(options: LaboratoryOptions, out: Path, *, workers: int, conso
         if any(cell.difference is not None for cell in cells):
             write_atomic(out / FIGURE_FILE, draw_figure(cells))
         console.print(render_table(experiment, cells))
-        console.print(f"Table: {out / TABLE_FILE}; runs: {out / RESULTS_FILE}", soft_wrap=True, highlight=False)
+        line = f"Table: {out / TABLE_FILE}; runs: {out / RESULTS_FILE}"
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
     return status

@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import get_args
 
 from ...envs.checks import at_least, one_of
-from ...envs.errors import ConfigurationError
+from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import read_jsonl
 from .arms import arm_names, get_arm
 from .options import Regime
@@ -160,6 +160,9 @@ class Results:
 
     Args:
         path: File; None keeps the runs in memory only.
+
+    Raises:
+        DataError: A line of the file does not hold a run.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -167,7 +170,10 @@ class Results:
         self._runs: dict[tuple[object, ...], Run] = {}
         if path is not None:
             for record in read_jsonl(path, damaged="skip"):
-                run = Run(**{**record, "curve": tuple(record["curve"])})
+                try:
+                    run = Run(**{**record, "curve": tuple(record["curve"])})
+                except (KeyError, TypeError):
+                    raise DataError(path, "does not hold runs of the laboratory; choose another --out.") from None
                 self._runs[run.key] = run
 
     def __iter__(self) -> Iterator[Run]:

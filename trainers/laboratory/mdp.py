@@ -163,8 +163,7 @@ def optimal_actions(mdp: Mdp, discount: float = 0.97, tolerance: float = 1e-9) -
     scores = mdp.expected_rewards
     for _ in range(10_000):
         before = values
-        follow = np.where(mdp.following < mdp.rows, values[mdp.following], 0.0)
-        scores = mdp.expected_rewards + discount * (mdp.chance * follow).sum(axis=2)
+        scores = mdp.expected_rewards + discount * (mdp.chance * values[mdp.following]).sum(axis=2)
         scores = np.where(mdp.valid, scores, -1.0)
         values = np.r_[scores.max(axis=1), 0.0]
         if np.abs(values - before).max() < tolerance:

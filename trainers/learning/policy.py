@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -193,7 +194,7 @@ def _add_adapters(model: PreTrainedModel, lora: LoraConfig) -> PreTrainedModel:
             warnings.simplefilter("ignore", FutureWarning)
             torch.manual_seed(0)  # the same adapters in every process and every run
             wrapper = peft.get_peft_model(model, settings)
-    except ValueError as error:
+    except (ValueError, re.error) as error:  # A text is a regular expression of peft's.
         raise ConfigurationError(
             f"lora.targets = {lora.targets!r} matches no layer of the model: {error}"
         ) from None

@@ -16,6 +16,7 @@ from rich.text import Text
 from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import write_atomic
 from ...eval.comparison.participants import short_names
+from ...eval.page_data import encode_page
 from ...eval.report import make_templates
 from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE, SETTINGS_FILE
 from ..checkpoints.store import Checkpoints
@@ -248,4 +249,4 @@ def write_comparison(comparison: Comparison, path: Path) -> None:
         charts=draw_overlays(comparison.names, comparison.histories),
         frame={"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT, "top": TOP},
     )
-    write_atomic(path, text)
+    write_atomic(path, encode_page(text))

@@ -158,6 +158,7 @@ class Progress:
         console: Console to print to.
         title: Title of the table.
         total: Total number of updates.
+        max_tokens: Generated tokens after which the run ends before; None without such a limit.
         view: Metrics to show.
         activity: Phase in progress.
         quiet: Print nothing.
@@ -179,6 +180,7 @@ class Progress:
         title: str,
         total: int,
         *,
+        max_tokens: int | None = None,
         view: View = TRAINING_VIEW,
         activity: Activity | None = None,
         quiet: bool = False,
@@ -186,6 +188,7 @@ class Progress:
         self.total = total
         self._console = console
         self._title = title
+        self._max_tokens = max_tokens
         self._view = view
         self._activity = activity or Activity()
         self._quiet = quiet
@@ -252,7 +255,7 @@ class Progress:
                 self._log(notice)
             phase = self._activity.phase
             if phase is not None and time.monotonic() - self._last_output >= pause:
-                left = run_seconds_left(self._records, self.total)
+                left = run_seconds_left(self._records, self.total, self._max_tokens)
                 run = "" if left is None else f"; run: about {format_duration(left)} left"
                 self._log(f"{describe_phase(self._activity, phase)} ({describe_time(phase)}{run})")
                 pause = min(max(2 * pause, self.FIRST_PAUSE), self.LAST_PAUSE)
@@ -284,7 +287,7 @@ class Progress:
         """Return the phase in progress, and its time and that of the run."""
         phase = self._activity.phase
         lines = [(describe_phase(self._activity, phase), "cyan")]
-        left = run_seconds_left(self._records, self.total)
+        left = run_seconds_left(self._records, self.total, self._max_tokens)
         times = [describe_time(phase), "" if left is None else f"run: about {format_duration(left)} left"]
         lines += [("; ".join(filter(None, times)), "dim"), (self._activity.notice, "yellow")]
         return [Text(line, style, no_wrap=True, overflow="ellipsis") for line, style in lines if line]

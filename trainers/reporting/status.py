@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 
@@ -35,12 +36,15 @@ def describe_time(phase: Phase | None) -> str:
     return elapsed if left is None else f"{elapsed}, about {format_duration(left)} left"
 
 
-def run_seconds_left(records: Sequence[Mapping[str, float]], total: int) -> float | None:
+def run_seconds_left(
+    records: Sequence[Mapping[str, float]], total: int, max_tokens: int | None = None
+) -> float | None:
     """Return an estimate of the run's remaining time in seconds, from its latest updates; None without any.
 
     Args:
         records: Metrics of the updates so far; the seconds of their phases are named "seconds/…".
         total: Updates in total.
+        max_tokens: Generated tokens after which the run ends before `total`; None without such a limit.
     """
     timed = [
         record for record in records if record["update"] and any(name.startswith("seconds/") for name in record)
@@ -48,8 +52,13 @@ def run_seconds_left(records: Sequence[Mapping[str, float]], total: int) -> floa
     recent = timed[-_RECENT:]
     if not recent:
         return None
+    updates_left = max(total - recent[-1]["update"], 0)
+    if max_tokens is not None:
+        spent = sum(record.get("sampled_tokens", 0.0) for record in timed)
+        rate = sum(record.get("sampled_tokens", 0.0) for record in recent) / len(recent)
+        updates_left = min(updates_left, max(math.ceil((max_tokens - spent) / max(rate, 1.0)), 0))
     seconds = sum(value for record in recent for name, value in record.items() if name.startswith("seconds/"))
-    return seconds / len(recent) * max(total - recent[-1]["update"], 0)
+    return seconds / len(recent) * updates_left
 
 
 def format_duration(seconds: float) -> str:

@@ -34,6 +34,7 @@ class Batch(NamedTuple):
         budget: Interaction with model and environment, of all episodes.
         trees: All episodes of trees; empty for chains.
         env_failures: Failures in each environment of the run.
+        redraw_failures: Redrawn outcomes in whose place the environment failed.
     """
 
     rollouts: Rollouts
@@ -41,6 +42,7 @@ class Batch(NamedTuple):
     budget: Budget
     trees: Sequence[TreeEpisode] = ()
     env_failures: tuple[Failures, ...] = ()
+    redraw_failures: Failures = Failures()
 
 
 class Collection(NamedTuple):
@@ -54,6 +56,7 @@ class Collection(NamedTuple):
         scale: Factor on the advantages.
         trees: Statistics of trees, see `tree_metrics`; empty for chains.
         env_failures: Failures in each environment of the run.
+        redraw_failures: Redrawn outcomes in whose place the environment failed.
     """
 
     batches: list[Rollouts]
@@ -63,6 +66,7 @@ class Collection(NamedTuple):
     scale: float
     trees: dict[str, float]
     env_failures: tuple[Failures, ...]
+    redraw_failures: Failures
 
 
 class _Source(NamedTuple):
@@ -77,6 +81,14 @@ class _Source(NamedTuple):
     config: EnvConfig
     entry: Entry
     env: TextEnv[Any]
+
+
+class _Redrawn(NamedTuple):
+    """Redrawn outcomes of a generation batch: by target (None if the credit asks for none), actions, failures."""
+
+    outcomes: dict[DrawKey, tuple[Redraw, ...]] | None = None
+    actions: int = 0
+    failures: Failures = Failures()
 
 
 class _Drawn(NamedTuple):
@@ -142,7 +154,7 @@ class Collector:
         refill = recipe.selector.refill(recipe.sampler.prompts)
         batches: list[Rollouts] = []
         trees: list[TreeEpisode] = []
-        failures, budget, scale = Failures(), Budget(), 1.0
+        failures, redraw_failures, budget, scale = Failures(), Failures(), Budget(), 1.0
         env_failures = [Failures() for _ in self._sources]
         while refill.wants_more:
             batch = self.roll_out(temperature)
@@ -150,16 +162,20 @@ class Collector:
             refill = refill.add([(len(batches), group) for group in groups])
             batches.append(batch.rollouts)
             failures, budget = failures.add(batch.failures), budget.add(batch.budget)
+            redraw_failures = redraw_failures.add(batch.redraw_failures)
             env_failures = [old.add(new) for old, new in zip(env_failures, batch.env_failures, strict=True)]
             trees += batch.trees
         metrics = tree_metrics(trees) if trees else {}
-        return Collection(batches, failures, budget, refill.batch(), scale, metrics, tuple(env_failures))
+        return Collection(
+            batches, failures, budget, refill.batch(), scale, metrics, tuple(env_failures), redraw_failures
+        )
 
     def roll_out(self, temperature: float) -> Batch:
         """Return one generation batch.
 
         Raises:
-            EpisodesFailed: More episodes ended with an error than the share that `Monitor.failed` allows.
+            EpisodesFailed: More episodes, or redrawn outcomes, ended with an error than the share that
+                `Monitor.failed` allows.
         """
         sampler = self._config.recipe.sampler
         drawn = self._draw_prompts(sampler.prompts)
@@ -197,13 +213,14 @@ class Collector:
         failures = self._check_failures(played)
         budget = self._budget([[(episode, 0) for episode in episodes] for episodes in played])
         arranged, groups = plan.arrange(episode for episodes in played for episode in episodes)
-        redraws, redrawn = self._redraw(arranged, groups, drawn)
-        rollouts = from_episodes(arranged, groups, redraws=redraws, envs=self._env_numbers(groups, drawn))
+        redrawn = self._redraw(arranged, groups, drawn)
+        rollouts = from_episodes(arranged, groups, redraws=redrawn.outcomes, envs=self._env_numbers(groups, drawn))
         return Batch(
             rollouts,
             Failures.among([episode for episodes in played for episode in episodes]),
-            budget._replace(redrawn_steps=redrawn),
+            budget._replace(redrawn_steps=redrawn.actions),
             env_failures=failures,
+            redraw_failures=redrawn.failures,
         )
 
     def _roll_out_trees(self, drawn: Mapping[GroupKey, _Drawn], temperature: float) -> Batch:
@@ -224,21 +241,22 @@ class Collector:
         budget = self._budget([[(one.episode, one.shared) for one in grown] for grown in played])
         grown = [one for part in played for one in part]
         forest = arrange_forest(grown)
-        redraws, redrawn = self._redraw(forest.episodes, forest.groups, drawn)
+        redrawn = self._redraw(forest.episodes, forest.groups, drawn)
         rollouts = from_episodes(
             forest.episodes,
             forest.groups,
             trees=forest.trees,
             branches=forest.branches,
-            redraws=redraws,
+            redraws=redrawn.outcomes,
             envs=self._env_numbers(forest.groups, drawn),
         )
         return Batch(
             rollouts,
             Failures.among([one.episode for one in grown]),
-            budget._replace(redrawn_steps=redrawn),
+            budget._replace(redrawn_steps=redrawn.actions),
             grown,
             failures,
+            redrawn.failures,
         )
 
     def _check_failures(self, played: Sequence[Sequence[Episode]]) -> tuple[Failures, ...]:
@@ -268,14 +286,23 @@ class Collector:
 
     def _redraw(
         self, episodes: Sequence[Episode], groups: Sequence[Any], drawn: Mapping[GroupKey, _Drawn]
-    ) -> tuple[dict[DrawKey, tuple[Redraw, ...]] | None, int]:
-        """Return the further outcomes that the credit asks for, and the number of actions executed for them."""
+    ) -> _Redrawn:
+        """Return the further outcomes that the credit asks for.
+
+        Raises:
+            EpisodesFailed: The environment failed in the place of too many of them.
+        """
         count = self._config.recipe.credit.redraws
         if not count:
-            return None, 0
-        redraws: dict[DrawKey, tuple[Redraw, ...]] = {}
+            return _Redrawn()
+        outcomes: dict[DrawKey, tuple[Redraw, ...]] = {}
+        failures = Failures()
         for number, source in enumerate(self._sources):
             places = [place for place, key in enumerate(groups) if drawn[key].env == number]
-            own = [episodes[place] for place in places], [groups[place] for place in places]
-            redraws |= self.sampler.redraw(source.entry, *own, count) if places else {}
-        return redraws, sum(one.actions for outcomes in redraws.values() for one in outcomes)
+            if places:
+                own = [episodes[place] for place in places], [groups[place] for place in places]
+                found, failed = self.sampler.redraw(source.entry, *own, count)
+                outcomes |= found
+                failures = failures.add(failed)
+        failures.check(self._config.monitor.failed, "redrawn outcomes")
+        return _Redrawn(outcomes, sum(one.actions for found in outcomes.values() for one in found), failures)

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
+from ...agents.base import Stop
 from ...agents.deadline import Expired
 from ...agents.episode import Episode
 from ...envs.core import TextEnv
@@ -32,6 +33,18 @@ class Target(NamedTuple):
     seed: int
 
 
+class Draws(NamedTuple):
+    """Outcomes of a target.
+
+    Attributes:
+        outcomes: Outcomes, without those that a limit of steps cut.
+        errors: Errors of the environment, each in the place of an outcome.
+    """
+
+    outcomes: tuple[Redraw, ...]
+    errors: tuple[str, ...] = ()
+
+
 def redraw_targets(episodes: Sequence[Episode], groups: Sequence[Hashable]) -> list[Target]:
     """Return each combination of state and actions of each group once, in the order of the first turns with it.
 
@@ -55,7 +68,7 @@ def redraw_targets(episodes: Sequence[Episode], groups: Sequence[Hashable]) -> l
     return [target for _, target in found.values()]
 
 
-def redraw_all(envs: Sequence[TextEnv[Any]], targets: Sequence[Target], count: int) -> list[tuple[Redraw, ...]]:
+def redraw_all(envs: Sequence[TextEnv[Any]], targets: Sequence[Target], count: int) -> list[Draws]:
     """Return the outcomes of each target; see `redraw_outcomes`.
 
     Args:
@@ -69,7 +82,7 @@ def redraw_all(envs: Sequence[TextEnv[Any]], targets: Sequence[Target], count: i
     for env in envs:
         free.put(env)
 
-    def redraw(target: Target) -> tuple[Redraw, ...]:
+    def redraw(target: Target) -> Draws:
         env = free.get()
         try:
             return redraw_outcomes(env, target, count)
@@ -80,30 +93,42 @@ def redraw_all(envs: Sequence[TextEnv[Any]], targets: Sequence[Target], count: i
         return list(threads.map(redraw, targets))
 
 
-def redraw_outcomes(env: TextEnv[Any], target: Target, count: int) -> tuple[Redraw, ...]:
+def redraw_outcomes(env: TextEnv[Any], target: Target, count: int) -> Draws:
     """Return outcomes of a target, each with random events of its own.
-
-    Outcomes that the step limit of the environment, or the time limit of its steps, cut are left out.
 
     Args:
         env: Environment, whose current episode is lost.
         target: Actions in a state.
         count: Number of outcomes.
+
+    Raises:
+        Stop: No process is left that steps the environment.
     """
-    outcomes = []
+    outcomes: list[Redraw] = []
+    errors: list[str] = []
     for number in range(count):
-        total, executed, terminated, truncated = 0.0, 0, False, False
         try:
-            env.restore(target.snapshot, stable_seed("draw", target.seed, number) >> 11)
-            for action in target.actions:
-                _, reward, terminated, truncated, _ = env.step(action)
-                total, executed = total + float(reward), executed + 1
-                if terminated or truncated:
-                    break
+            outcome = _redraw(env, target, stable_seed("draw", target.seed, number) >> 11)
+        except Stop:
+            raise
         except Expired:
-            continue
-        if terminated:
-            outcomes.append(Redraw(total, None, executed))
-        elif executed == len(target.actions):
-            outcomes.append(Redraw(total, env.state_key(), executed))
-    return tuple(outcomes)
+            errors.append("the time limit of a step expired")
+        except Exception as error:
+            errors.append(f"{type(error).__name__}: {error}")
+        else:
+            outcomes += [] if outcome is None else [outcome]
+    return Draws(tuple(outcomes), tuple(errors))
+
+
+def _redraw(env: TextEnv[Any], target: Target, seed: int) -> Redraw | None:
+    """Return one outcome of a target; None if the step limit of the environment cut it."""
+    total, executed, terminated, truncated = 0.0, 0, False, False
+    env.restore(target.snapshot, seed)
+    for action in target.actions:
+        _, reward, terminated, truncated, _ = env.step(action)
+        total, executed = total + float(reward), executed + 1
+        if terminated or truncated:
+            break
+    if terminated:
+        return Redraw(total, None, executed)
+    return Redraw(total, env.state_key(), executed) if executed == len(target.actions) else None

@@ -26,7 +26,7 @@ from ..learning.distributed import gather_lists
 from ..state import Activity
 from .failures import Failures, SamplingFailed, engine_failures
 from .policy_agent import PolicyAgent, ReplyCounts
-from .redraw import redraw_all, redraw_targets
+from .redraw import Draws, redraw_all, redraw_targets
 from .tree_growth import Prompt, TreeEpisode, TreeGrowth
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ class RolloutSampler:
 
     def redraw(
         self, entry: Entry, episodes: Sequence[Episode], groups: Sequence[Hashable], count: int
-    ) -> dict[DrawKey, tuple[Redraw, ...]]:
+    ) -> tuple[dict[DrawKey, tuple[Redraw, ...]], Failures]:
         """Draw further outcomes of all turns, and drop their snapshots; see `redraw_outcomes`.
 
         All processes must have the same episodes; they divide the work, and all receive all outcomes.
@@ -234,6 +234,9 @@ class RolloutSampler:
             episodes: Episodes played with `keep={"states", "snapshots"}`.
             groups: Group of each episode.
             count: Outcomes of each combination of state and actions in a group.
+
+        Returns:
+            The outcomes, and the number of those in whose place the environment failed.
 
         Raises:
             SamplingFailed: The workers of the environments failed.
@@ -245,13 +248,15 @@ class RolloutSampler:
         self.activity.begin("redrawing random events", len(targets), "actions")
         own = self._own_part(targets)
 
-        def draw() -> list[tuple[Redraw, ...]]:
+        def draw() -> list[Draws]:
             with engine_failures(self._in_flight):
                 return redraw_all(self._take_envs(entry, max(min(self._in_flight, len(own)), 1)), own, count)
 
         drawn = self._gather(draw)
         self.activity.end()
-        return {target.key: outcomes for target, outcomes in zip(targets, drawn, strict=True)}
+        errors = [error for one in drawn for error in one.errors]
+        failures = Failures(count * len(targets), len(errors), errors[-1] if errors else "")
+        return {target.key: one.outcomes for target, one in zip(targets, drawn, strict=True)}, failures
 
     def _own_part(self, items: Sequence[T]) -> Sequence[T]:
         """Return this process's contiguous part of the items."""

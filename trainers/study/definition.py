@@ -62,6 +62,7 @@ HARDWARE = HardwareConfig(device="cpu", in_flight=128)
 PASS_K = (1, 4, 16)
 """Numbers of attempts k of which pass@k is reported, as far as there are so many samples."""
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
+_ENV_NAME = re.compile(r'[^.\\/:*?"<>|][^\\/:*?"<>|]*')
 
 
 @dataclass(frozen=True)
@@ -203,6 +204,7 @@ class Study:
                     f"{name!r} cannot be the name of a recipe in a study; take letters, digits, '-' and '_', and "
                     f"another name than {SUPERVISED!r}."
                 )
+        self._check_env_names()
         self.hardware.check()
         if self.baseline:
             one_of("baseline", self.baseline, tuple(self.recipes))
@@ -213,6 +215,22 @@ class Study:
                 "tuning chooses values by success on validation tasks, but validation_every is 0; set it to 1 or "
                 "more."
             )
+
+    def _check_env_names(self) -> None:
+        """Raise unless the names of the environments make folders, each a folder of its own."""
+        folders: dict[str, str] = {}
+        for name in self.envs:
+            if not _ENV_NAME.fullmatch(name):
+                raise ConfigurationError(
+                    f"{name!r} cannot be the name of an environment in a study, which names a folder; take "
+                    "letters and digits."
+                )
+            other = folders.setdefault(env_folder(name), name)
+            if other != name:
+                raise ConfigurationError(
+                    f"the environments {other!r} and {name!r} would have the same folder, {env_folder(name)}; "
+                    "rename one of them."
+                )
 
     @property
     def pass_k(self) -> tuple[int, ...]:

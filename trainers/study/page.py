@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import PackageLoader
 
 from ...envs.files import write_atomic
+from ...eval.page_data import encode_page
 from ...eval.report import make_templates
 from .. import reporting
 from ..checkpoints.run_folder import MODEL_FOLDER
@@ -39,7 +40,7 @@ def write_page(study: Study, out: Path, tables: Sequence[StudyTable], curves: Se
         frame={"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT, "top": TOP},
         commands=list(evaluation_commands(study, out)),
     )
-    write_atomic(out / REPORT_FILE, text)
+    write_atomic(out / REPORT_FILE, encode_page(text))
     return out / REPORT_FILE
 
 

@@ -146,5 +146,5 @@ def _items(items: Sequence[Mapping[str, Any]], kind: type[Item], source: str, wh
     names = [item.name for item in parsed]
     for name in names:
         if names.count(name) > 1:
-            raise DataError(source, f"two environments have the name {name!r}; names must differ.")
+            raise DataError(source, f"two {what}s have the name {name!r}; names must differ.")
     return parsed

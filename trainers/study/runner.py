@@ -107,6 +107,8 @@ def _claim_folder(study: Study, out: Path) -> None:
         raise ConfigurationError(f"{out}: cannot be written to ({error.strerror}).") from None
     except ValueError as error:
         raise DataError(path, f"is not JSON ({error}); choose another --out.") from None
+    if not isinstance(stored, dict):
+        raise DataError(path, "does not hold the definition of a study; choose another --out.")
     changed = [key for key in definition if stored.get(key) != definition[key]]
     if changed:
         raise ConfigurationError(
@@ -205,31 +207,45 @@ def _run_in_workers(
         A message for each item that failed.
     """
     failures: list[str] = []
-    total = sum(map(len, phases))
+    with (
+        _single_threaded_workers(),
+        _StudyProgress(study, out, sum(map(len, phases)), console) as progress,
+    ):
+        for work in phases:
+            if work:
+                failures += _run_phase(work, out, workers, progress)
+    return failures
+
+
+def _run_phase(work: Sequence[WorkItem], out: Path, workers: int, progress: _StudyProgress) -> list[str]:
+    """Do the work of one phase, in processes of its own: a process that dies breaks its pool for good.
+
+    Returns:
+        A message for each item that failed.
+    """
+    failures: list[str] = []
     pool = ProcessPoolExecutor(
-        min(workers, total),
+        min(workers, len(work)),
         mp_context=get_context("spawn"),
         initializer=init_worker,
         initargs=(out / LOG_FILE,),
     )
-    with _single_threaded_workers(), pool:
+    with pool:
         try:
-            with _StudyProgress(study, out, total, console) as progress:
-                for work in phases:
-                    futures: dict[Future[None], WorkItem] = {
-                        pool.submit(item.function, *item.arguments): item for item in work
-                    }
-                    waiting = set(futures)
-                    while waiting:
-                        done, waiting = wait(waiting, timeout=1.0, return_when=FIRST_COMPLETED)
-                        for future in done:
-                            name, error = futures[future].name, future.exception()
-                            if error is not None:
-                                failures.append(f"{name}: {_describe(error, out)}")
-                            progress.finish(name, error is None)
-                        # `Future.running` also holds for one item beyond those that the workers are executing.
-                        running = [item.name for future, item in futures.items() if future in waiting]
-                        progress.show(running[:workers])
+            futures: dict[Future[None], WorkItem] = {
+                pool.submit(item.function, *item.arguments): item for item in work
+            }
+            waiting = set(futures)
+            while waiting:
+                done, waiting = wait(waiting, timeout=1.0, return_when=FIRST_COMPLETED)
+                for future in done:
+                    name, error = futures[future].name, future.exception()
+                    if error is not None:
+                        failures.append(f"{name}: {_describe(error, out)}")
+                    progress.finish(name, error is None)
+                # `Future.running` also holds for one item beyond those that the workers are executing.
+                running = [item.name for future, item in futures.items() if future in waiting]
+                progress.show(running[:workers])
         except BaseException:
             for process in list(pool._processes.values()):
                 process.terminate()

@@ -106,7 +106,7 @@ def chosen_value(study: Study, env: str, recipe: str, out: Path) -> float | None
     """Return the value of the tuned setting for a recipe in an environment; None without tuning.
 
     Raises:
-        ConfigurationError: A tuning run has no result yet.
+        ConfigurationError: A tuning run has no result yet, or no validation after its first update.
     """
     if study.tuning is None:
         return None
@@ -120,6 +120,11 @@ def chosen_value(study: Study, env: str, recipe: str, out: Path) -> float | None
             assert trial.candidate is not None
             curves.setdefault(trial.candidate, []).append(read_curve(trial, out))
     tokens = common_tokens([curve for runs in curves.values() for curve in runs])
+    if not tokens:
+        raise ConfigurationError(
+            f"a tuning run of {recipe} on {env} was not validated after its first update, so "
+            f"{study.tuning.setting} cannot be chosen; lower validation_every."
+        )
     return study.tuning.choose({value: [curve.area(tokens) for curve in runs] for value, runs in curves.items()})
 
 

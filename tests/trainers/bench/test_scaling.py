@@ -223,6 +223,10 @@ def test_lengths_survive_a_file_and_replies_scale(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(DataError, match=r"other\.json: no file of episode lengths"):
         read_lengths(tmp_path / "other.json")
+    for empty in ("[]", "[[]]"):
+        (tmp_path / "other.json").write_text(empty)
+        with pytest.raises(DataError, match=r"other\.json: has no episode"):
+            read_lengths(tmp_path / "other.json")
     with pytest.raises(
         ConfigurationError, match=r"no episodes\.jsonl; give the folder of a run of `arboretum eval`"
     ):
@@ -267,6 +271,15 @@ def test_wrong_option_of_plan_is_one_sentence(
         main(["scaling", "plan", *options])
     assert ended.value.code == 2
     assert sentence in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(("out", "sentence"), [(".", "is a folder; name a file"), ("x/y.json", "x: is no folder")])
+def test_file_that_cannot_be_written_is_refused_before_measuring(
+    out: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["scaling", "measure", "--out", str(tmp_path / out)])
+    assert ended.value.code == 2 and sentence in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.heavy

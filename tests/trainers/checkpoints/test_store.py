@@ -190,7 +190,7 @@ def test_damaged_index_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is not an index of checkpoints"):
         Checkpoints(tmp_path)
     index.write_text(intact.replace("1", "2"))
-    with pytest.raises(DataError, match="update-000002, which does not exist"):
+    with pytest.raises(DataError, match=r"update-000002, which does not exist; restore it, or delete"):
         Checkpoints(tmp_path)
 
 

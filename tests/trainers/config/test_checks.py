@@ -143,14 +143,19 @@ def test_trainers_check_values_before_loading_anything(
             SFTTrainer(SFTConfig(**{**common, **settings}))
 
 
-def test_trees_need_an_environment_that_can_be_forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trees_and_redraws_need_an_environment_that_can_be_forked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(FrozenLake, "snapshot", None)
 
-    def config(recipe: str) -> TrainingConfig:
-        return TrainingConfig(RECIPES[recipe], EnvConfig("TextFrozenLake-v0"), MODEL, tmp_path)
+    def config(recipe: str, **settings: object) -> TrainingConfig:
+        changed = RECIPES[recipe].with_settings({f"credit.{name}": one for name, one in settings.items()})
+        return TrainingConfig(changed, EnvConfig("TextFrozenLake-v0"), MODEL, tmp_path)
 
-    with pytest.raises(ConfigurationError, match=r"TextFrozenLake-v0 cannot be forked: it has no snapshot\(\)"):
-        config("tree_grpo").check()
+    for forking in (config("tree_grpo"), config("grove", redraws=8)):
+        with pytest.raises(ConfigurationError, match=r"Lake-v0 cannot be forked: it has no snapshot\(\)"):
+            forking.check()
     config("grpo").check()
+    config("grove").check()
     monkeypatch.setattr(FrozenLake, "deterministic", True)
     config("tree_grpo").check()

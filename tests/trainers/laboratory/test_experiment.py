@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from arboretum.cli import main
-from arboretum.envs.errors import ConfigurationError
+from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.trainers.algorithms.registry import CREDITS
 from arboretum.trainers.laboratory import experiment as module
 from arboretum.trainers.laboratory.arms import ARMS, arm_names, get_arm
@@ -47,6 +47,12 @@ def test_every_pair_of_a_seed_starts_from_one_policy_and_has_one_budget(results:
             other.budget for other in results if (other.task, other.seed) == (run.task, run.seed)
         )
         assert run.auc == pytest.approx(sum(run.curve) / 21, abs=1e-3)
+
+
+def test_file_of_something_else_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "results.jsonl").write_text('{"task": "lake4"}\n')
+    with pytest.raises(DataError, match=r"results.jsonl: does not hold runs of the laboratory; choose another"):
+        Results(tmp_path / "results.jsonl")
 
 
 def test_table_names_its_comparisons_and_its_regime(results: Results) -> None:

@@ -15,7 +15,8 @@ for module in ("transformers", "accelerate"):
 
 from arboretum.agents.episode import Episode, Move, Turn
 from arboretum.trainers.algorithms.credit.group import Group
-from arboretum.trainers.algorithms.objectives.settings import Objective
+from arboretum.trainers.algorithms.credit.tree import TreeCredit
+from arboretum.trainers.algorithms.objectives.settings import Objective, Ratio
 from arboretum.trainers.algorithms.recipe import Optimization, Recipe
 from arboretum.trainers.config.settings import LoraConfig
 from arboretum.trainers.data.episodes import Branch, from_episodes
@@ -302,6 +303,30 @@ def test_gradient_at_a_branching_is_that_of_step_level_preferences() -> None:
     ):
         torch.testing.assert_close(gradients[f"model.{name}"], weight * gradient, rtol=1e-3, atol=1e-5)
         assert parameter.shape == gradient.shape
+
+
+@pytest.mark.parametrize("ratio", ["sequence", "sequence-token"])
+def test_ratio_of_a_sequence_is_that_of_all_its_tokens_where_shared_ones_count_once(ratio: Ratio) -> None:
+    """At the first step the gradient of a sequence's ratio is that of the mean of log π over the sequence."""
+    rollouts, _ = forest_and_chains(3)
+    credit = TreeCredit(prefix_weighting="once")
+    recipe = Recipe("x", "GSPO.", credit, Objective(ratio=ratio), optimization=Optimization(max_grad_norm=1e6))
+    learner = forest_learner(recipe)
+    model, copies = learner.optimizer.policy.model, rollouts.copies
+    assigned = credit.assign(rollouts)
+    assert assigned.multiplicity is not None and (assigned.multiplicity == 0).any()
+    weights = torch.tensor(assigned.advantages * assigned.multiplicity / assigned.multiplicity.sum()).float()
+    loss = torch.zeros(())
+    for row, ids in enumerate(rollouts.rows):
+        logp = torch.log_softmax(model(input_ids=torch.tensor(ids)[None]).logits[0] / 0.9, -1)
+        for episode in np.unique(copies.episode[copies.row == row]):
+            own = np.flatnonzero((copies.row == row) & (copies.episode == episode))
+            places = rollouts.action_position[copies.action[own]]
+            scores = logp[places - 1, ids[places]]
+            loss = loss - (weights[own] * (scores.mean() if ratio == "sequence" else scores)).sum()
+    names, parameters = zip(*learner.optimizer.policy.named_parameters(), strict=True)
+    expected = dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
+    assert_gradients_close(update(learner, rollouts)[1], [expected], 1e-5)
 
 
 def test_longest_trees_come_first_and_stay_within_the_bound() -> None:

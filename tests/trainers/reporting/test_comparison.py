@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
 import re
@@ -110,6 +111,13 @@ def test_page_overlays_the_curves_of_all_runs_in_their_colors(runs: list[Path], 
     assert [len(points.split()) for points, _ in drawn["Entropy"]] == [20, 5, 20]
     assert "20.0 to 40.0" in page and "recipe.optimization.lr" in page
     assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", page)
+
+
+def test_name_that_is_not_unicode_is_written_with_a_replacement(runs: list[Path], tmp_path: Path) -> None:
+    """A folder's name may have bytes that are no UTF-8, which Python represents by lone surrogates."""
+    comparison = dataclasses.replace(compare_runs(runs), names=["a", "b\udcff", "c"])
+    write_comparison(comparison, tmp_path / "page.html")
+    assert "b\N{REPLACEMENT CHARACTER}" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_hostile_names_are_escaped(runs: list[Path], tmp_path: Path) -> None:

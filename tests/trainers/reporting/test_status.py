@@ -57,6 +57,9 @@ def test_time_left_in_the_run_is_the_mean_of_the_latest_updates() -> None:
     updates = [{"update": t, "seconds/sample": 2.0, "seconds/learn": 1.0} for t in (1, 2)]
     assert run_seconds_left([], 10) is None and run_seconds_left([validation], 10) is None
     assert run_seconds_left([validation, *updates], 10) == pytest.approx(24.0)
+    sampled = [{**record, "sampled_tokens": 100.0} for record in updates]
+    assert run_seconds_left(sampled, 10, 350) == pytest.approx(6.0)  # 150 tokens are two further updates.
+    assert run_seconds_left(sampled, 10, 150) == 0 and run_seconds_left(sampled, 3, 350) == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from arboretum.trainers.study.definition import Study, StudyEnv
 from arboretum.trainers.study.differences import differing_settings
 from arboretum.trainers.study.evaluation import evaluate_reference, write_suite
 from arboretum.trainers.study.parsing import load_study, parse_study, study_names
-from arboretum.trainers.study.runner import missing_work, run_study
+from arboretum.trainers.study.runner import WorkItem, _run_in_workers, missing_work, run_study
 from arboretum.trainers.study.trials import RESULT, chosen_value
 from arboretum.trainers.study.tuning import Tuning
 
@@ -62,7 +63,13 @@ def test_shipped_studies_pass_their_check(name: str) -> None:
         (f"{HEAD}seeds: 0\n", "seeds must be"),
         (f"{HEAD}samples: -1\n", "samples must be at least 0"),
         (f"{HEAD}levels: [{{name: B}}]\n", "level 1: `id` is missing"),
-        (f"{HEAD}levels: [{{name: B, id: C}}, {{name: B, id: D}}]\n", "two environments have the name 'B'"),
+        (f"{HEAD}levels: [{{name: B, id: C}}, {{name: B, id: D}}]\n", "two levels have the name 'B'"),
+        (HEAD.replace("A,", "a/b,"), "'a/b' cannot be the name of an environment"),
+        (HEAD.replace("A,", "'',"), "'' cannot be the name of an environment"),
+        (
+            HEAD.replace("[{", "[{name: a, id: TextSokoban-v0}, {"),
+            "environments 'a' and 'A' would have the same folder, a;",
+        ),
         (f"{HEAD}controls: {{temperature: 1}}\n", "unknown key 'temperature'; did you mean"),
         (f"{HEAD}controls: {{temperatures: [0.0]}}\n", "temperatures must be above 0"),
         (f"{HEAD}controls: {{supervised: {{lr: -1.0}}}}\n", "supervised.lr must be above 0"),
@@ -246,6 +253,10 @@ def test_tuning_chooses_by_the_area_under_the_curve_on_other_seeds(tmp_path: Pat
         (config.out / RESULT).write_text('{"outcomes": {}}')
     assert read_curve(next(iter(study.tuning_trials())), tmp_path).area(200) == pytest.approx(0.35)
     assert chosen_value(study, "Lake", "grpo", tmp_path) == 0.2
+    metrics = tmp_path / next(iter(study.tuning_trials())).folder / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace("validation/success", "success"))
+    with pytest.raises(ConfigurationError, match="grpo on Lake was not validated after its first update"):
+        chosen_value(study, "Lake", "grpo", tmp_path)
     (trial, *_) = study.trials()
     assert study.config(trial, tmp_path, 0.2).recipe.optimization.lr == 0.2
     assert study.config(trial, tmp_path, 0.2).recipe.optimization.updates == 200
@@ -280,6 +291,31 @@ def test_work_of_some_environments_leaves_out_that_of_the_others(tmp_path: Path)
     assert not any(name.endswith((" Lake", " Lake, seed 0")) for phase in names for name in phase)
     with pytest.raises(ConfigurationError, match=r"unknown environment of the study x 'wet lake'; .*Wet lake"):
         run_study(study, tmp_path, envs=["wet lake"], console=Console(file=StringIO()))
+
+
+def die() -> None:
+    os._exit(3)
+
+
+def write_file(path: Path) -> None:
+    path.write_text("done")
+
+
+def test_worker_that_dies_costs_its_phase_and_not_the_later_ones(tmp_path: Path) -> None:
+    study = Study("x", "", "sapling", {"Lake": StudyEnv(LAKE)}, {"grpo": {}})
+    phases = [[WorkItem("first", die, ())], [], [WorkItem("second", write_file, (tmp_path / "file",))]]
+    text = StringIO()
+    failures = _run_in_workers(study, tmp_path, phases, 1, Console(file=text, width=80))
+    assert failures == [f"first: a worker process died; see {tmp_path / 'log.txt'}"]
+    assert "1 of 2: first failed" in text.getvalue() and "2 of 2: second done" in text.getvalue()
+    assert (tmp_path / "file").read_text() == "done"
+
+
+def test_folder_whose_study_file_is_none_is_rejected(tmp_path: Path) -> None:
+    study = replace(load_study("first-steps"), model="sapling")
+    (tmp_path / "study.json").write_text("[]")
+    with pytest.raises(DataError, match=r"study.json: does not hold the definition of a study"):
+        run_study(study, tmp_path, console=Console(file=StringIO()))
 
 
 def successes(metrics: str) -> list[float | None]:

@@ -85,20 +85,27 @@ def merge_steps(
         for i, j in combinations(range(n), 2)
         if histories[i] == histories[j] and symmetric[i, j] < threshold
     ]
-    parent = list(range(n))
-
-    def find(i: int) -> int:
-        while parent[i] != i:
-            parent[i] = parent[parent[i]]
-            i = parent[i]
-        return i
-
+    parents = list(range(n))
     for i, j in connected:
-        parent[max(find(i), find(j))] = min(find(i), find(j))
+        first, second = sorted((find_root(parents, i), find_root(parents, j)))
+        parents[second] = first
     sets: dict[int, list[int]] = {}
     for i in range(n):
-        sets.setdefault(find(i), []).append(i)
+        sets.setdefault(find_root(parents, i), []).append(i)
     return list(sets.values())
+
+
+def find_root(parents: list[int], number: int) -> int:
+    """Return the root of a number in a forest of joined sets, and shorten the path to it (union-find).
+
+    Args:
+        parents: Parent of each number; roots are their own.
+        number: A number.
+    """
+    while parents[number] != number:
+        parents[number] = parents[parents[number]]
+        number = parents[number]
+    return number
 
 
 def comparison_sets(first_actions: Sequence[Hashable], limit: int = 16) -> IntArray:

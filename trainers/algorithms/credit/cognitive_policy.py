@@ -19,7 +19,7 @@ from ....envs.seeding import stable_seed
 from ...data.rollouts import Rollouts
 from ...data.segments import BoolArray, FloatArray, IntArray
 from .base import PolicyProbe
-from .cognitive import Symmetrize, exact_kl, merge_steps, sampled_kl
+from .cognitive import Symmetrize, exact_kl, find_root, merge_steps, sampled_kl
 from .cognitive_steps import Steps
 
 Contexts = Literal["all", "undecided", "one"]
@@ -79,7 +79,8 @@ def compare_by_policy(
         undecided: Mask of the turns to compare, [S]; see `undecided_steps`. None compares all.
 
     Returns:
-        The joined sets. They depend on the order neither of the episodes nor of the groups.
+        The joined sets. They depend on the order neither of the episodes nor of the groups, except in the one
+        direction of a pair that `symmetrize="forward"` reads.
     """
     sets, separate = _comparable_sets(rollouts, steps, classes, undecided)
     tokens: dict[bytes, IntArray] = {}
@@ -90,13 +91,6 @@ def compare_by_policy(
         sets = [([turn for _, turn in row], choices) for row, (_, choices) in zip(chosen, sets, strict=True)]
     divergences = _divergences(keys, [choices for _, choices in sets], tokens, probe, rule)
     joined = list(range(int(classes.max(initial=-1)) + 1))
-
-    def find(number: int) -> int:
-        while joined[number] != number:
-            joined[number] = joined[joined[number]]
-            number = joined[number]
-        return number
-
     pairs = 0
     for (turns, _), divergence in zip(sets, divergences, strict=True):
         own = classes[turns]
@@ -107,8 +101,8 @@ def compare_by_policy(
             divergence, [0] * len(turns), threshold=rule.threshold, symmetrize=rule.symmetrize
         ):
             for number in own[members[1:]].tolist():
-                joined[find(number)] = find(int(own[members[0]]))
-    merged = np.array([find(number) for number in classes.tolist()], dtype=np.int64)
+                joined[find_root(joined, number)] = find_root(joined, int(own[members[0]]))
+    merged = np.array([find_root(joined, number) for number in classes.tolist()], dtype=np.int64)
     return Comparison(merged, pairs, separate, len({key for row in keys for key in row}))
 
 

@@ -135,8 +135,7 @@ class Objective:
         one_of("objective.ratio", self.ratio, RATIOS)
         one_of("objective.aggregation", self.aggregation, AGGREGATIONS)
         at_least("objective.clip_high", self.clip_high, 0.0)
-        if not 0.0 <= self.clip_low <= 1.0:
-            raise ConfigurationError(f"objective.clip_low must be between 0 and 1, but is {self.clip_low}.")
+        fraction("objective.clip_low", self.clip_low)
         if self.dual_clip is not None and not self.dual_clip > 1.0:
             raise ConfigurationError(f"objective.dual_clip must be greater than 1, but is {self.dual_clip}.")
         if self.ratio_cap is not None and self.ratio_cap < 1.0 + self.clip_high:
@@ -157,6 +156,12 @@ class Objective:
     def pair_terms(self) -> tuple[PairTerm, ...]:
         """Terms on preference pairs."""
         return tuple(term for term in self.terms if isinstance(term, PairTerm))
+
+    @property
+    def reads_sequences(self) -> bool:
+        """True if the loss of a token depends on the log-probabilities of its whole sequence."""
+        corrects = self.mismatch.cap is not None and self.mismatch.level == "sequence"
+        return corrects or self.ratio in ("sequence", "sequence-token")
 
     @property
     def needs_norm_length(self) -> bool:

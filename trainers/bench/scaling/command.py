@@ -13,6 +13,7 @@ from rich.table import Table
 from tyro.conf import Positional, arg
 
 from ....envs.errors import ConfigurationError, unknown_name
+from ....envs.extras import optional_module
 from .devices import DEVICES, Assumptions
 from .model_shape import PUBLISHED, find_shape
 
@@ -37,6 +38,7 @@ class MeasureCosts:
 
     def run(self, console: Console) -> None:
         """Measure, print a table, and write the file."""
+        self._check()
         from .fit import Measurement, fit_costs, write_measurement
         from .full_step import compare_step
         from .measure import measure_points
@@ -57,6 +59,15 @@ class MeasureCosts:
             f" ({100 * (step.predicted / step.measured - 1):+.0f} %)."
         )
         console.print(f"Coefficients: {self.out}", markup=False, soft_wrap=True)
+
+    def _check(self) -> None:
+        """Raise before anything is measured if the result cannot be fitted or written."""
+        from ....eval.output_path import check_parent
+
+        if self.out.is_dir():
+            raise ConfigurationError(f"--out {self.out}: is a folder; name a file in it.")
+        check_parent(self.out)
+        optional_module("scipy.optimize", "scaling", "fitting a cost model")
 
 
 def _fit_table(measurement: Measurement) -> Table:

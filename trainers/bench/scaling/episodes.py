@@ -59,13 +59,16 @@ def read_lengths(run: Path) -> list[Lengths]:
 
     Raises:
         ConfigurationError: No episode of the run has tokens.
-        DataError: The file is not one of lengths.
+        DataError: The file is not one of lengths, or has none.
     """
     if run.is_file():
         try:
-            return msgspec.json.decode(run.read_bytes(), type=list[Lengths])
+            stored = msgspec.json.decode(run.read_bytes(), type=list[Lengths])
         except msgspec.MsgspecError as error:
             raise DataError(run, f"no file of episode lengths: {error}") from None
+        if not stored or not all(stored):
+            raise DataError(run, "has no episode, or one without a turn.")
+        return stored
     path = run / "episodes.jsonl"
     if not path.is_file():
         raise ConfigurationError(f"{run}: has no episodes.jsonl; give the folder of a run of `arboretum eval`.")
