@@ -70,13 +70,17 @@ class RunDisplay:
             self._bar.reset(self._task, total=progress.total)
         completed = progress.done + progress.failed
         rates = [f"{name} {100 * progress.successes[name] / n:.0f}%" for name, n in progress.played.items()]
+        costs = []
         if progress.tokens:
-            rates.append(f"{progress.tokens / (time.monotonic() - self._start):.0f} tokens/s")
+            costs.append(f"{progress.tokens / (time.monotonic() - self._start):.0f} tokens/s")
         if progress.cost:
-            rates.append(f"${progress.cost:.2f}")
+            costs.append(f"${progress.cost:.2f}")
         failed = [f"{progress.failed} broke off"] if progress.failed else []
-        self._bar.update(self._task, completed=completed, rates="  ".join(rates), failed="".join(failed))
-        self._counts = ", ".join([f"{completed} of {progress.total} episodes", *rates, *failed])
+        self._bar.update(
+            self._task, completed=completed, rates="  ".join([*rates, *costs]), failed="".join(failed)
+        )
+        # Without rates: short episodes end first, and in a log that would be read as a result.
+        self._counts = ", ".join([f"{completed} of {progress.total} episodes", *costs, *failed])
 
     def _log(self) -> None:
         """Print a line after every pause; runs in a thread, since an episode may take longer than a pause."""
