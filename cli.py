@@ -147,7 +147,7 @@ def eval(
         ray: Address of a Ray cluster to use instead of processes; "auto" or "local" also work. A model gets a copy
             for every GPU, or for every node without any.
         references: Also evaluate the random agent and the expert, for comparison.
-        split: Task split to play, such as train; only with the id of an environment. None plays its held-out tasks.
+        split: Task split to play, such as train; only with the id of an environment. None plays held-out tasks.
         in_flight: Episodes of a language agent to roll out at the same time.
         label_seconds: Time in seconds for labelling decisions after playing: optimal, costly or fatal. 0 labels
             none; the command `decisions` labels the rest.

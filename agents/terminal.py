@@ -84,8 +84,8 @@ def play_in_terminal(
         Exit status: 0 if the episode ended or the person quit, 1 if the episode was aborted by an error.
 
     Raises:
-        ConfigurationError: The environment, an option, the task or the agent is unknown, a number is negative, or a
-            server that the environment needs does not answer.
+        ConfigurationError: The environment, an option, the task or the agent is unknown, a number is negative, or
+            a server that the environment needs does not answer.
     """
     if seed is not None and seed < 0:
         raise ConfigurationError(f"seed must not be negative, but is {seed}.")

@@ -16,7 +16,7 @@ from .runner import Progress
 
 
 class RunDisplay:
-    """Progress bar of a run; in a pipe or a file, where it could not be redrawn, a line on standard error at times.
+    """Progress bar of a run; in a pipe or a file, which cannot be redrawn, a line on standard error at times.
 
     Args:
         name: Name of the suite.
@@ -70,17 +70,14 @@ class RunDisplay:
             self._bar.reset(self._task, total=progress.total)
         completed = progress.done + progress.failed
         rates = [f"{name} {100 * progress.successes[name] / n:.0f}%" for name, n in progress.played.items()]
-        costs = []
         if progress.tokens:
-            costs.append(f"{progress.tokens / (time.monotonic() - self._start):.0f} tokens/s")
-        if progress.cost:
-            costs.append(f"${progress.cost:.2f}")
+            rates.append(f"{progress.tokens / (time.monotonic() - self._start):.0f} tokens/s")
+        tokens = [f"{progress.tokens:,} sampled tokens"] if progress.tokens else []
+        cost = [f"${progress.cost:.2f}"] if progress.cost else []
         failed = [f"{progress.failed} broke off"] if progress.failed else []
-        self._bar.update(
-            self._task, completed=completed, rates="  ".join([*rates, *costs]), failed="".join(failed)
-        )
-        # Without rates: short episodes end first, and in a log that would be read as a result.
-        self._counts = ", ".join([f"{completed} of {progress.total} episodes", *costs, *failed])
+        self._bar.update(self._task, completed=completed, rates="  ".join([*rates, *cost]), failed="".join(failed))
+        # Without rates of success: short episodes end first, and in a log that would be read as a result.
+        self._counts = ", ".join([f"{completed} of {progress.total} episodes", *tokens, *cost, *failed])
 
     def _log(self) -> None:
         """Print a line after every pause; runs in a thread, since an episode may take longer than a pause."""

@@ -23,7 +23,8 @@ def make_server(name: str, instructions: str | None = None) -> MCPServer:
     Raises:
         ConfigurationError: The extra is not installed.
     """
-    server: MCPServer = optional_module("mcp.server.mcpserver", "mcp", "an MCP server").MCPServer(name, instructions)
+    mcpserver = optional_module("mcp.server.mcpserver", "mcp", "an MCP server")
+    server: MCPServer = mcpserver.MCPServer(name, instructions=instructions)
     return server
 
 

@@ -36,7 +36,7 @@ def show_until_a_line(display: RunDisplay, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.usefixtures("soon")
 def test_log_has_a_line_after_each_pause(capsys: pytest.CaptureFixture[str]) -> None:
     printed = show_until_a_line(RunDisplay("a suite", Terminal(file=StringIO())), capsys)
-    assert re.match(r"  0\.0 min  10 of 40 episodes, \d+ tokens/s, \$0\.50, 1 broke off\n", printed)
+    assert re.match(r"  0\.0 min  10 of 40 episodes, 5 sampled tokens, \$0\.50, 1 broke off\n", printed)
 
 
 @pytest.mark.usefixtures("soon")
