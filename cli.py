@@ -127,6 +127,7 @@ def eval(
     workers: int | None = None,
     ray: str | None = None,
     references: bool = True,
+    split: str | None = None,
     in_flight: int = 64,
     label_seconds: float = 10.0,
     env_arg: UseAppendAction[tuple[str, ...]] = (),
@@ -146,6 +147,7 @@ def eval(
         ray: Address of a Ray cluster to use instead of processes; "auto" or "local" also work. A model gets a copy
             for every GPU, or for every node without any.
         references: Also evaluate the random agent and the expert, for comparison.
+        split: Task split to play, such as train; only with the id of an environment. None plays held-out tasks.
         in_flight: Episodes of a language agent to roll out at the same time.
         label_seconds: Time in seconds for labelling decisions after playing: optimal, costly or fatal. 0 labels
             none; the command `decisions` labels the rest.
@@ -165,7 +167,7 @@ def eval(
             agents,
             scope=scope,
             references=references,
-            env_arg=env_arg,
+            env_arg=(*env_arg, *(() if split is None else (f"split={split}",))),
             out=out,
             workers=workers or min(os.cpu_count() or 1, 8),
             ray=ray,

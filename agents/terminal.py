@@ -84,7 +84,8 @@ def play_in_terminal(
         Exit status: 0 if the episode ended or the person quit, 1 if the episode was aborted by an error.
 
     Raises:
-        ConfigurationError: The environment, an option, the task or the agent is unknown, or a number is negative.
+        ConfigurationError: The environment, an option, the task or the agent is unknown, a number is negative, or
+            a server that the environment needs does not answer.
     """
     if seed is not None and seed < 0:
         raise ConfigurationError(f"seed must not be negative, but is {seed}.")
@@ -93,6 +94,7 @@ def play_in_terminal(
     elif not 0 <= pace < float("inf"):
         raise ConfigurationError(f"--pace must be a number of seconds, not negative, but is {pace:g}.")
     env = make_env(env_id, **options)
+    env.check_server()
     if task is not None:
         env.reset(seed=0, options={"task": task})  # raises on an unknown task instead of recording an error
     chosen = HumanAgent(console) if agent == "human" else DisplayedAgent(make_agent(agent), console, pace)

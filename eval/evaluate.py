@@ -1,10 +1,9 @@
-"""The `arboretum eval` and `report` commands: progress bar, results table, `summary.json` and `report.html`."""
+"""The `arboretum eval` and `report` commands: results table, `summary.json` and `report.html`."""
 
 from __future__ import annotations
 
 import platform
 import re
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,7 +13,6 @@ import gymnasium
 import numpy
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from ..agents.human import HumanAgent
 from ..agents.play import TimeLimits
@@ -28,6 +26,7 @@ from .identity import short_digest
 from .index_connection import read_planned_tasks
 from .options import option_name, parse_options
 from .planning import FULL_SCOPE, Plan, Scope, plan_suite
+from .progress import RunDisplay
 from .provenance import describe_session, remove_secrets
 from .results import report
 from .run_index import INDEX_FILE
@@ -229,46 +228,12 @@ def _run(
     limits: TimeLimits,
     console: Console,
 ) -> bool:
-    """Play the missing episodes with a progress bar; return True if Ctrl-C interrupted it."""
-    bar = Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[rates]}"),
-        console=console,
-        transient=True,
-        disable=any(
-            agent.name == HumanAgent.name for agent in prepared.agents
-        ),  # A human plays in the same terminal.
-    )
-    bar_id = bar.add_task(prepared.plan.suite.name, total=None, rates="")
-    first = True
-    start = time.monotonic()
-
-    def show(progress: runner.Progress) -> None:
-        nonlocal first
-        if first:
-            first = False
-            for sentence in progress.repairs:
-                bar.console.print(f"[yellow]Repaired:[/] {escape(sentence)}")
-            if progress.done:
-                bar.console.print(f"{progress.done} of {progress.total} episodes are already stored.")
-            bar.reset(bar_id, total=progress.total, completed=progress.done)
-        rates = "  ".join(
-            f"{escape(name)} {100 * progress.successes[name] / n:.0f}%" for name, n in progress.played.items()
-        )
-        if progress.tokens:
-            rates += f"  {progress.tokens / (time.monotonic() - start):.0f} tokens/s"
-        if progress.cost:
-            rates += f"  ${progress.cost:.2f}"
-        if progress.failed:
-            rates += f"  [red]{progress.failed} broke off[/]"
-        bar.update(bar_id, completed=progress.done + progress.failed, rates=rates)
-
+    """Play the missing episodes and show the progress; return True if Ctrl-C interrupted it."""
+    # A human plays in the same terminal.
+    is_human = any(agent.name == HumanAgent.name for agent in prepared.agents)
+    display = RunDisplay(prepared.plan.suite.name, console, quiet=is_human)
     try:
-        with bar, worker_context as workers:
+        with display, worker_context as workers:
             progress = runner.run(
                 prepared.plan,
                 prepared.agents,
@@ -276,7 +241,7 @@ def _run(
                 workers=workers,
                 in_flight=in_flight,
                 limits=limits,
-                on_progress=show,
+                on_progress=display.show,
             )
     except KeyboardInterrupt:
         console.print("[yellow]Interrupted;[/] every finished episode is stored.")

@@ -264,8 +264,8 @@ def load_suite(name: str, env_args: Mapping[str, Any] | None = None) -> Suite:
     suite = parse_suite(*read_definition("suite or environment", "suites", name, ids))
     if env_args:
         raise ConfigurationError(
-            f"--env-arg is for the id of an environment, and {name} is a suite; copy its file and set `kwargs` of"
-            " its entries."
+            f"--env-arg and --split are for the id of an environment, and {name} is a suite; copy its file and set"
+            " `kwargs` and `split` of its entries."
         )
     return suite
 

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -236,3 +237,25 @@ def test_every_setting_in_the_page_of_training_can_be_set() -> None:
 def test_every_recipe_is_named_in_the_readme() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert not [name for name in RECIPES if f"`{name}`" not in text]
+
+
+def output_folder(arguments: list[str]) -> str:
+    """Return the folder that a command of a run writes; "" if its name has all settings, or there is none."""
+    if arguments[0] not in ("eval", "train", "sft", "study"):
+        return ""
+    options = list(pairwise(arguments))
+    names = [value for option, value in options if option == "--env"]
+    default = f"runs/{arguments[1]}-{'+'.join(names)}" if arguments[0] == "train" and names else ""
+    return next((value for option, value in options if option == "--out"), default)
+
+
+def test_no_two_commands_of_the_pages_write_the_same_folder() -> None:
+    """A reader may run all commands in one checkout; a folder of another run is refused."""
+    found: dict[str, list[str]] = {}
+    for page in PAGES:
+        for arguments in commands(page):
+            folder = output_folder(arguments)
+            if folder and shlex.join(arguments) not in found.setdefault(folder, []):
+                found[folder].append(shlex.join(arguments))
+    assert len(found) > 30
+    assert not [several for several in found.values() if len(several) > 1]

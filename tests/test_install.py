@@ -10,15 +10,18 @@ import socket
 import subprocess
 import sys
 import threading
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import distributions
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 import arboretum
 
@@ -114,6 +117,18 @@ def test_index_that_the_user_named_is_respected(
 def test_sizes_are_those_of_the_pinned_pytorch(install: ModuleType) -> None:
     pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     assert f"torch=={install.TORCH}" in pins, "raise TORCH in tools/install.py, and check its sizes"
+
+
+def test_pinned_packages_run_on_the_oldest_python() -> None:
+    """Debian's Python is not the last release of its series, which some packages require."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    oldest = project["requires-python"].removeprefix(">=") + ".0"
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = {line.lower().replace("_", "-") for line in lines}
+    found = {f"{one.name}=={one.version}".lower().replace("_", "-"): one for one in distributions()}
+    ours = {pin: found[pin].metadata.get("Requires-Python") for pin in pins & found.keys()}
+    assert len(ours) > 10
+    assert not [pin for pin, needed in ours.items() if needed and not SpecifierSet(needed).contains(oldest)]
 
 
 # ---------------------------------------------------------------------- pip

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Callable
 from functools import wraps
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mcp.server.mcpserver import MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
-
+from ...envs.extras import optional_module
 from ...envs.registry import make_env
+from ...envs.terminal import exit_on_error
 from .rows import ActTool, append_only_chat, open_episode
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import MCPServer
+
+
+def make_server(name: str, instructions: str | None = None) -> MCPServer:
+    """Return a server without tools.
+
+    Raises:
+        ConfigurationError: The extra is not installed.
+    """
+    mcpserver = optional_module("mcp.server.mcpserver", "mcp", "an MCP server")
+    server: MCPServer = mcpserver.MCPServer(name, instructions=instructions)
+    return server
 
 
 def explain_errors(tool: Callable[..., Any]) -> Callable[..., Any]:
     """Return a tool whose errors reach the client as their sentence; MCP hides others."""
+    from mcp.server.mcpserver.exceptions import ToolError
 
     @wraps(tool)
     def call(*args: Any, **arguments: Any) -> Any:
@@ -42,7 +56,7 @@ def one_at_a_time(tool: Callable[..., Any], lock: Lock) -> Callable[..., Any]:
 def environment_server(env: str, **kwargs: Any) -> MCPServer:
     """Return a server with the tools start, act, mark and back, for one client and one episode at a time."""
     chat = append_only_chat(make_env(env, **kwargs), ActTool())
-    server = MCPServer(f"arboretum {env}", instructions=chat.env.instructions)
+    server = make_server(f"arboretum {env}", chat.env.instructions)
     marks: dict[str, dict[str, Any]] = {}
 
     def result() -> dict[str, Any]:
@@ -82,5 +96,13 @@ def environment_server(env: str, **kwargs: Any) -> MCPServer:
     return server
 
 
+def serve_over_stdio(make: Callable[[str], MCPServer], argument: str, description: str) -> None:
+    """Run a server whose one argument is that of the command; a wrong one ends the process with a sentence."""
+    parser = argparse.ArgumentParser(description=f"Serve {description} to one MCP client over stdio.")
+    parser.add_argument(argument)
+    with exit_on_error():
+        make(getattr(parser.parse_args(), argument)).run("stdio")
+
+
 if __name__ == "__main__":
-    environment_server(sys.argv[1]).run("stdio")
+    serve_over_stdio(environment_server, "env", "the environment with an id, such as TextSokoban-v0,")

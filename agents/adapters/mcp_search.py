@@ -5,13 +5,13 @@ INDEX is an index folder, a corpus file or the address of a retrieval server.
 
 from __future__ import annotations
 
-import sys
-from typing import Any
-
-from mcp.server.mcpserver import MCPServer
+from typing import TYPE_CHECKING, Any
 
 from ...envs.retrieval.factory import open_retriever
-from .mcp import explain_errors
+from .mcp import explain_errors, make_server, serve_over_stdio
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import MCPServer
 
 MAX_HITS = 20
 """Maximum number of passages of one search."""
@@ -19,8 +19,8 @@ MAX_HITS = 20
 
 def search_server(source: str, hits: int = 3) -> MCPServer:
     """Return a server whose tool `search` finds passages; `source` is that of `open_retriever`."""
+    server = make_server("arboretum search")
     retriever = open_retriever(source)
-    server = MCPServer("arboretum search")
 
     def search(query: str, count: int = hits) -> list[dict[str, Any]]:
         """Find the passages that match a query, the best first."""
@@ -32,4 +32,4 @@ def search_server(source: str, hits: int = 3) -> MCPServer:
 
 
 if __name__ == "__main__":
-    search_server(sys.argv[1]).run("stdio")
+    serve_over_stdio(search_server, "index", "an index folder, a corpus file or a retrieval server")

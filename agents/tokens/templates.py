@@ -111,7 +111,8 @@ def suggest_template(tokenizer: PreTrainedTokenizerBase) -> str:
     family = _family(tokenizer)
     if family is not None:
         return f"pass {_option(family)}, an append-only one for this family"
-    return f"pass the path of an append-only .jinja template (shipped: {', '.join(_FAMILIES)})"
+    shipped = ", ".join(_FAMILIES)
+    return f"pass template=, or --template, with the path of an append-only .jinja file, or a name ({shipped})"
 
 
 def suggest_tool_template(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -121,7 +122,9 @@ def suggest_tool_template(tokenizer: PreTrainedTokenizerBase) -> str:
     ]
     if fitting:
         return f"pass {_option(fitting[0])}, which has them, or choose another dialogue"
-    return f"pass a .jinja template that has them (shipped: {', '.join(_WITH_TOOLS)}), or choose another dialogue"
+    shipped = ", ".join(_WITH_TOOLS)
+    file = f"the path of a .jinja file that has them, or a name ({shipped})"
+    return f"pass template=, or --template, with {file}; or choose another dialogue"
 
 
 def _option(name: str) -> str:

@@ -151,6 +151,14 @@ def test_argument_of_the_environment_is_used_and_checked() -> None:
     assert done.returncode == 2 and "--pace" in done.stderr
 
 
+def test_retrieval_server_that_is_down_is_noticed_before_the_first_move() -> None:
+    pytest.importorskip("aiohttp", reason="needs the extra openai")
+    address = "retriever=http://127.0.0.1:9"
+    done = run("TextSearchQA-v0", "--seed", "1", "--agent", "expert", "--env-arg", address)
+    assert done.returncode == 2 and not done.stdout
+    assert "cannot be reached (Connection refused); start it (arboretum serve retrieval)" in done.stderr
+
+
 PROGRAM = """
 import sys
 import gymnasium

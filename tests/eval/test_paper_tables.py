@@ -449,7 +449,7 @@ def test_env_arg_reaches_the_environment_and_names_the_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     arguments = ["eval", "TextFrozenLake-v0", "--limit", "3", "--agent", "random", "--workers", "1"]
-    for extra in ([], ["--env-arg", "size=8", "--env-arg", "split=valid"]):
+    for extra in ([], ["--env-arg", "size=8", "--split", "valid"]):
         with pytest.raises(SystemExit) as ended:
             main([*arguments, *extra])
         assert ended.value.code == 0
@@ -464,7 +464,8 @@ def test_env_arg_reaches_the_environment_and_names_the_folder(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["quick", "--env-arg", "size=8"], "--env-arg is for the id of an environment, and quick is a suite"),
+        (["quick", "--env-arg", "size=8"], "--env-arg and --split are for the id of an environment, and quick"),
+        (["quick", "--split", "train"], "--split are for the id of an environment, and quick is a suite"),
         (["TextFrozenLake-v0", "--env-arg", "size"], "--env-arg takes key=value, not 'size'"),
         (["TextFrozenLake-v0", "--env-arg", "sice=8"], "sice"),
     ],

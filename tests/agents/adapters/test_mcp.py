@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -126,3 +127,27 @@ def test_corpus_is_searched(tmp_path: Path) -> None:
     assert tools == ["search"]
     (hit,) = found["result"]
     assert hit["title"] == "Harbor" and hit["text"] == "Ships anchor here." and hit["score"] > 0
+
+
+RUN_WITHOUT_THE_EXTRA = """
+import runpy, sys
+sys.modules["mcp"] = None
+runpy.run_module(sys.argv.pop(1), run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(("module", "source"), [("mcp", "TextSokoban-v0"), ("mcp_search", "corpus.jsonl")])
+def test_missing_extra_is_reported_in_one_sentence(module: str, source: str) -> None:
+    command = [sys.executable, "-c", RUN_WITHOUT_THE_EXTRA, f"arboretum.agents.adapters.{module}", source]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr.startswith('arboretum: an MCP server needs the extra "mcp" (mcp')
+    assert "pip install" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("module", ["mcp", "mcp_search"])
+def test_server_without_an_argument_prints_its_usage(module: str) -> None:
+    command = [sys.executable, "-m", f"arboretum.agents.adapters.{module}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr.startswith("usage: ") and "required: " in done.stderr
