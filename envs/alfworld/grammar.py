@@ -77,7 +77,7 @@ def read_wording(grammar: str, rules: Rules) -> Wording:
         if name not in templates:
             raise Malformed(f"its grammar has no command template for the action {name}")
     return Wording(
-        {name: _template(templates[name], roles) for name, roles in rules.roles.items()},
+        {name: _template(name, templates[name], roles) for name, roles in rules.roles.items()},
         {name: compiler.text(feedback.get(name, ""), roles) for name, roles in rules.roles.items()},
         compiler.text("#intro#", {}),
     )
@@ -136,8 +136,11 @@ def _first_text(rules: Mapping[str, list[dict[str, Any]]], name: str) -> str:
     raise Malformed(f"its grammar has no rule {name} with a text")
 
 
-def _template(text: str, roles: Roles) -> tuple[Piece, ...]:
-    """Parse a command template. A list over a variable that the action binds is replaced by that variable."""
+def _template(action: str, text: str, roles: Roles) -> tuple[Piece, ...]:
+    """Parse the command template of an action.
+
+    A list over a variable that the action binds is replaced by that variable.
+    """
     pieces: list[Piece] = []
     position = 0
     for part in _PART.finditer(text):
@@ -150,6 +153,10 @@ def _template(text: str, roles: Roles) -> tuple[Piece, ...]:
         pieces.append((roles[variable],))
     if position < len(text):
         pieces.append(text[position:])
+    for role in ("object", "receptacle", "tool"):
+        # A lamp is switched on without naming the receptacle in which it is.
+        if role in roles.values() and (role,) not in pieces and (action, role) != ("toggleobject", "receptacle"):
+            raise Malformed(f"its grammar's command for the action {action} names no {role}: {text[:80]!r}")
     return tuple(pieces)
 
 
@@ -341,7 +348,7 @@ class _TextCompiler:
         sides = ["", ""]
         named = 0
         for part in parts:
-            if part[0] in "'\"":
+            if part.startswith(("'", '"')):
                 sides[named] += part[1:-1]
             elif re.fullmatch(r"\w+\.indefinite", part):
                 sides[named] += "a"  # The original uses the article "a" for every name.

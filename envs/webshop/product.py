@@ -120,9 +120,10 @@ def parse_product(
         ValueError: A price cannot be parsed.
     """
     features = raw["small_description"]
+    if not isinstance(features, list):
+        features = [features]
     for field in ("asin", "name", "category", "query", "product_category"):
-        if not isinstance(raw[field], str):
-            raise TypeError(f"{field} is {raw[field]!r}, not text")
+        _text(raw[field], field)
     options: dict[str, tuple[str, ...]] = {}
     images: dict[str, str | None] = {}
     for name, contents in (raw.get("customization_options") or {}).items():
@@ -135,11 +136,12 @@ def parse_product(
             images[value] = content.get("image")
         options[name.lower()] = tuple(values)
     mined = mined or {}
+    instruction = mined.get("instruction")
     return Product(
         asin=raw["asin"],
         title=raw["name"],
-        description=raw["full_description"] or "",
-        bullets=tuple(text or "" for text in features) if isinstance(features, list) else (features or "",),
+        description=_text(raw["full_description"] or "", "full_description"),
+        bullets=_texts([text or "" for text in features], "small_description"),
         prices=parse_prices(raw.get("pricing")),
         image=(raw.get("images") or [""])[0] or "",
         category=raw["category"],
@@ -147,15 +149,29 @@ def parse_product(
         product_category=raw["product_category"],
         options=options,
         images=images,
-        attributes=tuple(mined["attributes"]) if "attributes" in mined else NO_ATTRIBUTES,
-        instruction=mined.get("instruction"),
-        instruction_attributes=tuple(mined.get("instruction_attributes") or ()),
+        attributes=_texts(mined["attributes"], "attributes") if "attributes" in mined else NO_ATTRIBUTES,
+        instruction=None if instruction is None else _text(instruction, "instruction"),
+        instruction_attributes=_texts(mined.get("instruction_attributes") or [], "instruction_attributes"),
         human=tuple(
             HumanInstruction(
                 entry["instruction"].strip("."),
-                tuple(entry["instruction_attributes"]),
-                tuple(entry["instruction_options"]),
+                _texts(entry["instruction_attributes"], "instruction_attributes"),
+                _texts(entry["instruction_options"], "instruction_options"),
             )
             for entry in human or ()
         ),
     )
+
+
+def _text(value: Any, field: str) -> str:
+    """Return a field that must be text, else raise a TypeError."""
+    if not isinstance(value, str):
+        raise TypeError(f"{field} is {value!r:.60}, not text")
+    return value
+
+
+def _texts(values: Any, field: str) -> tuple[str, ...]:
+    """Return a field that must be a list of texts, else raise a TypeError."""
+    if not isinstance(values, list):
+        raise TypeError(f"{field} is {values!r:.60}, not a list")
+    return tuple(_text(value, field) for value in values)

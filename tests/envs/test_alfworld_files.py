@@ -188,6 +188,11 @@ def broken(content: dict[str, Any]) -> dict[str, tuple[Any, str]]:
         "nesting": (changed(pddl_domain="(" * 200 + domain), "nests parentheses more than 100 deep"),
         "rule": (changed(grammar=grammar.replace("#put_aside#", "#elsewhere#")), "elsewhere"),
         "question": (changed(grammar=grammar.replace("| holds(a:agent", "| hates(a:agent")), "hates"),
+        "half a template": (changed(grammar=grammar.replace('"open {r}"', '"open r}"')), "openobject names no"),
+        "listed": (
+            changed(grammar=grammar.replace("o.indefinite + ' '", "o.indefinite + + ' '")),
+            "grammar lists",
+        ),
         "separator": (changed(grammar=grammar.replace('[{"rhs": ", "}]', '["; "]')), "no rule list_separator"),
         "task": (changed(grammar=grammar.replace('[{"rhs": "Your task', '[{"lhs": "Your task')), "no rule task"),
         "template": (changed(grammar=grammar.replace('"open {r}"', '"open {l}"')), "open {l}"),

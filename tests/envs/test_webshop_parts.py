@@ -135,6 +135,7 @@ def test_changed_files_have_another_cache_key(tmp_path: Path) -> None:
         (lambda text: text.replace('"name"', '"title"', 1), "product 0 does not .* form: no field 'name'"),
         (lambda text: text.replace('"pricing": "$', '"pricing": "$x$', 1), "product 0 .*no price can be read"),
         (lambda text: re.sub('"name": "[^"]*"', '"name": 1', text, count=1), "product 0 .*name is 1, not text"),
+        (lambda text: re.sub('"full_description": "[^"]*"', '"full_description": 1', text), "is 1, not text"),
         (lambda text: "[]", "at least one product"),
     ],
 )  # fmt: skip
@@ -143,6 +144,28 @@ def test_damaged_product_file_is_rejected_with_its_position(tmp_path: Path, dama
     path = tmp_path / "items_shuffle.json"
     path.write_text(damage(path.read_text()))
     with pytest.raises(ValueError, match=message):
+        WebShop(data=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("stem", "field", "value", "message"),
+    [
+        ("items_ins_v2", "attributes", [5], "attributes is 5, not text"),
+        ("items_ins_v2", "attributes", "warm", "attributes is 'warm', not a list"),
+        ("items_ins_v2", "instruction", ["Find"], "instruction is .*, not text"),
+        ("items_ins_v2", "instruction_attributes", [["warm"]], "instruction_attributes is .*, not text"),
+        ("items_human_ins", "instruction_options", [None], "instruction_options is None, not text"),
+    ],
+)
+def test_instruction_of_another_type_is_rejected_with_its_product(
+    tmp_path: Path, stem: str, field: str, value: Any, message: str
+) -> None:
+    write_files(tmp_path, list(generate_products(3)))
+    path = tmp_path / f"{stem}.json"
+    entries = json.loads(path.read_text())
+    (entries[make_product(0).asin][0] if "human" in stem else entries[make_product(0).asin])[field] = value
+    path.write_text(json.dumps(entries))
+    with pytest.raises(DataError, match=f"product 0 does not have the expected form: {message}"):
         WebShop(data=tmp_path)
 
 
