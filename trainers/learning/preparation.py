@@ -118,7 +118,7 @@ def plan_steps(rollouts: Rollouts, recipe: Recipe, *, update: int, seed: int) ->
         for episodes in optimizer_batches(rollouts, recipe.optimization.episodes_per_step, seed=pass_seed):
             tokens = in_loss & np.isin(rollouts.copies.episode, episodes)
             plans.append(StepPlan(len(episodes), tokens, number))
-    return _nonempty(plans)
+    return [plan for plan in plans if plan.tokens.any()]
 
 
 def leave_out_weightless(
@@ -136,7 +136,3 @@ def leave_out_weightless(
     weighted = multiplicity > 0
     kept = [plan for plan in plans if (plan.tokens & weighted).any()]
     return tuple(kept if full_sequences else (plan._replace(tokens=plan.tokens & weighted) for plan in kept))
-
-
-def _nonempty(plans: Iterable[StepPlan]) -> list[StepPlan]:
-    return [plan for plan in plans if plan.tokens.any()]
