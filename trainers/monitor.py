@@ -77,7 +77,7 @@ class Monitor:
             after which the run stops; 0 for no limit. Such updates take no step.
         failed: Fraction of the episodes of an update or a validation above which the run stops because they ended
             with an error of the environment. Below, such episodes count as unsolved, and are not trained on. The
-            same fraction holds for redrawn outcomes, which are left out below.
+            same fraction holds for redrawn outcomes; those with an error are left out.
         lr_factor: Factor on the learning rates at each rollback.
         rollbacks: Maximum number of rollbacks; after them a fatal sign ends the run.
     """

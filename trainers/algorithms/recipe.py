@@ -175,12 +175,11 @@ class Recipe:
                 f"{self.name}: sampler.temperature changes until the last update, but optimization.max_tokens "
                 "ends the run before; set a constant temperature, or optimization.max_tokens=null."
             )
-        selector = self.selector
-        counts = isinstance(selector, Uncertainty) and selector.rule == "count"
-        if isinstance(selector, Uncertainty) and counts and selector.amount > self.sampler.prompts:
+        selector, prompts = self.selector, self.sampler.prompts
+        if isinstance(selector, Uncertainty) and selector.rule == "count" and selector.amount > prompts:
             raise ConfigurationError(
-                f"{self.name}: selector.amount is {selector.amount:g} groups, but an update has only "
-                f"{self.sampler.prompts} prompts."
+                f"{self.name}: selector.amount is {selector.amount:g} groups, but an update has only {prompts} "
+                "prompts."
             )
 
     @property

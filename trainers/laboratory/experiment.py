@@ -6,10 +6,10 @@ import gc
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -224,6 +224,9 @@ def run_experiment(
         results: Results so far, to which the new ones are added.
         workers: Number of processes; 1 runs everything in this one.
         progress: Called with the number of finished and of all panels of a stage.
+
+    Raises:
+        ConfigurationError: A worker process died.
     """
     arms = experiment.all_arms
     if experiment.regime == "tuned":
@@ -260,9 +263,16 @@ def _do(work: Sequence[_Work], results: Results, workers: int, progress: Callabl
         for number, future in enumerate(as_completed(futures), 1):
             results.add(future.result())
             progress(len(work) - len(missing) + number, len(work))
-    finally:
-        for process in list(pool._processes.values()) if sys.exc_info()[0] is not None else ():
+    except BrokenProcessPool:
+        raise ConfigurationError(
+            "a worker process died, perhaps for want of memory; finished panels are kept: run the same command "
+            "to continue, with fewer --workers."
+        ) from None
+    except BaseException:
+        for process in list(pool._processes.values()):
             process.terminate()
+        raise
+    finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 

@@ -236,7 +236,7 @@ class Learner:
         return Prepared(
             rollouts=rollouts,
             credit=credit,
-            plans=leave_out_weightless(plans, credit.multiplicity, whole_sequences=objective.reads_sequences),
+            plans=leave_out_weightless(plans, credit.multiplicity, full_sequences=objective.reads_sequences),
             old_logprobs=old_logprobs,
             ref_logprobs=ref_logprobs,
             values=values,

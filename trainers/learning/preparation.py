@@ -118,25 +118,21 @@ def plan_steps(rollouts: Rollouts, recipe: Recipe, *, update: int, seed: int) ->
         for episodes in optimizer_batches(rollouts, recipe.optimization.episodes_per_step, seed=pass_seed):
             tokens = in_loss & np.isin(rollouts.copies.episode, episodes)
             plans.append(StepPlan(len(episodes), tokens, number))
-    return _nonempty(plans)
+    return [plan for plan in plans if plan.tokens.any()]
 
 
 def leave_out_weightless(
-    plans: Iterable[StepPlan], multiplicity: FloatArray | None, *, whole_sequences: bool = False
+    plans: Iterable[StepPlan], multiplicity: FloatArray | None, *, full_sequences: bool = False
 ) -> tuple[StepPlan, ...]:
     """Return the plans without the copies of multiplicity 0, and without steps that have no others.
 
     Args:
         plans: Optimizer steps.
         multiplicity: Multiplicity of each copy, [M]; None for 1.
-        whole_sequences: Keep these copies, which have no weight in the loss but are part of its sequences.
+        full_sequences: Keep these copies, which have no weight in the loss but are part of its sequences.
     """
     if multiplicity is None:
         return tuple(plans)
     weighted = multiplicity > 0
     kept = [plan for plan in plans if (plan.tokens & weighted).any()]
-    return tuple(kept if whole_sequences else (plan._replace(tokens=plan.tokens & weighted) for plan in kept))
-
-
-def _nonempty(plans: Iterable[StepPlan]) -> list[StepPlan]:
-    return [plan for plan in plans if plan.tokens.any()]
+    return tuple(kept if full_sequences else (plan._replace(tokens=plan.tokens & weighted) for plan in kept))

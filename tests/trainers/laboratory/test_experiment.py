@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -53,6 +54,16 @@ def test_file_of_something_else_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").write_text('{"task": "lake4"}\n')
     with pytest.raises(DataError, match=r"results.jsonl: does not hold runs of the laboratory; choose another"):
         Results(tmp_path / "results.jsonl")
+
+
+def die(work: object) -> None:
+    os._exit(3)
+
+
+def test_worker_that_dies_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "run_panel", die)
+    with pytest.raises(ConfigurationError, match=r"a worker process died.*with fewer --workers"):
+        run_experiment(SMALL, Results(), workers=2, progress=ignore)
 
 
 def test_table_names_its_comparisons_and_its_regime(results: Results) -> None:
