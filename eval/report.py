@@ -112,7 +112,7 @@ def interval(value: Interval) -> str:
 
 def number(value: float | None, digits: int = 2) -> str:
     """Format a number with fixed decimals; None, NaN and infinities as a dash."""
-    return "–" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
+    return "–" if value is None or not math.isfinite(value) else f"{value:z.{digits}f}"
 
 
 def p_value(value: float) -> str:

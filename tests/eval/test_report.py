@@ -196,6 +196,14 @@ def test_negative_bounds_of_intervals_are_legible() -> None:
     )
 
 
+def test_numbers_that_round_to_zero_have_no_sign() -> None:
+    """A mean regret of -0.02 steps was printed as -0.0."""
+    from arboretum.eval.report import number
+
+    assert number(-0.02, 1) == "0.0" and number(-0.06, 1) == "-0.1"
+    assert number(None) == number(float("nan")) == "–"
+
+
 def test_differences_have_signs_and_minus_signs_that_are_no_dashes() -> None:
     from arboretum.eval.report import signed, signed_interval
 

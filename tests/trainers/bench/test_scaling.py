@@ -170,6 +170,13 @@ def test_sampling_one_update_ahead_hides_the_shorter_phase() -> None:
     assert ahead.idle == pytest.approx(0, abs=1e-9) and synchronous.idle == pytest.approx(0.5)
 
 
+def test_updates_in_which_a_pipeline_fills_are_not_measured() -> None:
+    cluster = Cluster(SHAPE, costs(decode={"step": 1.0}, update={"microbatch": 1.0}))
+    schedule = Schedule(4, 1, learners=1, staleness=4)
+    filled, filling = (simulate(cluster, schedule, [episode((0, 10, 0.0))], warmup=n) for n in (None, 0))
+    assert filled.lag == 4 and filling.lag < 4
+
+
 def test_lag_never_exceeds_the_staleness_and_shares_sum_to_one() -> None:
     device = DEVICES["H100"]
     cluster = Cluster(PUBLISHED["Qwen2.5-0.5B"], assumed_costs("H100", device, Assumptions()), device)

@@ -273,7 +273,7 @@ def simulate(
     lengths: Sequence[Lengths],
     *,
     updates: int = 4,
-    warmup: int = 2,
+    warmup: int | None = None,
     seed: int = 0,
 ) -> Result:
     """Simulate a schedule with episodes drawn from measured ones.
@@ -283,9 +283,10 @@ def simulate(
         schedule: Schedule.
         lengths: Measured episodes, from which episodes are drawn with replacement.
         updates: Updates to measure.
-        warmup: Updates before these, in which a pipeline fills.
+        warmup: Updates before these, in which a pipeline fills. None means 2 more than the staleness.
         seed: Seed of the draws.
     """
+    warmup = 2 + schedule.staleness if warmup is None else warmup
     rng = np.random.default_rng(seed)
     simulation = _Simulation(cluster, schedule, lambda: lengths[int(rng.integers(len(lengths)))])
     simulation.run(warmup + updates)
