@@ -112,7 +112,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_every_name_in_the_architecture_page_is_defined() -> None:
-    words = {"trainers", "grpo", "Right", "assets", *CREDITS, *SELECTORS}
+    words = {"trainers", "grpo", "Up", "assets", *CREDITS, *SELECTORS}
     words |= {path.name for room in (ROOT, ROOT / "trainers") for path in room.iterdir() if path.is_dir()}
     code = {span for span in inline_code(ARCHITECTURE) if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", span)}
     code = {span for span in code if not span.endswith((".py", ".json", ".jsonl", ".html", ".pt"))}
