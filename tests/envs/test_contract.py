@@ -1,7 +1,7 @@
 """Contract of all registered environments, tested on embedded data.
 
-Run as a program, this file plays episodes for another process: it reads a JSON object from standard input and
-writes one to standard output (see `main`). The tests use it to compare episodes under different hash salts.
+Run as a program, this file plays episodes for another process: it reads JSON objects from standard input, and
+answers each on standard output (see `main`). The tests use it to compare episodes under different hash salts.
 """
 
 from __future__ import annotations
@@ -240,22 +240,45 @@ def test_members_of_a_group_get_the_same_first_observation(id: str) -> None:
     assert len(prompts) == 1
 
 
-def in_another_process(request: dict[str, Any], salt: str) -> dict[str, Any]:
-    environment = {k: v for k, v in os.environ.items() if k != "ARBORETUM_DATA"}
-    # For `tests/support`, which pytest finds by its settings.
-    paths = [str(Path(__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment["PYTHONPATH"] = os.pathsep.join(paths)
-    done = subprocess.run(
-        [sys.executable, __file__],
-        input=json.dumps(request),
-        capture_output=True,
-        text=True,
-        env={**environment, "PYTHONHASHSEED": salt},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    reply: dict[str, Any] = json.loads(done.stdout)
-    return reply
+class OtherProcesses:
+    """Processes that run this file, one for each hash salt, and answer requests."""
+
+    def __init__(self) -> None:
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+
+    def ask(self, request: dict[str, Any], salt: str) -> dict[str, Any]:
+        """Return the reply of the process with a salt; see `main`."""
+        if salt not in self._processes:
+            self._processes[salt] = self._start(salt)
+        process = self._processes[salt]
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+        assert line, process.communicate()[1]
+        reply: dict[str, Any] = json.loads(line)
+        return reply
+
+    def _start(self, salt: str) -> subprocess.Popen[str]:
+        env = {key: value for key, value in os.environ.items() if key != "ARBORETUM_DATA"}
+        # For `tests/support`, which pytest finds by its settings.
+        paths = [str(Path(__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        env |= {"PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": salt}
+        pipe = subprocess.PIPE
+        command = [sys.executable, __file__]
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=env)
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self._processes.values():
+            process.communicate()
+
+
+@pytest.fixture(scope="module")
+def others() -> Iterator[OtherProcesses]:
+    processes = OtherProcesses()
+    yield processes
+    processes.close()
 
 
 def json_round_trip(value: Any) -> Any:
@@ -277,10 +300,12 @@ def unpack(text: str) -> Any:
 
 
 @pytest.mark.parametrize("salt", ["1", "4242"])
-def test_another_process_plays_the_same_episodes_and_continues_a_snapshot(id: str, salt: str) -> None:
+def test_another_process_plays_the_same_episodes_and_continues_a_snapshot(
+    id: str, salt: str, others: OtherProcesses
+) -> None:
     env = mid_episode_env(id)
     snapshot = env.snapshot()
-    reply = in_another_process({"id": id, "seeds": SEEDS, "snapshot": pack(snapshot), "branches": SEEDS}, salt)
+    reply = others.ask({"id": id, "seeds": SEEDS, "snapshot": pack(snapshot), "branches": SEEDS}, salt)
     episodes = [list(random_episode(make(id), seed)) for seed in SEEDS]
     assert reply["episodes"] == json_round_trip([without_state_keys(records) for records in episodes])
     assert unpack(reply["snapshot"]) == snapshot
@@ -433,10 +458,10 @@ def continue_with_samples(env: TextEnv[Any]) -> list[Any]:
     return records
 
 
-def test_pickled_env_continues_identically_in_another_process(id: str) -> None:
+def test_pickled_env_continues_identically_in_another_process(id: str, others: OtherProcesses) -> None:
     env = mid_episode_env(id)
     env.action_space.seed(3)
-    reply = in_another_process({"id": id, "env": pack(env)}, "77")
+    reply = others.ask({"id": id, "env": pack(env)}, "77")
     assert unpack(reply["continued"]) == continue_with_samples(env)
 
 
@@ -621,11 +646,15 @@ def test_bad_configuration_raises_one_sentence_with_a_fix(id: str) -> None:
 
 
 def main() -> None:
-    """Play the episodes that standard input requests, and write their records to standard output."""
-    request = json.load(sys.stdin)
+    """Answer each request, a line of standard input, by a line of standard output."""
+    for line in sys.stdin:
+        print(json.dumps(answer(json.loads(line)), default=str), flush=True)
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Play the episodes of a request, and return their records."""
     if "env" in request:
-        json.dump({"continued": pack(continue_with_samples(unpack(request["env"])))}, sys.stdout)
-        return
+        return {"continued": pack(continue_with_samples(unpack(request["env"])))}
     env = make(request["id"])
     episodes = [list(random_episode(env, seed)) for seed in request["seeds"]]
     other = make(request["id"])
@@ -638,14 +667,13 @@ def main() -> None:
     for seed in request["branches"]:
         other.restore(unpack(request["snapshot"]), seed=seed)
         branches.append(without_state_keys(list(random_steps(other, random.Random(0), STEPS))))
-    reply = {
+    return {
         "episodes": [without_state_keys(records) for records in episodes],
         "snapshot": again,
         "continued": without_state_keys(continued),
         "keys": pack([*keys, final_key]),
         "branches": branches,
     }
-    json.dump(reply, sys.stdout, default=str)
 
 
 if __name__ == "__main__":

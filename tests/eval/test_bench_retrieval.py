@@ -1,9 +1,12 @@
 """The retrieval benchmark and its generated passages."""
 
+import pytest
+
 from arboretum.eval.bench.passages import passages, questions
 from arboretum.eval.bench.retrieval import measure
 
 
+@pytest.mark.heavy
 def test_small_run_yields_labeled_rows():
     rows = {row.what: row for row in measure(count=2000, build_passages=500, rounds=1)}
     names = " ".join(rows)

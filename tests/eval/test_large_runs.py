@@ -140,6 +140,7 @@ def test_results_can_be_read_while_other_episodes_end(tmp_path: Path) -> None:
     assert keys == sorted(set(keys)) and before <= set(keys)
 
 
+@pytest.mark.heavy
 def test_memory_does_not_grow_with_the_number_of_episodes(tmp_path: Path) -> None:
     peaks = []
     for tasks in (1_000, 5_000):

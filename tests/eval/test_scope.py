@@ -71,7 +71,7 @@ def test_environment_without_files_names_its_generated_data(
 @pytest.mark.parametrize(
     ("env", "options", "name"),
     [
-        ("TextALFWorld-v0", {}, None),
+        ("TextALFWorld-v0", {"split": "valid_unseen"}, None),
         ("TextWebShop-v0", {}, None),
         ("TextBoxoban-v0", {}, None),
         ("TextBoxoban-v0", {"generated": True}, "generated levels"),
@@ -331,6 +331,7 @@ def test_finished_run_is_shown_without_loading_the_model(folder: Path, request: 
     assert "2 of 2 episodes are already stored" in show()
 
 
+@pytest.mark.heavy
 def test_loading_a_local_model_prints_no_bar(folder: Path) -> None:
     pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
     command = [sys.executable, "-m", "arboretum", "eval", "TextBandit-v0", "--limit", "1", "--no-references"]

@@ -46,8 +46,11 @@ def learnt_text(turn: Turn) -> str:
 
 
 @pytest.mark.parametrize(("env", "count"), [("TextBlocksworld-v0", 24), ("TextALFWorld-v0", 8)])
-def test_refused_noise_is_refused_by_the_environment_and_other_noise_is_not(env: str, count: int) -> None:
+def test_refused_noise_is_refused_by_the_environment_and_other_noise_is_not(
+    env: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With ε = 0.4, half of it refused, 0.2 of the first actions are refused in expectation."""
+    monkeypatch.delenv("ARBORETUM_DATA", raising=False)  # Opening the thousands of real games takes long.
     assert invalid_fraction(demonstrations(env, ExpertConfig(noise=0.4), count=count)) == 0
     episodes = demonstrations(env, ExpertConfig(noise=0.4, refused=0.5), count=count)
     assert 0.1 < invalid_fraction(episodes) < 0.3
