@@ -16,10 +16,15 @@ Command = Callable[..., str]
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
-    """Function that runs a command in an empty folder, and returns its output, or its error if it fails."""
+    """Function that runs a command in an empty folder, and returns its output, or its error if it fails.
+
+    Evaluations run in this process unless `--workers` is given, since processes take a second to start.
+    """
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: object, status: int = 0, width: int = 80) -> str:
+        if arguments[0] == "eval" and "--workers" not in arguments:
+            arguments = (*arguments, "--workers", 1)
         monkeypatch.setenv("COLUMNS", str(width))
         monkeypatch.setattr(cli, "console", Terminal(highlight=False))
         with pytest.raises(SystemExit) as ended:
