@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-import arboretum
+from support.source import ROOT, tree_of
 
-ROOT = Path(arboretum.__file__).parent
 ROOMS = ["envs", "agents", "eval", "trainers", "cli"]
 TRAINER_LAYERS = [
     {"data"},
@@ -61,11 +60,6 @@ def run_time_nodes(tree: ast.AST, *, lazy: bool) -> Iterator[ast.AST]:
             continue
         yield node
         yield from run_time_nodes(node, lazy=lazy)
-
-
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def imports(path: Path, *, lazy: bool = True) -> set[str]:

@@ -6,9 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import arboretum
+from support.source import ROOT, tree_of
 
-ROOT = Path(arboretum.__file__).parent
 UNIX = frozenset(
     {
         "crypt",
@@ -59,10 +58,6 @@ def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def text_of(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
-
-
 def unguarded_imports(node: ast.AST) -> Iterator[str]:
     """Yield the modules that a module imports whenever it is imported, without those behind `try` or `if`."""
     for child in ast.iter_child_nodes(node):
@@ -75,7 +70,7 @@ def unguarded_imports(node: ast.AST) -> Iterator[str]:
 
 
 def test_modules_can_be_imported_without_the_modules_of_unix() -> None:
-    needed = {name(path): UNIX & {*unguarded_imports(ast.parse(text_of(path)))} for path in sources()}
+    needed = {name(path): UNIX & {*unguarded_imports(tree_of(path))} for path in sources()}
     assert {path: modules for path, modules in needed.items() if modules} == {}
 
 
@@ -103,5 +98,5 @@ def test_attributes_of_unix_are_found_in_an_example() -> None:
 
 def test_attributes_of_unix_are_used_behind_hasattr() -> None:
     portable = (path for path in sources() if not name(path).startswith(LINUX_ONLY))
-    used = {name(path): unguarded_attributes(text_of(path)) for path in portable}
+    used = {name(path): unguarded_attributes(path.read_text(encoding="utf-8")) for path in portable}
     assert {path: attributes for path, attributes in used.items() if attributes} == {}

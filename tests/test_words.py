@@ -6,15 +6,13 @@ import ast
 import json
 import re
 from collections.abc import Iterable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-import arboretum
+from support.source import ROOT, tree_of
 
-ROOT = Path(arboretum.__file__).parent
 FOLDERS = ("envs", "agents", "eval", "trainers", "assets")
 
 RETIRED = {
@@ -47,11 +45,6 @@ ALLOWED_WORDS = {
 def python_files() -> list[Path]:
     found = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
     return sorted([*found, ROOT / "cli.py", ROOT / "__init__.py"])
-
-
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def words_of(name: str) -> list[str]:
