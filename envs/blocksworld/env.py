@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from functools import lru_cache
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -324,9 +325,28 @@ def _step_limit(problem: Problem) -> int:
     return max(1, 8 * (len(problem.names) - 1))
 
 
-@lru_cache(maxsize=64)
-def _generated_level(family: str, blocks: int, task: str, notation: str) -> Level:
+def _generated_level(*key: Any) -> Level:
+    """Return the level of (family, blocks, task, notation).
+
+    A level with its scenes can take 200 kB, too much to keep many that are never opened again: random play in new
+    tasks would spend a quarter of its time waiting for memory.
+    """
+    return _reopened_level(*key) if next(_openings(*key)) else _new_level(*key)
+
+
+@lru_cache(maxsize=4096)
+def _openings(*key: Any) -> Iterator[int]:
+    return count()
+
+
+@lru_cache(maxsize=4)
+def _new_level(family: str, blocks: int, task: str, notation: str) -> Level:
     return Level(generate(family, blocks, task), notation)
+
+
+@lru_cache(maxsize=64)
+def _reopened_level(*key: Any) -> Level:
+    return _new_level(*key)
 
 
 @lru_cache(maxsize=256)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from functools import lru_cache
 from math import comb, factorial
 
@@ -100,37 +100,46 @@ def canonical_form(problem: Problem) -> Hashable:
     the problem.
     """
     init, goal = problem.init, problem.goal
-    blocks = range(len(init))
-    wanted = dict(goal.on)
-    links: list[dict[int, int]] = [
-        {block: init[block] for block in blocks if init[block] >= 0},
-        {init[block]: block for block in blocks if init[block] >= 0},
-        wanted,
-        {other: block for block, other in goal.on},
-    ]
+    below, above, wanted_below, wanted_above = ([-1] * len(init) for _ in range(4))
+    for block, support in enumerate(init):
+        if support >= 0:
+            below[block], above[support] = support, block
+    for block, support in goal.on:
+        wanted_below[block], wanted_above[support] = support, block
+    links = list(zip(below, above, wanted_below, wanted_above, strict=True))
     table, clear = set(goal.table), set(goal.clear)
+    features = [(min(support, 0), int(b in table), int(b in clear)) for b, support in enumerate(init)]
 
-    def traverse(start: int) -> tuple[Hashable, list[int]]:
-        numbers = {start: 0}
-        order = [start]
-        description: list[tuple[int, ...]] = []
+    def traverse(start: int, order: list[int]) -> Iterator[str]:
+        """Yield a row for each block of a component, and collect the blocks in `order`."""
+        numbers = {-1: -1, start: 0}
+        order.append(start)
         for block in order:  # grows during the iteration
-            row = [min(init[block], 0), int(block in table), int(block in clear)]
-            for link in links:
-                other = link.get(block, -1)
-                if other >= 0 and other not in numbers:
+            row = [*features[block]]
+            for other in links[block]:
+                if other not in numbers:
                     numbers[other] = len(order)
                     order.append(other)
-                row.append(numbers.get(other, -1))
-            description.append(tuple(row))
-        return tuple(description), order
+                row.append(numbers[other])
+            yield repr(tuple(row))
 
     components = []
-    unseen = set(blocks)
+    unseen = set(range(len(init)))
     while unseen:
-        first, members = traverse(min(unseen))
+        members: list[int] = []
+        rows = list(traverse(min(unseen), members))
         unseen.difference_update(members)
-        components.append(
-            min(repr(traverse(member)[0]) for member in members) if len(members) > 1 else repr(first)
-        )
+        if len(members) > 1:
+            rows = _least([traverse(member, []) for member in members], len(members))
+        components.append(f"({', '.join(rows)}{',' * (len(rows) == 1)})")
     return goal.hand_empty, tuple(sorted(components))
+
+
+def _least(descriptions: list[Iterator[str]], rows: int) -> list[str]:
+    """Return the least of several descriptions, of which only the first rows are made where these differ."""
+    least = []
+    for _ in range(rows):
+        current = [next(description) for description in descriptions]
+        least.append(min(current))
+        descriptions = [one for one, row in zip(descriptions, current, strict=True) if row == least[-1]]
+    return least

@@ -8,7 +8,17 @@ from typing import NamedTuple
 from ..core import Outcome
 from .notation import Unreadable, vocabulary
 from .plans import Verdict
-from .rules import Arrangement, Problem, clear_blocks, is_arrangement, reached, successor, unmet
+from .rules import (
+    Action,
+    Arrangement,
+    Problem,
+    clear_after,
+    clear_blocks,
+    is_arrangement,
+    reached,
+    successor,
+    unmet,
+)
 from .solver import optimal_plan
 
 _MAX_SCENES = 1000
@@ -31,16 +41,18 @@ class Scene:
 
     Attributes:
         clear: Blocks that are clear.
+        slots: Atoms that hold; see `Vocabulary.slots`.
         text: Observation.
         solved: True if the arrangement satisfies the goal.
         moves: Cached result (next position and outcome) of each action taken so far in canonical wording.
         legal: Legal actions in canonical wording; None until they are needed.
     """
 
-    __slots__ = ("clear", "legal", "moves", "solved", "text")
+    __slots__ = ("clear", "legal", "moves", "slots", "solved", "text")
 
-    def __init__(self, clear: list[int], text: str, solved: bool) -> None:
+    def __init__(self, clear: list[int], slots: list[str], text: str, solved: bool) -> None:
         self.clear = clear
+        self.slots = slots
         self.text = text
         self.solved = solved
         self.moves: dict[str, tuple[Position, Outcome]] = {}
@@ -74,15 +86,28 @@ class Level:
             return scene
         scene = self._scenes.get(blocks)
         if scene is None:
-            if len(self._scenes) >= _MAX_SCENES:
-                self._scenes.clear()
-            solved = reached(self.problem.goal, blocks)
             clear = clear_blocks(blocks)
-            text = f"{self.vocabulary.situation(blocks, clear)}\n{self._goal_text}"
-            if solved:
-                text = f"{text}\nThe goal is reached."
-            scene = self._scenes[blocks] = Scene(clear, text, solved)
+            scene = self._add_scene(blocks, clear, self.vocabulary.slots(blocks, clear))
         self._latest = blocks, scene
+        return scene
+
+    def _scene_after(self, action: Action, scene: Scene, after: Arrangement) -> Scene:
+        """Return the scene of an arrangement that an action led to, made from the scene before it if it is new."""
+        found = self._scenes.get(after)
+        if found is None:
+            clear = clear_after(action, scene.clear)
+            found = self._add_scene(after, clear, self.vocabulary.slots_after(action, scene.slots))
+        self._latest = after, found
+        return found
+
+    def _add_scene(self, blocks: Arrangement, clear: list[int], slots: list[str]) -> Scene:
+        if len(self._scenes) >= _MAX_SCENES:
+            self._scenes.clear()
+        solved = reached(self.problem.goal, blocks)
+        text = f"{self.vocabulary.situation(slots)}\n{self._goal_text}"
+        if solved:
+            text = f"{text}\nThe goal is reached."
+        scene = self._scenes[blocks] = Scene(clear, slots, text, solved)
         return scene
 
     def has(self, blocks: object) -> bool:
@@ -101,7 +126,7 @@ class Level:
             if missing is not None:
                 return position, _refuse(self.vocabulary.refusal(action, missing), scene)
         after = Position(successor(action, position.blocks))
-        next_scene = self.scene(after.blocks)
+        next_scene = self._scene_after(action, scene, after.blocks)
         solved = next_scene.solved
         result = after, Outcome(next_scene.text, float(solved), solved, solved, True, True)
         if text in self.vocabulary.canonical:  # the number of other wordings is unbounded

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import chain
 from operator import getitem
+from typing import Any
 
 from .rules import HAND, PICK_UP, PUT_DOWN, STACK, TABLE, UNSTACK, Action, Arrangement, Fact, Goal
 
@@ -55,13 +55,15 @@ class Vocabulary:
         self.words = tuple(_color(name) if uses_colors else name for name in names)
         self._numbers = {word: number for number, word in enumerate(self.words)}
         self._numbers |= {name: number for number, name in enumerate(self.names)}
-        blocks = range(len(self.names))
-        self._clear = [self.fact(Fact("clear", block)) for block in blocks]
-        self._hand_empty = self.fact(Fact("handempty"))
-        self._held = [self.fact(Fact("holding", block)) for block in blocks]
+        self._count = len(self.names)
+        blocks = range(self._count)
+        self._separator = ", " if notation == "english" else " "
+        self._clear = [self._slot("clear", block) for block in blocks]
+        self._hand_empty = self._slot("handempty")
+        self._held = [self._slot("holding", block) for block in blocks]
         # The last two columns, which index `HAND` and `TABLE` select, are of blocks that are not on others.
-        self._on = [[*(self.fact(Fact("on", block, other)) for other in blocks), "", ""] for block in blocks]
-        self._table = [[*("" for _ in blocks), "", self.fact(Fact("ontable", block))] for block in blocks]
+        self._on = [[*(self._slot("on", block, other) for other in blocks), "", ""] for block in blocks]
+        self._table = [[*("" for _ in blocks), "", self._slot("ontable", block)] for block in blocks]
         actions = [Action(PUT_DOWN, block) for block in blocks]
         self._put_down = [self._write_action(action) for action in actions]
         # The last column, which index `TABLE` selects, takes a block from the table.
@@ -82,23 +84,57 @@ class Vocabulary:
         """Return an atom in words, such as "the red block is on the table" or "(ontable a)"."""
         return self._english(fact, "") if self.notation == "english" else self._pddl(fact)
 
-    def situation(self, state: Arrangement, clear: Sequence[int]) -> str:
-        """Return all atoms that hold in an arrangement, in words.
+    def _slot(self, *fact: Any) -> str:
+        return self.fact(Fact(*fact)) + self._separator
+
+    def slots(self, state: Arrangement, clear: Sequence[int]) -> list[str]:
+        """Return the atoms that hold in an arrangement, each in its place among all that could.
+
+        The places are: which blocks are clear (one place a block), the hand (one), what each block is on, which
+        blocks are on the table. Empty places have an empty text.
 
         Args:
             state: The arrangement.
             clear: Its blocks that are clear.
         """
-        texts = chain(
-            [self._clear[block] for block in clear],
-            (self._held[state.index(HAND)] if HAND in state else self._hand_empty,),
-            filter(None, map(getitem, self._on, state)),
-            filter(None, map(getitem, self._table, state)),
-        )
+        slots = [""] * self._count
+        for block in clear:
+            slots[block] = self._clear[block]
+        slots.append(self._held[state.index(HAND)] if HAND in state else self._hand_empty)
+        slots += map(getitem, self._on, state)
+        slots += map(getitem, self._table, state)
+        return slots
+
+    def slots_after(self, action: Action, slots: list[str]) -> list[str]:
+        """Return the slots after a legal action, which changes four of them at most."""
+        verb, block, other = action
+        hand = self._count
+        slots = slots.copy()
+        if verb == PICK_UP:
+            slots[block] = slots[2 * hand + 1 + block] = ""
+            slots[hand] = self._held[block]
+        elif verb == PUT_DOWN:
+            slots[block] = self._clear[block]
+            slots[hand] = self._hand_empty
+            slots[2 * hand + 1 + block] = self._table[block][TABLE]
+        elif verb == STACK:
+            slots[other] = ""
+            slots[block] = self._clear[block]
+            slots[hand] = self._hand_empty
+            slots[hand + 1 + block] = self._on[block][other]
+        else:
+            slots[block] = slots[hand + 1 + block] = ""
+            slots[other] = self._clear[other]
+            slots[hand] = self._held[block]
+        return slots
+
+    def situation(self, slots: Sequence[str]) -> str:
+        """Return the atoms of an arrangement, given as `slots`, in words."""
+        texts = "".join(slots)
         if self.notation == "pddl":
-            return f"(:init {' '.join(texts)})"
-        first, _, last = ", ".join(texts).rpartition(", ")  # There are two facts or more, and none has a comma.
-        return f"Now {first} and {last}."
+            return f"(:init {texts[:-1]})"
+        first, _, last = texts[:-2].rpartition(", ")  # No atom has a comma.
+        return f"Now {first} and {last}." if first else f"Now {last}."
 
     def goal(self, goal: Goal) -> str:
         """Return the atoms of a goal, in words."""

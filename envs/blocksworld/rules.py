@@ -6,7 +6,8 @@ every situation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import insort
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 Arrangement = tuple[int, ...]
@@ -105,6 +106,23 @@ def clear_blocks(state: Arrangement) -> list[int]:
     return [block for block in range(len(state)) if block not in covered]
 
 
+def clear_after(action: Action, clear: Sequence[int]) -> list[int]:
+    """Return the clear blocks after a legal action, in ascending order, given those before it."""
+    verb, block, other = action
+    after = list(clear)
+    if verb == PICK_UP:
+        after.remove(block)
+    elif verb == PUT_DOWN:
+        insort(after, block)
+    elif verb == STACK:
+        after.remove(other)
+        insort(after, block)
+    else:
+        after.remove(block)
+        insort(after, other)
+    return after
+
+
 def facts(state: Arrangement) -> list[Fact]:
     """Return all atoms that hold, ordered by predicate and blocks."""
     blocks = range(len(state))
@@ -167,7 +185,9 @@ def successor(action: Action, state: Arrangement) -> Arrangement:
     """Return the arrangement after a legal action."""
     verb, block, other = action
     support = TABLE if verb == PUT_DOWN else other if verb == STACK else HAND
-    return (*state[:block], support, *state[block + 1 :])
+    after = list(state)
+    after[block] = support
+    return tuple(after)
 
 
 def legal_actions(state: Arrangement) -> Iterator[Action]:

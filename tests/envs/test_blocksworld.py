@@ -2,6 +2,7 @@
 
 import json
 import random
+from hashlib import sha256
 
 import gymnasium as gym
 import pytest
@@ -180,6 +181,18 @@ def test_reply_over_the_length_limit_is_refused():
 
 
 # ---------------------------------------------------------------------- tasks
+
+
+def test_generated_tasks_have_not_changed():
+    """Published results refer to tasks, so a change of them must be deliberate and needs a new id (-v1)."""
+    problems = [
+        generate(family, blocks, f"{split}/{index}")
+        for family in FAMILIES
+        for blocks in (4, 6, 15)
+        for split in ("train", "valid", "test")
+        for index in range(20)
+    ]
+    assert sha256(repr(problems).encode()).hexdigest()[:16] == "7b22fdade0ce7806"
 
 
 @pytest.mark.parametrize(("family", "blocks"), [("mixed", 3), ("mixed", 4), ("mixed", 5), ("mixed", 6)])

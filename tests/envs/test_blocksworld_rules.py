@@ -1,6 +1,7 @@
 """Blocksworld's rules against the four STRIPS operators on sets of atoms, its notations, and its generator."""
 
 import random
+import re
 
 import gymnasium as gym
 import pytest
@@ -10,7 +11,15 @@ from hypothesis import strategies as st
 import arboretum  # noqa: F401
 from arboretum.envs.blocksworld.generation import LETTERS, canonical_form, random_arrangement
 from arboretum.envs.blocksworld.notation import COLORS, Unreadable, Vocabulary
-from arboretum.envs.blocksworld.rules import Goal, Problem, clear_blocks, facts
+from arboretum.envs.blocksworld.rules import (
+    Goal,
+    Problem,
+    clear_after,
+    clear_blocks,
+    facts,
+    legal_actions,
+    successor,
+)
 
 Atom = tuple[str, ...]
 
@@ -123,8 +132,6 @@ def test_invalid_wording_is_not_parsed(wording):
 def test_every_canonical_wording_is_parsed_back(blocks, notation, rng):
     names = tuple(LETTERS[:blocks])
     state = random_arrangement(blocks, rng)
-    from arboretum.envs.blocksworld.rules import legal_actions
-
     for action in legal_actions(state):
         text = Vocabulary(names, notation).action(action)
         assert Vocabulary(names, notation).read(text) == action
@@ -132,11 +139,33 @@ def test_every_canonical_wording_is_parsed_back(blocks, notation, rng):
             assert all(COLORS[n] in text if n < 12 else f" {names[n]} " in text for n in action[1:] if n >= 0)
 
 
+@given(st.integers(1, 15), st.sampled_from(["english", "pddl"]), st.randoms(use_true_random=False))
+def test_situation_carried_from_step_to_step_is_that_of_the_arrangement(blocks, notation, rng):
+    vocabulary = Vocabulary(tuple(LETTERS[:blocks]), notation)
+    state = random_arrangement(blocks, rng)
+    clear = clear_blocks(state)
+    slots = vocabulary.slots(state, clear)
+    for _ in range(30):
+        action = rng.choice(list(legal_actions(state)))
+        state, clear, slots = (
+            successor(action, state),
+            clear_after(action, clear),
+            vocabulary.slots_after(action, slots),
+        )
+        assert clear == clear_blocks(state)
+        told = vocabulary.situation(slots)
+        assert told == vocabulary.situation(vocabulary.slots(state, clear))
+        if notation == "english":
+            facts_told = told.removeprefix("Now ").removesuffix(".").replace(" and ", ", ").split(", ")
+        else:
+            facts_told = re.findall(r"\([^()]+\)", told.removeprefix("(:init "))
+        assert facts_told == [vocabulary.fact(fact) for fact in facts(state)]
+
+
 def test_names_longer_than_a_letter_are_used_unchanged():
     vocabulary = Vocabulary(("b1", "red", "a"), "english")
-    assert "the b1 block is on top of the red block" in vocabulary.situation(
-        (1, -1, -1), clear_blocks((1, -1, -1))
-    )
+    slots = vocabulary.slots((1, -1, -1), clear_blocks((1, -1, -1)))
+    assert "the b1 block is on top of the red block" in vocabulary.situation(slots)
     assert vocabulary.read("pick up the a block") == ("pick-up", 2, -3)
 
 
@@ -157,6 +186,29 @@ def test_canonical_form_is_invariant_under_renaming_and_separates_problems(block
     if problem.goal.on:
         fewer = problem._replace(goal=Goal(on=problem.goal.on[1:]))
         assert canonical_form(problem) != canonical_form(fewer)
+
+
+@given(st.integers(1, 12), st.randoms(use_true_random=False))
+def test_canonical_form_describes_each_component_from_its_least_start(blocks, rng):
+    init, final = random_arrangement(blocks, rng), random_arrangement(blocks, rng)
+    goal = Goal(on=tuple((block, support) for block, support in enumerate(final) if support >= 0))
+
+    def rows(start):
+        """Describe a component from a start: its links below and above, first of `init`, then of the goal."""
+        order = [start]
+        found = []
+        for block in order:
+            links = []
+            for supports in (init, final):
+                links += [supports[block], supports.index(block) if block in supports else -1]
+            order += [n for i, n in enumerate(links) if n >= 0 and n not in order and n not in links[:i]]
+            found.append((min(init[block], 0), 0, 0, *(order.index(n) if n >= 0 else -1 for n in links)))
+        return repr(tuple(found)), frozenset(order)
+
+    described = [rows(block) for block in range(blocks)]
+    components = {members: min(text for text, of in described if of == members) for _, members in described}
+    problem = Problem(tuple(LETTERS[:blocks]), init, goal)
+    assert canonical_form(problem) == (False, tuple(sorted(components.values())))
 
 
 def test_canonical_forms_count_problems_up_to_renaming():
