@@ -12,6 +12,7 @@ import pytest
 from arboretum.agents.base import Reply, Seat
 from arboretum.agents.reference import RandomAgent
 from arboretum.agents.registry import make_agent
+from arboretum.envs.bandit import Bandit
 from arboretum.envs.registry import ENVS
 from arboretum.eval.store import read_results
 from arboretum.eval.suite import Entry, Suite
@@ -50,6 +51,15 @@ def page(client: Any, address: str) -> str:
     response = client.get(address)
     assert response.status_code == 200
     return str(response.get_data(as_text=True))
+
+
+def test_action_with_control_characters_is_shown_with_symbols_and_posted_as_it_is(
+    client: Any, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bandit, "admissible_actions", lambda self: ("left\u200e\x1b arm",))
+    address = post(client, site, "/play", env="TextBandit-v0", seed="3")
+    assert 'value="left\u200e\x1b arm">left\ufffd\u241b arm</button>' in page(client, address)
+    assert 'value="left\u200e\x1b arm"' in page(client, f"{address}/whatif")
 
 
 @pytest.mark.parametrize("id", [spec.id for spec in ENVS])
