@@ -304,6 +304,7 @@ class Sessions:
         episode = seat.episode
         if len(episode.turns) == before or episode.error is not None:
             session.message = f"{name} stopped: {episode.error or 'no reply'}"
+            session.leave()  # An episode that broke off cannot be continued.
             return False
         turn = episode.turns[-1]
         text = "" if turn.reply == "\n".join(move.action for move in turn.moves) else turn.reply

@@ -16,6 +16,7 @@ from arboretum.envs.bandit import Bandit
 from arboretum.envs.registry import ENVS
 from arboretum.eval.store import read_results
 from arboretum.eval.suite import Entry, Suite
+from support.environments import break_bandit
 
 SOLVED = '✓<span class="word"> solved</span>'
 UNSOLVED = '✗<span class="word"> not solved</span>'
@@ -116,6 +117,20 @@ def test_agents_play_turn_by_turn(client: Any, site: Site) -> None:
     assert "step 2 of 100" in text and text.count('<span class="soft">dice</span>') == 2
     post(client, site, address, do="play", actor="nobody", turns="1")
     assert "there is no agent" in page(client, address)
+
+
+def test_agent_plays_on_after_the_environment_has_failed_once(
+    client: Any, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Like a search that finds no server: the episode that broke off was never left."""
+    address = post(client, site, "/play", env="TextBandit-v0", task="Teacher/Trader", seed="1")
+    with monkeypatch.context() as patch:
+        break_bandit(patch)
+        post(client, site, address, do="play", actor="dice", turns="1")
+        assert "dice stopped: the environment failed: ConnectionError" in page(client, address)
+    post(client, site, address, do="play", actor="dice", turns="1")
+    text = page(client, address)
+    assert "stopped" not in text and "step 1" in text
 
 
 class Unreliable(RandomAgent):
