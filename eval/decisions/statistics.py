@@ -154,4 +154,4 @@ def clustered_share(counts: Sequence[tuple[int, int]], confidence: float = 0.95)
             variance = k / (k - 1) * (squares / total**2) / total**2
             ratio = NormalDist().inv_cdf(0.5 + confidence / 2) / two_sided_quantile(confidence, k - 1)
             size = min(p * (1.0 - p) / variance * ratio**2, float(total))
-    return wilson(p * size, size, confidence)
+    return wilson(p * size, size, confidence)._replace(value=p)  # Without the rounding error.
