@@ -13,15 +13,23 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from ..agents.episode import Episode, Turn
+from ..agents.execution import trial_seed
 from ..envs.core import TextEnv
 from .trees import THRESHOLD, Edge, Node, Outcome, Step, Tree, find_divergences
 
 
 class NamedEpisode(NamedTuple):
-    """An episode and its name in a tree."""
+    """An episode and its name in a tree.
+
+    Attributes:
+        label: The name.
+        episode: The episode.
+        trial: Number of earlier attempts at its task in the same episode, for agents that retry.
+    """
 
     label: str
     episode: Episode
+    trial: int = 0
 
 
 class TurnEnd(NamedTuple):
@@ -36,19 +44,20 @@ class TurnEnd(NamedTuple):
     effects: tuple[str, ...]
 
 
-def replay(env: TextEnv[Any], episode: Episode) -> list[TurnEnd] | None:
+def replay(env: TextEnv[Any], episode: Episode, trial: int = 0) -> list[TurnEnd] | None:
     """Return the end of each turn of an episode, by replaying its actions.
 
     Args:
         env: Environment of the episode's suite entry.
         episode: Complete episode.
+        trial: See `NamedEpisode`.
 
     Returns:
         One entry per turn; None if the environment fails, or its observations are not the recorded ones.
     """
     ends: list[TurnEnd] = []
     try:
-        observation, _ = env.reset(seed=episode.seed, options={"task": episode.task})
+        observation, _ = env.reset(seed=trial_seed(episode.seed, trial), options={"task": episode.task})
         for turn in episode.turns:
             if observation != turn.observation:
                 return None
@@ -88,7 +97,7 @@ def find_ends(
         episodes: Episodes of one task.
     """
     if env is not None:
-        found = [replay(env, one.episode) for one in episodes]
+        found = [replay(env, one.episode, one.trial) for one in episodes]
         ends = [one for one in found if one is not None]
         if len(ends) == len(episodes):
             return ends, ()
@@ -119,7 +128,7 @@ def merge_episodes(
     mixed = len(set(successes)) > 1
     outcomes = tuple(
         Outcome(label, float(episode.success) if mixed else episode.total_reward, episode.success)
-        for label, episode in episodes
+        for label, episode, _ in episodes
     )
     span = max(outcome.value for outcome in outcomes) - min(outcome.value for outcome in outcomes)
     paths = [_path(one.episode, turns) for one, turns in zip(episodes, ends, strict=True)]

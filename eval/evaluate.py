@@ -79,7 +79,7 @@ def prepare(
         name_parts: Further parts of that name.
 
     Raises:
-        ConfigurationError: Any of them cannot be used, or two agents have the same name.
+        ConfigurationError: Any of them cannot be used, two agents have the same name, or there is none.
     """
     scope.check()
     suite = suite.with_settings(seed=scope.seed, repeats=scope.repeats)
@@ -92,6 +92,8 @@ def prepare(
         **({name: NamedAgent(name) for name in (RANDOM, EXPERT)} if references else {}),
         **named,
     }
+    if not participants:
+        raise ConfigurationError("name at least one agent, such as expert.")
     for entry in suite.entries:
         for agent in participants.values():
             agent.dialogue(suite, entry)  # Fail fast on a setting, before environments open their data.

@@ -136,8 +136,17 @@ def is_manifest(path: Path) -> bool:
     return True
 
 
+def is_training(folder: Path) -> bool:
+    """Return True if a folder holds a run of `arboretum train` or `arboretum sft`, told by its settings."""
+    try:
+        settings = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(settings, dict) and ("recipe" in settings or "sft" in settings)
+
+
 def check_is_evaluation(folder: Path, command: str) -> None:
-    """Raise if a folder holds a run of `arboretum train` or `arboretum sft`, told by its settings.
+    """Raise if a folder holds a training run; see `is_training`.
 
     Args:
         folder: Folder of a run.
@@ -146,11 +155,7 @@ def check_is_evaluation(folder: Path, command: str) -> None:
     Raises:
         ConfigurationError: It holds a training run.
     """
-    try:
-        settings = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return
-    if isinstance(settings, dict) and ("recipe" in settings or "sft" in settings):
+    if is_training(folder):
         raise ConfigurationError(
             f"{folder}: is a training run; `arboretum {command}` takes evaluation runs, such as `arboretum eval`"
             " makes."
@@ -160,8 +165,9 @@ def check_is_evaluation(folder: Path, command: str) -> None:
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     """Write `run.json` and its copy: without its settings, no episode of a run can be used."""
     text = json.dumps({"schema": SCHEMA, **manifest}, indent=2, ensure_ascii=False, default=encode_object) + "\n"
+    content = text.encode("utf-8", "backslashreplace")  # A command may have lone surrogates: JSON's escape.
     for name in (MANIFEST_FILE, MANIFEST_COPY):
-        write_atomic(folder / name, text)
+        write_atomic(folder / name, content)
 
 
 def _read(path: Path) -> dict[str, Any]:

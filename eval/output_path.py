@@ -10,12 +10,12 @@ from ..envs.errors import ConfigurationError
 from .decisions.file import FILE as DECISIONS_FILE
 from .manifest import MANIFEST_COPY, MANIFEST_FILE
 from .run_index import EPISODES_FILE
+from .summary import SUMMARY_FILE
 
 PAGE = ".html"
 DATA = ".json"
 
-_SUMMARY_FILE = "summary.json"
-_RUN_FILES = (MANIFEST_FILE, MANIFEST_COPY, EPISODES_FILE, DECISIONS_FILE, _SUMMARY_FILE, "metrics.jsonl")
+_RUN_FILES = (MANIFEST_FILE, MANIFEST_COPY, EPISODES_FILE, DECISIONS_FILE, SUMMARY_FILE, "metrics.jsonl")
 """Names by which a folder is told to hold a run, or a study."""
 _COMPARISON_KEYS = {"suite", "agents", "differences"}
 

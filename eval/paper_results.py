@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from .paper_tables import PaperTable, TableColumn
-from .statistics import Interval
+from .statistics import Interval, weighted_mean
 
 
 class _Line(Protocol):
@@ -223,10 +223,7 @@ def _cell(line: _Line, column: TableColumn) -> Cell | None:
 
 
 def average(parts: Sequence[Cell | None], *, pooled: bool) -> Cell | None:
-    """Return the average of independent estimates, with an interval from theirs.
-
-    The interval is that of Zou and Donner for a weighted sum (Statistics in Medicine 27:1693, 2008): with weights
-    w, estimates p and bounds l and u, it is Σ w p - sqrt(Σ (w (p - l))²) to Σ w p + sqrt(Σ (w (u - p))²).
+    """Return the average of independent estimates, with an interval from theirs; see `weighted_mean`.
 
     Args:
         parts: Cells of the columns; None for a column without a result, which leaves the average without one.
@@ -235,13 +232,9 @@ def average(parts: Sequence[Cell | None], *, pooled: bool) -> Cell | None:
     found = [part for part in parts if part is not None]
     if len(found) < len(parts) or not found:
         return None
-    total = sum(part.episodes for part in found)
-    weights = [part.episodes / total if pooled else 1 / len(found) for part in found]
-    pairs = list(zip(weights, found, strict=True))
-    value = sum(weight * part.value for weight, part in pairs)
-    below = math.sqrt(sum((weight * (part.value - part.low)) ** 2 for weight, part in pairs))
-    above = math.sqrt(sum((weight * (part.high - part.value)) ** 2 for weight, part in pairs))
-    return Cell(value, value - below, value + above, total)
+    weights = [part.episodes if pooled else 1 for part in found]
+    mean = weighted_mean([Interval(part.value, part.low, part.high) for part in found], weights)
+    return Cell(*mean, sum(part.episodes for part in found))
 
 
 __all__ = ["Cell", "ColumnFacts", "FilledTable", "TableRow", "average", "fill_tables"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -165,6 +166,11 @@ def plan_suite(suite: Suite, limit: int | None = None, known: KnownTasks = _none
     for own, entry, env, planned, replacement in envs:
         with _naming(suite, own):
             names = list(found.get(planned.name) or entry.task_names(env, limit))
+            for name, count in Counter(names).items():
+                if count > 1:
+                    raise ConfigurationError(
+                        f"{count} tasks of {entry.env} have the name {name!r}; names must differ."
+                    )
             digests[planned.name] = digest_tasks(env, names)
         entries.append(planned if limit is None else dataclasses.replace(planned, tasks=len(names)))
         names_of_entries[entry.name] = planned.name

@@ -69,7 +69,7 @@ class RunDisplay:
                 self._console.print(f"{progress.done} of {progress.total} episodes are already stored.")
             self._bar.reset(self._task, total=progress.total)
         completed = progress.done + progress.failed
-        rates = [f"{name} {100 * progress.successes[name] / n:.0f}%" for name, n in progress.played.items()]
+        rates = [f"{name} {100 * progress.successes[name] / n:.0f}%" for name, n in progress.played.items() if n]
         if progress.tokens:
             rates.append(f"{progress.tokens / (time.monotonic() - self._start):.0f} tokens/s")
         tokens = [f"{progress.tokens:,} sampled tokens"] if progress.tokens else []

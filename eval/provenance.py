@@ -76,6 +76,8 @@ def describe_run(manifest: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
 
 
 def _model_lines(identity: Mapping[str, Any]) -> list[str]:
+    if "engine" not in identity:  # An agent without a model, which the caller has made.
+        return [f"class {identity.get('class')}"]
     place = f" at {identity['server']}" if "server" in identity else ""
     lines = [f"model {identity.get('model')}, engine {identity.get('engine')}{place}"]
     lines += [f"{part}: SHA-256 {identity[part][:16]}…" for part in ("weights", "adapter") if part in identity]

@@ -105,9 +105,11 @@ def percent(value: float) -> str:
     return "–" if math.isnan(value) else f"{100 * value:.1f}"
 
 
-def interval(value: Interval) -> str:
-    """Format the bounds of a rate's interval as percentages; NaN as an empty string."""
-    return "" if math.isnan(value.value) else f"{100 * value.low:.1f} to {100 * value.high:.1f}"
+def interval(value: Interval, scale: float = 100.0) -> str:
+    """Format the bounds of an interval times a scale, a rate's as percentages; NaN and ∞ as an empty string."""
+    if math.isnan(value.value) or math.isinf(value.high):
+        return ""
+    return f"{scale * value.low:z.1f} to {scale * value.high:z.1f}"
 
 
 def number(value: float | None, digits: int = 2) -> str:

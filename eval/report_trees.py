@@ -96,9 +96,9 @@ def _read(stored: Sequence[tuple[Path, Result]], *, with_agent: bool) -> list[Na
         if not isinstance(read, StoredEpisode):
             continue  # The viewer of episodes reports it.
         name = f"{result.key.agent} {result.key.repeat + 1}" if with_agent else f"episode {result.key.repeat + 1}"
-        for number, trial in enumerate(read.episode.trials, 1):
-            episodes.append(NamedEpisode(f"{name}, attempt {number}", trial))
-        episodes.append(NamedEpisode(name, read.episode))
+        trials = read.episode.trials
+        episodes += [NamedEpisode(f"{name}, attempt {n + 1}", trial, n) for n, trial in enumerate(trials)]
+        episodes.append(NamedEpisode(name, read.episode, len(trials)))
     return episodes
 
 

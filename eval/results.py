@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ..envs.checks import first_difference
 from ..envs.errors import ConfigurationError
+from .comparison.participants import short_names
 from .decisions import Labels, read_indexed_labels, summarize_decisions
 from .decisions.coverage import describe_unlabelled, has_labels_file
 from .report import write_report
@@ -27,14 +28,15 @@ def report(folders: Sequence[Path], path: Path | None = None) -> Summary:
 
     Args:
         folders: Folders of the runs. For a single run, `summary.json` is written into its folder. Agents with the
-            same name in several runs are distinguished by the name of the run's folder.
+            same name in several runs are distinguished by the end of the path of the run's folder.
         path: HTML file; None for `report.html` in the first folder.
 
     Returns:
         The summary.
 
     Raises:
-        ConfigurationError: The runs are of different suites, or of one suite on different data.
+        ConfigurationError: The runs are of different suites, or of one suite on different data, or one is named
+            twice.
         DataError: A folder holds no run.
     """
     with load_results(folders) as results:
@@ -86,6 +88,8 @@ def load_results(folders: Sequence[Path]) -> ReportedResults:
 
     The memory that it needs grows with the number of labelled episodes, and not with that of the others.
     """
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise ConfigurationError("a run is named twice; name the folder of each run once.")
     with ExitStack() as stack:
         opened = [stack.enter_context(open_run(folder)) for folder in folders]
         _check_alike(folders, opened)
@@ -140,17 +144,24 @@ def _check_alike(folders: Sequence[Path], runs: Sequence[OpenRun]) -> None:
 def _name_agents(folders: Sequence[Path], runs: Sequence[OpenRun]) -> Iterator[ReportedRun]:
     """Yield the runs with the names of their agents in a report, and their labels."""
     all_names = [name for run in runs for name in run.agents]
-    references: set[str] = set()
-    for folder, run in zip(folders, runs, strict=True):
+    # A reference agent plays identical episodes in every run: the run that has most of them shows it.
+    owners = {name: _fullest(runs, name) for name in (RANDOM, EXPERT) if name in all_names}
+    for folder, short, run in zip(folders, short_names(folders), runs, strict=True):
         names: dict[str, str] = {}
         for name in run.agents:
-            is_reference = name in (RANDOM, EXPERT)
-            if is_reference and name in references:
-                continue  # A reference agent plays identical episodes in every run.
-            references |= {name} if is_reference else set()
-            ambiguous = all_names.count(name) > 1 and not is_reference
-            names[f"{name} ({folder.name})" if ambiguous else name] = name
+            if owners.get(name, run) is run:
+                ambiguous = all_names.count(name) > 1 and name not in owners
+                names[f"{name} ({short})" if ambiguous else name] = name
         yield ReportedRun(folder, run.index, run.manifest, names, _read_labels(folder, run, names))
+
+
+def _fullest(runs: Sequence[OpenRun], agent: str) -> OpenRun:
+    """Return the run, the first of several, with most complete episodes of an agent."""
+
+    def complete(run: OpenRun) -> int:
+        return sum(cell.episodes - cell.failed for cell in run.index.cells() if cell.agent == agent)
+
+    return max((run for run in runs if agent in run.agents), key=complete)
 
 
 def _read_labels(folder: Path, run: OpenRun, names: Mapping[str, str]) -> dict[EpisodeKey, Labels]:

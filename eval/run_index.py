@@ -222,7 +222,8 @@ class RunIndex(IndexReader):
         if (state.size, state.time, state.identity) == (size, time, self._identity):
             return False
         with transaction(self._connection):
-            state = self._state()  # Another process may have extended it.
+            size, time = self._status()  # Another process may have appended lines, and indexed them.
+            state = self._state()
             if not self._is_prefix(state, size, thorough):
                 for table in ("state", "cells", "episodes", "problems", "texts"):
                     self._connection.execute(f"DELETE FROM {table}")

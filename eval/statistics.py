@@ -144,12 +144,28 @@ class Moments:
         """Return the mean with the interval of the function `mean`."""
         if not self.count:
             return Interval(math.nan, math.nan, math.nan)
-        center, half = self.mean(), math.inf
-        if self.count > 1:
-            squares = sum((Fraction(n, d * d) for d, n in self._squares.items()), Fraction())
-            variance = (squares - self._total() ** 2 / self.count) / (self.count - 1)
-            half = _z(confidence) * _root(variance) / math.sqrt(self.count)
+        center = self.mean()
+        half = _z(confidence) * self._error() if self.count > 1 else math.inf
         return Interval(center, center - half, center + half)
+
+    def share(self, confidence: float = 0.95) -> Interval:
+        """Return the mean of numbers between 0 and 1, with an interval that stays between these.
+
+        It is Wilson's at the sample size at which a binomial rate has the half-width of Student's interval, as for
+        rates of surveys (Dean and Pagano, Journal of Survey Statistics and Methodology 3:484, 2015). Where that
+        width is 0, and for one number, the sample size is the count.
+        """
+        value, size = self.mean(), float(self.count)
+        if self.count > 1 and (error := self._error()) > 0.0:
+            half = two_sided_quantile(confidence, self.count - 1) * error
+            size = value * (1.0 - value) * (_z(confidence) / half) ** 2
+        return wilson(value * size, size, confidence)._replace(value=value)
+
+    def _error(self) -> float:
+        """Return the standard error of the mean of two or more numbers."""
+        squares = sum((Fraction(n, d * d) for d, n in self._squares.items()), Fraction())
+        variance = (squares - self._total() ** 2 / self.count) / (self.count - 1)
+        return _root(variance) / math.sqrt(self.count)
 
     def _total(self) -> Fraction:
         return sum((Fraction(n, d) for d, n in self._sums.items()), Fraction())
@@ -289,7 +305,8 @@ def weighted_mean(parts: Sequence[Interval], weights: Sequence[float]) -> Interv
     """Return the weighted mean of independent estimates, such as success rates of several environments.
 
     The interval is made of theirs by the method of variance estimates recovery (Zou and Donner, Statistics in
-    Medicine 27:1693, 2008): the squared distances of the bounds, times the squared weights, add up.
+    Medicine 27:1693, 2008): with shares w of the weights, estimates p and bounds l and u, it is
+    Σ w p - sqrt(Σ (w (p - l))²) to Σ w p + sqrt(Σ (w (u - p))²).
 
     Args:
         parts: Estimates with their intervals.

@@ -31,7 +31,7 @@ from .episode_lines import (
     parse_head,
     read_lines,
 )
-from .manifest import MANIFEST_COPY, MANIFEST_FILE, is_manifest, read_manifest, write_manifest
+from .manifest import MANIFEST_COPY, MANIFEST_FILE, is_manifest, is_training, read_manifest, write_manifest
 from .plain import encode_object
 from .run_index import EPISODES_FILE, RunIndex, open_index
 from .suite import fill_defaults
@@ -180,6 +180,8 @@ class Store:
                     f"{self.folder}: holds episodes, but neither {MANIFEST_FILE} nor its copy {MANIFEST_COPY};"
                     " restore one of them, or choose another --out."
                 )
+            if is_training(self.folder):
+                raise ConfigurationError(f"{self.folder}: holds a training run; choose another --out.")
             write_manifest(self.folder, manifest)
             return
         existing = read_manifest(self.folder)  # In today's schema, in which later changes write it.

@@ -25,6 +25,8 @@ from .tally import CellTally, EntryTally, ReadCell, RunTally, read_from
 
 RANDOM, EXPERT = "random", "expert"
 
+SUMMARY_FILE = "summary.json"
+
 
 @dataclass(frozen=True)
 class Line:
@@ -339,7 +341,7 @@ def _comparisons(entry: Entry, agents: Sequence[str], tallied: EntryTally) -> li
 
 def write_summary(folder: Path, summary: Summary) -> None:
     """Write `summary.json`: the summary as plain data, with null for NaN and infinite values."""
-    write_atomic(folder / "summary.json", encode_results(summary))
+    write_atomic(folder / SUMMARY_FILE, encode_results(summary))
 
 
 def encode_results(results: Any) -> bytes:

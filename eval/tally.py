@@ -56,6 +56,7 @@ class CellTally:
         self._returns, self._scores = array("d"), array("d")
         self._mean_scores = Moments()
         self._all_or_nothing: Counter[tuple[int, int]] | None = Counter()
+        self._is_share = True
 
     def add(self, result: Result) -> None:
         """Add a result of the current task."""
@@ -71,7 +72,7 @@ class CellTally:
         self._successes += result.success
         self._returns.append(result.total_reward)
         if self._score is not None:
-            self._scores.append(100.0 * float(details.get(self._score) or 0.0))
+            self._scores.append(float(details.get(self._score) or 0.0))
         for key in ("completion_tokens", "simulated_steps"):
             if key in details:
                 self.amounts[key] = self.amounts.get(key, 0.0) + amount(details, key)
@@ -91,7 +92,8 @@ class CellTally:
 
     def _end_scores(self) -> None:
         self._mean_scores.add(fmean(self._scores))
-        full = self._scores.count(100.0)
+        self._is_share &= all(0.0 <= score <= 1.0 for score in self._scores)
+        full = self._scores.count(1.0)
         if full + self._scores.count(0.0) < len(self._scores):
             self._all_or_nothing = None
         elif self._all_or_nothing is not None:
@@ -99,9 +101,11 @@ class CellTally:
 
     def score(self) -> Interval:
         """Return the mean score times 100, with the interval of a success rate if all scores are 0 or 1."""
-        if not self._all_or_nothing:
-            return self._mean_scores.interval()
-        return Interval(*(100.0 * bound for bound in tallied_rate(self._all_or_nothing)))
+        if self._all_or_nothing:
+            found = tallied_rate(self._all_or_nothing)
+        else:
+            found = self._mean_scores.share() if self._is_share else self._mean_scores.interval()
+        return Interval(*(100.0 * bound for bound in found))
 
 
 class RunTally:
@@ -192,7 +196,7 @@ class EntryTally:
             agent = result.key.agent
             touched[None, agent] = cell = self.cell(None, agent)
             cell.add(result)
-            if group_by is not None and (value := result.details.get(group_by)) is not None:
+            if group_by is not None and (value := result.details.get(group_by)) not in (None, ""):
                 touched[str(value), agent] = cell = self.cell(str(value), agent)
                 cell.add(result)
         outcomes: dict[str, tuple[int, int]] = {}

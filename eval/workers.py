@@ -323,7 +323,9 @@ class LocalWorkers:
         for process in self._processes:
             by_handle |= {process.pipe: process, process.process.sentinel: process}
         next_deadline = min((process.deadline for process in self._processes), default=math.inf)
-        timeout = None if next_deadline == math.inf else max(0.0, next_deadline - time.monotonic())
+        timeout = None
+        if next_deadline < math.inf:  # The system takes no more than some weeks.
+            timeout = max(0.0, min(next_deadline - time.monotonic(), 3600.0))
         ready = connection.wait(by_handle, timeout)
         if self._woken in ready:
             self._woken.recv_bytes()
@@ -382,9 +384,16 @@ def _serve_episodes(pipe: connection.Connection, trace: TextIO) -> None:
     pipe.send_bytes(pickle.dumps(_READY))
     while True:
         try:
-            planned, limits = pickle.loads(pipe.recv_bytes())
+            request = pipe.recv_bytes()
         except EOFError:
             return
+        try:
+            planned, limits = pickle.loads(request)
+        except Exception as error:  # Of a class of a notebook or a prompt, which this process cannot import.
+            reason = f"the agent cannot be loaded in worker processes ({type(error).__name__}: {error})"
+            fix = "play with --workers 1, or define its class in a module."
+            pipe.send_bytes(pickle.dumps(ConfigurationError(f"{reason}; {fix}")))
+            continue
         try:
             if limits.episode is not None:
                 pipe.send_bytes(pickle.dumps(_OPENS))

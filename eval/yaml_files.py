@@ -18,9 +18,13 @@ T = TypeVar("T")
 
 
 class _Loader(yaml.SafeLoader):
-    """Loader that reads 3e-4 and 1e5 as numbers, as YAML 1.2 does; in YAML 1.1 they are strings."""
+    """Loader that reads 3e-4 and 1e5 as numbers and 2024-01-31 as text, as YAML 1.2 does and YAML 1.1 does not."""
 
 
+_Loader.yaml_implicit_resolvers = {
+    first: [one for one in resolvers if one[0] != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
 )
@@ -32,7 +36,14 @@ def load_yaml(text: str) -> Any:
     Raises:
         yaml.YAMLError: The text is not YAML.
     """
-    return yaml.load(text, _Loader)
+    try:
+        return yaml.load(text, _Loader)
+    except (
+        ValueError,
+        AttributeError,
+        RecursionError,
+    ) as error:  # Of `!!int one`, or of brackets a thousand deep.
+        raise yaml.YAMLError(str(error)) from None
 
 
 def shipped_names(folder: str) -> list[str]:

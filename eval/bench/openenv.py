@@ -95,6 +95,7 @@ async def _client(url: str, seed: int, steps: int, start: asyncio.Event, ready: 
 
 
 def _pin(process: int, core: int) -> None:
-    """Pin a process (0: this one) to a core, where the platform can and has it."""
-    if hasattr(os, "sched_setaffinity") and core < (os.cpu_count() or 1):
-        os.sched_setaffinity(process, {core})
+    """Pin a process (0: this one) to one of the cores that this one may use, where the platform can and has it."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if core < len(cores):
+        os.sched_setaffinity(process, {cores[core]})

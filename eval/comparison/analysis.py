@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from ...envs.errors import ConfigurationError
 from ..crossed import holm
 from ..power import Design, needed_tasks, smallest_difference
 from ..repeats import Repeats, summarize_repeats
-from ..statistics import Interval, Paired, paired, paired_means, rate, stratified
+from ..statistics import Interval, Paired, paired, paired_means, rate, stratified, weighted_mean, wilson
 from ..suite import Entry
 from .measures import MEASURES, Measure
 from .pairing import agent_pairs, describe_left_out, describe_randomness, shared_tasks
@@ -285,13 +284,16 @@ def _compare_values(
     """Return the comparison of the numbers of two agents' episodes of each task of an entry."""
     means = [fmean(task) for task in ours], [fmean(task) for task in theirs]
     differences = [x - y for x, y in zip(*means, strict=True)]
-    whole = measure.whole
-    if whole is not None and all(value in (0.0, whole) for task in (*ours, *theirs) for value in task):
+    whole, numbers = measure.whole, [value for task in (*ours, *theirs) for value in task]
+    if whole is not None and all(value in (0.0, whole) for value in numbers):
         a, b = ([[value == whole for value in task] for task in tasks] for tasks in (ours, theirs))
         result = paired(a, b)
         result = result._replace(difference=Interval(*(whole * bound for bound in result.difference)))
     else:
         result = paired_means(differences)
+        if whole is not None and all(0.0 <= value <= whole for value in numbers):
+            difference, low, high = result.difference
+            result = result._replace(difference=Interval(difference, max(low, -whole), min(high, whole)))
     return _Stratum(entry, result, (fmean(means[0]), fmean(means[1])), differences, is_single=False)
 
 
@@ -345,16 +347,6 @@ def _agent(participant: Participant, sources: Sequence[Source]) -> Agent:
         episodes=participant.episodes,
         expected=participant.expected,
         broken=participant.broken,
-        success=_mean_interval([one.success for one in rates]),
+        success=weighted_mean([one.success for one in rates], [1] * len(rates)) if rates else wilson(0, 0),
         rates=rates,
     )
-
-
-def _mean_interval(rates: Sequence[Interval]) -> Interval:
-    """Return the mean of independent rates; its interval adds the squared distances of their bounds."""
-    if not rates:
-        return Interval(math.nan, 0.0, 1.0)
-    value = fmean(one.value for one in rates)
-    below = math.hypot(*(one.value - one.low for one in rates)) / len(rates)
-    above = math.hypot(*(one.high - one.value for one in rates)) / len(rates)
-    return Interval(value, value - below, value + above)

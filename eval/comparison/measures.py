@@ -22,7 +22,8 @@ class Measure(NamedTuple):
         values: Function that returns the number of an agent's episodes on an entry, by task, or None if its
             episodes have no such number.
         whole: Value of a sure event, such as 100 for a share in percent. Numbers that are all 0 or this are
-            outcomes like success, and are compared like it. None for numbers that are no shares.
+            outcomes like success, and are compared like it; bounds of differences between numbers from 0 to this
+            are no larger. None for numbers that are no shares.
         units: Function that returns the units of the number in an agent's episodes on an entry; None if all
             entries have the same unit.
     """

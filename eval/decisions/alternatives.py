@@ -8,15 +8,17 @@ from typing import Any
 from ...agents.episode import Episode
 from ...agents.execution import trial_seed
 from ...envs.core import TextEnv
-from .labels import judge
+from .labels import Unlabelled, judge
+from .replay import describe_deviation
 
 
 def find_optimal_actions(
     env: TextEnv[Any], episode: Episode, places: Collection[int]
-) -> dict[int, tuple[str, ...]]:
+) -> dict[int, tuple[str, ...]] | Unlabelled:
     """Return the optimal actions before some actions of an episode, by the index of the action.
 
-    The episode must have labels, see `label_episode`: its replay in this environment is equal to the record.
+    Stored labels may have been made with other data: if an observation differs from the record, that is returned
+    as the reason.
 
     Args:
         env: Environment with the arguments with which the episode was played; it is reset.
@@ -26,15 +28,19 @@ def find_optimal_actions(
     found: dict[int, tuple[str, ...]] = {}
     if not places:
         return found
-    last = max(places)
-    env.reset(seed=trial_seed(episode.seed, len(episode.trials)), options={"task": episode.task})
-    moves = (move for turn in episode.turns for move in turn.moves)
-    for index, move in enumerate(moves):
-        if index in places:
-            found[index] = optimal_actions(env)
-        if index == last:
-            break
-        env.step(move.action)
+    seed = trial_seed(episode.seed, len(episode.trials))
+    observation, _ = env.reset(seed=seed, options={"task": episode.task})
+    index = 0
+    for turn in episode.turns:
+        if observation != turn.observation:
+            return describe_deviation(index, "observation")
+        for move in turn.moves:
+            if index in places:
+                found[index] = optimal_actions(env)
+            if len(found) == len(places):
+                return found
+            observation, *_ = env.step(move.action)
+            index += 1
     return found
 
 

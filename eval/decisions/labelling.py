@@ -109,7 +109,7 @@ class _Labelling:
                 for number, entry in enumerate([*entries, *entries]):  # Again, for time that others did not need.
                     now = time.monotonic()
                     share = (end - now) / max(1, len(entries) - number)
-                    if not self._missing[entry.name] or entry.name in costly or now >= end:
+                    if self._missing[entry.name] <= 0 or entry.name in costly or now >= end:
                         continue
                     env = envs.setdefault(entry.name, _open(entry))
                     if isinstance(env, TextEnv) and env.replay_is_costly and not self._with_costly:
@@ -124,13 +124,15 @@ class _Labelling:
                                 self._missing[entry.name] -= 1
                                 done += isinstance(labels, EpisodeDecisions)
                                 failed += isinstance(labels, Unlabelled)
-                            on_progress(done, total)
+                            on_progress(done, max(done, total))
                     except OutOfTime:
                         pass
         finally:
             file.close()
-        late = sum(missing for name, missing in self._missing.items() if name not in costly)
-        return Coverage(total, done, failed, late, tuple(costly))
+        # A run in progress may have had further episodes labelled than it had at first.
+        missing = {name: max(0, count) for name, count in self._missing.items()}
+        late = sum(count for name, count in missing.items() if name not in costly)
+        return Coverage(done + failed + sum(missing.values()), done, failed, late, tuple(costly))
 
     def _groups(self, entry: str) -> Iterator[list[Result]]:
         """Yield the episodes of each task that lack labels, in a fixed random order of the tasks."""

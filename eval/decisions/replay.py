@@ -108,10 +108,10 @@ def label_recorded(
     ended = False
     for shown, moves in recorded.turns:
         if observation != shown:
-            return _deviation(decisions, "observation")
+            return describe_deviation(len(decisions), "observation")
         for move in moves:
             if ended:
-                return _deviation(decisions, "end of the episode")
+                return describe_deviation(len(decisions), "end of the episode")
             if deadline is not None and time.monotonic() > deadline:
                 raise OutOfTime
             action = move["action"]
@@ -119,9 +119,9 @@ def label_recorded(
             rng_state = env.rng_state
             observation, reward, terminated, truncated, info = env.step(action)
             if info["valid"] != move["valid"] or info["changed"] != move["changed"]:
-                return _deviation(decisions, "effect of the action")
+                return describe_deviation(len(decisions), "effect of the action")
             if abs(reward - move["reward"]) > _REWARD_TOLERANCE:
-                return _deviation(decisions, "reward")
+                return describe_deviation(len(decisions), "reward")
             # Where nothing can be reached, nothing can be reached later.
             after = before if exact and before is not None and before.steps is None else env.optimum()
             if is_default and env.rng_state == rng_state:
@@ -140,9 +140,9 @@ def label_recorded(
             decisions.append(decision)
             before, key, ended = after, next_key, terminated or truncated
     if observation != recorded.final_observation:
-        return _deviation(decisions, "last observation")
+        return describe_deviation(len(decisions), "last observation")
     if bool(info["success"]) != recorded.success:
-        return _deviation(decisions, "success")
+        return describe_deviation(len(decisions), "success")
     outcome = _find_outcome(decisions, start, before, dead_end, ended, recorded.success)
     return EpisodeDecisions(tuple(decisions), outcome, exact, env.optimum_measure)
 
@@ -192,8 +192,9 @@ def _find_outcome(
     return labels.RISK if lost >= start.value / 2 else labels.CHANCE
 
 
-def _deviation(decisions: list[Decision], what: str) -> Unlabelled:
+def describe_deviation(actions: int, what: str) -> Unlabelled:
+    """Return the reason of a replay that differs from the record after a number of actions."""
     return Unlabelled(
-        f"The replay differs from the record in the {what} at action {len(decisions) + 1}: it was played with"
+        f"The replay differs from the record in the {what} at action {actions + 1}: it was played with"
         " other data, other settings or another version of the environment."
     )

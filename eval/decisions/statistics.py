@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist, fmean, median
 
-from ..statistics import Interval, mean, rate, wilson
+from ..statistics import Interval, rate, student_mean, wilson
 from ..store import EpisodeKey
 from ..student_t import two_sided_quantile
 from .file import Labels
@@ -97,7 +97,7 @@ def _summarize(entry: str, agent: str, number: int, labels: Mapping[EpisodeKey, 
         return clustered_share([(sum(x for x, _ in group), sum(n for _, n in group)) for group in pairs])
 
     def average(amount: Callable[[EpisodeDecisions], float]) -> Interval:
-        return mean([fmean(amount(one) for one in group) for group in tasks.values()])
+        return student_mean([fmean(amount(one) for one in group) for group in tasks.values()])
 
     return DecisionLine(
         entry=entry,
@@ -142,14 +142,16 @@ def clustered_share(counts: Sequence[tuple[int, int]], confidence: float = 0.95)
         confidence: Confidence level.
     """
     counts = [(x, n) for x, n in counts if n]
-    k, total = len(counts), sum(n for _, n in counts)
+    k, total, successes = len(counts), sum(n for _, n in counts), sum(x for x, _ in counts)
     if not total:
         return wilson(0, 0, confidence)
-    p = sum(x for x, _ in counts) / total
+    p = successes / total
     size = float(k)
     if 1 < k < total:
-        variance = k / (k - 1) * sum((x - p * n) ** 2 for x, n in counts) / total**2
-        if variance > 0.0:
+        # In integers, so that rounding errors do not part equal shares, such as 7 of 25 in each task.
+        squares = sum((x * total - successes * n) ** 2 for x, n in counts)
+        if squares:
+            variance = k / (k - 1) * (squares / total**2) / total**2
             ratio = NormalDist().inv_cdf(0.5 + confidence / 2) / two_sided_quantile(confidence, k - 1)
             size = min(p * (1.0 - p) / variance * ratio**2, float(total))
-    return wilson(p * size, size, confidence)
+    return wilson(p * size, size, confidence)._replace(value=p)  # Without the rounding error.

@@ -37,8 +37,15 @@ def write_preference(source: Source, path: Path) -> int:
     """
 
     def rows() -> Iterator[dict[str, Any]]:
+        reasons: Counter[str] = Counter()
         for one, labels, env in _labelled_episodes(source):
-            yield from _pairs(one, labels, env, source)
+            chosen = _choose(one.episode, labels)
+            alternatives = _find_alternatives(env, one.episode, chosen)
+            if isinstance(alternatives, Unlabelled):
+                reasons[alternatives.reason] += 1
+            else:
+                yield from _pairs(one, labels, chosen, alternatives, _dialogue(source, one.result, env))
+        source.problems += _describe(reasons)
 
     return write_lines(path, rows())
 
@@ -81,7 +88,11 @@ def _labelled_episodes(source: Source) -> Iterator[tuple[ExportedEpisode, Episod
             yield one, labels, env
         elif isinstance(labels, Unlabelled):
             reasons[labels.reason] += 1
-    source.problems += [describe_left_out(number, reason) for reason, number in reasons.items()]
+    source.problems += _describe(reasons)
+
+
+def _describe(reasons: Mapping[str, int]) -> list[str]:
+    return [describe_left_out(number, reason) for reason, number in reasons.items()]
 
 
 def _open_envs(source: Source, results: Sequence[Result]) -> dict[str, TextEnv[Any] | Unlabelled]:
@@ -101,25 +112,47 @@ def _label(env: TextEnv[Any], episode: Episode) -> Labels:
     try:
         return label_episode(env, episode)
     except Exception as error:  # Of an environment whose service does not answer.
-        return Unlabelled(f"The replay failed: {type(error).__name__}: {error}")
+        return _failure(error)
+
+
+def _failure(error: Exception) -> Unlabelled:
+    return Unlabelled(f"The replay failed: {type(error).__name__}: {error}")
 
 
 # ---------------------------------------------------------------------- preferences
 
 
+_Chosen = Mapping[int, tuple[int, int]]
+"""Turn and first action of the turn, by the index of an action that is not optimal."""
+
+
+def _choose(episode: Episode, labels: EpisodeDecisions) -> _Chosen:
+    """Return the first action of each turn that is not optimal, without those that repeat an earlier one."""
+    chosen: dict[int, tuple[int, int]] = {}
+    for number, (start, end) in enumerate(_spans(episode)):
+        index = next((n for n in range(start, end) if labels.decisions[n].optimal is False), None)
+        if index is not None and not labels.decisions[index].repeated:
+            chosen[index] = number, start
+    return chosen
+
+
+def _find_alternatives(
+    env: TextEnv[Any], episode: Episode, chosen: _Chosen
+) -> Mapping[int, tuple[str, ...]] | Unlabelled:
+    try:
+        return find_optimal_actions(env, episode, chosen)
+    except Exception as error:  # The task is unknown here, or a service does not answer.
+        return _failure(error)
+
+
 def _pairs(
-    one: ExportedEpisode, labels: EpisodeDecisions, env: TextEnv[Any], source: Source
+    one: ExportedEpisode,
+    labels: EpisodeDecisions,
+    chosen: _Chosen,
+    alternatives: Mapping[int, tuple[str, ...]],
+    dialogue: Dialogue | None,
 ) -> Iterator[dict[str, Any]]:
     episode, decisions = one.episode, labels.decisions
-    chosen: dict[int, tuple[int, int]] = {}  # Turn and first action of the turn, by index of the action.
-    for number, (start, end) in enumerate(_spans(episode)):
-        index = next((n for n in range(start, end) if decisions[n].optimal is False), None)
-        if index is not None and not decisions[index].repeated:
-            chosen[index] = number, start
-    alternatives = find_optimal_actions(env, episode, chosen)
-    dialogue = _dialogue(source, one.result)
-    if dialogue is not None:
-        dialogue = dialogue.bind(env)
     actions = [move.action for turn in episode.turns for move in turn.moves]
     for index, (number, start) in chosen.items():
         best = alternatives[index]
@@ -152,11 +185,11 @@ def _request(one: ExportedEpisode, number: int) -> tuple[list[Message], str]:
     return [*system, *turns[: 2 * number + 1]], one.episode.turns[number].reply
 
 
-def _dialogue(source: Source, result: Result) -> Dialogue | None:
-    """Return the dialogue of an agent; None for an agent without one, whose reply is its actions."""
+def _dialogue(source: Source, result: Result, env: TextEnv[Any]) -> Dialogue | None:
+    """Return an agent's dialogue in an environment; None for an agent without one, whose reply is its actions."""
     settings: Mapping[str, Any] = source.manifest.get("settings", {}).get(result.key.agent, {})
     options = dict(settings.get(result.key.entry, {}).get("dialogue", {}))
-    return make_dialogue(options.pop("name"), options) if "name" in options else None
+    return make_dialogue(options.pop("name"), options).bind(env) if "name" in options else None
 
 
 def _replace_action(

@@ -1,8 +1,8 @@
 """The viewer's web application: its pages, and the headers of every response.
 
-All texts are escaped by Jinja, and symbols stand for control characters. Scripts and style sheets are the viewer's
-own files; the Content-Security-Policy allows nothing else. Requests other than GET need the token of the process,
-which no other site can read.
+All texts are escaped by Jinja, and symbols stand for control characters that are shown. Scripts and style sheets
+are the viewer's own files; the Content-Security-Policy allows nothing else. Requests other than GET need the token
+of the process, which no other site can read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 from urllib.parse import quote
 
 from jinja2 import BaseLoader, Environment, PackageLoader, TemplateNotFound
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from ...envs.checks import check_port
 from ...envs.display import visible
@@ -104,7 +104,11 @@ class Site:
         loaders = [loader for extension in extensions for loader in extension.loaders()]
         shared = make_templates(*loaders, PackageLoader(__package__, "templates"))
         self._templates: Environment = shared.overlay(finalize=_visible)
-        self._templates.filters |= {"address": lambda text: quote(str(text), safe="/"), "signed": signed}
+        self._templates.filters |= {
+            "address": lambda text: quote(str(text), safe="/"),
+            "exact": exact,
+            "signed": signed,
+        }
         self._templates.globals["token"] = self.token
 
     def render(self, template: str, **values: Any) -> str:
@@ -124,6 +128,11 @@ class Site:
 
 def _visible(value: Any) -> Any:
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def exact(text: str) -> Markup:
+    """Return a text for a form's field whose value comes back: escaped, but with its control characters."""
+    return escape(text.encode("utf-8", "replace").decode())
 
 
 def signed(value: float) -> str:

@@ -18,7 +18,7 @@ from .library import EvaluationRun
 from .replay import LeastRecent, Replay, replay_episode, stored_replay
 from .run_pages import Query, outcome_of, parse_number
 from .scene import TEXT_ONLY, Look, look_of
-from .sessions import Scenario
+from .sessions import Scenario, posted_action
 from .what_if import what_if
 
 EMBEDDED = POLICY.format(ancestors="'self'").replace("frame-src 'self'", "frame-src 'none'")
@@ -241,9 +241,8 @@ def register(app: Any, site: Site) -> None:
         session = site.sessions.resume(
             scenario, snapshot, opened.replay.observations[position], opened.result.seed
         )
-        action = flask.request.form.get("action")
-        if action is not None:
-            session.act(action)
+        if "action" in flask.request.form:
+            session.act(posted_action(flask.request.form))
         return flask.redirect(flask.url_for("session", key=session.key), 303)
 
     @app.get("/pair/<path:name>")  # type: ignore[untyped-decorator]

@@ -13,7 +13,7 @@ from ..paper_results import FilledTable, fill_tables
 from ..repeats import Repeats
 from ..run_index import EPISODES_FILE, Cell
 from ..statistics import Interval, wilson
-from ..summary import EXPERT, RANDOM, Line, summarize
+from ..summary import EXPERT, RANDOM, SUMMARY_FILE, Line, summarize
 from .library import EvaluationRun, file_version
 
 LARGE = 20_000
@@ -104,7 +104,7 @@ _lock = threading.Lock()
 
 def run_lines(run: EvaluationRun) -> list[Line]:
     """Return the results of a run: from `summary.json` if that is up to date, else from its episodes."""
-    key, version = str(run.folder), run.version
+    key, version = str(run.folder), (*run.version, *file_version(run.folder, SUMMARY_FILE))
     with _lock:
         known = _lines.get(key)
     if known is None or known[0] != version:
@@ -152,12 +152,12 @@ def _count(run: EvaluationRun, cell: Cell) -> Line:
 
 def _read_summary(run: EvaluationRun) -> list[Line] | None:
     """Return the results in `summary.json`; None if it is missing, damaged, or older than the episodes."""
-    _, written = file_version(run.folder, "summary.json")
+    _, written = file_version(run.folder, SUMMARY_FILE)
     if written < file_version(run.folder, EPISODES_FILE)[1]:
         return None
     names = {field.name for field in dataclasses.fields(Line)}
     try:
-        stored = json.loads((run.folder / "summary.json").read_text(encoding="utf-8"))
+        stored = json.loads((run.folder / SUMMARY_FILE).read_text(encoding="utf-8"))
         return [
             Line(**{name: _restore(name, line[name]) for name in names & line.keys()}) for line in stored["lines"]
         ]

@@ -16,11 +16,8 @@ from .app import Site, absent
 from .episode_pages import EMBEDDED
 from .run_pages import parse_number
 from .scene import look_of
-from .sessions import EXPERT, Scenario, Session
+from .sessions import EXPERT, Scenario, Session, posted_action
 from .what_if import what_if
-
-MAX_ACTION = 4096
-"""Characters of an action that is typed; the rest is cut off."""
 
 MANY = 14
 """Number of admissible actions beyond which their list scrolls."""
@@ -78,7 +75,7 @@ def register(app: Any, site: Site) -> None:
         with found.lock:
             match form.get("do", "act"):
                 case "act":
-                    found.act(form.get("action", "")[:MAX_ACTION].replace("\r\n", "\n"))
+                    found.act(posted_action(form))
                 case "undo":
                     found.undo()
                 case "play":

@@ -85,7 +85,7 @@ def replay_episode(env: TextEnv[Any], episode: Episode, seed: int) -> Replay:
     Args:
         env: Environment of its entry; it is left in the last state.
         episode: The episode.
-        seed: Seed of the trial, see `agents.play.trial_seed`.
+        seed: Seed of the trial, see `agents.execution.trial_seed`.
     """
     replay = stored_replay(episode)
     try:

@@ -32,6 +32,9 @@ IDLE_SECONDS = 1800.0
 MAX_TURNS = 1000
 """Turns of a session; afterwards it takes no further action."""
 
+MAX_ACTION = 4096
+"""Characters of an action that is posted; the rest is cut off."""
+
 RUN_SECONDS = 20.0
 """Time for which an agent plays on within one request."""
 
@@ -301,6 +304,7 @@ class Sessions:
         episode = seat.episode
         if len(episode.turns) == before or episode.error is not None:
             session.message = f"{name} stopped: {episode.error or 'no reply'}"
+            session.leave()  # An episode that broke off cannot be continued.
             return False
         turn = episode.turns[-1]
         text = "" if turn.reply == "\n".join(move.action for move in turn.moves) else turn.reply
@@ -324,6 +328,11 @@ class Sessions:
         agent.begin(seat)
         session.seats[name] = agent, seat
         return agent, seat
+
+
+def posted_action(form: Mapping[str, str]) -> str:
+    """Return the action of a form, whose line feeds browsers send as CR LF."""
+    return form.get("action", "").replace("\r\n", "\n")[:MAX_ACTION]
 
 
 def _open_seat(session: Session, name: str) -> Seat:

@@ -407,6 +407,13 @@ def test_page_escapes_names_needs_no_network_and_has_captions(hostile: Path) -> 
         assert not re.search(r"<th(?![^>]*scope=)", table.replace("<thead", ""))
 
 
+def test_page_names_an_agent_without_complete_episodes(command: Command, runs: tuple[str, str]) -> None:
+    command("eval", "small.yaml", "--agent", "random", "expert", "--timeout", "1e-9", "--out", "none", status=1)
+    write_page(compare_evaluations([Path(one) for one in (*runs, "none")]), Path("page.html"))
+    table = re.findall(r'<table id="agents".*?</table>', Path("page.html").read_text(encoding="utf-8"), re.S)[0]
+    assert "<strong>C</strong> random (none)" in table and "<strong>D</strong> expert (none)" in table
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])

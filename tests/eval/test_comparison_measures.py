@@ -64,6 +64,14 @@ def test_equal_outcomes_have_equal_intervals_in_every_measure(command: Command) 
     assert -100 <= rows[OPTIMAL]["Bandit"]["low"] < rows[OPTIMAL]["Bandit"]["high"] <= 100
 
 
+def test_difference_of_shares_is_no_larger_than_they_can_be(command: Command) -> None:
+    """Student's interval of one task is infinite, and that of two may exceed 100 points."""
+    text, rows = compare(command, "\n  - {name: Sokoban, env: TextSokoban-v0, split: test, tasks: 1}\n")
+    difference = rows[OPTIMAL]["Sokoban"]
+    assert 0 < difference["value"] < 100 and (difference["low"], difference["high"]) == (-100.0, 100.0)
+    assert "−100.0 to +100.0" in text
+
+
 def test_agents_have_whole_names_and_headings_in_a_narrow_terminal(command: Command) -> None:
     text, _ = compare(command, LAKES, width=40)
     assert max(map(len, text.splitlines())) <= 40

@@ -38,6 +38,7 @@ from arboretum.eval.decisions.table import describe_basis, fit_decisions
 from arboretum.eval.evaluate import evaluate
 from arboretum.eval.planning import Scope
 from arboretum.eval.results import report
+from arboretum.eval.run_index import open_index
 from arboretum.eval.store import EpisodeKey, read_episode
 from arboretum.eval.suite import load_suite
 from arboretum.eval.summary import load_run
@@ -161,6 +162,22 @@ def test_labels_survive_the_kill_of_their_process(run: Path) -> None:
     kept = stored(run)
     assert 9 < len(kept) < EPISODES
     assert label_run(run) == Coverage(EPISODES, EPISODES) and kept.items() <= stored(run).items()
+
+
+def test_run_that_goes_on_while_it_is_labelled(run: Path) -> None:
+    """Its further episodes made the number of missing labels negative, which no sentence can tell."""
+    path = run / "episodes.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[: EPISODES // 2]))
+
+    def go_on(done: int, total: int) -> None:
+        assert done <= total
+        path.write_bytes(b"".join(lines))
+        open_index(run).close()
+
+    coverage = label_run(run, on_progress=go_on)
+    assert coverage.labelled == coverage.episodes > EPISODES // 2
+    assert describe_coverage(coverage, run, None) == []
 
 
 def test_time_limit_leaves_a_random_sample_of_tasks_and_says_so(run: Path) -> None:

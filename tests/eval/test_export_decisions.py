@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from io import StringIO
 from pathlib import Path
@@ -152,6 +153,20 @@ def test_episodes_played_with_other_data_are_left_out_and_said(
     assert export(other, "stepwise", tmp_path / "s.jsonl") == []
     said = " ".join(capsys.readouterr().out.split())
     assert "24 episodes are left out: The replay differs from the record in the observation" in said
+
+
+def test_pairs_of_other_data_than_that_of_the_stored_labels_are_left_out_and_said(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Optimal actions of other levels were paired with the recorded replies."""
+    labelled = shutil.copytree(run, tmp_path / "run")
+    label_run(labelled)
+    text = (labelled / "run.json").read_text()
+    for name in ("run.json", ".run.json"):
+        (labelled / name).write_text(text.replace('"env": "TextSokoban-v0"', '"env": "TextSokobanNewVocab-v0"'))
+    assert export(labelled, "preference", tmp_path / "p.jsonl") == []
+    said = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"\d+ episodes are left out: The replay differs from the record in the observation", said)
 
 
 @pytest.mark.heavy

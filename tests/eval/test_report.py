@@ -14,6 +14,7 @@ from rich.console import Console
 
 from arboretum.eval.agents import NamedAgent
 from arboretum.eval.evaluate import evaluate
+from arboretum.eval.planning import Scope
 from support.pages import low_contrasts, set_width
 
 HOSTILE = '<script>document.title="owned"</script><img src=x onerror="document.title=\'owned\'">'
@@ -135,6 +136,7 @@ def test_head_names_the_origin_of_tasks(data: Path, monkeypatch: pytest.MonkeyPa
 
 def test_score_of_all_or_nothing_has_the_interval_of_a_success_rate() -> None:
     """Of 6 of 8, worked by hand: (0.75 + z²/16 ± z √(0.75·0.25/8 + z²/256)) / (1 + z²/8) with z = 1.96."""
+    from arboretum.eval.statistics import wilson
     from arboretum.eval.store import EpisodeKey, Result
     from arboretum.eval.suite import Entry, Suite
     from arboretum.eval.summary import Line, summarize
@@ -152,8 +154,13 @@ def test_score_of_all_or_nothing_has_the_interval_of_a_success_rate() -> None:
     assert line.score == pytest.approx((75.0, 40.93, 92.85), abs=0.005)
     assert line.score == pytest.approx([100 * bound for bound in line.success])
     assert score_of([1.0, 1.0, 1.0]).score == pytest.approx((100.0, 43.85, 100.0), abs=0.005)
-    # The mean of 0, 0.5 and 1 has the standard deviation 0.5, and the normal interval 0.5 ± 1.96 · 0.5 / √3.
-    assert score_of([0.0, 0.5, 1.0]).score == pytest.approx((50.0, -6.58, 106.58), abs=0.005)
+    # The mean of 0, 0.5 and 1 has the half-width 4.303 · 0.5 / √3 = 1.242 of Student: n = 0.25 · (1.96 / 1.242)².
+    size = 0.25 * (1.959964 / (4.302653 * 0.5 / 3**0.5)) ** 2
+    assert score_of([0.0, 0.5, 1.0]).score == pytest.approx(
+        [100 * one for one in wilson(size / 2, size)], abs=1e-3
+    )
+    # Scores of other ranges have the normal interval: 2 ± 1.96 · 1 / √3.
+    assert score_of([1.0, 2.0, 3.0]).score == pytest.approx((200.0, 86.84, 313.16), abs=0.005)
 
 
 def test_asked_agents_precede_references_in_tables_and_comparisons() -> None:
@@ -194,6 +201,37 @@ def test_negative_bounds_of_intervals_are_legible() -> None:
     assert make_templates().from_string("{{ x | interval }}").render(x=Interval(-0.1, -0.17, -0.006)) == (
         "−17.0 to −0.6"
     )
+
+
+def test_intervals_of_one_task_are_no_infinities(tmp_path: Path) -> None:
+    """One labelled task has regrets without an interval, which was shown from −inf to inf."""
+    agents, sink = [NamedAgent("random")], Console(file=io.StringIO())
+    scope = Scope(limit=1)
+    evaluate("TextSokoban-v0", agents, scope=scope, out=tmp_path / "run", label_seconds=60, console=sink)
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert 'id="decisions"' in page and "inf to" not in page and "– to –" not in page
+
+
+def test_head_names_the_class_of_an_agent_of_the_caller() -> None:
+    from arboretum.eval.provenance import describe_run
+
+    head = dict(describe_run({"identities": {"mine": {"class": "module.Mine", "state": {"depth": 3}}}}))
+    assert head == {"mine": ["class module.Mine"]}
+
+
+def test_tasks_whose_group_is_empty_are_in_none() -> None:
+    from arboretum.eval.store import EpisodeKey, Result
+    from arboretum.eval.suite import Entry, Suite
+    from arboretum.eval.summary import summarize
+
+    results = {}
+    for task, kind in (("a", "pick"), ("b", ""), ("c", None)):
+        key = EpisodeKey("a", "E", task, 0)
+        results[key] = Result(key, 0, True, 0.0, 1, 1, 0, False, 0.1, None, {"kind": kind}, 0)
+    summary = summarize(
+        Suite("s", "", (Entry("E", "E", group_by="kind"),)), ["a"], results, {"expected": {"E": 3}}
+    )
+    assert [line.group for line in summary.lines] == [None, "pick"]
 
 
 def test_numbers_that_round_to_zero_have_no_sign() -> None:

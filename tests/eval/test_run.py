@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from arboretum.agents.base import Agent, Reply, Seat
 from arboretum.agents.dialogue.registry import make_dialogue
 from arboretum.agents.episode import Episode, Move, Turn
 from arboretum.agents.play import Job, play
@@ -22,8 +24,10 @@ from arboretum.agents.reference import RandomAgent
 from arboretum.cli import main
 from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.envs.registry import make_env
-from arboretum.eval.agents import NamedAgent
+from arboretum.eval.agents import GivenAgent, NamedAgent
 from arboretum.eval.evaluate import evaluate
+from arboretum.eval.manifest import read_manifest, write_manifest
+from arboretum.eval.planning import Scope
 from arboretum.eval.results import report
 from arboretum.eval.store import EpisodeKey, Store, encode_episode, read_episode, read_results
 from arboretum.eval.suite import load_suite, parse_suite, read_suite, suite_names, suite_of
@@ -57,6 +61,15 @@ def run(suite: str, out: Path, **kwargs: Any) -> int:
         return evaluate(suite, AGENTS, out=out, console=console, **kwargs)
     finally:
         console.file.close()
+
+
+class First(Agent):
+    """Agent that always pulls the first arm."""
+
+    name = "first"
+
+    def act(self, seats: Sequence[Seat]) -> list[Reply | None]:
+        return [Reply((seat.info["task"].split("/")[0],)) for seat in seats]
 
 
 def records(out: Path) -> list[dict[str, Any]]:
@@ -168,6 +181,34 @@ def test_failing_environment_is_recorded_and_retried(
     assert run(suite, tmp_path / "r") == 0
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert summary["episodes"] == EPISODES and summary["errors"] == {}
+
+
+def test_run_whose_episodes_all_broke_off_is_resumed(suite: str, tmp_path: Path) -> None:
+    """The success rate of no complete episodes ended the second call with a division by zero."""
+    hopeless = Scope(limit=1, timeout=1e-9)
+    assert run(suite, tmp_path / "r", scope=hopeless) == 1
+    assert run(suite, tmp_path / "r", scope=hopeless) == 1
+    assert run(suite, tmp_path / "r", scope=Scope(limit=1)) == 0
+
+
+def test_training_run_is_not_overwritten(suite: str, tmp_path: Path) -> None:
+    settings = '{"recipe": {"name": "grpo"}}'
+    (tmp_path / "run.json").write_text(settings)
+    with pytest.raises(ConfigurationError, match="holds a training run; choose another --out"):
+        run(suite, tmp_path)
+    assert (tmp_path / "run.json").read_text() == settings
+
+
+def test_command_that_is_not_unicode_is_recorded(tmp_path: Path) -> None:
+    """As of a folder whose name is no UTF-8: the run could not be stored."""
+    manifest = {"suite": {}, "agents": [], "sessions": [{"started": "now", "command": "eval \udcff"}]}
+    write_manifest(tmp_path, manifest)
+    assert read_manifest(tmp_path)["sessions"] == manifest["sessions"]
+
+
+def test_run_without_agents_is_refused(suite: str) -> None:
+    with pytest.raises(ConfigurationError, match="name at least one agent"):
+        evaluate(suite, [], references=False, console=Console(file=StringIO()))
 
 
 def test_folder_of_another_run_is_rejected(suite: str, tmp_path: Path) -> None:
@@ -283,6 +324,26 @@ def test_runs_of_one_suite_are_reported_together_and_other_suites_rejected(suite
     run(str(other), tmp_path / "c")
     with pytest.raises(ConfigurationError, match="another suite"):
         report([tmp_path / "a", tmp_path / "c"])
+
+
+def test_runs_of_one_agent_in_folders_of_one_name_are_reported_apart(suite: str, tmp_path: Path) -> None:
+    for seed in (1, 2):
+        agents = [NamedAgent("random"), GivenAgent(First())]
+        options: dict[str, Any] = {"out": tmp_path / str(seed) / "run", "scope": Scope(limit=2)}
+        assert evaluate(suite, agents, references=False, console=Console(file=StringIO()), **options) == 0
+    folders = [tmp_path / "1" / "run", tmp_path / "2" / "run"]
+    summary = report(folders, tmp_path / "both.html")
+    assert summary.agents == ["first (1/run)", "first (2/run)", "random"]
+    assert [line.episodes for line in summary.lines] == [2, 2, 2, 4, 4, 4] and summary.complete
+    with pytest.raises(ConfigurationError, match="a run is named twice"):
+        report([folders[0], tmp_path / "2" / ".." / "1" / "run"], tmp_path / "both.html")
+
+
+def test_reference_is_reported_from_the_run_that_has_its_episodes(suite: str, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        run(suite, tmp_path / name)
+    (tmp_path / "a" / "episodes.jsonl").write_bytes(b"")
+    assert report([tmp_path / "a", tmp_path / "b"], tmp_path / "both.html").complete
 
 
 def test_runs_on_other_tasks_of_the_same_names_are_not_reported_together(suite: str, tmp_path: Path) -> None:

@@ -303,6 +303,25 @@ def test_two_processes_read_while_one_writes(tmp_path: Path) -> None:
     assert indexed(tmp_path / "run") == read_results(tmp_path / "run").latest
 
 
+def test_index_that_another_process_extends_meanwhile_is_not_made_anew(
+    run: Path, parsed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its size was known from before the wait for the other process, and less than what that had indexed."""
+    path = run / "episodes.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-4]))
+    with open_index(run) as index:
+        path.write_bytes(b"".join(lines[:-2]))
+        seen = index._status()
+        path.write_bytes(b"".join(lines))
+        open_index(run).close()
+        parsed.clear()
+        statuses = iter([seen])
+        monkeypatch.setattr(index, "_status", lambda: next(statuses, type(index)._status(index)))
+        index.refresh()
+        assert len(index.results()) == EPISODES and parsed == []
+
+
 UNPRIVILEGED = """
 import os, sys
 from pathlib import Path

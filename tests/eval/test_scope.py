@@ -22,7 +22,7 @@ from arboretum.envs.registry import make_env
 from arboretum.eval.agents import NamedAgent, open_agents
 from arboretum.eval.evaluate import evaluate
 from arboretum.eval.models import Model, resolve_model
-from arboretum.eval.options import option_name
+from arboretum.eval.options import option_name, parse_options
 from arboretum.eval.planning import Scope, plan_suite
 from arboretum.eval.suite import load_suite
 
@@ -305,6 +305,31 @@ def test_setting_without_effect_is_refused(
     with pytest.raises(SystemExit, match="2"):
         main(["eval", "TextBandit-v0", "--limit", "1", *options])
     assert capsys.readouterr().err.startswith(f"arboretum: {message}")
+
+
+def test_tasks_of_one_name_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their episodes replaced each other, so that the run stayed incomplete."""
+    before = Bandit.__init__
+
+    def twice(self: Bandit, *arguments: Any, **options: Any) -> None:
+        before(self, *arguments, **options)
+        self.tasks = [*self.tasks, self.tasks[0]]
+
+    monkeypatch.setattr(Bandit, "__init__", twice)
+    with pytest.raises(ConfigurationError, match="2 tasks of TextBandit-v0 have the name"):
+        run("TextBandit-v0")
+
+
+@pytest.mark.parametrize("value", ["!!int one", "!!timestamp 5", "[" * 5000])
+def test_value_that_is_not_yaml_is_told_in_one_sentence(value: str) -> None:
+    with pytest.raises(ConfigurationError, match="the value is not YAML"):
+        parse_options([f"x={value}"], "--env-arg")
+
+
+@pytest.mark.parametrize("value", ["2024-01-31", "2024-13-45"])
+def test_dates_are_texts(value: str) -> None:
+    """The second one, of no month of the year, was a traceback; the first one cannot be written to JSON."""
+    assert parse_options([f"x={value}"], "--env-arg") == {"x": value}
 
 
 def test_environment_that_cannot_open_its_tasks_is_told_in_one_sentence(

@@ -83,6 +83,17 @@ class Unpicklable(RandomAgent):
 
     def __init__(self):
         self.value = lambda: 0
+
+
+def load():
+    raise ImportError("there is no such place")
+
+
+class Unloadable(RandomAgent):
+    name = "unloadable"
+
+    def __reduce__(self):
+        return load, ()
 '''
 
 
@@ -203,6 +214,16 @@ def test_agent_that_cannot_be_sent_to_workers_is_named(folder: Path) -> None:
         run(write_suite(folder, bad="none"), folder / "run", agent="dangerous:Unpicklable")
     status, _ = run(write_suite(folder, bad="none"), folder / "run", agent="dangerous:Unpicklable", count=1)
     assert status == 0
+
+
+def test_agent_that_workers_cannot_load_is_named(folder: Path) -> None:
+    """As of a class in a notebook: each of its episodes ended two processes."""
+    with pytest.raises(ConfigurationError, match=r"cannot be loaded in worker .*no such place.* --workers 1"):
+        run(write_suite(folder, bad="none"), folder / "run", agent="dangerous:Unloadable")
+
+
+def test_time_limit_of_months_is_accepted(folder: Path) -> None:
+    assert run(write_suite(folder, bad="none"), folder / "run", limit=1, timeout=1e7)[0] == 0
 
 
 def test_workers_that_cannot_start_are_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ async function load(url, options) {
 
 // ------------------------------------------------------------------ steps
 
-async function swap(url, options, historical) {
+async function swap(url, options) {
   const turn = ++wanted;
   const stage = at("#stage");
   stage.setAttribute("aria-busy", "true");
@@ -23,7 +23,7 @@ async function swap(url, options, historical) {
     const fresh = loaded.page.getElementById("stage");
     if (!fresh) { location.assign(loaded.url); return; }
     show(fresh);
-    if (historical !== "keep") history[options ? "replaceState" : "replaceState"](null, "", loaded.url);
+    history.replaceState(null, "", loaded.url);
   } catch (error) {
     location.assign(typeof url === "string" ? url : location.href);
   } finally {

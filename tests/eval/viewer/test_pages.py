@@ -19,6 +19,7 @@ UNSOLVED = '✗<span class="word"> not solved</span>'
 
 pytest.importorskip("flask")
 
+from arboretum.eval.viewer import leaderboard
 from arboretum.eval.viewer.app import Site, create_app
 from arboretum.eval.viewer.library import Library
 
@@ -62,6 +63,20 @@ def test_results_of_a_finished_run_with_repeats_are_those_of_its_summary(tmp_pat
     summary["lines"][0]["success"]["value"] = 0.123
     (run / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     assert "12.3" in text_of(create_app(Site(Library(run), {})).test_client().get("/"))
+
+
+def test_summary_that_is_written_after_the_last_episode_appears(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page between the two left a large run without returns and steps until the viewer was started again."""
+    monkeypatch.setattr(leaderboard, "LARGE", 1)
+    copy = Path(shutil.copytree(run, tmp_path / "small"))
+    summary = (copy / "summary.json").read_bytes()
+    (copy / "summary.json").unlink()
+    client = create_app(Site(Library(copy), {})).test_client()
+    assert '<td class="wide">–</td>' in text_of(client.get("/run/small"))
+    (copy / "summary.json").write_bytes(summary)
+    assert '<td class="wide">–</td>' not in text_of(client.get("/run/small"))
 
 
 def test_list_filters_sorts_and_pages(client: Any, run: Path) -> None:

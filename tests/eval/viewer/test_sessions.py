@@ -12,9 +12,11 @@ import pytest
 from arboretum.agents.base import Reply, Seat
 from arboretum.agents.reference import RandomAgent
 from arboretum.agents.registry import make_agent
+from arboretum.envs.bandit import Bandit
 from arboretum.envs.registry import ENVS
 from arboretum.eval.store import read_results
 from arboretum.eval.suite import Entry, Suite
+from support.environments import break_bandit
 
 SOLVED = '✓<span class="word"> solved</span>'
 UNSOLVED = '✗<span class="word"> not solved</span>'
@@ -50,6 +52,15 @@ def page(client: Any, address: str) -> str:
     response = client.get(address)
     assert response.status_code == 200
     return str(response.get_data(as_text=True))
+
+
+def test_action_with_control_characters_is_shown_with_symbols_and_posted_as_it_is(
+    client: Any, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bandit, "admissible_actions", lambda self: ("left\u200e\x1b arm",))
+    address = post(client, site, "/play", env="TextBandit-v0", seed="3")
+    assert 'value="left\u200e\x1b arm">left\ufffd\u241b arm</button>' in page(client, address)
+    assert 'value="left\u200e\x1b arm"' in page(client, f"{address}/whatif")
 
 
 @pytest.mark.parametrize("id", [spec.id for spec in ENVS])
@@ -106,6 +117,20 @@ def test_agents_play_turn_by_turn(client: Any, site: Site) -> None:
     assert "step 2 of 100" in text and text.count('<span class="soft">dice</span>') == 2
     post(client, site, address, do="play", actor="nobody", turns="1")
     assert "there is no agent" in page(client, address)
+
+
+def test_agent_plays_on_after_the_environment_has_failed_once(
+    client: Any, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Like a search that finds no server: the episode that broke off was never left."""
+    address = post(client, site, "/play", env="TextBandit-v0", task="Teacher/Trader", seed="1")
+    with monkeypatch.context() as patch:
+        break_bandit(patch)
+        post(client, site, address, do="play", actor="dice", turns="1")
+        assert "dice stopped: the environment failed: ConnectionError" in page(client, address)
+    post(client, site, address, do="play", actor="dice", turns="1")
+    text = page(client, address)
+    assert "stopped" not in text and "step 1" in text
 
 
 class Unreliable(RandomAgent):
