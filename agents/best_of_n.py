@@ -8,10 +8,11 @@ from typing import Any
 
 from ..envs.errors import unknown_name
 from .base import Reply, Seat
+from .checks import check_counts
 from .engines.base import Sampling
 from .exchange import Exchange
 from .forks import Fork
-from .search import Search, SearchAgent, check_count
+from .search import Search, SearchAgent
 
 SELECTIONS = ("return",)
 """Values of `BestOfN.select`."""
@@ -56,7 +57,7 @@ class BestOfN(SearchAgent):
     @classmethod
     def check(cls, sampling: Sampling, **settings: Any) -> None:
         super().check(sampling)
-        check_count("n", settings.get("n"), 1)
+        check_counts(settings, n=1)
         select = settings.get("select", "return")
         if select not in SELECTIONS:
             raise unknown_name("select", select, SELECTIONS)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .base import Agent, Reply, Seat
+from .checks import check_count
 from .demonstrations import Demonstrations
 from .dialogue.base import Dialogue
 from .engines.base import Message
@@ -39,6 +40,7 @@ class ChatAgent(Agent):
     """
 
     def __init__(self, name: str, dialogue: Dialogue, examples: int = 0) -> None:
+        check_count("examples", examples, 0)
         self.name = name
         self.dialogue = dialogue
         self.demonstrations = Demonstrations(dialogue, examples) if examples else None

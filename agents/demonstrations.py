@@ -6,11 +6,13 @@ from collections.abc import Hashable, Iterator
 from itertools import islice
 from typing import Any
 
+from gymnasium.envs.registration import EnvSpec
+
 from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError
 from ..envs.registry import make_env
 from ..envs.seeding import stable_seed
-from .base import Seat
+from .base import Seat, Stop
 from .dialogue.base import Dialogue
 from .episode import Move, Turn
 
@@ -57,22 +59,23 @@ class Demonstrations:
         """Return an environment with the same settings, on the training split if there is one."""
         identity = _identity(env)
         if identity not in self._envs:
-            assert env.spec is not None
-            kwargs = dict(env.spec.kwargs)
+            spec = _spec(env)
             try:
-                training_env = make_env(env.spec.id, **{**kwargs, "split": "train"})
+                training_env = make_env(spec.id, **{**spec.kwargs, "split": "train"})
             except ConfigurationError:
-                training_env = make_env(env.spec.id, **kwargs)
+                training_env = make_env(spec.id, **spec.kwargs)
             self._envs[identity] = training_env
         return self._envs[identity]
 
     def _generate(self, env: TextEnv[Any], task_type: object) -> Iterator[tuple[str, str]]:
-        """Yield (task, text of the solution) for tasks of a type."""
+        """Yield (task, text of the solution) for different tasks of a type."""
+        seen: set[str] = set()
         for k in range(MAX_TASKS):
             seed = stable_seed("example", k) >> 33
             _, info = env.reset(seed=seed)
-            if info.get("task_type") != task_type:
+            if env.task in seen or info.get("task_type") != task_type:
                 continue
+            seen.add(env.task)
             turns = solve(env, env.reset(seed=seed)[0])
             if turns is not None:
                 yield env.task, _render(self.dialogue.bind(env), turns)
@@ -119,5 +122,11 @@ def plan_in_words(actions: list[str]) -> str:
 
 
 def _identity(env: TextEnv[Any]) -> str:
-    assert env.spec is not None
-    return f"{env.spec.id} {sorted(env.spec.kwargs.items(), key=str)}"
+    return f"{_spec(env).id} {sorted(_spec(env).kwargs.items(), key=str)}"
+
+
+def _spec(env: TextEnv[Any]) -> EnvSpec:
+    if env.spec is None:
+        name = type(env).__name__
+        raise Stop(f"examples of {name} are played in another environment of its id; make it with make_env().")
+    return env.spec

@@ -199,7 +199,7 @@ class Episode:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Episode:
-        """Return the episode of a record written by `to_dict`; unknown keys are ignored."""
+        """Return the episode of a record written by `to_dict`; unknown keys are ignored but in turns."""
         known = {name: record[name] for name in cls.__dataclass_fields__ if name in record}
         known["trials"] = [cls.from_dict(trial) for trial in record.get("trials", ())]
         known["turns"] = [

@@ -15,6 +15,7 @@ from ..envs.errors import ConfigurationError
 from .base import Reply, Seat, Stop
 from .chat import ChatAgent
 from .dialogue import Dialogue
+from .dialogue.think import SEPARATOR
 from .engines.base import Message
 from .episode import Episode
 from .exchange import TURN, Exchange
@@ -122,7 +123,7 @@ class EpisodeChat:
         Returns:
             The messages; none if the environment failed, in which case the episode's `error` has the reason.
         """
-        self._seat = start_episode(self._agent, self.env, task, seed, **self._limits)
+        self._start(task, seed)
         return [] if self.done else self._ask()
 
     def hear(
@@ -203,6 +204,11 @@ class EpisodeChat:
         """Undiscounted return with the format penalties."""
         return self.episode.total_reward + self.episode.total_penalty
 
+    def _start(self, task: str | None, seed: int) -> Seat:
+        self._seat = start_episode(self._agent, self.env, task, seed, **self._limits)
+        self.env = self._seat.env  # another one if a time limit had interrupted the last
+        return self._seat
+
     def _in_progress(self) -> Seat:
         if self.done or self._seat is None:
             raise RuntimeError("the episode has ended; call open() to begin another")
@@ -263,8 +269,8 @@ class EpisodeChat:
         if given.replies is not None and len(given.replies) != len(given.actions):
             turns, replies = len(given.actions), len(given.replies)
             raise ConfigurationError(f"the state has {turns} turns of actions, but {replies} replies")
-        self._seat = start_episode(self._agent, self.env, given.task, given.seed, **self._limits)
-        episode = self._seat.episode
+        seat = self._start(given.task, given.seed)
+        episode = seat.episode
         if given.env != episode.env:
             raise ConfigurationError(f"the state is of an episode of {given.env}, not of {episode.env}")
         if not self.done:
@@ -285,13 +291,15 @@ class EpisodeChat:
                 )
         if given.digest is not None and given.digest != _digest(episode):
             raise ConfigurationError("the replayed episode has other observations than its state")
-        return list(self._seat.memory.messages) if self._seat.memory is not None else []
+        return list(seat.memory.messages) if seat.memory is not None else []
 
     def _hear_actions(self, actions: tuple[str, ...]) -> None:
         """Execute actions that no reply is known of."""
         seat = self._in_progress()
         dialogue = self.dialogue.bind(self.env)
-        text = dialogue.demonstrate("", "\n".join(actions)) if dialogue.tools else "\n".join(actions)
+        text = "\n".join(actions)
+        if dialogue.tools:
+            text = dialogue.demonstrate("", f" {SEPARATOR} ".join(actions))
         exchange = seat.episode.exchanges[-1]
         exchange.reply, exchange.finish = text, "stop"
         seat.memory.messages.append(Message("assistant", text))

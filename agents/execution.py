@@ -353,6 +353,7 @@ def _keep_fork(agent: Agent, seat: Seat, keep: Collection[Keep]) -> None:
     except (CannotFork, Stop):
         raise
     except Expired as error:
+        discard(seat.env)
         _break_off(seat.episode, expired(seat), error)
     except Exception as error:
         _break_off(seat.episode, _reason("the environment", error), error)

@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
+from select import select
 from typing import Any, TextIO
 
 from rich.cells import cell_len
@@ -26,6 +27,9 @@ _EDITING = {
     "\x1bOF": "end", "\x1b[4~": "end", "\x7f": "backspace", "\b": "backspace", "\x1b[3~": "delete", "\x15": "kill",
     "\x17": "kill word", "\t": "complete",
 }  # fmt: skip
+_UNFINISHED = re.compile(rb"\x1b(?:[\[O][0-9;]*)?\Z")
+_ESCAPE_SECONDS = 0.05
+"""Longest delay within an escape sequence, which a slow connection may deliver in parts."""
 _KEY = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
 
 
@@ -211,16 +215,22 @@ class Keyboard:
     def _next_key(self) -> str:
         """Return one character or one escape sequence; "" at the end of input."""
         while not self._unread:
-            data = os.read(self._stdin.fileno(), 1024)
+            descriptor = self._stdin.fileno()
+            data = os.read(descriptor, 1024)
             if not data:
                 return ""
+            while _UNFINISHED.search(data) and select([descriptor], [], [], _ESCAPE_SECONDS)[0]:
+                rest = os.read(descriptor, 1024)
+                if not rest:
+                    break
+                data += rest
             self._unread = _KEY.findall(self._decoder.decode(data))[::-1]
         return self._unread.pop()
 
 
 def _draw(line: Line) -> None:
     """Draw the prompt and the line in place of the terminal's current line."""
-    text, column = line.shown(shutil.get_terminal_size().columns - 4)
+    text, column = line.shown(max(1, shutil.get_terminal_size().columns - 4))
     back = cell_len(text) - column
     _echo(f"\r\x1b[K> {text}" + (f"\x1b[{back}D" if back else ""))
 

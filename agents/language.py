@@ -34,6 +34,7 @@ class ChatState(Chat):
         parent: Name of the conversation from which this one was forked; None if there is none.
         submitted: True once a request of this conversation has been submitted.
         reused: Number of sampled tokens of the turns that were not played but reused.
+        separate: Names of the conversations of separate requests.
     """
 
     name: str
@@ -46,6 +47,7 @@ class ChatState(Chat):
     parent: str | None = None
     submitted: bool = False
     reused: int = 0
+    separate: set[str] = field(default_factory=set)
 
     def copy(self) -> ChatState:
         """Return a copy that shares the lists of messages and tokens, which are only ever extended or replaced."""
@@ -95,6 +97,7 @@ class LanguageAgent(ChatAgent):
         examples: int = 0,
         template: str | None = None,
     ) -> None:
+        self.check_dialogue(dialogue)
         super().__init__(name, dialogue, examples)
         self.engine = engine
         sampling = sampling or Sampling()
@@ -114,6 +117,14 @@ class LanguageAgent(ChatAgent):
 
         Raises:
             ConfigurationError: A value is out of range.
+        """
+
+    @classmethod
+    def check_dialogue(cls, dialogue: Dialogue) -> None:
+        """Check that the agent can play through a dialogue, before a model is loaded.
+
+        Raises:
+            ConfigurationError: It cannot.
         """
 
     # ------------------------------------------------------------------ interface of Agent
@@ -141,7 +152,7 @@ class LanguageAgent(ChatAgent):
         if chat.tokens is not None:
             chat.tokens = chat.tokens.fork(memory.tokens)
         chat.reused += chat.usage.completion_tokens
-        chat.usage = Usage()
+        chat.usage, chat.separate = Usage(), set()
         seat.memory = chat
         seat.episode.details |= {**asdict(chat.usage), "reused_tokens": chat.reused}
 
@@ -172,8 +183,8 @@ class LanguageAgent(ChatAgent):
         chat = seat.memory
         if not isinstance(chat, ChatState):
             return
-        if chat.pending is not None:
-            self.engine.release(chat.pending)
+        for name in chat.separate:
+            self.engine.release(name)
         if self.hold and chat.pending != chat.name:
             self._held[seat.episode.seed] = chat.name
         else:
@@ -226,7 +237,7 @@ class LanguageAgent(ChatAgent):
                     reason = f"a prompt of {len(prompt_ids)} tokens fills the context of {self.engine.context}"
                     return self.refuse(reason, cut=True)
                 sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
-        prefill = self.dialogue.prefill if self.chat is not None else ""
+        prefill = self.dialogue.prefill if self.chat is not None or self.engine.forces_prefill else ""
         seed = seat.rng.getrandbits(31)
         request = Request(chat.name, tuple(messages), prompt_ids, sampling, seed, prefill, chat.parent, tools)
         self._submit(seat, request, TURN)
@@ -245,10 +256,9 @@ class LanguageAgent(ChatAgent):
             raise Stop(f"{self.engine.name} failed: {completion.error}")
         if completion.finish == "rejected":
             return self.refuse(completion.error)
-        text = completion.text
+        text = seat.episode.exchanges[-1].prefill + completion.text
         tokens: dict[str, Any] = {}
         if chat.tokens is not None:
-            text = self.dialogue.prefill + text
             assert completion.token_ids is not None and completion.logprobs is not None
             chat.tokens.add_reply(completion.token_ids, completion.logprobs)
             chat.sampled = completion.token_ids
@@ -262,6 +272,7 @@ class LanguageAgent(ChatAgent):
         messages = (Message("system", system), Message("user", user))
         prompt_ids = self.chat.opening(messages) if self.chat is not None else None
         sampling, name = replace(self.sampling, stop=()), f"{chat.name}-{purpose}"
+        chat.separate.add(name)
         self._submit(seat, Request(name, messages, prompt_ids, sampling, seat.rng.getrandbits(31)), purpose)
 
     def _submit(self, seat: Seat, request: Request, purpose: str) -> None:

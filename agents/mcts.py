@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 from ..envs.errors import ConfigurationError
 from .base import Reply, Seat
+from .checks import check_count, check_counts, check_number
 from .engines.base import Sampling
 from .episode import Turn
 from .exchange import Exchange
 from .forks import Fork
 from .puct import Bounds, Candidate, Edge, Node, back_up, select
-from .search import Search, SearchAgent, check_count, collect
+from .search import Search, SearchAgent, collect
 
 _UNLIMITED = 1 << 60
 """Tokens of an episode without a budget."""
@@ -126,15 +127,13 @@ class MCTS(SearchAgent):
     @classmethod
     def check(cls, sampling: Sampling, **settings: Any) -> None:
         super().check(sampling)
-        for name in ("simulations", "parallel"):
-            check_count(name, settings.get(name), 1)
-        check_count("width", settings.get("width"), 2)
-        exploration = settings.get("exploration", 1.0)
-        if isinstance(exploration, bool) or not isinstance(exploration, (int, float)) or not exploration >= 0:
-            raise ConfigurationError(f"exploration must be a number of at least 0, not {exploration!r}.")
+        check_counts(settings, simulations=1, parallel=1, width=2)
+        check_number("exploration", settings.get("exploration", 1.0), 0)
         tokens = settings.get("tokens")
+        if tokens is None:
+            return
         check_count("tokens", tokens, 1)
-        if isinstance(tokens, int) and tokens < sampling.max_tokens:
+        if tokens < sampling.max_tokens:
             raise ConfigurationError(
                 f"a budget of {tokens} tokens per episode is less than one reply of up to {sampling.max_tokens}"
                 " tokens; raise tokens, or lower max_tokens."

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .base import Reply, Seat
-from .engines.base import Completion, Message
+from .checks import check_counts
+from .engines.base import Completion, Message, Sampling
 from .language import ChatState, LanguageAgent
 
 REFLECTION_PROMPT = (
@@ -50,7 +51,12 @@ class Reflexion(LanguageAgent):
 
     def __init__(self, *args: Any, trials: int = 4, **settings: Any) -> None:
         super().__init__(*args, **settings)
+        self.check(self.sampling, trials=trials)
         self.trials = trials
+
+    @classmethod
+    def check(cls, sampling: Sampling, **settings: Any) -> None:
+        check_counts(settings, trials=1)
 
     def begin(self, seat: Seat) -> None:
         previous = seat.memory

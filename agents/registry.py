@@ -86,7 +86,7 @@ def make_agent(
     """
     kind = agent_class(name)
     if name not in LANGUAGE_AGENTS:
-        return kind()
+        return kind(**settings)
     if engine is None:
         raise needs_model(name)
     return kind(  # type: ignore[call-arg]
@@ -130,9 +130,14 @@ def make_agent_dialogue(
         settings: Settings of the dialogue; None uses its defaults.
 
     Raises:
-        ConfigurationError: The dialogue or a setting is unknown, or a value is invalid.
+        ConfigurationError: The dialogue or a setting is unknown, a value is invalid, or the agent cannot play
+            through the dialogue.
     """
-    return make_dialogue(name or LANGUAGE_AGENTS[agent].dialogue, settings)
+    dialogue = make_dialogue(name or LANGUAGE_AGENTS[agent].dialogue, settings)
+    kind = agent_class(agent)
+    assert issubclass(kind, LanguageAgent)
+    kind.check_dialogue(dialogue)
+    return dialogue
 
 
 def language_agent_options(name: str) -> dict[str, Any]:

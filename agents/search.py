@@ -26,12 +26,6 @@ Search = Generator[list[Seat], Answers, Reply]
 """A search: it yields the branches that wait for a reply, is sent those that are ready, and returns its choice."""
 
 
-def check_count(name: str, value: object, bound: int) -> None:
-    """Raise `ConfigurationError` unless a setting is an integer of at least `bound`; None passes."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < bound):
-        raise ConfigurationError(f"{name} must be an integer of at least {bound}, not {value!r:.80}.")
-
-
 class SimulationFailed(Exception):
     """The environment failed in a branch; the message is the reason."""
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..envs.errors import ConfigurationError
 from .base import Reply, Seat
-from .dialogue.search_o1 import BEGIN_QUERY, BEGIN_RESULT, END_QUERY, END_RESULT, queries
-from .engines.base import Completion
+from .checks import check_counts
+from .dialogue import Dialogue
+from .dialogue.search_o1 import BEGIN_QUERY, BEGIN_RESULT, END_QUERY, END_RESULT, SearchO1Dialogue, queries
+from .engines.base import Completion, Sampling
 from .language import ChatState, LanguageAgent
 
 _FINDING = "**Final Information**"
@@ -45,12 +48,26 @@ class SearchO1(LanguageAgent):
     Args:
         searches: Maximum number of searches per episode (the paper has 5 for single-hop questions, 10 for
             multi-hop).
-        settings: See `LanguageAgent`; the dialogue is always `SearchO1Dialogue`.
+        settings: See `LanguageAgent`; the dialogue is a `SearchO1Dialogue` with the history "full".
     """
 
     def __init__(self, *args: Any, searches: int = 10, **settings: Any) -> None:
         super().__init__(*args, **settings)
+        self.check(self.sampling, searches=searches)
         self.searches = searches
+
+    @classmethod
+    def check(cls, sampling: Sampling, **settings: Any) -> None:
+        check_counts(settings, searches=0)
+
+    @classmethod
+    def check_dialogue(cls, dialogue: Dialogue) -> None:
+        # Findings and notices are messages of their own, which no other format or history has.
+        if not isinstance(dialogue, SearchO1Dialogue) or dialogue.history != "full":
+            raise ConfigurationError(
+                f'agent search_o1 needs the dialogue search_o1 with the history "full", not {dialogue.name} with'
+                f' "{dialogue.history}".'
+            )
 
     def begin(self, seat: Seat) -> None:
         super().begin(seat)

@@ -54,6 +54,15 @@ class DisplayedAgent(Agent):
         time.sleep(self._pace)
         return replies
 
+    def wake(self) -> None:
+        self._inner.wake()
+
+    def settle(self, seat: Seat) -> str | None:
+        return self._inner.settle(seat)
+
+    def again(self, seat: Seat) -> bool:
+        return self._inner.again(seat)
+
     def end(self, seat: Seat) -> None:
         self._inner.end(seat)
         self._screen.show(board(seat.env, seat.observation), verdict(seat))

@@ -70,6 +70,6 @@ def rows(env: str, count: int, dialogue: str = "think", *, seed: int = 0, **extr
         extras: `dialogue_options` and `env_options`.
     """
     chosen = make_dialogue(dialogue, extras.get("dialogue_options"))
-    opened = open_episodes(env, count, chosen, seed=seed, **extras.get("env_options", {}))
+    opened = open_episodes(env, count, chosen, seed=seed, **extras.get("env_options") or {})
     common = {"env_class": "arboretum", "env": env, "dialogue": dialogue, **extras}
     return [{"prompt": row.messages, "task": row.task, "seed": row.seed, **common} for row in opened]

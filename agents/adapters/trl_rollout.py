@@ -8,6 +8,7 @@ from collections.abc import Callable
 from itertools import count as counter
 from typing import Any
 
+from ...envs.errors import ConfigurationError
 from ...envs.registry import make_env
 from ...envs.seeding import stable_seed
 from ..base import Seat
@@ -38,7 +39,7 @@ def rollout_func(
     Args:
         env: Id of the environment.
         dialogue: Dialogue with the history "full". Its budgets limit the number of tokens of an episode, and TRL's
-            `max_completion_length` those of a reply.
+            `max_completion_length` those of a reply. Replies are sampled with TRL's temperature, top-p and top-k.
         at_once: Maximum number of episodes at once.
         kwargs: Arguments of the environment.
     """
@@ -49,7 +50,7 @@ def rollout_func(
         envs.extend(make_env(env, **kwargs) for _ in range(min(at_once, len(jobs)) - len(envs)))
         model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
         engine = TransformersEngine(model, tokenizer, processed_logprobs=True)
-        sampling = Sampling(trainer.args.temperature, max_tokens=trainer.args.max_completion_length)
+        sampling = _sampling(trainer.args)
         played: dict[tuple[str, int], list[Episode]] = {}
         for episode in play(_Member("trl", engine, dialogue, sampling), envs, jobs):
             played.setdefault((episode.task, episode.seed), []).append(episode)
@@ -57,6 +58,18 @@ def rollout_func(
         return {name: [column[name] for column in columns] for name in columns[0]}
 
     return roll_out
+
+
+def _sampling(args: Any) -> Sampling:
+    """Return the sampling settings of a `GRPOConfig`.
+
+    Raises:
+        ConfigurationError: The engine lacks one that is set.
+    """
+    for name, unset in (("min_p", None), ("repetition_penalty", 1.0), ("generation_kwargs", None)):
+        if getattr(args, name) not in (unset, {}):
+            raise ConfigurationError(f"these rollouts have no {name}; leave it at {unset} in GRPOConfig.")
+    return Sampling(args.temperature, args.top_p, args.top_k, args.max_completion_length)
 
 
 def _columns(episode: Episode, end: int) -> dict[str, Any]:

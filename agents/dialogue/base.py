@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 from ...envs.core import TextEnv
 from ...envs.errors import ConfigurationError
 from ...envs.tools import Tool
+from ..checks import check_count, check_number
 from ..engines.base import Message
 from ..episode import Turn
 
@@ -79,10 +80,11 @@ class Dialogue(ABC):
             raise ConfigurationError(f"history must be one of {', '.join(HISTORIES)}, not {self.history!r}.")
         for option in ("max_turns", "max_actions_per_turn", "max_actions", "window"):
             value = getattr(self, option)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise ConfigurationError(f"{option} must be a positive integer, not {value!r}.")
-        if self.format_penalty > 0:
-            raise ConfigurationError(f"format_penalty must not be positive, but is {self.format_penalty}.")
+            if value is not None or option not in ("max_turns", "max_actions"):
+                check_count(option, value, 1)
+        check_number("format_penalty", self.format_penalty, high=0)
+        if not isinstance(self.show_reward, bool):
+            raise ConfigurationError(f"show_reward must be true or false, not {self.show_reward!r}.")
 
     # ------------------------------------------------------------------ defined by subclasses
 

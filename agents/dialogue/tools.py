@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from copy import copy
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from ...envs.core import TextEnv
@@ -32,16 +33,19 @@ class Tools(Dialogue):
     action_prefix: ClassVar[str] = f"{BEGIN_CALL}\n"
     action_stop: ClassVar[tuple[str, ...]] = (END_CALL,)
 
+    _tools: ClassVar[tuple[Tool, ...]] = (ANY_ACTION,)
+
     @property
     def tools(self) -> tuple[Tool, ...]:
         """Functions of the environment; before `bind`, one that takes any action."""
-        return (ANY_ACTION,)
+        return self._tools
 
     def bind(self, env: TextEnv[Any]) -> Self:
         if self.tools == env.tools:
             return self
-        settings = {field.name: getattr(self, field.name) for field in fields(Tools)}
-        return BoundTools(**settings, tools=env.tools)  # type: ignore[return-value]
+        bound = copy(self)
+        vars(bound)["_tools"] = env.tools  # beside the fields, which are the settings
+        return bound
 
     # ------------------------------------------------------------------ replies
 
@@ -140,14 +144,3 @@ class Tools(Dialogue):
                 answers.append("The environment refused this action." if refused else "")
                 executed += 1
         return answers
-
-
-@dataclass(frozen=True, kw_only=True)
-class BoundTools(Tools):
-    """The dialogue `tools` in one environment.
-
-    Attributes:
-        tools: Functions of the environment.
-    """
-
-    tools: tuple[Tool, ...] = (ANY_ACTION,)

@@ -12,6 +12,9 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from ...envs.errors import ConfigurationError
+from ..checks import check_count, check_number
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
@@ -42,6 +45,9 @@ class Sampling:
         top_k: Number of most likely tokens to sample from; 0 disables the limit.
         max_tokens: Maximum length of the reply, in tokens.
         stop: Texts that end the reply; the reply includes the one that ended it.
+
+    Raises:
+        ConfigurationError: A value is out of range, or of another type.
     """
 
     temperature: float = 0.0
@@ -49,6 +55,14 @@ class Sampling:
     top_k: int = 0
     max_tokens: int = 400
     stop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_number("temperature", self.temperature, 0)
+        check_number("top_p", self.top_p, 0, 1)
+        check_count("top_k", self.top_k, 0)
+        check_count("max_tokens", self.max_tokens, 1)
+        if not isinstance(self.stop, tuple) or not all(isinstance(text, str) for text in self.stop):
+            raise ConfigurationError(f"stop must be a list of texts, not {self.stop!r:.80}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +150,7 @@ class Engine(ABC):
         name: Name in records, such as "transformers:Qwen/Qwen2.5-0.5B-Instruct".
         tokenizer: Hugging Face tokenizer of an engine that takes `prompt_ids`; None for engines that take text.
         context: Context window in tokens, reply included; None if unknown.
+        forces_prefill: True if an engine that takes text begins replies with the prefill of their request.
         end_ids: Tokens that end a reply; agents add those of their chat template.
         usage: Token counts and cost of all replies.
     """
@@ -143,6 +158,7 @@ class Engine(ABC):
     name: str
     tokenizer: PreTrainedTokenizerBase | Any = None
     context: int | None = None
+    forces_prefill: bool = False
     end_ids: Set[int] = frozenset()
     usage: Usage
 

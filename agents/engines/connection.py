@@ -155,7 +155,7 @@ class Connection:
             return body
         accepted = {name: value for name, value in body.items() if name not in self._rejected_options}
         if "max_tokens" in body and "max_tokens" in self._rejected_options:
-            accepted["max_completion_tokens"] = body["max_tokens"]
+            accepted.setdefault("max_completion_tokens", body["max_tokens"])
         return accepted
 
     async def _exchange(self, method: str, path: str, body: dict[str, Any] | None) -> bytes:
@@ -175,6 +175,9 @@ class Connection:
             ) from None
         if 200 <= response.status < 300:
             return response.content
+        if 300 <= response.status < 400:
+            address = public_url(response.headers.get("location", "")).rstrip("/").removesuffix(f"/{path}")
+            raise Stop(f"{self._label} has moved; pass base_url={address[:200]!r}.")
         raise self._classify(response.status, response.headers, response.content, body or {})
 
     def _classify(
@@ -191,10 +194,6 @@ class Connection:
         if (status == 403 and not is_content_refusal(body)) or (status == 404 and not self.answered):
             hint = "check the model's name" if status == 404 else "check that the key may use this model"
             return Stop(f"{self._label} rejects all requests: {reason}; {hint}.")
-        if 300 <= status < 400:
-            return Stop(
-                f"{self._label} has moved; pass base_url={public_url(headers.get('location', ''))[:200]!r}."
-            )
         if status in (400, 413) and is_context_overflow(body):
             return ContextOverflow(reason)
         if status in (400, 422):

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ...envs.errors import ConfigurationError, unknown_name
 from ..base import Stop
@@ -62,17 +63,20 @@ class Prices:
         total = uncached_tokens * self.input + usage.cached_tokens * cached + usage.completion_tokens * self.output
         return total / 1e6
 
-    def max_cost(self, request: Request) -> float:
+    def max_cost(self, request: Request, body: Mapping[str, Any]) -> float:
         """Return an upper bound of a request's cost, in US dollars.
 
-        A token has at least one byte, and a reply at most `max_tokens` tokens.
+        A token has at least one byte, and a reply at most as many tokens as the request or its JSON body allow,
+        whose further fields may allow more.
         """
         if request.prompt_ids is not None:
             prompt = len(request.prompt_ids)
         else:
             prompt = sum(len(text.encode()) + _TOKENS_PER_MESSAGE for _, text in request.messages)
             prompt += sum(len(json.dumps(tool)) for tool in request.tools)
-        return self.cost_of(Usage(prompt_tokens=prompt, completion_tokens=request.sampling.max_tokens))
+        limits = (body.get(name) for name in ("max_tokens", "max_completion_tokens"))
+        reply = max([request.sampling.max_tokens, *(limit for limit in limits if isinstance(limit, int))])
+        return self.cost_of(Usage(prompt_tokens=prompt, completion_tokens=reply))
 
 
 class CostLimit(Stop):
@@ -98,7 +102,7 @@ class Budget:
     """
 
     def __init__(self, limit: float | None) -> None:
-        if limit is not None and not limit > 0:
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0):
             raise ConfigurationError(f"cost_limit must be a positive number of US dollars, not {limit!r}.")
         self.limit = limit
         self.spent = 0.0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 _CONTEXT = re.compile(
-    r"context.{0,12}length|maximum context|context window|prompt is too long|too many tokens", re.I
+    r"context.{0,12}(length|size)|maximum context|context window|prompt is too long|too many tokens", re.I
 )
 _CONTENT = re.compile(r"content_?(policy|filter)|moderation|safety", re.I)
 _OPTIONS = ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop")
@@ -78,10 +78,13 @@ def is_context_overflow(body: Any) -> bool:
 
 
 def is_content_refusal(body: Any) -> bool:
-    """Return True if the body of an error response names a content policy, such as OpenAI's or Azure's."""
+    """Return True if the body of an error response names a content policy: OpenAI's, Azure's or OpenRouter's."""
     inner = body.get("error", body) if isinstance(body, dict) else None
-    codes = f"{inner.get('code')} {inner.get('type')}" if isinstance(inner, dict) else ""
-    return bool(_CONTENT.search(codes))
+    if not isinstance(inner, dict):
+        return False
+    metadata = inner.get("metadata")
+    is_flagged = isinstance(metadata, dict) and "flagged_input" in metadata
+    return is_flagged or bool(_CONTENT.search(f"{inner.get('code')} {inner.get('type')}"))
 
 
 def unsupported_option(body: Any, sent: Mapping[str, Any]) -> str | None:
@@ -103,5 +106,6 @@ def unsupported_option(body: Any, sent: Mapping[str, Any]) -> str | None:
     named = fields.get("param")
     if named in _OPTIONS:
         return named if named in sent else None
-    quoted = re.findall(r"['\"`](\w+)['\"`]", message)
+    # "Unsupported parameter: 'seed'", or OpenAI's "Unrecognized request argument supplied: seed".
+    quoted = re.findall(r"(?<=['\"`])\w+(?=['\"`])|(?<=supplied: )\w+", message)
     return next((name for name in quoted if name in _OPTIONS and name in sent), None)

@@ -16,6 +16,10 @@ from .remote import RemoteEngine
 OPENAI_URL = "https://api.openai.com/v1"
 MAX_TOKENS = 10**9
 """Largest credible number of tokens of one request."""
+FAILED = frozenset({"abort", "error", "insufficient_system_resource"})
+"""Finish reasons of replies that a server broke off (vLLM and SGLang, OpenRouter, DeepSeek)."""
+
+_CLOSING = re.compile(r"</([\w-]+)>|<\|end_([\w-]+)\|>")
 
 
 class OpenAIEngine(RemoteEngine):
@@ -26,13 +30,13 @@ class OpenAIEngine(RemoteEngine):
     `max_tokens` is replaced by `max_completion_tokens` in the same way.
 
     **Stop texts.** The API omits the stop text that ended a reply. It is appended if the server reports it (vLLM's
-    `stop_reason`, SGLang's `matched_stop`). If not, a closing tag such as `</answer>` is appended if its element
-    is the last one opened and still open. Other texts are not appended, because a reply that ended without a stop
-    text looks the same.
+    `stop_reason`, SGLang's `matched_stop`). If not, a closing tag such as `</answer>` or `<|end_search_query|>` is
+    appended if its element is the last one opened and still open. Other texts are not appended, because a reply
+    that ended without a stop text looks the same.
 
-    **Prefill.** These APIs cannot force the beginning of a reply, so the prefill is not sent; it is removed from
-    replies that begin with it. With `continue_prefill` it is sent as the beginning of the assistant message, with
-    the flags by which vLLM and SGLang continue that message.
+    **Prefill.** These APIs cannot force the beginning of a reply, so agents request none; one that is requested is
+    not sent, and is removed from replies that begin with it. With `continue_prefill` it is sent as the beginning
+    of the assistant message, with the flags by which vLLM and SGLang continue that message.
 
     **Function calls.** A request with functions is sent with `tools`; earlier calls are sent as `tool_calls` with
     their thoughts as `reasoning_content`, and their answers as messages of the role `tool`. The text of a reply is
@@ -69,7 +73,7 @@ class OpenAIEngine(RemoteEngine):
             )
         super().__init__(model, base_url=base_url, api_key=api_key or "none", **options)
         self.name = f"openai:{model}"
-        self._continue_prefill = continue_prefill
+        self.forces_prefill = self._continue_prefill = continue_prefill
 
     def body(self, request: Request) -> dict[str, Any]:
         sampling = request.sampling
@@ -103,6 +107,7 @@ class OpenAIEngine(RemoteEngine):
         message = choice["message"]
         text = read_chat_message(message) if request.tools else _content(message)
         reason = choice.get("finish_reason")
+        check_finish(reason)
         finish: Finish = "length" if reason == "length" else "stop"
         matched_stop = choice.get("stop_reason", choice.get("matched_stop"))
         reports_stop = "stop_reason" in choice or "matched_stop" in choice
@@ -113,7 +118,7 @@ class OpenAIEngine(RemoteEngine):
             finish = "stop"
         elif finish == "stop":
             if reports_stop:
-                text += matched_stop if isinstance(matched_stop, str) else ""
+                text += matched_stop if matched_stop in request.sampling.stop else ""
             else:
                 text += missing_closing_tag(request.prefill + text, request.sampling.stop)
         return Completion(text, finish, usage=read_usage(reply.get("usage")))
@@ -133,6 +138,12 @@ def _content(message: Mapping[str, Any]) -> str:
     return text
 
 
+def check_finish(reason: object) -> None:
+    """Raise `RetryableError` if the finish reason of a reply says that it was broken off."""
+    if reason in FAILED:
+        raise RetryableError(f"the reply was broken off with the finish reason {reason!r}")
+
+
 def cut_at_stop(text: str, stop: Sequence[str]) -> tuple[str, bool]:
     """Return `text` up to and including the first stop text, and True if there is one."""
     ends = [at + len(s) for s in stop if s and (at := text.find(s)) >= 0]
@@ -144,10 +155,10 @@ def missing_closing_tag(text: str, stop: Sequence[str]) -> str:
     closing_tag = ""
     last = -1
     for s in stop:
-        match = re.fullmatch(r"</([\w-]+)>", s)
+        match = _CLOSING.fullmatch(s)
         if match is None:
             continue
-        opened = text.rfind(f"<{match[1]}>")
+        opened = text.rfind(f"<{match[1]}>" if match[1] else f"<|begin_{match[2]}|>")
         if opened > last and text.find(s, opened) < 0:
             closing_tag, last = s, opened
     return closing_tag
@@ -157,14 +168,15 @@ def read_usage(usage: Mapping[str, Any] | None) -> Usage:
     """Return the token counts of a response.
 
     Counts that the server does not report, or that cannot be true (negative, above `MAX_TOKENS`, no integers), are
-    0.
+    0. xAI and Gemini count hidden reasoning in the total only.
     """
     if not isinstance(usage, Mapping):
         return Usage()
     details = usage.get("prompt_tokens_details")
     prompt = _count(usage.get("prompt_tokens"))
     cached = _count(details.get("cached_tokens")) if isinstance(details, Mapping) else 0
-    return Usage(prompt, min(cached, prompt), _count(usage.get("completion_tokens")))
+    hidden_included = _count(usage.get("total_tokens")) - prompt if prompt else 0
+    return Usage(prompt, min(cached, prompt), max(_count(usage.get("completion_tokens")), hidden_included))
 
 
 def _count(value: object) -> int:

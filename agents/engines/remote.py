@@ -113,6 +113,12 @@ class RemoteEngine(Engine):
         for option, number in (("timeout", timeout), ("deadline", deadline)):
             if not isinstance(number, int | float) or not number > 0:
                 raise ConfigurationError(f"{option} must be a positive number of seconds, not {number!r}.")
+        for option, mapping in (("prices", prices), ("extra", extra), ("headers", headers)):
+            if mapping is not None and not isinstance(mapping, Mapping | Prices):
+                raise ConfigurationError(f"{option} must be a mapping of names to values, not {mapping!r:.80}.")
+        for header, content in (headers or {}).items():
+            if not isinstance(content, str):
+                raise ConfigurationError(f"the header {header!r} must be a text, not a {type(content).__name__}.")
         if cost_limit is not None and prices is None:
             raise ConfigurationError(
                 "cost_limit needs prices, in US dollars per million tokens: prices={'input': …, 'output': …}."
@@ -125,7 +131,7 @@ class RemoteEngine(Engine):
         self.usage = Usage()
         self.retries = 0
         self.cache_hits = 0
-        self._headers = {"authorization": f"Bearer {api_key}", **(headers or {})}
+        self._headers = {"authorization": f"Bearer {api_key}".strip(), **(headers or {})}
         self._connections = [Connection(base_url, model, self._headers, timeout)]
         self.base_url = self._connections[0].base_url
         self._attempts, self._timeout, self._deadline = attempts, timeout, deadline
@@ -292,7 +298,7 @@ class RemoteEngine(Engine):
                 self.usage.add(hit.usage)
                 return hit
         async with self._slots:
-            max_cost = self._prices.max_cost(request) if self._prices is not None else 0.0
+            max_cost = self._prices.max_cost(request, body) if self._prices is not None else 0.0
             await self._budget.reserve(max_cost)
             cost = 0.0
             try:

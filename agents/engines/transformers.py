@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...envs.errors import ConfigurationError
 from ...envs.extras import missing_extra
+from ..checks import check_count
 from ..tokens.templates import turn_end_ids
 from .base import Completion, Engine, Finish, Request, Usage
 from .model_check import ADAPTER, check_model
@@ -76,6 +77,10 @@ class TransformersEngine(Engine):
         processed_logprobs: bool = False,
         name: str | None = None,
     ) -> None:
+        check_count("max_batch", max_batch, 1)
+        for option, value, least in (("context", context, 1), ("cache_tokens", cache_tokens, 0)):
+            if value is not None:
+                check_count(option, value, least)
         if isinstance(model, (str, Path)):
             check_model(model)
         if adapter is not None:
@@ -87,8 +92,6 @@ class TransformersEngine(Engine):
             from .local import load
         except ImportError as error:
             raise missing_extra("the transformers engine", "lm", error) from None
-        if max_batch < 1:
-            raise ConfigurationError(f"max_batch must be at least 1, not {max_batch}")
         self._torch = torch
         self.model: Any
         if isinstance(model, (str, Path)):
@@ -200,7 +203,7 @@ class TransformersEngine(Engine):
         """Move waiting generations into the batch, as far as there is room."""
         while self._waiting and len(self._active) < self._max_batch:
             generation = self._waiting[0]
-            if generation.request.sampling.max_tokens < 1 or self._is_full(generation):
+            if self._is_full(generation):
                 self._waiting.popleft()
                 self._complete(generation, "length")
             elif self._cache.admit(generation):

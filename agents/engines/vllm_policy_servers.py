@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
+from ...envs.addresses import public_url
 from ...envs.errors import ConfigurationError
 from ..base import Stop
 from .base import Request
@@ -84,11 +85,13 @@ class VLLMPolicyServers(VLLMServerEngine):
 
     def _connect(self, url: str) -> _Server:
         card = model_card(url, None, self._headers)
-        model = str(card["id"])
+        model, context = str(card["id"]), card.get("max_model_len")
+        if not isinstance(context, int):
+            raise ConfigurationError(f"the server at {public_url(url)} is not a vLLM server: it names no context.")
         api = Connection(url, model, self._headers, self._timeout)
         root = Connection(_root(url), model, self._headers, _LOAD_SECONDS)
         self._connections += [api, root]  # closed with the engine
-        return _Server(api.base_url, model, int(card["max_model_len"]), api, root)
+        return _Server(api.base_url, model, context, api, root)
 
     @property
     def urls(self) -> list[str]:

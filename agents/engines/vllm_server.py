@@ -15,7 +15,7 @@ from ..tokens.templates import turn_end_ids
 from .base import Completion, Finish, Request
 from .connection import Connection
 from .faults import ContextOverflow, RequestRejected, RetryableError, error_text
-from .openai import read_usage
+from .openai import check_finish, read_usage
 from .remote import RemoteEngine
 from .vllm import nan_completion, strip_end_token
 
@@ -118,6 +118,7 @@ class VLLMServerEngine(RemoteEngine):
         failed = nan_completion(logprobs, usage)
         if failed is not None:
             raise RequestRejected(str(failed.error))
+        check_finish(choice.get("finish_reason"))
         finish: Finish = "length" if choice.get("finish_reason") == "length" else "stop"
         return Completion(strip_end_token(text, token_ids, self), finish, token_ids, logprobs, usage)
 
@@ -165,7 +166,7 @@ def _load_tokenizer(name: str) -> PreTrainedTokenizerBase:
         raise missing_extra("the vllm-server engine", "lm", error) from None
     try:
         return AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # of any type: files, formats, the network
         reason = " ".join(str(error).split())[:200]
         raise ConfigurationError(
             f"the tokenizer of the served model cannot be loaded from {name!r} ({reason}); pass tokenizer=…"

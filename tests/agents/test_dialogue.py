@@ -173,9 +173,19 @@ def test_single_history_summarizes_turns_within_the_window() -> None:
     [
         ("thnk", {}, "did you mean think"),
         ("think", {"max_turn": 3}, "did you mean max_turns"),
-        ("think", {"max_turns": 0}, "max_turns must be a positive integer"),
+        ("think", {"max_turns": 0}, "max_turns must be an integer of at least 1, not 0"),
+        ("think", {"max_turns": True}, "max_turns must be an integer of at least 1, not True"),
+        (
+            "think",
+            {"max_actions_per_turn": None},
+            "max_actions_per_turn must be an integer of at least 1, not None",
+        ),
+        ("think", {"window": None}, "window must be an integer of at least 1, not None"),
+        ("think", {"format_penalty": float("nan")}, "format_penalty must be a number of at most 0, not nan"),
+        ("think", {"format_penalty": "none"}, "format_penalty must be a number of at most 0, not 'none'"),
+        ("think", {"show_reward": "no"}, "show_reward must be true or false, not 'no'"),
         ("react", {"history": "some"}, "history must be one of full, window, single, not 'some'"),
-        ("react", {"format_penalty": 1.0}, "format_penalty must not be positive"),
+        ("react", {"format_penalty": 1.0}, "format_penalty must be a number of at most 0"),
     ],
 )
 def test_invalid_setting_is_rejected(name: str, options: dict[str, object], message: str) -> None:

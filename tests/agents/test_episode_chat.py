@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 import arboretum
+from arboretum.agents.base import Stop
 from arboretum.agents.dialogue import Dialogue, make_dialogue
 from arboretum.agents.engines.base import Completion, Engine, Request, Usage
 from arboretum.agents.episode_chat import EpisodeChat
 from arboretum.agents.language import LanguageAgent
 from arboretum.agents.play import Job, play
+from arboretum.agents.tool_calls import ToolCall, write_reply
 from arboretum.envs.bandit import Bandit
 from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.registry import make_env
@@ -129,6 +131,29 @@ def test_replies_after_the_time_limit_are_dropped() -> None:
     assert chat.episode.error == "the time limit of 0.05 s per episode expired" and chat.episode.turns == []
 
 
+def test_environment_that_was_interrupted_is_replaced_once_and_names_its_functions() -> None:
+    class Slow(Bandit):
+        made = 0
+
+        def __init__(self, **arguments: Any) -> None:
+            super().__init__(**arguments)
+            Slow.made += 1
+
+        def _apply(self, action: str) -> Any:
+            time.sleep(3)
+            return super()._apply(action)
+
+    chat = EpisodeChat(Slow(), make_dialogue("tools"), time_limit=0.5)
+    chat.open(seed=1)
+    chat.hear(write_reply(None, "", [ToolCall("act", {"action": "x"})]))
+    assert str(chat.episode.error).startswith("the time limit of 0.5 s per episode expired")
+    for seed in (2, 3):
+        chat.open(seed=seed)
+        assert chat.env.task == chat.episode.task
+        assert chat.tools == [tool.schema() for tool in chat.env.tools]
+    assert Slow.made == 2
+
+
 def test_turn_limit_of_the_caller_ends_the_episode() -> None:
     chat = EpisodeChat(make_env("TextSokoban-v0"), make_dialogue("think"), max_turns=2)
     chat.open(seed=1)
@@ -157,6 +182,11 @@ def test_unknown_task_is_recorded_as_an_error() -> None:
     chat = EpisodeChat(make_env("TextBandit-v0"), make_dialogue("plain"))
     assert chat.open("no such task") == [] and chat.done
     assert chat.episode.error is not None and "no such task" in chat.episode.error
+
+
+def test_examples_for_an_environment_without_an_id_are_refused_in_one_sentence() -> None:
+    with pytest.raises(Stop, match=r"examples of Bandit are played in another .* make it with make_env\(\)"):
+        EpisodeChat(Bandit(), make_dialogue("react"), examples=1).open(seed=1)
 
 
 def test_calls_before_open_are_rejected() -> None:

@@ -164,6 +164,14 @@ def test_react_prompt_has_three_examples_of_other_tasks() -> None:
     assert "An example" in engine.requests[-1].messages[0].content
 
 
+def test_examples_are_of_different_tasks() -> None:
+    engine = Scripted(lambda request: "")
+    episodes(engine, "react", "TextBandit-v0", examples=20, kwargs={"max_steps": 1})
+    system = engine.requests[0].messages[0].content
+    shown = [line for line in system.splitlines() if "The arms are" in line]
+    assert len(shown) == len(set(shown)) == 20
+
+
 def test_rejected_conversation_truncates_only_its_episode() -> None:
     def answer(request: Request) -> str | Completion:
         if "Teacher" in last(request):
@@ -216,6 +224,26 @@ def test_reflexion_retries_with_its_last_three_reflections() -> None:
     assert again.to_dict() == episode.to_dict() and len(again.trials) == 4
 
 
+@pytest.mark.parametrize(
+    ("agent", "env_id", "separate", "reply"),
+    [
+        ("reflexion", "TextBandit-v0", "reflection", "Action: none"),
+        ("search_o1", "TextSearchQA-v0", "reading", "<|begin_search_query|>born<|end_search_query|>"),
+    ],
+)
+def test_conversations_of_separate_requests_are_released(
+    agent: str, env_id: str, separate: str, reply: str
+) -> None:
+    engine = Scripted(lambda request: reply)
+    settings: dict[str, Any] = {"kwargs": {"max_steps": 2}}
+    if agent == "reflexion":
+        settings |= {"examples": 0, "trials": 2}
+    episodes(engine, agent, env_id, **settings)
+    names = {request.conversation for request in engine.requests}
+    assert any(name.endswith(separate) for name in names)
+    assert names == set(engine.released)
+
+
 def test_reflexion_stops_after_success() -> None:
     env = make_env("TextBandit-v0")
     env.reset(seed=0)
@@ -241,6 +269,17 @@ def test_reflexion_stops_after_success() -> None:
         ("react", {"sampling": {"temprature": 1}}, "did you mean temperature"),
         ("react", {"dialogue": {"max_turn": 1}}, "did you mean max_turns"),
         ("react", {"dialogue_name": "raect"}, "did you mean react"),
+        ("react", {"examples": -1}, "examples must be an integer of at least 0, not -1"),
+        ("think", {"sampling": {"temperature": -1}}, "temperature must be a number of at least 0, not -1"),
+        ("think", {"sampling": {"temperature": float("nan")}}, "temperature must be a number .* not nan"),
+        ("think", {"sampling": {"top_p": 90}}, "top_p must be a number of at least 0 and of at most 1, not 90"),
+        ("think", {"sampling": {"top_k": -1}}, "top_k must be an integer of at least 0, not -1"),
+        ("think", {"sampling": {"max_tokens": None}}, "max_tokens must be an integer of at least 1, not None"),
+        ("think", {"sampling": {"stop": "END"}}, "stop must be a list of texts, not 'END'"),
+        ("reflexion", {"trials": "many"}, "trials must be an integer of at least 1, not 'many'"),
+        ("search_o1", {"searches": -1}, "searches must be an integer of at least 0, not -1"),
+        ("search_o1", {"dialogue_name": "think"}, "needs the dialogue search_o1 .* not think"),
+        ("search_o1", {"dialogue": {"history": "window"}}, 'with the history "full", not search_o1 with "window"'),
     ],
 )
 def test_invalid_agent_is_rejected(agent: str, settings: dict[str, Any], message: str) -> None:

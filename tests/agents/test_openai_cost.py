@@ -141,6 +141,15 @@ def test_more_cached_tokens_than_prompt_tokens_never_make_the_cost_negative(
     assert answer(engine).usage == Usage(5, 5, 0, 0.0)
 
 
+def test_hidden_reasoning_that_only_the_total_counts_is_paid(endpoint: Endpoint, make: Make) -> None:
+    """The counts of a reply of grok-4-fast-reasoning: 279 prompt, 6 visible and 89 hidden tokens."""
+    body = default_completion({"messages": []}, "x")
+    body["usage"] = {"prompt_tokens": 279, "completion_tokens": 6, "total_tokens": 374}
+    endpoint.script.append(ScriptedResponse(body=body))
+    usage = answer(make(prices={"input": 0, "output": 1e6})).usage
+    assert (usage.completion_tokens, usage.cost) == (95, 95.0)
+
+
 def test_cost_limit_holds_and_requests_in_progress_are_returned(endpoint: Endpoint, make: Make) -> None:
     endpoint.delay = 0.01
     body = default_completion({"messages": []}, "x")
@@ -169,3 +178,11 @@ def test_reply_without_usage_is_charged_its_maximum_cost(endpoint: Endpoint, mak
     endpoint.script.append(ScriptedResponse(body=body))
     engine = make(prices={"input": 0, "output": 1e6}, cost_limit=1000)
     assert answer(engine, ask(max_tokens=7)).usage.cost == 7
+
+
+def test_cost_limit_holds_for_the_tokens_that_further_fields_allow(endpoint: Endpoint, make: Make) -> None:
+    extra = {"max_completion_tokens": 5000}
+    engine = make(prices={"input": 0, "output": 1e6}, cost_limit=1000, extra=extra)
+    with pytest.raises(CostLimit, match=r"the next request may cost up to \$5000"):
+        answer(engine, ask(max_tokens=7))
+    assert not endpoint.requests

@@ -19,7 +19,10 @@ pytest.importorskip("stamina", reason="needs the extra openai")
 from arboretum.agents.engines.base import Completion, Message, Request, Sampling, Usage
 from arboretum.agents.engines.openai import OpenAIEngine, cut_at_stop, missing_closing_tag
 from arboretum.agents.engines.registry import make_engine
+from arboretum.agents.play import Job, play
+from arboretum.agents.registry import make_agent
 from arboretum.envs.errors import ConfigurationError, DataError
+from arboretum.envs.registry import make_env
 from arboretum.eval.bench.endpoint import Endpoint, ScriptedResponse, run_in_process
 from support.openai import Make, answer, ask, says
 
@@ -57,6 +60,8 @@ def test_request_and_reply_match_the_chat_completions_format(endpoint: Endpoint,
         (says("x", stop_reason="</a>"), ("</a>",), "x</a>", "stop"),  # vLLM reports the stop text
         (says("x", matched_stop="\nObs"), ("\nObs", "!"), "x\nObs", "stop"),  # SGLang reports the stop text
         (says("<a>x", stop_reason=None), ("</a>",), "<a>x", "stop"),  # vLLM reports an end of turn
+        (says("x", stop_reason="end_turn"), ("</a>",), "x", "stop"),  # a gateway passes on another API's field
+        (says("<|begin_q|>x"), ("<|end_q|>",), "<|begin_q|>x<|end_q|>", "stop"),  # the delimiters of Search-o1
         (says("<b>y <a>x"), ("</a>", "</b>"), "<b>y <a>x</a>", "stop"),  # the innermost open element
         (says("x <a>y</a>"), ("</a>",), "x <a>y</a>", "stop"),  # a server that includes it
         (says("x"), ("\nObs",), "x", "stop"),  # unknown
@@ -86,6 +91,17 @@ def test_prefill_is_stripped_or_continued(endpoint: Endpoint, make: Make) -> Non
     assert continued["continue_final_message"] is True and continued["add_generation_prompt"] is False
 
 
+def test_prefill_of_a_dialogue_is_continued_by_a_server_that_can(endpoint: Endpoint, make: Make) -> None:
+    endpoint.script.extend([says("I go up.</think><answer>Up")] * 2)
+    for continued, well_formed in ((True, True), (False, False)):
+        agent = make_agent("think", engine=make(continue_prefill=continued))
+        (episode,) = play(agent, [make_env("TextSokoban-v0")], [Job(None, 1)], max_turns=1)
+        assert episode.turns[0].well_formed == well_formed
+        assert episode.turns[0].reply.startswith("<think>") == continued
+        _, _, body = endpoint.requests[-1]
+        assert (body["messages"][-1] == {"role": "assistant", "content": "<think>"}) == continued
+
+
 @given(st.text(max_size=30), st.lists(st.text(min_size=1, max_size=3), max_size=3))
 def test_cut_text_has_at_most_one_stop_text_at_its_end(text: str, stop: list[str]) -> None:
     kept, cut = cut_at_stop(text, stop)
@@ -108,6 +124,11 @@ def test_closing_tag_is_added_only_for_an_open_element(text: str) -> None:
 # ---------------------------------------------------------------------- options
 
 
+def test_key_may_end_with_the_newline_of_its_file(endpoint: Endpoint, make: Make) -> None:
+    assert answer(make(api_key="secret\n", attempts=1)).finish == "stop"
+    assert endpoint.requests[0][1]["authorization"] == "Bearer secret"
+
+
 def test_invalid_options_are_rejected_at_construction(
     monkeypatch: pytest.MonkeyPatch, make: Make, tmp_path: Path
 ) -> None:
@@ -124,6 +145,10 @@ def test_invalid_options_are_rejected_at_construction(
         ({"prices": {"input": 1, "ouput": 1}}, "unknown price 'ouput'; did you mean .*output"),
         ({"prices": {"input": 1}}, 'need "input" and "output"'),
         ({"prices": {"input": "1", "output": 1}}, "must be a number"),
+        ({"prices": 5}, "prices must be a mapping of names to values, not 5"),
+        ({"prices": {"input": 1, "output": 1}, "cost_limit": "5"}, "positive number of US dollars, not '5'"),
+        ({"extra": "reasoning_effort=low"}, "extra must be a mapping of names to values"),
+        ({"headers": {"x-team": 5}}, "the header 'x-team' must be a text, not a int"),
     ):
         with pytest.raises(ConfigurationError, match=message):
             make(**options)

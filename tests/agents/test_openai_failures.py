@@ -139,6 +139,45 @@ def test_refused_content_is_told_from_a_request_that_no_conversation_could_send(
     assert answer(engine).finish == "rejected"
 
 
+def test_first_conversation_that_llama_cpp_finds_too_long_is_rejected(endpoint: Endpoint, make: Make) -> None:
+    error = {"message": "the request exceeds the available context size, try increasing it", "code": 400}
+    endpoint.script.append(ScriptedResponse(status=400, body={"error": error}))
+    assert answer(make()).error == "the conversation exceeds the model's context window"
+
+
+@pytest.mark.parametrize("reason", ["abort", "error", "insufficient_system_resource"])
+def test_reply_that_the_server_broke_off_is_requested_again(endpoint: Endpoint, make: Make, reason: str) -> None:
+    endpoint.script.append(says("half a", finish_reason=reason))
+    engine = make()
+    assert answer(engine).text == "I read 1 messages."
+    assert engine.retries == 1
+
+
+def test_limit_of_tokens_that_the_user_gives_is_kept(endpoint: Endpoint, make: Make) -> None:
+    """OpenAI's reasoning models refuse `max_tokens`, and count hidden reasoning in `max_completion_tokens`."""
+    error = {"message": "Setting 'max_tokens' and 'max_completion_tokens' at once is not supported."}
+    endpoint.script.append(ScriptedResponse(status=400, body={"error": error}))
+    assert answer(make(extra={"max_completion_tokens": 4000}), ask(max_tokens=100)).finish == "stop"
+    _, _, body = endpoint.requests[-1]
+    assert body["max_completion_tokens"] == 4000 and "max_tokens" not in body
+
+
+def test_new_address_of_a_server_is_named_as_it_must_be_passed(endpoint: Endpoint, make: Make) -> None:
+    moved = (("location", "https://api.example.org/v2/chat/completions"),)
+    endpoint.script.append(ScriptedResponse(status=308, headers=moved))
+    with pytest.raises(Stop, match=r"has moved; pass base_url='https://api\.example\.org/v2'"):
+        answer(make())
+
+
+def test_conversation_that_openrouter_flags_ends_alone(endpoint: Endpoint, make: Make) -> None:
+    metadata = {"reasons": ["violence"], "flagged_input": "hello", "provider_name": "p", "model_slug": "m"}
+    error = {"code": 403, "message": "m requires moderation and your input was flagged", "metadata": metadata}
+    endpoint.script.append(ScriptedResponse(status=403, body={"error": error}))
+    engine = make()
+    assert answer(engine).finish == "rejected"
+    assert answer(engine).finish == "stop"
+
+
 def test_unsupported_options_are_omitted(endpoint: Endpoint, make: Make) -> None:
     for name, hint in (("max_tokens", "Use 'max_completion_tokens' instead."), ("temperature", ""), ("stop", "")):
         message = f"Unsupported parameter: '{name}' is not supported with this model. {hint}"
@@ -269,6 +308,7 @@ def test_malformed_headers_never_raise(headers: dict[str, str]) -> None:
             "temperature",
         ),
         ({"error": {"message": "Unknown parameter: 'seed'."}}, "seed"),
+        ({"error": {"message": "Unrecognized request argument supplied: seed", "param": None}}, "seed"),
         ({"message": "temperature must be below 2", "param": "temperature", "code": "invalid_value"}, None),
         ({"message": "Unsupported parameter: 'top_k'"}, None),  # not in the request
         ("unexpected 'stop' in the request", "stop"),

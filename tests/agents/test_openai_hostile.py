@@ -6,8 +6,10 @@ import gzip
 import json
 import logging
 import resource
+import shutil
 import time
 import zlib
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,10 @@ pytest.importorskip("aiohttp", reason="needs the extra openai")
 pytest.importorskip("stamina", reason="needs the extra openai")
 
 from arboretum.agents.base import Stop
+from arboretum.agents.engines.base import Request, Sampling
 from arboretum.agents.engines.connection import decode_json, encode_json
 from arboretum.agents.engines.openai import OpenAIEngine
+from arboretum.agents.engines.vllm_policy_servers import VLLMPolicyServers
 from arboretum.agents.engines.vllm_server import VLLMServerEngine
 from arboretum.envs import http_client
 from arboretum.envs.errors import ConfigurationError
@@ -216,3 +220,30 @@ def test_vllm_server_that_lists_no_models_is_refused(
     with pytest.raises(ConfigurationError, match=message) as caught:
         VLLMServerEngine("m", base_url=endpoint.url, api_key=KEY)
     assert KEY not in str(caught.value) and len(str(caught.value)) < 500
+
+
+def test_token_reply_that_the_server_broke_off_is_requested_again(endpoint: Endpoint, tiny_tokenizer: Any) -> None:
+    choice = {"text": "x", "token_ids": [5], "prompt_token_ids": [7], "logprobs": {"token_logprobs": [-0.5]}}
+    replies = [{"choices": [{**choice, "finish_reason": reason}]} for reason in ("abort", "length")]
+    cards = {"data": [{"id": "m", "max_model_len": 99}]}
+    endpoint.script.extend([ScriptedResponse(body=body) for body in (cards, *replies)])
+    with closing(VLLMServerEngine("m", base_url=endpoint.url, tokenizer=tiny_tokenizer)) as engine:
+        engine.submit(Request("a", (), [7], Sampling(), 0))
+        ((_, completion),) = engine.collect()
+        assert completion.finish == "length" and engine.retries == 1
+
+
+def test_tokenizer_that_is_damaged_is_named(endpoint: Endpoint, tiny_model: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_model, tmp_path / "model")
+    (tmp_path / "model" / "tokenizer.json").write_text('{"version": "1.0"}')
+    endpoint.script.append(ScriptedResponse(body={"data": [{"id": "m", "root": str(tmp_path / "model")}]}))
+    with pytest.raises(
+        ConfigurationError, match=r"tokenizer of the served model cannot be loaded .*pass tokenizer="
+    ):
+        VLLMServerEngine("m", base_url=endpoint.url)
+
+
+def test_policy_server_that_is_not_vllm_is_refused(endpoint: Endpoint, tiny_tokenizer: Any) -> None:
+    endpoint.script.extend([ScriptedResponse(body={"data": [{"id": "m"}]})] * 2)
+    with pytest.raises(ConfigurationError, match="is not a vLLM server"):
+        VLLMPolicyServers([endpoint.url], dtype="float32", tokenizer=tiny_tokenizer)

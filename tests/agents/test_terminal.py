@@ -18,8 +18,14 @@ from rich.console import Console
 from rich.table import Table
 
 import arboretum
-from arboretum.agents.keyboard import Line, active_keys
+from arboretum.agents.base import Seat
+from arboretum.agents.keyboard import Keyboard, Line, active_keys
+from arboretum.agents.play import Job
+from arboretum.agents.play import play as run_episodes
+from arboretum.agents.reference import RandomAgent
+from arboretum.agents.terminal import DisplayedAgent
 from arboretum.envs.display import visible
+from arboretum.envs.registry import make_env
 from arboretum.envs.terminal import Terminal, VisibleFormatter, literal
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J[bold]click[/bold] \u202eabc\x9b31m\x7f \ud800 [/nothing]"
@@ -284,6 +290,56 @@ def typed(history: list[str], candidates: list[str], *keys: str) -> tuple[str, i
 )
 def test_line_is_edited(keys: tuple[str, ...], text: str) -> None:
     assert typed(["one", "two"], ["open door 1", "open safe 1", "take mug 1"], *keys)[0] == text
+
+
+@posix
+def test_line_is_typed_in_a_terminal_of_three_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "3")
+    assert read_keys("no", "rth\r") == "north"
+
+
+@posix
+def test_escape_sequence_that_arrives_in_parts_is_one_key() -> None:
+    assert read_keys("ac\x1b", "[", "Db\r") == "abc"
+
+
+@posix
+def test_escape_key_types_nothing() -> None:
+    assert read_keys("a\x1b", *[""] * 10, "b\r") == "ab"
+
+
+def read_keys(*parts: str) -> str:
+    """Return the line that a keyboard reads from a terminal, to which parts are sent 10 ms apart."""
+    import pty
+    import threading
+
+    terminal, keyboard = pty.openpty()
+
+    def send() -> None:
+        for part in parts:
+            os.write(terminal, part.encode())
+            time.sleep(0.01)
+
+    with os.fdopen(keyboard) as stdin:
+        reader = Keyboard(stdin)
+        sender = threading.Thread(target=send)
+        sender.start()
+        try:
+            return reader(None)
+        finally:
+            sender.join()
+            reader.restore()
+            os.close(terminal)
+
+
+def test_agent_on_display_ends_its_episode_itself() -> None:
+    class Once(RandomAgent):
+        def settle(self, seat: Seat) -> str | None:
+            return "one move is enough"
+
+    agent = DisplayedAgent(Once(), Terminal(file=io.StringIO()), 0.0)
+    (episode,) = run_episodes(agent, [make_env("TextSokoban-v0")], [Job(None, 1)])
+    assert len(episode.turns) == 1 and episode.details["ended"] == "one move is enough"
 
 
 def test_long_line_is_shown_around_the_cursor() -> None:

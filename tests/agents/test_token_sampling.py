@@ -51,6 +51,15 @@ def test_sampled_tokens_follow_the_distribution(temperature: float, top_p: float
     assert torch.allclose(torch.tensor(again.logprobs), expected.log()[again.tokens], atol=1e-5)
 
 
+def test_greedy_reply_has_its_logprob_at_temperature_1_in_any_batch() -> None:
+    logits = torch.randn(30, generator=torch.Generator().manual_seed(2))[None]
+    greedy, other = Sampling(top_p=0.3, top_k=3), Sampling(1.0, top_p=0.3)
+    alone = sample_tokens(logits, [0.0], BatchSampling([greedy], logits.device, processed=True))
+    batch = BatchSampling([greedy, other], logits.device, processed=True)
+    together = sample_tokens(logits.expand(2, -1), [0.0, 0.5], batch)
+    assert together.tokens[0] == alone.tokens[0] and together.logprobs[0] == pytest.approx(alone.logprobs[0])
+
+
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_sampled_tokens_have_positive_probability(data: st.DataObject) -> None:

@@ -209,3 +209,24 @@ def test_trainers_that_send_no_schemas_refuse_the_dialogue() -> None:
     with pytest.raises(ConfigurationError, match="sends no function schemas; choose a dialogue other than tools"):
         append_only_chat(env, make_dialogue("tools"))
     assert append_only_chat(env, make_dialogue("tools"), sends_tools=True).tools
+
+
+def test_several_actions_of_a_turn_are_restored_as_calls() -> None:
+    chat = EpisodeChat(make_env("TextSokoban-v0"), make_dialogue("tools", {"max_actions_per_turn": 3}))
+    chat.open(seed=3)
+    state = {"env": "TextSokoban-v0", "task": chat.episode.task, "seed": 3, "actions": [["Up", "Left"]]}
+    *_, reply, first, second = chat.resume(state)
+    assert [one.arguments for one in read_reply(reply.content).calls] == [{"action": "Up"}, {"action": "Left"}]
+    assert (first.role, second.role) == ("tool", "tool")
+
+
+def test_dialogue_of_a_plug_in_keeps_its_own_rules_in_every_environment() -> None:
+    class Polite(Tools):
+        def format_rules(self) -> str:
+            return "Please call a function."
+
+    env = make_env("TextWebShop-v0")
+    env.reset(seed=0)
+    bound = Polite().bind(env)
+    assert bound.tools == env.tools and Polite().tools != env.tools
+    assert "Please call a function." in bound.system(env)

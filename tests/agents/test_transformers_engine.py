@@ -236,10 +236,8 @@ def test_end_tokens_and_limits_end_the_reply(tiny_model: Path) -> None:
     assert full.finish == "length" and len(ids_of(full)) == 10  # the context holds 40
     over = answers(engine, request("over", prompt * 2, max_tokens=5))["over"]
     assert over.finish == "length" and ids_of(over) == [] and over.text == ""
-    nothing = answers(engine, request("nothing", prompt, max_tokens=0))["nothing"]
-    assert nothing.finish == "length" and ids_of(nothing) == []
     assert engine.usage.completion_tokens == 5 + 3 + 10
-    assert engine.usage.prompt_tokens == 4 * 30 + 60
+    assert engine.usage.prompt_tokens == 3 * 30 + 60
 
 
 def test_finished_reply_is_replaced_in_the_batch_at_once(tiny_model: Path) -> None:
@@ -474,8 +472,10 @@ def test_invalid_configuration_is_rejected(tiny_model: Path, tmp_path: Path) -> 
         TransformersEngine(tiny_model, device="gpu")
     with pytest.raises(ConfigurationError, match="unknown dtype 'float31'"):
         TransformersEngine(tiny_model, device="cpu", dtype="float31")
-    with pytest.raises(ConfigurationError, match="max_batch must be at least 1, not 0"):
+    with pytest.raises(ConfigurationError, match="max_batch must be an integer of at least 1, not 0"):
         TransformersEngine(tiny_model, device="cpu", max_batch=0)
+    with pytest.raises(ConfigurationError, match="context must be an integer of at least 1, not -5"):
+        TransformersEngine(tiny_model, device="cpu", context=-5)
     with pytest.raises(ConfigurationError, match="a model object needs a tokenizer"):
         TransformersEngine(transformers.AutoModelForCausalLM.from_pretrained(tiny_model))
 

@@ -265,8 +265,8 @@ def test_invalid_model_and_request_are_rejected(engine: VLLMEngine, tmp_path: Pa
         VLLMEngine(str(tmp_path / "broken"))
     with pytest.raises(ConfigurationError, match="no prompt_ids"):
         engine.submit(Request("a", (Message("user", "x"),), None, Sampling(), 0))
-    with pytest.raises(ConfigurationError, match="rejects the request: temperature"):
-        engine.submit(ask(engine, "a", "x", temperature=-1.0))
+    with pytest.raises(ConfigurationError, match="rejects the request: top_p"):
+        engine.submit(ask(engine, "a", "x", temperature=1.0, top_p=0.0))
     with pytest.raises(RuntimeError, match="no request is pending"):
         engine.collect()
 

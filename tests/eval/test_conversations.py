@@ -110,13 +110,11 @@ def stored(episodes: list[Episode]) -> list[list[Any]]:
     return sorted((exchanges for exchanges in found if exchanges), key=repr)
 
 
-CASES = [("direct", name) for name in DIALOGUES] + [
-    (name, None) for name in ("think", "react", "reflexion", "search_o1")
-]
+CASES = [("direct", name) for name in DIALOGUES] + [(name, None) for name in ("think", "react", "reflexion")]
+CASES_BY_HISTORY = [(*case, history) for case in CASES for history in ("full", "window", "single")]
 
 
-@pytest.mark.parametrize("history", ["full", "window", "single"])
-@pytest.mark.parametrize(("agent", "dialogue"), CASES)
+@pytest.mark.parametrize(("agent", "dialogue", "history"), [*CASES_BY_HISTORY, ("search_o1", None, "full")])
 def test_stored_messages_equal_those_the_engine_received(
     agent: str, dialogue: str | None, history: str, tmp_path: Path
 ) -> None:

@@ -47,8 +47,8 @@ class BatchSampling:
         self.is_greedy = column([float(row.temperature == 0) for row in rows]).bool()
         self.some_greedy = any(row.temperature == 0 for row in rows)
         self.unscaled = all(row.temperature == 1 for row in rows)
-        self.top_p = column([row.top_p for row in rows])
-        self.top_k = column([float(row.top_k or 2**31) for row in rows])
+        self.top_p = column([row.top_p if row.temperature > 0 else 1.0 for row in rows])
+        self.top_k = column([float((row.temperature > 0 and row.top_k) or 2**31) for row in rows])
 
 
 def sample_tokens(logits: torch.Tensor, uniforms: Sequence[float], settings: BatchSampling) -> SampledTokens:

@@ -27,7 +27,7 @@ def test_members_of_a_group_play_the_episode_of_the_conversation(gym: Any) -> No
     from arboretum.agents.adapters.skyrl import rows
 
     options = {"max_turns": 3}
-    (row,) = rows("TextSokoban-v0", 1, dialogue_options=options)
+    (row,) = rows("TextSokoban-v0", 1, dialogue_options=options, env_options=None)
     chat = EpisodeChat(make_env("TextSokoban-v0"), make_dialogue("think", options))
     chat.open(row["task"], row["seed"])
     members = [gym.make(row["env_class"], env_config={}, extras=row) for _ in range(2)]

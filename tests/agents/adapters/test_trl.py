@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -184,3 +185,24 @@ def test_grpo_step_with_our_rollouts_changes_the_weights(trl: Any, model: Path, 
         assert len(ids) == len(mask) == len(logprobs) and mask[0] == 1 and 0 in mask
     scores = output["score"]
     assert trainer.state.log_history[0]["rewards/episode_return/mean"] == pytest.approx(sum(scores) / len(scores))
+
+
+def test_rollouts_follow_the_sampling_settings_of_the_trainer(model: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    dialogue = make_dialogue("no_think", {"max_turns": 1})
+    (row,) = rollout_rows("TextSokoban-v0", 1, dialogue)
+    func = rollout_func("TextSokoban-v0", dialogue)
+    settings = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
+    loaded, tokenizer = AutoModelForCausalLM.from_pretrained(model), AutoTokenizer.from_pretrained(model)
+
+    def replies(**changed: Any) -> int:
+        """Return the number of different replies in a group of four."""
+        args = SimpleNamespace(**{**settings, "generation_kwargs": None, "max_completion_length": 8, **changed})
+        accelerator = SimpleNamespace(unwrap_model=lambda given: given)
+        trainer = SimpleNamespace(args=args, model=loaded, accelerator=accelerator, processing_class=tokenizer)
+        return len({tuple(ids) for ids in func([row["prompt"]] * 4, trainer)["completion_ids"]})
+
+    assert replies() > 1 and replies(top_k=1) == replies(top_p=1e-6) == 1
+    with pytest.raises(ConfigurationError, match="these rollouts have no min_p; leave it at None in GRPOConfig"):
+        replies(min_p=0.1)
