@@ -20,7 +20,7 @@ from arboretum.eval.api import evaluate
 from arboretum.eval.repeats import summarize_repeats
 from arboretum.eval.results import load_results, report
 from arboretum.eval.run_index import open_index
-from arboretum.eval.statistics import paired, rate
+from arboretum.eval.statistics import Moments, paired, rate
 from arboretum.eval.store import EpisodeKey, Result, Store, encode_episode
 from arboretum.eval.suite import read_suite
 from arboretum.eval.summary import load_run
@@ -91,8 +91,12 @@ def test_summary_has_the_numbers_of_all_results_together(tasks: int, repeats: in
         outcomes = [[result.success for result in task] for task in found.values()]
         assert (line.episodes, line.failed) == (len(own), len(mine) - len(own))
         assert line.success == pytest.approx(rate(outcomes), rel=1e-12)
-        assert line.mean_return == mean_over_tasks(found, lambda result: result.total_reward)
-        assert line.score == mean_over_tasks(found, lambda result: 100.0 * result.details["quality"])
+        returns = mean_over_tasks(found, lambda result: result.total_reward)
+        assert line.mean_return == pytest.approx(returns, rel=1e-12)
+        qualities = Moments()
+        for task in found.values():
+            qualities.add(fmean(result.details["quality"] for result in task))
+        assert line.score == pytest.approx(tuple(100.0 * bound for bound in qualities.share()), rel=1e-12)
         assert line.steps == fmean(result.steps for result in own)
         assert line.invalid == sum(result.invalid for result in own) / sum(result.steps for result in own)
         assert line.truncated == fmean(result.truncated for result in own)
