@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,11 +16,16 @@ REPLIES = ["<think>a</think><answer>Up || Left</answer>", "?", "<think>b</think>
 
 
 @pytest.fixture
-def gym() -> Any:
+def gym() -> Iterator[Any]:
+    """SkyRL gym with our environment. Its registry refuses a name twice, and an example registers it, too."""
     gym = pytest.importorskip("skyrl_gym", reason="needs skyrl-gym: pip install arboretum-rl[skyrl]")
-    if "arboretum" not in gym.envs.registration.registry:
-        gym.register("arboretum", entry_point="arboretum.agents.adapters.skyrl:SkyRLEnv")
-    return gym
+    registry = gym.envs.registration.registry
+    kept = dict(registry)
+    registry.pop("arboretum", None)
+    gym.register("arboretum", entry_point="arboretum.agents.adapters.skyrl:SkyRLEnv")
+    yield gym
+    registry.clear()
+    registry.update(kept)
 
 
 @pytest.mark.heavy
