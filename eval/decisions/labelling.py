@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import merge, nlargest
 from itertools import groupby
@@ -22,13 +21,7 @@ from ..summary import OpenRun, open_run
 from .coverage import missing_labels
 from .file import DecisionsFile, Labels, read_indexed_labels
 from .labels import EpisodeDecisions, Unlabelled
-from .replay import OutOfTime, label_recorded, read_recorded
-
-_EXCHANGES, _TRIALS = (
-    b',"exchanges":[',
-    b',"trials":[',
-)  # Cannot occur inside a JSON string, like the store's keys.
-
+from .replay import OutOfTime, label_recorded, parse_recorded
 
 BATCH = 20_000
 """Tasks whose names are in memory at once."""
@@ -175,21 +168,11 @@ def _label(env: TextEnv[Any] | Unlabelled, episodes: Any, result: Result, deadli
         return env
     episodes.seek(result.offset)
     try:
-        recorded = read_recorded(_parse_episode(episodes.readline()))
-        return label_recorded(env, recorded, deadline)
+        return label_recorded(env, parse_recorded(episodes.readline()), deadline)
     except OutOfTime:
         raise
     except Exception as error:  # Of a damaged record, or of an environment whose service does not answer.
         return Unlabelled(f"The replay failed: {type(error).__name__}: {error}")
-
-
-def _parse_episode(line: bytes) -> Mapping[str, Any]:
-    """Parse a line of `episodes.jsonl` without its conversations, which may be most of it."""
-    cut = line.find(_EXCHANGES)
-    if cut >= 0 and _TRIALS not in line:
-        line = line[:cut] + b"}"
-    record: Mapping[str, Any] = json.loads(line.decode("utf-8", "surrogatepass"))
-    return record
 
 
 def describe_coverage(coverage: Coverage, folder: Path, seconds: float | None) -> list[str]:

@@ -6,9 +6,12 @@ rules have changed since, is not labelled.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Hashable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Hashable
+from typing import Any
+
+import msgspec
 
 from ...agents.episode import Episode
 from ...agents.execution import trial_seed
@@ -25,23 +28,44 @@ class OutOfTime(Exception):
     """The time for labelling is over."""
 
 
-class Recorded(NamedTuple):
+class RecordedMove(msgspec.Struct, gc=False):
+    """Action of a stored episode with its effect; see `arboretum.agents.episode.Move`."""
+
+    action: str
+    reward: float
+    valid: bool
+    changed: bool
+
+
+class RecordedTurn(msgspec.Struct, gc=False):
+    """Turn of a stored episode: the observation before it, and its moves."""
+
+    observation: str
+    moves: list[RecordedMove]
+
+
+class Recorded(msgspec.Struct):
     """Everything of a stored episode that its replay needs.
 
     Attributes:
         task: Name of the task.
         seed: Seed with which the environment was reset.
-        turns: Of each turn the observation before it, and its moves as mappings with the keys `action`, `reward`,
-            `valid` and `changed`.
+        turns: The turns, in order.
         final_observation: The observation after the last move.
         success: True if the task was solved at the end.
     """
 
     task: str
     seed: int
-    turns: Iterable[tuple[str, Iterable[Mapping[str, Any]]]]
+    turns: list[RecordedTurn]
     final_observation: str
     success: bool
+
+
+class _Line(Recorded):
+    """Line of `episodes.jsonl`: the seed is that of the episode, and only the number of earlier trials matters."""
+
+    trials: list[msgspec.Raw] = []
 
 
 def label_episode(env: TextEnv[Any], episode: Episode) -> EpisodeDecisions | Unlabelled:
@@ -56,27 +80,41 @@ def label_episode(env: TextEnv[Any], episode: Episode) -> EpisodeDecisions | Unl
     """
     if episode.error is not None:
         return Unlabelled("The episode broke off.")
-    moves = [
-        (turn.observation, [{name: getattr(m, name) for name in m.__dataclass_fields__} for m in turn.moves])
+    return label_recorded(env, as_recorded(episode, trial_seed(episode.seed, len(episode.trials))))
+
+
+def as_recorded(episode: Episode, seed: int) -> Recorded:
+    """Return what a replay needs of an episode.
+
+    Args:
+        episode: The episode, or one of its earlier trials.
+        seed: Seed with which the environment was reset.
+    """
+    turns = [
+        RecordedTurn(turn.observation, [RecordedMove(m.action, m.reward, m.valid, m.changed) for m in turn.moves])
         for turn in episode.turns
     ]
-    seed = trial_seed(episode.seed, len(episode.trials))
-    return label_recorded(env, Recorded(episode.task, seed, moves, episode.final_observation, episode.success))
+    return Recorded(episode.task, seed, turns, episode.final_observation, episode.success)
 
 
-def read_recorded(record: Mapping[str, Any]) -> Recorded:
-    """Return what a replay needs of an episode's record, as `Episode.to_dict` writes it.
+def parse_recorded(line: bytes) -> Recorded:
+    """Parse what a replay needs of a line of `episodes.jsonl`.
 
     Raises:
-        LookupError, TypeError: The record is not one of an episode.
+        ValueError: The line is not the record of an episode.
     """
-    return Recorded(
-        record["task"],
-        trial_seed(record["seed"], len(record.get("trials", ()))),
-        [(turn["observation"], turn["moves"]) for turn in record["turns"]],
-        record["final_observation"],
-        record["success"],
-    )
+    try:
+        record = _DECODER.decode(line)
+        earlier = len(record.trials)
+    except (msgspec.DecodeError, UnicodeDecodeError):  # Episodes may have lone surrogates and NaN.
+        data = json.loads(line.decode("utf-8", "surrogatepass"))
+        earlier = len(data.pop("trials", ())) if isinstance(data, dict) else 0
+        record = msgspec.convert(data, _Line)
+    seed = trial_seed(record.seed, earlier)
+    return Recorded(record.task, seed, record.turns, record.final_observation, record.success)
+
+
+_DECODER = msgspec.json.Decoder(_Line)
 
 
 def label_recorded(
@@ -106,21 +144,21 @@ def label_recorded(
     decisions: list[Decision] = []
     dead_end = False
     ended = False
-    for shown, moves in recorded.turns:
-        if observation != shown:
+    for turn in recorded.turns:
+        if observation != turn.observation:
             return describe_deviation(len(decisions), "observation")
-        for move in moves:
+        for move in turn.moves:
             if ended:
                 return describe_deviation(len(decisions), "end of the episode")
             if deadline is not None and time.monotonic() > deadline:
                 raise OutOfTime
-            action = move["action"]
+            action = move.action
             expected = None if is_default else env.optimum_after(action)
             rng_state = env.rng_state
             observation, reward, terminated, truncated, info = env.step(action)
-            if info["valid"] != move["valid"] or info["changed"] != move["changed"]:
+            if info["valid"] != move.valid or info["changed"] != move.changed:
                 return describe_deviation(len(decisions), "effect of the action")
-            if abs(reward - move["reward"]) > _REWARD_TOLERANCE:
+            if abs(reward - move.reward) > _REWARD_TOLERANCE:
                 return describe_deviation(len(decisions), "reward")
             # Where nothing can be reached, nothing can be reached later.
             after = before if exact and before is not None and before.steps is None else env.optimum()

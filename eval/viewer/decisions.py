@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from ...agents.episode import Episode
 from ...envs.core import TextEnv
 from ..decisions.labels import REASONS, SOLVED, UNKNOWN, EpisodeDecisions
-from ..decisions.replay import OutOfTime, Recorded, label_recorded
+from ..decisions.replay import OutOfTime, as_recorded, label_recorded
 from .replay import Replay
 from .what_if import Quality, describe_cost, judge_action, optimum_at, quality_of
 
@@ -54,9 +53,7 @@ def mark_decisions(env: TextEnv[Any], episode: Episode, replay: Replay, seed: in
         seed: Seed of the trial, with which the environment is reset.
     """
     try:
-        turns = [(turn.observation, [asdict(move) for move in turn.moves]) for turn in episode.turns]
-        recorded = Recorded(episode.task, seed, turns, episode.final_observation, episode.success)
-        labels = label_recorded(env, recorded, time.monotonic() + BUDGET)
+        labels = label_recorded(env, as_recorded(episode, seed), time.monotonic() + BUDGET)
     except OutOfTime:
         labels = None
     except Exception:  # Environments may come from plug-ins.

@@ -18,7 +18,8 @@ from rich.console import Console
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from arboretum.agents.episode import Episode
+from arboretum.agents.episode import Episode, Move, Turn
+from arboretum.agents.execution import trial_seed
 from arboretum.cli import main
 from arboretum.envs.optimum import Optimum
 from arboretum.eval.agents import NamedAgent
@@ -34,7 +35,9 @@ from arboretum.eval.decisions import (
 from arboretum.eval.decisions.file import FILE, Labels, plain_labels
 from arboretum.eval.decisions.labelling import Coverage, describe_coverage, label_run
 from arboretum.eval.decisions.labels import judge
+from arboretum.eval.decisions.replay import as_recorded, parse_recorded
 from arboretum.eval.decisions.table import describe_basis, fit_decisions
+from arboretum.eval.episode_lines import encode_episode
 from arboretum.eval.evaluate import evaluate
 from arboretum.eval.planning import Scope
 from arboretum.eval.results import report
@@ -94,6 +97,23 @@ def test_run_without_labels_is_reported_as_before(run: Path) -> None:
     assert not (run / FILE).exists() and stored(run) == {}
     summary = report([run])
     assert summary.decisions == [] and '<h2 id="why">' not in (run / "report.html").read_text()
+
+
+@pytest.mark.parametrize("reply", ["up", "\ud800 up"])
+@pytest.mark.parametrize("detail", [1.0, float("nan")])
+@pytest.mark.parametrize("trials", [0, 2])
+def test_replays_read_every_line_that_runs_write(reply: str, detail: float, trials: int) -> None:
+    """Lone surrogates and NaN are no JSON for most decoders, but models and environments produce them."""
+    turns = [Turn("a board", reply, "", [Move("Up", -1, True, False)], penalty=0.0)]
+    trial = Episode("TextSokoban-v0", "t", 5, "a", turns=turns, final_observation="end")
+    episode = Episode(
+        "TextSokoban-v0", "t", 5, "a", True, details={"d": detail}, turns=turns, trials=[trial] * trials
+    )
+    line = encode_episode(EpisodeKey("a", "e", "t", 0), episode).line
+    assert parse_recorded(line) == as_recorded(episode, trial_seed(5, trials))
+    for damaged in (b"", line[:-9], b"[1]", line.replace(b'"seed"', b'"sede"')):
+        with pytest.raises(ValueError, match=r"\w"):
+            parse_recorded(damaged)
 
 
 def test_stored_labels_are_those_of_the_episodes(run: Path) -> None:
