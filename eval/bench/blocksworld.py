@@ -20,9 +20,9 @@ def measure(peers: bool = False, rounds: int = 5) -> Iterator[Row]:
         rounds: Number of paired measurements; medians are reported.
     """
     del peers
-    yield from env_rows("TextBandit-v0", rounds=rounds, step_bar=1.0)
-    yield from env_rows("TextBlocksworld-v0", rounds=rounds, step_bar=1.0)
-    yield from env_rows("TextBlocksworld-v0", rounds=rounds, step_bar=1.0, label="(15 blocks)", blocks=15)
+    yield from env_rows("TextBandit-v0", rounds=rounds)
+    yield from env_rows("TextBlocksworld-v0", rounds=rounds)
+    yield from env_rows("TextBlocksworld-v0", rounds=rounds, label="(15 blocks)", blocks=15)
     sizes = (5, 15)
     for size, seconds in zip(sizes, paired([_make_planning(size) for size in sizes], rounds), strict=True):
         yield Row(f"optimal plan, {size} blocks", statistics.median(seconds) * 1e3, "ms", 5.0, False)

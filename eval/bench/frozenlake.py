@@ -27,8 +27,8 @@ def measure(peers: bool = False, rounds: int = 5) -> Iterator[Row]:
         rounds: Number of paired measurements; medians are reported.
     """
     del peers
-    yield from env_rows("TextFrozenLake-v0", rounds=rounds, step_bar=1.0)
-    yield from env_rows("TextFrozenLake-v0", rounds=rounds, step_bar=1.0, label="(8x8 grid)", **_LARGE)
+    yield from env_rows("TextFrozenLake-v0", rounds=rounds)
+    yield from env_rows("TextFrozenLake-v0", rounds=rounds, label="(8x8 grid)", **_LARGE)
     theirs, ours, policies = paired([_generate_their_maps, _generate_our_maps, _compute_policies], rounds)
     yield Row("8x8 map generation, speedup over Gymnasium", ratio(theirs, ours), "x")
     yield Row("policy for 100 steps, 4x4", statistics.median(policies) * 1e3, "ms", 10.0, False)

@@ -20,15 +20,16 @@ from ...envs.sokoban.solver import solve
 from .row import Row, cpu_seconds, paired, ratio
 from .stepping import env_rows
 
-_ENVS: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    ("TextSokoban-v0", "", {}),
-    ("TextSokoban-v0", "(coordinates)", {"observation_format": "coord"}),
-    ("TextSokoban-v0", "(grid and coordinates)", {"observation_format": "grid_coord"}),
-    ("TextSokobanNewVocab-v0", "", {}),
-    ("TextLargeSokoban-v0", "", {}),
-    ("TextSokobanHard-v0", "", {}),
-    ("TextBoxoban-v0", "(generated)", {"generated": True}),
+_ENVS: tuple[tuple[str, str, dict[str, Any], float, float | None], ...] = (
+    ("TextSokoban-v0", "", {}, 4.0, 1.0),
+    ("TextSokoban-v0", "(coordinates)", {"observation_format": "coord"}, 2.0, 1.0),
+    ("TextSokoban-v0", "(grid and coordinates)", {"observation_format": "grid_coord"}, 2.0, 1.0),
+    ("TextSokobanNewVocab-v0", "", {}, 4.0, 1.0),
+    ("TextLargeSokoban-v0", "", {}, 2.0, 1.0),
+    ("TextSokobanHard-v0", "", {}, 2.0, None),
+    ("TextBoxoban-v0", "(generated)", {"generated": True}, 2.0, None),
 )
+"""Environments with label, arguments, and the targets of steps and of random play."""
 
 _LEVELS: tuple[tuple[str, Spec, int, float | None], ...] = (
     ("6x6, 1 box", default_spec(6, 1), 500, 0.5),
@@ -48,8 +49,8 @@ def measure(peers: bool = False, rounds: int = 5) -> Iterator[Row]:
         peers: Also measure GEM and TextArena, where they are installed.
         rounds: Number of paired measurements; medians are reported.
     """
-    for name, label, kwargs in _ENVS:
-        yield from env_rows(name, rounds=rounds, step_bar=2.0, label=label, **kwargs)
+    for name, label, kwargs, step_bar, play_bar in _ENVS:
+        yield from env_rows(name, rounds=rounds, step_bar=step_bar, play_bar=play_bar, label=label, **kwargs)
     for label, spec, levels, target in _LEVELS:
         seconds = _time_generation(spec, levels)
         tail = sorted(seconds)[int(0.95 * levels)]

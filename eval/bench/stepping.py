@@ -17,7 +17,14 @@ _FORKS = 20_000
 
 
 def env_rows(
-    name: str, *, rounds: int, step_bar: float, fork_bar: float = 5.0, label: str = "", **kwargs: Any
+    name: str,
+    *,
+    rounds: int,
+    step_bar: float = 1.0,
+    play_bar: float | None = 1.0,
+    fork_bar: float = 5.0,
+    label: str = "",
+    **kwargs: Any,
 ) -> Iterator[Row]:
     """Yield three rows of an environment: steps, forks, and a random policy.
 
@@ -31,6 +38,7 @@ def env_rows(
         name: Gymnasium id.
         rounds: Number of paired measurements; medians are reported.
         step_bar: Target of the step ratio (a minimum).
+        play_bar: Target of the ratio of the random policy (a minimum); None for levels that are hard to generate.
         fork_bar: Target of the fork time in microseconds (a maximum).
         label: Label after the id, to tell configurations of an environment apart.
         kwargs: Keyword arguments of the environment.
@@ -50,7 +58,7 @@ def env_rows(
     yield Row(f"{what} step", ratio(lake_steps, steps), "x", step_bar, True, _compare(lake_steps, steps))
     yield Row(f"{what} snapshot + restore", statistics.median(forks) * 1e6, "µs", fork_bar, False)
     factor = ratio(lake_episodes, episodes)
-    yield Row(f"{what} random policy, new tasks", factor, "x", None, True, _compare(lake_episodes, episodes))
+    yield Row(f"{what} random policy, new tasks", factor, "x", play_bar, True, _compare(lake_episodes, episodes))
 
 
 def _compare(theirs: list[float], ours: list[float]) -> str:
