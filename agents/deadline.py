@@ -9,11 +9,34 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Protocol
 
 _LEAST = 1e-3
 """Shortest delay of a timer in seconds; zero would disarm it."""
 _AGAIN = 1.0
 """Seconds after which `Expired` is raised again, in case a `__del__` or an `except BaseException` swallowed it."""
+
+
+class SharedDeadline(Protocol):
+    """A number in memory that processes share, such as `multiprocessing.RawValue("d")`."""
+
+    value: float
+
+
+_shared: SharedDeadline | None = None
+
+
+def share_deadline(shared: SharedDeadline) -> None:
+    """Keep the deadline of the block in progress in shared memory; infinity where there is none.
+
+    Another process can then end this one where `expires_after` cannot interrupt compiled code.
+
+    Args:
+        shared: Place of the deadline, a time of `time.perf_counter()`.
+    """
+    global _shared
+    _shared = shared
+    shared.value = math.inf
 
 
 class Expired(BaseException):
@@ -34,13 +57,31 @@ def expires_after(deadline: float) -> Iterator[None]:
     """
     if deadline == math.inf:
         yield
-    elif hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread():
-        with _timer(deadline):
+    elif threading.current_thread() is threading.main_thread():
+        with _sharing(deadline), _timer(deadline) if hasattr(signal, "setitimer") else _late(deadline):
             yield
     else:
+        with _late(deadline):
+            yield
+
+
+@contextmanager
+def _late(deadline: float) -> Iterator[None]:
+    yield
+    if time.perf_counter() >= deadline:
+        raise Expired
+
+
+@contextmanager
+def _sharing(deadline: float) -> Iterator[None]:
+    if _shared is None:
         yield
-        if time.perf_counter() >= deadline:
-            raise Expired
+        return
+    before, _shared.value = _shared.value, deadline
+    try:
+        yield
+    finally:
+        _shared.value = before
 
 
 @contextmanager

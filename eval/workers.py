@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TextIO, runtime_checkable
 
 from ..agents.base import Stop
+from ..agents.deadline import SharedDeadline, share_deadline
 from ..agents.episode import Episode
 from ..agents.execution import MAX_TRACE
 from ..agents.play import Job, TimeLimits, play
@@ -34,10 +35,19 @@ from .store import EncodedEpisode, EpisodeKey, encode_episode
 from .suite import Entry
 
 GRACE = 5.0
-"""Seconds beyond the time limit of an episode, after which a worker that did not end it is killed."""
+"""Seconds beyond the time limit of an episode or a step, after which a worker that did not end it is killed."""
+
+_LOOK = 1.0
+"""Seconds between looks at the deadlines of steps in a run with a limit on them."""
+
+_DUMP_SECONDS = 5.0
+"""Seconds that a worker that hangs in a step has to begin writing its stack."""
 
 OPENING = 600.0
 """Seconds that a worker may take to open an environment in a run with a time limit, after which it is killed."""
+
+_DUMPS_ON_SIGNAL = hasattr(faulthandler, "register")
+"""True if a worker that hangs in a step writes its stack on a signal, which Windows does not have."""
 
 _AHEAD = 8
 """Episodes that a quick worker holds, the one in progress included, so that it does not wait for the next."""
@@ -143,7 +153,7 @@ class _Process:
         held: Episodes sent to the worker, in the order in which it plays them.
         is_ready: True once the process has started.
         is_quick: True if its last episode was so short that the way to the next one would cost time.
-        deadline: `time.monotonic()` at which the process is killed; infinite without a time limit.
+        deadline: `time.monotonic()` at which the process is killed; infinite without a time limit of episodes.
     """
 
     def __init__(self, start_method: StartMethod) -> None:
@@ -153,7 +163,8 @@ class _Process:
         handle, name = tempfile.mkstemp(prefix="arboretum-trace-")
         os.close(handle)
         self._trace = Path(name)
-        self.process = context.Process(target=_serve, args=(theirs, name))
+        self._call_deadline = context.RawValue("d", math.inf)
+        self.process = context.Process(target=_serve, args=(theirs, name, self._call_deadline))
         self.process.start()
         theirs.close()
         self.held: deque[PlannedEpisode] = deque()
@@ -193,6 +204,21 @@ class _Process:
         self.deadline = math.inf
         self.is_quick = now - self._last < _QUICK
         self._last = now
+
+    def hangs_in_step(self) -> bool:
+        """Return True if a step has exceeded its time limit by `GRACE`, which no signal interrupts."""
+        # Without a message that waits, the first episode held is the one in progress.
+        return time.perf_counter() >= self._call_deadline.value + GRACE and not self.pipe.poll()
+
+    def dump_stack(self) -> None:
+        """Have the process write its stack to the file that `trace` reads, where the platform can."""
+        if _DUMPS_ON_SIGNAL and self.process.pid is not None:
+            with suppress(OSError):
+                os.kill(self.process.pid, signal.SIGUSR1)
+            end = time.monotonic() + _DUMP_SECONDS
+            while not self._trace.stat().st_size and time.monotonic() < end and self.process.is_alive():
+                time.sleep(0.05)
+            self.process.join(0.1)  # For the rest of the stack.
 
     def kill(self) -> None:
         """End the process at once."""
@@ -295,8 +321,10 @@ class LocalWorkers:
     def _play(self, waiting: _Waiting, count: int, limits: TimeLimits) -> Iterator[FinishedEpisode]:
         while waiting.first() or any(process.held for process in self._processes):
             self._hand_out(waiting, count, limits)
-            for process in self._wait():
+            for process in self._wait(math.inf if limits.step is None else _LOOK):
                 yield from self._receive(process, waiting, limits)
+            if limits.step is not None:
+                yield from self._end_hung_steps(waiting, limits.step)
             for process in [one for one in self._processes if time.monotonic() >= one.deadline]:
                 yield failed_episode(
                     process.held.popleft(),
@@ -304,6 +332,20 @@ class LocalWorkers:
                     process.trace(),
                 )
                 self._remove(process, waiting)
+
+    def _end_hung_steps(self, waiting: _Waiting, limit: float) -> Iterator[FinishedEpisode]:
+        """Kill the processes that hang in a step, and yield the records of its episodes."""
+        for process in [one for one in self._processes if one.held and one.hangs_in_step()]:
+            process.dump_stack()
+            if not process.hangs_in_step():
+                continue  # The signal interrupted the step after all.
+            yield failed_episode(
+                process.held.popleft(),
+                f"the time limit of {limit:g} s per step of the environment expired; its worker process was"
+                " killed",
+                process.trace(),
+            )
+            self._remove(process, waiting)
 
     def _hand_out(self, waiting: _Waiting, count: int, limits: TimeLimits) -> None:
         """Send waiting episodes to processes with room, which are started as needed."""
@@ -317,15 +359,19 @@ class LocalWorkers:
                 return
             min(free, key=lambda process: len(process.held)).send(waiting.take(), message)
 
-    def _wait(self) -> list[_Process]:
-        """Wait for messages and deaths until the next deadline, and return the processes concerned."""
+    def _wait(self, longest: float) -> list[_Process]:
+        """Wait for messages and deaths until the next deadline, and return the processes concerned.
+
+        Args:
+            longest: Seconds to wait at most.
+        """
         by_handle: dict[Any, _Process | None] = {self._woken: None}
         for process in self._processes:
             by_handle |= {process.pipe: process, process.process.sentinel: process}
         next_deadline = min((process.deadline for process in self._processes), default=math.inf)
         timeout = None
-        if next_deadline < math.inf:  # The system takes no more than some weeks.
-            timeout = max(0.0, min(next_deadline - time.monotonic(), 3600.0))
+        if min(next_deadline, longest) < math.inf:  # The system takes no more than some weeks.
+            timeout = max(0.0, min(next_deadline - time.monotonic(), longest, 3600.0))
         ready = connection.wait(by_handle, timeout)
         if self._woken in ready:
             self._woken.recv_bytes()
@@ -371,10 +417,19 @@ def _encode(planned: PlannedEpisode, limits: TimeLimits) -> bytes:
         ) from None
 
 
-def _serve(pipe: connection.Connection, trace: str) -> None:
-    """Play the episodes that arrive in a worker process; write the stack to the file `trace` if one crashes it."""
+def _serve(pipe: connection.Connection, trace: str, deadline: SharedDeadline) -> None:
+    """Play the episodes that arrive in a worker process.
+
+    Args:
+        pipe: Connection to the parent.
+        trace: File for the stack of an episode that crashes or hangs.
+        deadline: Place for the deadline of the call in progress, at which the parent looks.
+    """
+    share_deadline(deadline)
     with open(trace, "w", encoding="utf-8") as file:
         faulthandler.enable(file)
+        if _DUMPS_ON_SIGNAL:
+            faulthandler.register(signal.SIGUSR1, file)
         _exit_after_parent(Path(trace))
         _serve_episodes(pipe, file)
 
@@ -408,9 +463,9 @@ def _serve_episodes(pipe: connection.Connection, trace: TextIO) -> None:
             message = Stop(f"the episode of task {planned.key.task!r} failed: {type(error).__name__}: {error}")
         if limits.episode is not None:
             faulthandler.cancel_dump_traceback_later()
-            if os.fstat(trace.fileno()).st_size:  # The episode has ended late, but it has ended.
-                os.ftruncate(trace.fileno(), 0)
-                os.lseek(trace.fileno(), 0, os.SEEK_SET)
+        if os.fstat(trace.fileno()).st_size:  # The episode has ended late, but it has ended.
+            os.ftruncate(trace.fileno(), 0)
+            os.lseek(trace.fileno(), 0, os.SEEK_SET)
         pipe.send_bytes(pickle.dumps(message))
 
 

@@ -18,7 +18,7 @@ class Measure(NamedTuple):
         name: Name in tables.
         meaning: One sentence for the foot of a table.
         digits: Decimals in tables.
-        higher_is_better: True if more is better, as of a score.
+        higher_is_better: True if more is better, as of a score; None if neither is.
         values: Function that returns the number of an agent's episodes on an entry, by task, or None if its
             episodes have no such number.
         whole: Value of a sure event, such as 100 for a share in percent. Numbers that are all 0 or this are
@@ -31,7 +31,7 @@ class Measure(NamedTuple):
     name: str
     meaning: str
     digits: int
-    higher_is_better: bool
+    higher_is_better: bool | None
     values: Callable[[Participant, Entry], Mapping[str, Sequence[float]] | None]
     whole: float | None = None
     units: Callable[[Participant, Entry], Collection[str]] | None = None
@@ -80,6 +80,15 @@ def _optimal(labels: EpisodeDecisions) -> float | None:
     return 100.0 * labels.optimal / labels.judged if labels.judged else None
 
 
+def _fatal(labels: EpisodeDecisions) -> float:
+    return 0.0 if labels.first_fatal is None else 100.0
+
+
+def _repeated(labels: EpisodeDecisions) -> float | None:
+    number = len(labels.decisions)
+    return 100.0 * sum(one.repeated for one in labels.decisions) / number if number else None
+
+
 MEASURES: tuple[Measure, ...] = (
     Measure("score", "Mean of the entry's score, from 0 to 100.", 1, True, _scores, whole=100.0),
     Measure(
@@ -105,6 +114,29 @@ MEASURES: tuple[Measure, ...] = (
         _of_decisions(lambda labels: labels.value_regret),
         whole=1.0,
         units=_units_of_value,
+    ),
+    Measure(
+        "episodes with a fatal decision, points",
+        "Share of episodes with an action after which nothing could be reached.",
+        1,
+        False,
+        _of_decisions(_fatal),
+        whole=100.0,
+    ),
+    Measure(
+        "number of the first fatal action",
+        "From 1, on tasks where both agents have a fatal action.",
+        1,
+        None,  # Those are other tasks for each pair of agents.
+        _of_decisions(lambda labels: labels.first_fatal),
+    ),
+    Measure(
+        "repeated actions, points",
+        "Share of an episode's actions that it had taken before in the same state.",
+        1,
+        None,  # Where outcomes are random, a repeated action may be optimal.
+        _of_decisions(_repeated),
+        whole=100.0,
     ),
 )
 """Measures that a comparison shows where both agents have them."""

@@ -25,7 +25,7 @@ class Section(NamedTuple):
         groups: Differences by pair of agents.
         scale: Factor from values to the table's unit.
         digits: Decimals.
-        higher_is_better: True if more is better.
+        higher_is_better: True if more is better; None if neither is.
         note: Sentences below the table.
     """
 
@@ -33,7 +33,7 @@ class Section(NamedTuple):
     groups: list[list[Difference]]
     scale: float
     digits: int
-    higher_is_better: bool
+    higher_is_better: bool | None
     note: str
 
 

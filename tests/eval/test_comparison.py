@@ -148,6 +148,40 @@ def test_decisions_are_compared_where_both_runs_have_labels(command: Command, ru
     assert "optimal decisions" not in command("compare", *runs)
 
 
+def test_fatal_and_repeated_actions_are_compared(command: Command, tmp_path: Path) -> None:
+    found: dict[str, dict[str, EpisodeDecisions]] = {}
+    for seed in ("0", "1"):
+        arguments = ["TextSokoban-v0", "--agent", "random", "--no-references", "--limit", "12", "--seed", seed]
+        command("eval", *arguments, "--workers", 1, "--out", seed)
+        labels = read_labels(Path(seed), load_run(Path(seed)).results.values())
+        found[seed] = {key.task: one for key, one in labels.items() if isinstance(one, EpisodeDecisions)}
+    text = command("compare", "0", "1", "--agent", "random", "--out", "page.html")
+    rows = {row["measure"]: row for row in json.loads(Path("page.json").read_text())["differences"]}
+
+    fatal = {seed: [100.0 * (one.first_fatal is not None) for one in found[seed].values()] for seed in found}
+    assert rows["episodes with a fatal decision, points"]["means"] == pytest.approx(
+        [np.mean(fatal["1"]), np.mean(fatal["0"])]
+    )
+    places = {
+        seed: {task: one.first_fatal for task, one in found[seed].items() if one.first_fatal} for seed in found
+    }
+    both = sorted(places["0"].keys() & places["1"].keys())
+    row = rows["number of the first fatal action"]
+    assert 2 < len(both) < 12 and row["result"]["n"] == len(both)
+    assert row["result"]["difference"]["value"] == pytest.approx(
+        np.mean([places["1"][task] - places["0"][task] for task in both])
+    )
+    repeated = {
+        seed: np.mean([100 * np.mean([d.repeated for d in one.decisions]) for one in found[seed].values()])
+        for seed in found
+    }
+    row = rows["repeated actions, points"]
+    assert row["means"] == pytest.approx([repeated["1"], repeated["0"]])
+    assert "difference in number of the first fatal action" in text
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert "where both agents have a fatal action" in page and "repeated actions, points" in page
+
+
 def test_comparison_of_decisions_that_are_labelled_in_part_says_so(
     command: Command, runs: tuple[str, str]
 ) -> None:

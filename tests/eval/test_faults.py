@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import tempfile
 import time
 from io import StringIO
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from rich.console import Console
@@ -59,6 +61,23 @@ class Crashes(Bandit):
             crash()
         return super()._apply(action)
 """
+
+
+class RetrievalProcess(NamedTuple):
+    """A process that serves an index, and its port."""
+
+    process: subprocess.Popen[str]
+    port: int
+
+
+def start_retrieval(corpus: Path, port: int) -> RetrievalProcess:
+    command = [sys.executable, "-m", "arboretum.cli", "serve", "retrieval", "--index", str(corpus)]
+    process = subprocess.Popen([*command, "--port", str(port)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if found := re.search(r"http://[^:]+:(\d+)", line):
+            return RetrievalProcess(process, int(found[1]))
+    raise AssertionError("the server did not start")
 
 
 @pytest.fixture
@@ -169,6 +188,50 @@ def test_traceback_of_a_failing_environment_is_stored(
     summary = json.loads((tmp_path / "summary.json").read_text())
     (line,) = summary["lines"]
     assert line["failed"] == len(broken_off) and line["episodes"] == len(results) - len(broken_off)
+
+
+def test_retrieval_server_that_is_killed_ends_searches_with_errors_and_the_run_resumes(tmp_path: Path) -> None:
+    corpus, questions = tmp_path / "corpus.jsonl", tmp_path / "test.jsonl"
+    documents = [{"id": str(n), "contents": f'"Oak {n}"\nThe oak{n} grows.'} for n in range(20)]
+    corpus.write_text("".join(json.dumps(one) + "\n" for one in documents))
+    asked = [{"id": str(n), "question": f"Which oak{n}?", "golden_answers": [f"oak{n}"]} for n in range(160)]
+    questions.write_text("".join(json.dumps(one) + "\n" for one in asked))
+    server = start_retrieval(corpus, 0)
+    suite = tmp_path / "search.yaml"
+    suite.write_text(
+        f"entries:\n  - {{env: TextSearchQA-v0, tasks: 160, kwargs: {{data: {str(questions)!r},"
+        f" retriever: 'http://127.0.0.1:{server.port}'}}}}\n"
+    )
+    out = tmp_path / "run"
+    command = [*COMMAND, str(suite), "--in-flight", "160", "--label-seconds", "0", "--out", str(out)]
+    try:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as first:
+            while not (out / "episodes.jsonl").exists() or (out / "episodes.jsonl").stat().st_size == 0:
+                assert first.poll() is None
+                time.sleep(0.01)
+            server.process.kill()
+            text, _ = first.communicate(timeout=200)
+    finally:
+        server.process.kill()
+        server.process.communicate()
+    results = read_results(out).latest
+    broken = [result for result in results.values() if result.error is not None]
+    assert first.returncode == 1 and len(results) == 160 and 0 < len(broken) < 160
+    assert f"{len(broken)} broke off:" in text and "cannot be reached" in text
+    assert all("RetrievalError" in (read_episode(out, result).trace or "") for result in broken)
+
+    # Without the server nothing is played again, in one sentence.
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 2 and "cannot be reached" in refused.stderr and "Traceback" not in refused.stderr
+    server = start_retrieval(corpus, server.port)
+    try:
+        assert subprocess.run(command, capture_output=True, timeout=120).returncode == 0
+    finally:
+        server.process.kill()
+        server.process.communicate()
+    again = read_results(out).latest
+    assert len(again) == 160 and all(result.error is None for result in again.values())
+    assert all(again[key] == result for key, result in results.items() if result.error is None)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")

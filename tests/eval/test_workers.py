@@ -25,7 +25,7 @@ from arboretum.eval.planning import Scope
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
 
 MODULE = '''
-import ctypes, multiprocessing, os, signal, time
+import ctypes, itertools, multiprocessing, os, signal, time
 from pathlib import Path
 
 from arboretum.agents.reference import RandomAgent
@@ -40,12 +40,18 @@ def block():
     time.sleep(600)
 
 
+def compute():
+    """Hang in compiled code that neither returns nor releases the interpreter's lock."""
+    sum(itertools.repeat(0))
+
+
 ACTS = {
     "exit": lambda: os._exit(3),
     "segfault": lambda: ctypes.string_at(0),
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "sleep": lambda: time.sleep(600),
     "block": block,
+    "compute": compute,
 }
 
 
@@ -188,6 +194,24 @@ def test_hung_step_ends_at_its_own_limit(count: int, folder: Path) -> None:
         "the time limit of 0.5 s per step of the environment expired"
     }
     assert len(failed) == 3 and all("in _apply" in record["trace"] for record in failed)
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_hung_step_that_no_signal_interrupts_ends_at_its_own_limit(
+    timeout: float | None, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers_module, "GRACE", 0.5)
+    suite = write_suite(folder, act="compute")
+    start = time.monotonic()
+    status, _ = run(suite, folder / "run", timeout=timeout, step_timeout=0.5)
+    assert time.monotonic() - start < 50
+    stored = records(folder / "run")
+    assert status == 1 and len(stored) == 24 * 3
+    failed = [record for record in stored if record["error"] is not None]
+    assert {record["error"] for record in failed} == {
+        "the time limit of 0.5 s per step of the environment expired; its worker process was killed"
+    }
+    assert len(failed) == 3 and all("in compute" in record["trace"] for record in failed)
 
 
 def test_environment_that_hangs_while_a_worker_opens_it_is_killed(
