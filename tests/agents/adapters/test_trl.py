@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -187,22 +187,34 @@ def test_grpo_step_with_our_rollouts_changes_the_weights(trl: Any, model: Path, 
     assert trainer.state.log_history[0]["rewards/episode_return/mean"] == pytest.approx(sum(scores) / len(scores))
 
 
-def test_rollouts_follow_the_sampling_settings_of_the_trainer(model: Path) -> None:
+@pytest.fixture
+def completions(model: Path) -> Callable[..., set[tuple[int, ...]]]:
+    """Return a function that rolls out a group of four in a process of TRL, and returns its different replies."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     dialogue = make_dialogue("no_think", {"max_turns": 1})
     (row,) = rollout_rows("TextSokoban-v0", 1, dialogue)
-    func = rollout_func("TextSokoban-v0", dialogue)
-    settings = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
+    settings = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0, "seed": 42}
     loaded, tokenizer = AutoModelForCausalLM.from_pretrained(model), AutoTokenizer.from_pretrained(model)
 
-    def replies(**changed: Any) -> int:
-        """Return the number of different replies in a group of four."""
+    def roll_out(process: int = 0, **changed: Any) -> set[tuple[int, ...]]:
+        func = rollout_func("TextSokoban-v0", dialogue)  # as another process would make it
         args = SimpleNamespace(**{**settings, "generation_kwargs": None, "max_completion_length": 8, **changed})
-        accelerator = SimpleNamespace(unwrap_model=lambda given: given)
+        accelerator = SimpleNamespace(unwrap_model=lambda given: given, process_index=process)
         trainer = SimpleNamespace(args=args, model=loaded, accelerator=accelerator, processing_class=tokenizer)
-        return len({tuple(ids) for ids in func([row["prompt"]] * 4, trainer)["completion_ids"]})
+        return {tuple(ids) for ids in func([row["prompt"]] * 4, trainer)["completion_ids"]}
 
-    assert replies() > 1 and replies(top_k=1) == replies(top_p=1e-6) == 1
+    return roll_out
+
+
+def test_rollouts_follow_the_sampling_settings_of_the_trainer(completions: Callable[..., Any]) -> None:
+    assert len(completions()) > 1 and len(completions(top_k=1)) == len(completions(top_p=1e-6)) == 1
     with pytest.raises(ConfigurationError, match="these rollouts have no min_p; leave it at None in GRPOConfig"):
-        replies(min_p=0.1)
+        completions(min_p=0.1)
+
+
+def test_processes_and_seeds_sample_different_members_of_a_group(completions: Callable[..., Any]) -> None:
+    first = completions(process=0)
+    assert len(first) == 4 and completions(process=0) == first
+    assert not first & completions(process=1)
+    assert not first & completions(seed=43)
