@@ -74,7 +74,15 @@ def test_unknown_task_and_truncated_history_are_rejected() -> None:
         ToolEnvironment("TextBandit-v0", make_dialogue("plain", {"history": "window"}))
 
 
-def train(trl: Any, model: Path, folder: Path, rows: list[dict[str, Any]], length: int, **options: Any) -> Any:
+def train(
+    trl: Any,
+    model: Path,
+    folder: Path,
+    rows: list[dict[str, Any]],
+    length: int,
+    max_tool_calling_iterations: int | None = None,
+    **options: Any,
+) -> Any:
     from datasets import Dataset
 
     config = trl.GRPOConfig(
@@ -83,6 +91,7 @@ def train(trl: Any, model: Path, folder: Path, rows: list[dict[str, Any]], lengt
         per_device_train_batch_size=8,
         num_generations=4,
         max_completion_length=length,
+        max_tool_calling_iterations=max_tool_calling_iterations,
         learning_rate=1e-3,
         report_to=[],
         disable_tqdm=True,
@@ -156,6 +165,60 @@ def script_tool_calls(monkeypatch: pytest.MonkeyPatch, trl: Any) -> None:
         return ids, None
 
     monkeypatch.setattr(trl.GRPOTrainer, "_generate_single_turn", scripted)
+
+
+@pytest.mark.heavy
+@pytest.mark.filterwarnings("default")
+def test_grpo_step_plays_the_calls_that_a_model_samples(trl: Any, tmp_path: Path) -> None:
+    played: list[Any] = []
+
+    class Recorded(ToolEnvironment):
+        def reset(self, task: str | None = None, seed: int = 0, **row: Any) -> str:
+            first = super().reset(task, seed, **row)
+            played.append(self._chat.episode)
+            return first
+
+    trainer, changed = train(
+        trl,
+        teach_to_call(trl, tmp_path / "model"),
+        tmp_path / "run",
+        environment_rows("TextSokoban-v0", 2),
+        600,
+        environment_factory=lambda: Recorded("TextSokoban-v0"),
+        max_tool_calling_iterations=2,
+    )
+    log = trainer.state.log_history[0]
+    moves = [move.action for episode in played for turn in episode.turns for move in turn.moves]
+    assert changed and len(played) == 8 and len(set(moves)) > 1 and set(moves) <= {"Up", "Down", "Left", "Right"}
+    assert log["tools/call_frequency"] * 8 == len(moves) and log["tools/failure_frequency"] == 0.0
+
+
+def teach_to_call(trl: Any, folder: Path) -> Path:
+    """Write a tiny model that replies to any prompt with a call of `act`, with actions at random."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from arboretum.eval.bench.tiny import make_tiny_model
+
+    make_tiny_model(folder, hidden=64)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    # The tools of a conversation are rendered and parsed by the template of a real family.
+    tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text("utf-8")
+    begin, end = '<tool_call>\n{"name": "act", "arguments": {"action": "', '"}}\n</tool_call>'
+    tokenizer.add_tokens([begin, end, "Up", "Down", "Left", "Right"])
+    model.resize_token_embeddings(len(tokenizer))
+    calls = [
+        f"<|im_start|>assistant\n{begin}{action}{end}<|im_end|>" for action in ("Up", "Down", "Left", "Right")
+    ]
+    ids = torch.tensor([tokenizer.encode(call) for call in calls])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(40):
+        optimizer.zero_grad()
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 @pytest.mark.heavy
