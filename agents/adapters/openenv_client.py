@@ -25,6 +25,11 @@ class _Observation(msgspec.Struct):
     info: dict[str, Any]
 
 
+class _Info(msgspec.Struct):
+    task: str
+    admissible_actions: tuple[str, ...] | None = None
+
+
 class _Data(msgspec.Struct):
     observation: _Observation | None = None
     reward: float | None = None
@@ -123,7 +128,7 @@ class RemoteEnv(gym.Env[str, str]):
                 max_size=2**24,
                 proxy=None,
             )
-        except (OSError, InvalidHandshake, InvalidURI) as error:
+        except (OSError, InvalidHandshake, InvalidURI, ValueError) as error:  # a malformed host or port
             raise ConfigurationError(f"{self.url} is not a server of environments: {error}.") from None
 
     def _reconnect(self) -> None:
@@ -145,16 +150,18 @@ class RemoteEnv(gym.Env[str, str]):
             raise
         try:
             reply = msgspec.json.decode(text, type=_Reply).data
-        except msgspec.DecodeError as error:
-            raise ConfigurationError(f"{self.url} has another version of the protocol: {error}.") from None
+            known = None if reply.observation is None else msgspec.convert(reply.observation.info, _Info)
+        except (msgspec.DecodeError, RecursionError) as error:
+            reason = str(error).rstrip(".")
+            raise ConfigurationError(f"{self.url} has another version of the protocol: {reason}.") from None
         if reply.code == "SESSION_ERROR":
             raise ConnectionError(f"{self.url}: {reply.message}")
-        if reply.observation is None:
+        if reply.observation is None or known is None:
             raise ConfigurationError(f"{self.url}: {reply.message or 'the reply has no observation.'}")
         observation, terminated, truncated, info = msgspec.structs.astuple(reply.observation)
-        if info.get("admissible_actions") is not None:  # JSON has no tuples
-            info["admissible_actions"] = tuple(info["admissible_actions"])
-        self._choices = info.get("admissible_actions") or ()
+        if known.admissible_actions is not None:  # JSON has no tuples
+            info["admissible_actions"] = known.admissible_actions
+        self._choices = known.admissible_actions or ()
         return observation, reply.reward or 0.0, terminated, truncated, info
 
     def _draw(self, rng: np.random.Generator) -> str | None:
