@@ -46,6 +46,43 @@ def play(url: str) -> Any:
     return {"steps": found, "state": state, "again": again, "problems": problems, "reconnects": reconnects}
 
 
+def converse(url: str) -> Any:
+    """Play the same replies in conversations and in `play`, once on the server and once here."""
+    import gymnasium
+
+    from arboretum.agents.adapters.openenv_client import RemoteEnv
+    from arboretum.agents.base import Agent, Reply, Seat
+    from arboretum.agents.dialogue import make_dialogue
+    from arboretum.agents.episode_chat import EpisodeChat
+    from arboretum.agents.play import Job, play
+    from arboretum.envs.registry import make_env
+
+    class Walker(Agent):
+        name = "walker"
+
+        def act(self, seats: Any) -> list[Reply | None]:
+            return [Reply((ACTIONS[len(seat.episode.turns)],)) for seat in seats]
+
+        def begin(self, seat: Seat) -> None:
+            assert seat.waits is isinstance(seat.env, RemoteEnv)
+
+    found = []
+    for make in (lambda: RemoteEnv(f"{url}/TextSokoban-v0"), lambda: make_env("TextSokoban-v0")):
+        envs: list[Any] = [make(), make()]
+        chat = EpisodeChat(envs[0], make_dialogue("think", {"max_turns": 3}))
+        messages = [list(chat.open(seed=4))]
+        while not chat.done:
+            messages.append(chat.hear("<think>a</think><answer>Up || Fly</answer>").messages)
+        played = play(Walker(), envs, [Job(None, seed) for seed in range(6)], max_turns=len(ACTIONS))
+        episodes = sorted((one.seed, one.task, one.total_reward, one.final_observation) for one in played)
+        found.append([messages, chat.score, episodes])
+        again = gymnasium.make(envs[0].spec)  # as `play` does after a time limit
+        assert again.reset(seed=1)[0] == envs[0].reset(seed=1)[0]
+        for env in (again, *envs):
+            env.close()
+    return found
+
+
 def reconnect(url: str) -> Any:
     """Lose sessions before a reset and after the end of an episode, and a reply to a time limit."""
     from threading import Thread
@@ -226,5 +263,5 @@ def oracles(folder: str) -> Any:
 
 if __name__ == "__main__":
     checks = {"play": play, "reconnect": reconnect, "attack": attack, "load": load, "oracles": oracles}
-    checks["versions"] = versions
+    checks |= {"versions": versions, "converse": converse}
     print(json.dumps(checks[sys.argv[1]](sys.argv[2])))

@@ -102,6 +102,15 @@ def test_client_plays_the_local_episode_and_outlives_its_session(
     assert "outside 0" in too_large and "missing required field `seed`" in incomplete
 
 
+def test_episodes_of_agents_and_conversations_are_those_of_the_local_environment(
+    python: str, surroundings: dict[str, str], address: str
+) -> None:
+    remote, local = check(python, surroundings, "converse", address)
+    assert remote == local
+    messages, _, episodes = local
+    assert "Sokoban" in messages[0][0][1] and len(messages) == 4 and len(episodes) == 6
+
+
 def test_hostile_messages_and_idle_sessions_are_answered_and_counted(
     python: str, surroundings: dict[str, str], address: str
 ) -> None:
