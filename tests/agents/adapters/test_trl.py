@@ -206,16 +206,20 @@ def teach_to_call(trl: Any, folder: Path) -> Path:
     tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text("utf-8")
     begin, end = '<tool_call>\n{"name": "act", "arguments": {"action": "', '"}}\n</tool_call>'
     tokenizer.add_tokens([begin, end, "Up", "Down", "Left", "Right"])
-    model.resize_token_embeddings(len(tokenizer))
     calls = [
         f"<|im_start|>assistant\n{begin}{action}{end}<|im_end|>" for action in ("Up", "Down", "Left", "Right")
     ]
-    ids = torch.tensor([tokenizer.encode(call) for call in calls])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for _ in range(40):
-        optimizer.zero_grad()
-        model(input_ids=ids, labels=ids).loss.backward()
-        optimizer.step()
+    ids = torch.tensor([tokenizer.encode(call) for call in calls] * 4)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model.resize_token_embeddings(len(tokenizer))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+        for _ in range(60):
+            prompts = torch.randint(len(tokenizer), (len(ids), 128))
+            labels = torch.cat([torch.full_like(prompts, -100), ids], 1)
+            optimizer.zero_grad()
+            model(input_ids=torch.cat([prompts, ids], 1), labels=labels).loss.backward()
+            optimizer.step()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
