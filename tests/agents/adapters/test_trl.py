@@ -74,6 +74,11 @@ def test_unknown_task_and_truncated_history_are_rejected() -> None:
         ToolEnvironment("TextBandit-v0", make_dialogue("plain", {"history": "window"}))
 
 
+def spread(completion_ids: list[list[int]], **others: Any) -> list[float]:
+    """Return rewards that differ; the returns of an untrained model are all the same, which teaches nothing."""
+    return [float(sum(ids) % 7) for ids in completion_ids]
+
+
 def train(
     trl: Any,
     model: Path,
@@ -185,6 +190,7 @@ def test_grpo_step_plays_the_calls_that_a_model_samples(trl: Any, tmp_path: Path
         environment_rows("TextSokoban-v0", 2),
         600,
         environment_factory=lambda: Recorded("TextSokoban-v0"),
+        reward_funcs=spread,
         max_tool_calling_iterations=2,
     )
     log = trainer.state.log_history[0]
@@ -235,10 +241,6 @@ def test_grpo_step_with_our_rollouts_changes_the_weights(trl: Any, model: Path, 
     def recorded(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         outputs.append(func(prompts, trainer))
         return outputs[-1]
-
-    def spread(completion_ids: list[list[int]], **others: Any) -> list[float]:
-        """A model with random weights has the same return everywhere, from which nothing is learnt."""
-        return [float(sum(ids) % 7) for ids in completion_ids]
 
     rewards = [episode_return, spread]
     trainer, changed = train(trl, model, tmp_path, rows, 24, rollout_func=recorded, reward_funcs=rewards)
