@@ -23,8 +23,10 @@ def make_server(name: str, instructions: str | None = None) -> MCPServer:
     Raises:
         ConfigurationError: The extra is not installed.
     """
+    from ... import __version__
+
     mcpserver = optional_module("mcp.server.mcpserver", "mcp", "an MCP server")
-    server: MCPServer = mcpserver.MCPServer(name, instructions=instructions)
+    server: MCPServer = mcpserver.MCPServer(name, instructions=instructions, version=__version__)
     return server
 
 

@@ -49,7 +49,7 @@ class OpenEnvironment(SessionTasks, Environment):  # type: ignore[misc]
         """Open the episode that an `Opening` describes."""
         result = self.session.open({"seed": seed, **options})
         self._episode_id = episode_id
-        return _observe(result)
+        return _observe(result, instructions=self.session.env.instructions)
 
     def step(self, action: TextAction, timeout_s: float | None = None, **_: Any) -> TextObservation:
         """Take one action; an invalid one is refused by the observation."""
@@ -75,5 +75,5 @@ class OpenEnvironment(SessionTasks, Environment):  # type: ignore[misc]
         return EnvironmentMetadata(name=self.session.id, description=text, version=__version__)
 
 
-def _observe(result: Result) -> TextObservation:
-    return TextObservation(**result._asdict(), done=result.terminated or result.truncated)
+def _observe(result: Result, **metadata: Any) -> TextObservation:
+    return TextObservation(**result._asdict(), done=result.done, metadata=metadata)

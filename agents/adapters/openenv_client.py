@@ -9,13 +9,19 @@ from typing import Any
 import gymnasium as gym
 import msgspec
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 from websockets.sync.client import connect
 
 from ...envs.errors import ConfigurationError
 from ...envs.spaces import ActionText, AnyText
+from ...envs.tools import ANY_ACTION
 
 Step = tuple[str, float, bool, bool, dict[str, Any]]
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    instructions: str | None = None
 
 
 class _Observation(msgspec.Struct):
@@ -23,6 +29,12 @@ class _Observation(msgspec.Struct):
     terminated: bool
     truncated: bool
     info: dict[str, Any]
+    metadata: _Metadata = _Metadata()
+
+
+class _Info(msgspec.Struct):
+    task: str
+    admissible_actions: tuple[str, ...] | None = None
 
 
 class _Data(msgspec.Struct):
@@ -40,6 +52,9 @@ class _Reply(msgspec.Struct):
 class RemoteEnv(gym.Env[str, str]):
     """Environment of a server, one session for each instance; the same episodes as the environment itself plays.
 
+    Language agents and `EpisodeChat` can play it; `play` steps several of them concurrently. What needs the state
+    of the environment, such as experts, snapshots and trees, is not served.
+
     `reset(options=…)` takes `task` (a name, or an index in the server's split), or `injected_state`, which is a
     value of `state`. If the server closes the session, because it was idle or restarts, or does not answer in
     time, the next reset or step opens a new one, and a step restores the episode from its task, seed and actions.
@@ -49,6 +64,8 @@ class RemoteEnv(gym.Env[str, str]):
         timeout: Time in seconds to wait for a connection, and for each reply.
 
     Attributes:
+        instructions: Description of the environment, as `TextEnv.instructions`; empty before the first reset.
+        tools: The function `act`, which takes any action as text.
         reconnects: Number of sessions that took the place of closed ones.
 
     Raises:
@@ -56,10 +73,16 @@ class RemoteEnv(gym.Env[str, str]):
         TimeoutError: A reply did not arrive in time; the request may be repeated.
     """
 
+    waits = True
+    tools = (ANY_ACTION,)
+
     def __init__(self, url: str, *, timeout: float = 60.0) -> None:
         self.url = url.rstrip("/")
+        # From this, `play` replaces an environment that a time limit interrupted.
+        self.spec = EnvSpec("RemoteEnv", f"{__name__}:RemoteEnv", kwargs={"url": url, "timeout": timeout})
         self.observation_space = AnyText(2**20)
         self.action_space = ActionText(4096, self._draw)
+        self.instructions = ""
         self.reconnects = 0
         self._timeout = timeout
         self._choices: tuple[str, ...] = ()
@@ -71,6 +94,11 @@ class RemoteEnv(gym.Env[str, str]):
     def state(self) -> dict[str, Any]:
         """The episode so far as JSON data: task, seed and actions."""
         return {**self._state, "actions": list(self._state["actions"])}
+
+    @property
+    def task(self) -> str:
+        """Name of the open task."""
+        return str(self._state["task"])
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -123,7 +151,7 @@ class RemoteEnv(gym.Env[str, str]):
                 max_size=2**24,
                 proxy=None,
             )
-        except (OSError, InvalidHandshake, InvalidURI) as error:
+        except (OSError, InvalidHandshake, InvalidURI, ValueError) as error:  # a malformed host or port
             raise ConfigurationError(f"{self.url} is not a server of environments: {error}.") from None
 
     def _reconnect(self) -> None:
@@ -145,16 +173,19 @@ class RemoteEnv(gym.Env[str, str]):
             raise
         try:
             reply = msgspec.json.decode(text, type=_Reply).data
-        except msgspec.DecodeError as error:
-            raise ConfigurationError(f"{self.url} has another version of the protocol: {error}.") from None
+            known = None if reply.observation is None else msgspec.convert(reply.observation.info, _Info)
+        except (msgspec.DecodeError, RecursionError) as error:
+            reason = str(error).rstrip(".")
+            raise ConfigurationError(f"{self.url} has another version of the protocol: {reason}.") from None
         if reply.code == "SESSION_ERROR":
             raise ConnectionError(f"{self.url}: {reply.message}")
-        if reply.observation is None:
+        if reply.observation is None or known is None:
             raise ConfigurationError(f"{self.url}: {reply.message or 'the reply has no observation.'}")
-        observation, terminated, truncated, info = msgspec.structs.astuple(reply.observation)
-        if info.get("admissible_actions") is not None:  # JSON has no tuples
-            info["admissible_actions"] = tuple(info["admissible_actions"])
-        self._choices = info.get("admissible_actions") or ()
+        observation, terminated, truncated, info, metadata = msgspec.structs.astuple(reply.observation)
+        self.instructions = metadata.instructions or self.instructions
+        if known.admissible_actions is not None:  # JSON has no tuples
+            info["admissible_actions"] = known.admissible_actions
+        self._choices = known.admissible_actions or ()
         return observation, reply.reward or 0.0, terminated, truncated, info
 
     def _draw(self, rng: np.random.Generator) -> str | None:

@@ -4,6 +4,7 @@ Every environment is an OpenEnv application below its id, or at the root if it i
 them:
 
 * The `Host` header must name this server, and so must the `Origin` of a browser, so that no web page can play.
+* A connection whose request does not arrive within `REQUEST_SECONDS` is closed.
 * A message that is not a JSON object of text is answered with an error, and its session goes on.
 * A session without a message for the idle time receives an error and is closed, which frees its place.
 * Messages and bodies have at most `MAX_MESSAGE` bytes. Beyond the maximum number of sessions a client is refused.
@@ -21,15 +22,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 import uvicorn
 from fastapi import Request
 from fastapi.responses import JSONResponse
+from gymnasium.error import ResetNeeded
 from openenv.core.env_server import create_fastapi_app
 from openenv.core.env_server.types import ConcurrencyConfig
 from starlette.applications import Starlette
 from starlette.routing import Mount
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ...envs.errors import ConfigurationError
 from ...envs.hosts import host_filter, is_loopback
@@ -38,6 +40,8 @@ from .openenv import OpenEnvironment, TextAction, TextObservation, TextState
 
 MAX_MESSAGE = 2**20
 """Largest message or body of a request, in bytes."""
+REQUEST_SECONDS = 10.0
+"""Time for the head of a request, and for each part of its body."""
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -102,17 +106,25 @@ class Guard:
 
     def _is_own(self, scope: Message) -> bool:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        origin = headers.get(b"origin")
-        return self._is_allowed(headers.get(b"host", "localhost")) and (
-            origin is None or self._is_allowed(urlsplit(origin).netloc)
-        )
+        if not self._is_allowed(headers.get(b"host", "localhost")):
+            return False
+        if b"origin" not in headers:
+            return True
+        page = headers[b"origin"].partition("://")[2]  # empty for "null", the origin of a sandboxed page
+        return bool(page) and self._is_allowed(page)
 
     async def _guard_request(self, scope: Message, receive: Receive, send: Send) -> None:
         length = 0
+        is_complete = False
 
         async def limited() -> Message:
-            nonlocal length
-            message = await receive()
+            nonlocal length, is_complete
+            try:
+                async with asyncio.timeout(None if is_complete else REQUEST_SECONDS):
+                    message = await receive()
+            except TimeoutError:
+                return {"type": "http.disconnect"}
+            is_complete = not message.get("more_body", False)
             length += len(message.get("body", b""))
             if length > MAX_MESSAGE:
                 self.counts.oversized += 1
@@ -160,6 +172,30 @@ class Guard:
             counts.open -= 1
 
 
+class _Connection(H11Protocol):  # type: ignore[misc]
+    """HTTP connection that is closed if a request does not arrive in time, as it counts among all connections."""
+
+    _expiry: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def _watch(self) -> None:
+        """Start the time limit of the next request, or end it if the request has arrived."""
+        is_session = self not in self.connections  # The protocol of the WebSocket has taken its place.
+        is_waiting = not is_session and (self.cycle is None or self.cycle.response_complete)
+        if is_waiting and self._expiry is None:
+            self._expiry = self.loop.call_later(REQUEST_SECONDS, self.transport.close)
+        elif not is_waiting and self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+
+
 def find_problem(text: str | None) -> str | None:
     """Return the reason why a message cannot be passed on, in one sentence; None if it can."""
     if text is None:
@@ -199,6 +235,7 @@ def make_app(envs: Mapping[str, Mapping[str, Any]], *, host: str, sessions: int,
             state_cls=TextState,
         )
         apps[env].add_exception_handler(ConfigurationError, _explain)
+        apps[env].add_exception_handler(ResetNeeded, _point_to_sessions)
     if len(apps) == 1:
         return Guard(next(iter(apps.values())), host, idle)
 
@@ -237,6 +274,7 @@ def serve(
         make_app(envs, host=host, sessions=sessions, idle=idle),
         host=host,
         port=port,
+        http=_Connection,
         log_level="warning",
         ws_max_size=MAX_MESSAGE,
         ws_per_message_deflate=False,
@@ -262,6 +300,12 @@ def _error(text: str, code: str) -> Message:
 
 async def _explain(_: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"detail": str(error)}, status_code=400)
+
+
+async def _point_to_sessions(_: Request, error: Exception) -> JSONResponse:
+    # OpenEnv makes a new environment for every request over HTTP, so that no step follows a reset.
+    text = "a request over HTTP has no episode; play in a session, at /ws"
+    return JSONResponse({"detail": text}, status_code=400)
 
 
 async def _refuse(scope: Message, receive: Receive, send: Send, status: int, text: str) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
-from itertools import count as counter
+from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 from ...envs.errors import ConfigurationError
@@ -22,13 +22,17 @@ from .rows import append_only_chat
 
 
 class _Member(LanguageAgent):
-    """Language agent whose episodes of the same task and seed get different replies."""
+    """Language agent whose episodes of the same task and seed get different replies.
 
-    _numbers = counter()
+    Attributes:
+        draws: Seeds of the episodes' replies, no two alike.
+    """
+
+    draws: Iterator[int]
 
     def begin(self, seat: Seat) -> None:
         super().begin(seat)
-        seat.rng = random.Random(stable_seed("member", next(self._numbers), seat.episode.seed))
+        seat.rng = random.Random(next(self.draws))
 
 
 def rollout_func(
@@ -44,15 +48,19 @@ def rollout_func(
         kwargs: Arguments of the environment.
     """
     envs = [append_only_chat(make_env(env, **kwargs), dialogue, sends_tools=True).env]
+    numbers = count()
 
     def roll_out(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
         jobs = [Job(**json.loads(prompt[-1]["content"])) for prompt in prompts]
         envs.extend(make_env(env, **kwargs) for _ in range(min(at_once, len(jobs)) - len(envs)))
         model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
         engine = TransformersEngine(model, tokenizer, processed_logprobs=True)
-        sampling = _sampling(trainer.args)
+        agent = _Member("trl", engine, dialogue, _sampling(trainer.args))
+        # TRL divides a group among its processes, which must not all draw the same replies.
+        own = trainer.args.seed, trainer.accelerator.process_index
+        agent.draws = (stable_seed("member", *own, number) for number in numbers)
         played: dict[tuple[str, int], list[Episode]] = {}
-        for episode in play(_Member("trl", engine, dialogue, sampling), envs, jobs):
+        for episode in play(agent, envs, jobs):
             played.setdefault((episode.task, episode.seed), []).append(episode)
         columns = [_columns(played[job.task or "", job.seed].pop(), tokenizer.eos_token_id) for job in jobs]
         return {name: [column[name] for column in columns] for name in columns[0]}

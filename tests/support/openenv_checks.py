@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,43 @@ def play(url: str) -> Any:
     reconnects = env.reconnects
     env.close()
     return {"steps": found, "state": state, "again": again, "problems": problems, "reconnects": reconnects}
+
+
+def converse(url: str) -> Any:
+    """Play the same replies in conversations and in `play`, once on the server and once here."""
+    import gymnasium
+
+    from arboretum.agents.adapters.openenv_client import RemoteEnv
+    from arboretum.agents.base import Agent, Reply, Seat
+    from arboretum.agents.dialogue import make_dialogue
+    from arboretum.agents.episode_chat import EpisodeChat
+    from arboretum.agents.play import Job, play
+    from arboretum.envs.registry import make_env
+
+    class Walker(Agent):
+        name = "walker"
+
+        def act(self, seats: Any) -> list[Reply | None]:
+            return [Reply((ACTIONS[len(seat.episode.turns)],)) for seat in seats]
+
+        def begin(self, seat: Seat) -> None:
+            assert seat.waits is isinstance(seat.env, RemoteEnv)
+
+    found = []
+    for make in (lambda: RemoteEnv(f"{url}/TextSokoban-v0"), lambda: make_env("TextSokoban-v0")):
+        envs: list[Any] = [make(), make()]
+        chat = EpisodeChat(envs[0], make_dialogue("think", {"max_turns": 3}))
+        messages = [list(chat.open(seed=4))]
+        while not chat.done:
+            messages.append(chat.hear("<think>a</think><answer>Up || Fly</answer>").messages)
+        played = play(Walker(), envs, [Job(None, seed) for seed in range(6)], max_turns=len(ACTIONS))
+        episodes = sorted((one.seed, one.task, one.total_reward, one.final_observation) for one in played)
+        found.append([messages, chat.score, episodes])
+        again = gymnasium.make(envs[0].spec)  # as `play` does after a time limit
+        assert again.reset(seed=1)[0] == envs[0].reset(seed=1)[0]
+        for env in (again, *envs):
+            env.close()
+    return found
 
 
 def reconnect(url: str) -> Any:
@@ -110,15 +149,82 @@ def attack(url: str) -> Any:
         with connect(address, proxy=None) as refused:
             answers.append(json.loads(refused.recv(30)))
         idle = json.loads(first.recv(30))
-    request = urllib.request.Request(f"{url}/TextBandit-v0/health", headers={"Host": "evil.example"})
-    try:
-        urllib.request.urlopen(request)
-        foreign = 200
-    except urllib.error.HTTPError as error:
-        foreign = error.code
+    foreign = [
+        request(f"{url}/TextBandit-v0/health", headers={name: value})[0]
+        for name, value in (("Host", "evil.example"), ("Origin", "http://["), ("Origin", "null"))
+    ]
+    headers = {"Content-Type": "application/json"}
+    step = request(f"{url}/TextBandit-v0/step", data=b'{"action": {"action": "Up"}}', headers=headers)
     with urllib.request.urlopen(f"{url}/status") as reply:
         status = json.load(reply)
-    return {"answers": answers, "state": state, "idle": idle, "foreign": foreign, "status": status}
+    found = {"answers": answers, "state": state, "idle": idle, "foreign": foreign, "status": status}
+    return found | {"step": step, "silent": silent(url)}
+
+
+def request(url: str, **options: Any) -> tuple[int, str]:
+    """Return status and body of a response."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, **options), timeout=30) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def silent(url: str) -> list[int]:
+    """Open more connections than the server takes, without a whole request; return its status then and later."""
+    address = urllib.parse.urlsplit(url)
+    connections = [socket.create_connection((address.hostname, address.port), timeout=30) for _ in range(100)]
+    for connection in connections[::2]:
+        connection.sendall(b"POST /TextBandit-v0/reset HTTP/1.1\r\nHo")
+    before = request(f"{url}/status")[0]
+    for connection in connections:
+        assert connection.recv(1) == b""
+        connection.close()
+    return [before, request(f"{url}/status")[0]]
+
+
+ODD = (
+    {"info": {}},
+    {"info": {"task": 7}},
+    {"info": {"task": "t", "admissible_actions": 5}},
+    {"terminated": "no", "info": {"task": "t"}},
+    {"info": {"task": "t", "nested": [[]]}},
+)
+"""Observations of servers of another version; the lists of the last one are nested more deeply than Python can."""
+
+
+def versions(_: str) -> Any:
+    """Reset with servers of another version, and connect to addresses that are none."""
+    from threading import Thread
+
+    from websockets.sync.server import serve
+
+    from arboretum.agents.adapters.openenv_client import RemoteEnv
+
+    def answer(socket: Any) -> None:
+        for message in socket:
+            observation = {"observation": "", "terminated": False, "truncated": False}
+            observation |= ODD[json.loads(message)["data"]["seed"]]
+            text = json.dumps({"type": "observation", "data": {"observation": observation, "reward": 0.0}})
+            socket.send(text.replace("[[]]", "[" * 5000 + "]" * 5000))
+
+    problems = []
+    with serve(answer, "127.0.0.1", 0) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        env = RemoteEnv(f"http://127.0.0.1:{server.socket.getsockname()[1]}", timeout=20)
+        for seed in range(len(ODD)):
+            try:
+                env.reset(seed=seed)
+            except ValueError as error:
+                problems.append(str(error))
+        env.close()
+        server.shutdown()
+    for url in ("http://[", "http://127.0.0.1:99999", "nonsense"):
+        try:
+            RemoteEnv(url)
+        except ValueError as error:
+            problems.append(str(error))
+    return problems
 
 
 def load(url: str, sessions: int = 200) -> Any:
@@ -157,4 +263,5 @@ def oracles(folder: str) -> Any:
 
 if __name__ == "__main__":
     checks = {"play": play, "reconnect": reconnect, "attack": attack, "load": load, "oracles": oracles}
+    checks |= {"versions": versions, "converse": converse}
     print(json.dumps(checks[sys.argv[1]](sys.argv[2])))

@@ -7,11 +7,13 @@ import json
 import os
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from arboretum import __version__
 from arboretum.agents.adapters.rows import ActTool
 from arboretum.agents.episode_chat import EpisodeChat
 from arboretum.envs.registry import make_env
@@ -114,6 +116,31 @@ def test_wrong_calls_are_answered_in_one_sentence_and_the_server_goes_on() -> No
     assert "call open() first" in results[0] and "nowhere" in results[1] and "there is no mark 'b'" in results[4]
     assert all(isinstance(result, str) for result in results[:6])
     assert results[6]["observation"]
+
+
+@pytest.mark.heavy
+def test_server_outlives_hostile_lines_and_a_client_of_another_version() -> None:
+    pytest.importorskip("mcp.server.mcpserver", reason="needs mcp 2: pip install arboretum-rl[mcp]")
+
+    def request(number: int, method: str, **params: Any) -> bytes:
+        return json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode()
+
+    client = {"protocolVersion": "1999-01-01", "capabilities": {}, "clientInfo": {"name": "old", "version": "0"}}
+    hostile = [b"\x00\xff\xfe", b"", b"{" * 100_000, b"[1]", b"7", b'{"jsonrpc":"2.0"}', request(1, "fly")]
+    initialized = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
+    lines = [*hostile, request(2, "initialize", **client), initialized, *hostile[:-1]]
+    lines.append(request(3, "tools/call", name="start", arguments={"seed": 1}))
+    command = [sys.executable, "-m", "arboretum.agents.adapters.mcp", "TextBandit-v0"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdin is not None and server.stdout is not None
+        server.stdin.write(b"\n".join([*lines, b""]))
+        server.stdin.flush()
+        answers = {answer["id"]: answer for answer in map(json.loads, islice(server.stdout, 3))}
+        server.stdin.close()
+        assert server.wait(30) == 0
+    assert answers[1]["error"]["message"] == "Method not found"
+    assert answers[2]["result"]["serverInfo"] == {"name": "arboretum TextBandit-v0", "version": __version__}
+    assert answers[3]["result"]["structuredContent"]["observation"].startswith("The arms are")
 
 
 @pytest.mark.heavy

@@ -102,6 +102,15 @@ def test_client_plays_the_local_episode_and_outlives_its_session(
     assert "outside 0" in too_large and "missing required field `seed`" in incomplete
 
 
+def test_episodes_of_agents_and_conversations_are_those_of_the_local_environment(
+    python: str, surroundings: dict[str, str], address: str
+) -> None:
+    remote, local = check(python, surroundings, "converse", address)
+    assert remote == local
+    messages, _, episodes = local
+    assert "Sokoban" in messages[0][0][1] and len(messages) == 4 and len(episodes) == 6
+
+
 def test_hostile_messages_and_idle_sessions_are_answered_and_counted(
     python: str, surroundings: dict[str, str], address: str
 ) -> None:
@@ -110,9 +119,19 @@ def test_hostile_messages_and_idle_sessions_are_answered_and_counted(
     assert found["answers"][-1]["data"]["code"] == "CAPACITY_REACHED"
     assert found["state"]["data"]["env"] == "TextBandit-v0"
     assert "no message for 2 seconds" in found["idle"]["data"]["message"]
-    assert found["foreign"] == 403
+    assert found["foreign"] == [403] * 3
+    assert found["step"] == [400, '{"detail":"a request over HTTP has no episode; play in a session, at /ws"}']
+    assert found["silent"] == [503, 200]
     assert found["status"]["errors"] >= len(found["answers"]) and found["status"]["idle"] >= 1
-    assert found["status"]["foreign"] == 1
+    assert found["status"]["foreign"] == 3
+
+
+def test_client_explains_servers_of_another_version(python: str, surroundings: dict[str, str]) -> None:
+    problems = check(python, surroundings, "versions", "")
+    *versions, host, port, scheme = problems
+    assert len(versions) == 5 and all("has another version of the protocol: " in problem for problem in versions)
+    assert "missing required field `task`" in versions[0] and "recursion" in versions[4]
+    assert all("is not a server of environments" in problem for problem in (host, port, scheme))
 
 
 def test_client_loses_neither_resets_nor_replies_with_its_session(

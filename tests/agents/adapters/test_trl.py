@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -74,7 +74,20 @@ def test_unknown_task_and_truncated_history_are_rejected() -> None:
         ToolEnvironment("TextBandit-v0", make_dialogue("plain", {"history": "window"}))
 
 
-def train(trl: Any, model: Path, folder: Path, rows: list[dict[str, Any]], length: int, **options: Any) -> Any:
+def spread(completion_ids: list[list[int]], **others: Any) -> list[float]:
+    """Return rewards that differ; the returns of an untrained model are all the same, which teaches nothing."""
+    return [float(sum(ids) % 7) for ids in completion_ids]
+
+
+def train(
+    trl: Any,
+    model: Path,
+    folder: Path,
+    rows: list[dict[str, Any]],
+    length: int,
+    max_tool_calling_iterations: int | None = None,
+    **options: Any,
+) -> Any:
     from datasets import Dataset
 
     config = trl.GRPOConfig(
@@ -83,6 +96,7 @@ def train(trl: Any, model: Path, folder: Path, rows: list[dict[str, Any]], lengt
         per_device_train_batch_size=8,
         num_generations=4,
         max_completion_length=length,
+        max_tool_calling_iterations=max_tool_calling_iterations,
         learning_rate=1e-3,
         report_to=[],
         disable_tqdm=True,
@@ -160,6 +174,65 @@ def script_tool_calls(monkeypatch: pytest.MonkeyPatch, trl: Any) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.filterwarnings("default")
+def test_grpo_step_plays_the_calls_that_a_model_samples(trl: Any, tmp_path: Path) -> None:
+    played: list[Any] = []
+
+    class Recorded(ToolEnvironment):
+        def reset(self, task: str | None = None, seed: int = 0, **row: Any) -> str:
+            first = super().reset(task, seed, **row)
+            played.append(self._chat.episode)
+            return first
+
+    trainer, changed = train(
+        trl,
+        teach_to_call(trl, tmp_path / "model"),
+        tmp_path / "run",
+        environment_rows("TextSokoban-v0", 2),
+        600,
+        environment_factory=lambda: Recorded("TextSokoban-v0"),
+        reward_funcs=spread,
+        max_tool_calling_iterations=2,
+    )
+    log = trainer.state.log_history[0]
+    moves = [move.action for episode in played for turn in episode.turns for move in turn.moves]
+    assert changed and len(played) == 8 and len(set(moves)) > 1 and set(moves) <= {"Up", "Down", "Left", "Right"}
+    assert log["tools/call_frequency"] * 8 == len(moves) and log["tools/failure_frequency"] == 0.0
+
+
+def teach_to_call(trl: Any, folder: Path) -> Path:
+    """Write a tiny model that replies to any prompt with a call of `act`, with actions at random."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from arboretum.eval.bench.tiny import make_tiny_model
+
+    make_tiny_model(folder, hidden=64)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    # The tools of a conversation are rendered and parsed by the template of a real family.
+    tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text("utf-8")
+    begin, end = '<tool_call>\n{"name": "act", "arguments": {"action": "', '"}}\n</tool_call>'
+    tokenizer.add_tokens([begin, end, "Up", "Down", "Left", "Right"])
+    calls = [
+        f"<|im_start|>assistant\n{begin}{action}{end}<|im_end|>" for action in ("Up", "Down", "Left", "Right")
+    ]
+    ids = torch.tensor([tokenizer.encode(call) for call in calls] * 4)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model.resize_token_embeddings(len(tokenizer))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+        for _ in range(60):
+            prompts = torch.randint(len(tokenizer), (len(ids), 128))
+            labels = torch.cat([torch.full_like(prompts, -100), ids], 1)
+            optimizer.zero_grad()
+            model(input_ids=torch.cat([prompts, ids], 1), labels=labels).loss.backward()
+            optimizer.step()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.heavy
+@pytest.mark.filterwarnings("default")
 def test_grpo_step_with_our_rollouts_changes_the_weights(trl: Any, model: Path, tmp_path: Path) -> None:
     dialogue = make_dialogue("no_think", {"max_turns": 2})
     rows = rollout_rows("TextSokoban-v0", 2, dialogue)
@@ -168,10 +241,6 @@ def test_grpo_step_with_our_rollouts_changes_the_weights(trl: Any, model: Path, 
     def recorded(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         outputs.append(func(prompts, trainer))
         return outputs[-1]
-
-    def spread(completion_ids: list[list[int]], **others: Any) -> list[float]:
-        """A model with random weights has the same return everywhere, from which nothing is learnt."""
-        return [float(sum(ids) % 7) for ids in completion_ids]
 
     rewards = [episode_return, spread]
     trainer, changed = train(trl, model, tmp_path, rows, 24, rollout_func=recorded, reward_funcs=rewards)
@@ -187,22 +256,34 @@ def test_grpo_step_with_our_rollouts_changes_the_weights(trl: Any, model: Path, 
     assert trainer.state.log_history[0]["rewards/episode_return/mean"] == pytest.approx(sum(scores) / len(scores))
 
 
-def test_rollouts_follow_the_sampling_settings_of_the_trainer(model: Path) -> None:
+@pytest.fixture
+def completions(model: Path) -> Callable[..., set[tuple[int, ...]]]:
+    """Return a function that rolls out a group of four in a process of TRL, and returns its different replies."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     dialogue = make_dialogue("no_think", {"max_turns": 1})
     (row,) = rollout_rows("TextSokoban-v0", 1, dialogue)
-    func = rollout_func("TextSokoban-v0", dialogue)
-    settings = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
+    settings = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0, "seed": 42}
     loaded, tokenizer = AutoModelForCausalLM.from_pretrained(model), AutoTokenizer.from_pretrained(model)
 
-    def replies(**changed: Any) -> int:
-        """Return the number of different replies in a group of four."""
+    def roll_out(process: int = 0, **changed: Any) -> set[tuple[int, ...]]:
+        func = rollout_func("TextSokoban-v0", dialogue)  # as another process would make it
         args = SimpleNamespace(**{**settings, "generation_kwargs": None, "max_completion_length": 8, **changed})
-        accelerator = SimpleNamespace(unwrap_model=lambda given: given)
+        accelerator = SimpleNamespace(unwrap_model=lambda given: given, process_index=process)
         trainer = SimpleNamespace(args=args, model=loaded, accelerator=accelerator, processing_class=tokenizer)
-        return len({tuple(ids) for ids in func([row["prompt"]] * 4, trainer)["completion_ids"]})
+        return {tuple(ids) for ids in func([row["prompt"]] * 4, trainer)["completion_ids"]}
 
-    assert replies() > 1 and replies(top_k=1) == replies(top_p=1e-6) == 1
+    return roll_out
+
+
+def test_rollouts_follow_the_sampling_settings_of_the_trainer(completions: Callable[..., Any]) -> None:
+    assert len(completions()) > 1 and len(completions(top_k=1)) == len(completions(top_p=1e-6)) == 1
     with pytest.raises(ConfigurationError, match="these rollouts have no min_p; leave it at None in GRPOConfig"):
-        replies(min_p=0.1)
+        completions(min_p=0.1)
+
+
+def test_processes_and_seeds_sample_different_members_of_a_group(completions: Callable[..., Any]) -> None:
+    first = completions(process=0)
+    assert len(first) == 4 and completions(process=0) == first
+    assert not first & completions(process=1)
+    assert not first & completions(seed=43)
