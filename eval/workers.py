@@ -46,7 +46,7 @@ _DUMP_SECONDS = 5.0
 OPENING = 600.0
 """Seconds that a worker may take to open an environment in a run with a time limit, after which it is killed."""
 
-_DUMPS_ON_SIGNAL = hasattr(faulthandler, "register")
+_DUMPS_ON_SIGNAL = hasattr(signal, "SIGUSR1")
 """True if a worker that hangs in a step writes its stack on a signal, which Windows does not have."""
 
 _AHEAD = 8

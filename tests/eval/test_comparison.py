@@ -435,7 +435,7 @@ def test_page_escapes_names_needs_no_network_and_has_captions(hostile: Path) -> 
     assert "<script" not in text and "&lt;script&gt;" in text
     assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", text) and "url(" not in text
     tables = re.findall(r"<table.*?</table>", text, re.S)
-    assert len(tables) == 7  # agents, differences in success and three of decisions, repeats, settings
+    assert len(tables) == 9  # agents, differences in success and five of decisions, repeats, settings
     for table in tables:
         assert re.search(r"<caption[^>]*>[^<]+</caption>", table)
         assert not re.search(r"<th(?![^>]*scope=)", table.replace("<thead", ""))
