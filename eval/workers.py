@@ -37,8 +37,8 @@ from .suite import Entry
 GRACE = 5.0
 """Seconds beyond the time limit of an episode or a step, after which a worker that did not end it is killed."""
 
-_LOOK = 1.0
-"""Seconds between looks at the deadlines of steps in a run with a limit on them."""
+_CHECK_SECONDS = 1.0
+"""Seconds between checks of the deadlines of steps, in a run with a limit on them."""
 
 _DUMP_SECONDS = 5.0
 """Seconds that a worker that hangs in a step has to begin writing its stack."""
@@ -321,7 +321,7 @@ class LocalWorkers:
     def _play(self, waiting: _Waiting, count: int, limits: TimeLimits) -> Iterator[FinishedEpisode]:
         while waiting.first() or any(process.held for process in self._processes):
             self._hand_out(waiting, count, limits)
-            for process in self._wait(math.inf if limits.step is None else _LOOK):
+            for process in self._wait(math.inf if limits.step is None else _CHECK_SECONDS):
                 yield from self._receive(process, waiting, limits)
             if limits.step is not None:
                 yield from self._end_hung_steps(waiting, limits.step)
@@ -423,7 +423,7 @@ def _serve(pipe: connection.Connection, trace: str, deadline: SharedDeadline) ->
     Args:
         pipe: Connection to the parent.
         trace: File for the stack of an episode that crashes or hangs.
-        deadline: Place for the deadline of the call in progress, at which the parent looks.
+        deadline: Place for the deadline of the call in progress, which the parent checks.
     """
     share_deadline(deadline)
     with open(trace, "w", encoding="utf-8") as file:

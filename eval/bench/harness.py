@@ -49,8 +49,8 @@ def measure(peers: bool = False, episodes: int = 64, turns: int = 10) -> Iterato
     """Yield the CPU time of a rollout and of an evaluation outside the engine, as percentages of the engine's.
 
     The workload is Sokoban with the agent `think`, 32 concurrent episodes and a model of 0.36M parameters. The
-    percentages fall with the size of the model. The evaluation also plans the run and stores the episodes with
-    their conversations.
+    percentages fall with the size of the model. The evaluation also plans the run, stores the episodes with
+    their conversations, and reports them.
 
     Args:
         peers: Unused; there is no original system.

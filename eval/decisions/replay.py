@@ -62,10 +62,14 @@ class Recorded(msgspec.Struct):
     success: bool
 
 
+class _Trial(msgspec.Struct):
+    """Earlier trial, of which nothing is needed."""
+
+
 class _Line(Recorded):
     """Line of `episodes.jsonl`: the seed is that of the episode, and only the number of earlier trials matters."""
 
-    trials: list[msgspec.Raw] = []
+    trials: list[_Trial] = []
 
 
 def label_episode(env: TextEnv[Any], episode: Episode) -> EpisodeDecisions | Unlabelled:
@@ -105,12 +109,9 @@ def parse_recorded(line: bytes) -> Recorded:
     """
     try:
         record = _DECODER.decode(line)
-        earlier = len(record.trials)
     except (msgspec.DecodeError, UnicodeDecodeError):  # Episodes may have lone surrogates and NaN.
-        data = json.loads(line.decode("utf-8", "surrogatepass"))
-        earlier = len(data.pop("trials", ())) if isinstance(data, dict) else 0
-        record = msgspec.convert(data, _Line)
-    seed = trial_seed(record.seed, earlier)
+        record = msgspec.convert(json.loads(line.decode("utf-8", "surrogatepass")), _Line)
+    seed = trial_seed(record.seed, len(record.trials))
     return Recorded(record.task, seed, record.turns, record.final_observation, record.success)
 
 

@@ -187,13 +187,17 @@ def test_hung_episode_ends_at_the_time_limit_even_where_no_signal_interrupts_it(
 @pytest.mark.parametrize("count", [1, 2])
 def test_hung_step_ends_at_its_own_limit(count: int, folder: Path) -> None:
     status, _ = run(write_suite(folder, act="sleep"), folder / "run", count=count, step_timeout=0.5)
+    assert status == 1
+    check_hung_steps(folder, "the time limit of 0.5 s per step of the environment expired", "in _apply")
+
+
+def check_hung_steps(folder: Path, error: str, place: str) -> None:
+    """Assert that all episodes are stored, and that those that hung have the error and a trace with the place."""
     stored = records(folder / "run")
-    assert status == 1 and len(stored) == 24 * 3
+    assert len(stored) == 24 * 3
     failed = [record for record in stored if record["error"] is not None]
-    assert {record["error"] for record in failed} == {
-        "the time limit of 0.5 s per step of the environment expired"
-    }
-    assert len(failed) == 3 and all("in _apply" in record["trace"] for record in failed)
+    assert {record["error"] for record in failed} == {error}
+    assert len(failed) == 3 and all(place in record["trace"] for record in failed)
 
 
 @pytest.mark.parametrize("timeout", [None, 60.0])
@@ -204,14 +208,9 @@ def test_hung_step_that_no_signal_interrupts_ends_at_its_own_limit(
     suite = write_suite(folder, act="compute")
     start = time.monotonic()
     status, _ = run(suite, folder / "run", timeout=timeout, step_timeout=0.5)
-    assert time.monotonic() - start < 50
-    stored = records(folder / "run")
-    assert status == 1 and len(stored) == 24 * 3
-    failed = [record for record in stored if record["error"] is not None]
-    assert {record["error"] for record in failed} == {
-        "the time limit of 0.5 s per step of the environment expired; its worker process was killed"
-    }
-    assert len(failed) == 3 and all("in compute" in record["trace"] for record in failed)
+    assert time.monotonic() - start < 50 and status == 1
+    error = "the time limit of 0.5 s per step of the environment expired; its worker process was killed"
+    check_hung_steps(folder, error, "in compute")
 
 
 def test_environment_that_hangs_while_a_worker_opens_it_is_killed(

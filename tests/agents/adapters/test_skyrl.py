@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,16 +15,12 @@ REPLIES = ["<think>a</think><answer>Up || Left</answer>", "?", "<think>b</think>
 
 
 @pytest.fixture
-def gym() -> Iterator[Any]:
-    """SkyRL gym with our environment. Its registry refuses a name twice, and an example registers it, too."""
+def gym(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """SkyRL gym with our environment, in a registry of its own, since an example of the pages registers it."""
     gym = pytest.importorskip("skyrl_gym", reason="needs skyrl-gym: pip install arboretum-rl[skyrl]")
-    registry = gym.envs.registration.registry
-    kept = dict(registry)
-    registry.pop("arboretum", None)
+    monkeypatch.setattr(gym.envs.registration, "registry", {})
     gym.register("arboretum", entry_point="arboretum.agents.adapters.skyrl:SkyRLEnv")
-    yield gym
-    registry.clear()
-    registry.update(kept)
+    return gym
 
 
 @pytest.mark.heavy
