@@ -56,6 +56,10 @@ class Outcome(NamedTuple):
     changed: bool
 
 
+OutcomeFields = tuple[str, float, bool, bool, bool, bool]
+"""Fields of an `Outcome`, as a plain tuple, which is constructed in a sixth of the time."""
+
+
 class TextEnv(RebuiltCopies, BranchRules, OptimumRules, ToolRules, Rendering, gym.Env[str, str], Generic[StateT]):
     """Gymnasium environment whose observations and actions are strings.
 
@@ -208,7 +212,7 @@ class TextEnv(RebuiltCopies, BranchRules, OptimumRules, ToolRules, Rendering, gy
         """Return the observation of the current state, as shown after `reset`."""
 
     @abstractmethod
-    def _apply(self, action: str) -> Outcome:
+    def _apply(self, action: str) -> OutcomeFields:
         """Replace `self._state` by its successor under `action`. No string raises an exception."""
 
     @abstractmethod
@@ -334,9 +338,9 @@ class TextEnv(RebuiltCopies, BranchRules, OptimumRules, ToolRules, Rendering, gy
         observation, reward, terminated, success, valid, changed = self._apply(action)
         steps = self._steps = self._steps + 1
         truncated = not terminated and self.max_steps is not None and steps >= self.max_steps
-        self._terminated = terminated
-        self._truncated = truncated
         self._success = success
+        if terminated or truncated:
+            self._terminated, self._truncated = terminated, truncated
         if self.reward_mode == "sparse":
             reward = 1.0 if success and terminated else 0.0
         info: Info = {"task": self._task, "success": success, "valid": valid, "changed": changed}

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Hashable, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from ..core import Outcome, RewardMode, TextEnv
+from ..core import OutcomeFields, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
 from ..optimum import Optimum
 from ..pictures.canvas import Picture
@@ -44,7 +44,7 @@ _MAX_ACTION_LENGTH = 64
 _UNKNOWN = -1
 """Length of a shortest plan that the search did not find within its budget."""
 
-# A step constructs two NamedTuples, whose constructor is a Python function. `tuple.__new__` halves a step's time.
+# The constructor of a NamedTuple is a Python function; `tuple.__new__` takes half of its time.
 _new = tuple.__new__
 
 
@@ -159,12 +159,12 @@ class BoardEnv(TextEnv[State]):
         """Return a picture of the board, [48 x rows, 48 x columns, 3]."""
         return board_picture(self._state.board, self.vocabulary)
 
-    def _apply(self, action: str) -> Outcome:
+    def _apply(self, action: str) -> OutcomeFields:
         move = self._moves.get(action)
         if move is None:
             move = self._moves.get(action.strip().lower()) if len(action) <= _MAX_ACTION_LENGTH else None
             if move is None:
-                return Outcome(_REFUSAL + self._observe(), 0.0, False, False, False, False)
+                return _REFUSAL + self._observe(), 0.0, False, False, False, False
         board, player, missing = self._state
         shift, first, last, step, effects = move
         first += player
@@ -172,7 +172,7 @@ class BoardEnv(TextEnv[State]):
         effect = effects.get(board[first:last:step])
         if effect is None:
             text = board if self._render is None else self._render(board, player)
-            return _new(Outcome, (text, MOVE_REWARD, False, False, True, False))
+            return text, MOVE_REWARD, False, False, True, False
         cells, reward, change = effect
         if step == 1:
             board = board[:first] + cells + board[last:]
@@ -187,8 +187,8 @@ class BoardEnv(TextEnv[State]):
         self._state = _new(State, (board, player, missing))
         text = board if self._render is None else self._render(board, player)
         if missing:
-            return _new(Outcome, (text, reward, False, False, True, True))
-        return _new(Outcome, (text, reward + SOLVED_REWARD, True, True, True, True))
+            return text, reward, False, False, True, True
+        return text, reward + SOLVED_REWARD, True, True, True, True
 
     def counts_as_effect(self, action: str, before: Hashable, info: Mapping[str, Any]) -> bool:
         """Return True for pushes; steps that move only the player do not count."""
