@@ -8,12 +8,14 @@ if TYPE_CHECKING:
     from .base import Agent, Reply, Seat
     from .dialogue import Dialogue, Parsed, make_dialogue
     from .engines.base import Completion, Engine, Request, Usage
+    from .engines.registry import make_engine
     from .engines.shipped_models import model_source
     from .episode import Episode, Turn
     from .episode_chat import EpisodeChat
     from .forks import Origin
     from .play import Job
     from .reference import ExpertAgent, RandomAgent
+    from .registry import make_agent
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -21,12 +23,14 @@ else:
             ".base": "Agent Reply Seat",
             ".dialogue": "Dialogue Parsed make_dialogue",
             ".engines.base": "Completion Engine Request Usage",
+            ".engines.registry": "make_engine",
             ".engines.shipped_models": "model_source",
             ".episode": "Episode Turn",
             ".episode_chat": "EpisodeChat",
             ".forks": "Origin",
             ".play": "Job",
             ".reference": "ExpertAgent RandomAgent",
+            ".registry": "make_agent",
         },
     )
 
@@ -47,6 +51,8 @@ __all__ = [
     "Seat",
     "Turn",
     "Usage",
+    "make_agent",
     "make_dialogue",
+    "make_engine",
     "model_source",
 ]

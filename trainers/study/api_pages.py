@@ -52,11 +52,13 @@ API_PAGES = (
         {
             "agents.base": ("Agent", "Seat", "Reply", "Stop"),
             "agents.reference": ("RandomAgent", "ExpertAgent"),
+            "agents.registry": ("make_agent",),
             "agents.play": ("play", "Job"),
             "agents.forks": ("Origin", "Fork"),
             "agents.episode": ("Episode", "Turn", "Move"),
             "agents.episode_chat": ("EpisodeChat", "Heard"),
             "agents.dialogue": ("make_dialogue", "Dialogue", "Parsed"),
+            "agents.engines.registry": ("make_engine",),
             "agents.engines.base": ("Engine", "Request", "Message", "Sampling", "Completion", "Usage"),
         },
     ),
