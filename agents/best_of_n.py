@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..envs.errors import unknown_name
 from .base import Reply, Seat
@@ -12,7 +12,7 @@ from .checks import check_counts
 from .engines.base import Sampling
 from .exchange import Exchange
 from .forks import Fork
-from .search import Search, SearchAgent
+from .search import Search, SearchAgent, SimulationFailed
 
 SELECTIONS = ("return",)
 """Values of `BestOfN.select`."""
@@ -33,6 +33,20 @@ class _Branch:
     seat: Seat
     replies: list[Reply] = field(default_factory=list)
     over: bool = False
+
+
+class _Turn(NamedTuple):
+    """Turn of the kept branch.
+
+    Attributes:
+        observation: Observation before the reply.
+        reply: The reply.
+        exchanges: Its exchanges with the model.
+    """
+
+    observation: str
+    reply: Reply
+    exchanges: list[Exchange]
 
 
 class BestOfN(SearchAgent):
@@ -63,15 +77,20 @@ class BestOfN(SearchAgent):
             raise unknown_name("select", select, SELECTIONS)
 
     def search(self, seat: Seat) -> Search:
-        kept: deque[tuple[Reply, list[Exchange]]] | None = seat.memory.data
+        kept: deque[_Turn] | None = seat.memory.data
         if kept is None:
             kept = seat.memory.data = yield from self._play(seat)
-        reply, exchanges = kept.popleft()
-        seat.episode.exchanges += exchanges
-        return reply
+        if not kept or kept[0].observation != seat.observation:
+            raise SimulationFailed(
+                "the environment does not repeat itself: from the same snapshot, the same replies had other"
+                " effects; restore() must bring back the state and the random generator"
+            )
+        turn = kept.popleft()
+        seat.episode.exchanges += turn.exchanges
+        return turn.reply
 
     def _play(self, seat: Seat) -> Any:
-        """Play n branches; return the replies of the best one, each with its exchanges."""
+        """Play n branches; return the turns of the best one."""
         root = self.root(seat)
         assert root.snapshot is not None
         branches: dict[int, _Branch] = {}
@@ -97,8 +116,8 @@ class BestOfN(SearchAgent):
         seat.episode.details["kept"] = number
         assert best.start.snapshot is not None
         self.restore(seat, best.start.snapshot)  # The same replies then meet the same random events.
-        exchanges = best.seat.episode.exchanges
+        episode = best.seat.episode
         return deque(
-            (reply, [exchange for exchange in exchanges if exchange.turn == turn])
-            for turn, reply in enumerate(best.replies)
+            _Turn(turn.observation, reply, [exchange for exchange in episode.exchanges if exchange.turn == number])
+            for number, (turn, reply) in enumerate(zip(episode.turns, best.replies, strict=True))
         )

@@ -256,6 +256,18 @@ def test_failure_of_the_environment_in_a_branch_ends_only_its_episode(
     assert str(failed.error).endswith("ConnectionError: the lake is gone")
 
 
+def test_best_of_n_breaks_off_where_the_environment_does_not_repeat_itself(engine: Any) -> None:
+    class Drifting(FrozenLake):
+        def restore(self, snapshot: Any, seed: int | None = None) -> None:
+            super().restore(snapshot, next(seeds))
+
+    seeds = iter(range(1000))
+    agent = make_agent("best_of_n", engine=engine, sampling={"max_tokens": 16}, dialogue={"max_turns": 5}, n=4)
+    episodes = list(play(agent, [Drifting(success_rate=1 / 3)], [Job(None, seed) for seed in range(8)]))
+    errors = [str(episode.error) for episode in episodes if episode.error is not None]
+    assert errors and all("the environment does not repeat itself" in error for error in errors)
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_time_limit_ends_a_search(name: str, engine: Any) -> None:
     agent = make_agent(name, engine=engine, sampling={"max_tokens": 16})
