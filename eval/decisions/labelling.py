@@ -6,11 +6,14 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from heapq import merge, nlargest
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from ...envs.core import TextEnv
 from ...envs.seeding import stable_seed
@@ -68,8 +71,20 @@ def label_run(
     Raises:
         DataError: The folder holds no run.
     """
-    with open_run(folder) as run:
+    with open_run(folder) as run, _turn(folder):
         return _Labelling(folder, run, with_costly).label(seconds, on_progress)
+
+
+@contextmanager
+def _turn(folder: Path) -> Iterator[None]:
+    """Wait until no other process labels the run. A folder that cannot be written to has no labels to protect."""
+    lock = FileLock(folder / ".decisions.lock", thread_local=False)
+    with suppress(OSError):
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class _Labelling:

@@ -11,6 +11,7 @@ import zlib
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -198,6 +199,23 @@ def test_run_that_goes_on_while_it_is_labelled(run: Path) -> None:
     coverage = label_run(run, on_progress=go_on)
     assert coverage.labelled == coverage.episodes > EPISODES // 2
     assert describe_coverage(coverage, run, None) == []
+
+
+def test_second_labelling_of_a_run_waits_for_the_first(run: Path) -> None:
+    """Each would otherwise label everything, and the one that begins last remove what the other has written."""
+    second: list[Coverage] = []
+    thread = Thread(target=lambda: second.append(label_run(run)))
+
+    def begin_second(done: int, total: int) -> None:
+        if not thread.ident:
+            thread.start()
+            thread.join(0.3)
+            assert thread.is_alive() and second == []
+
+    assert label_run(run, on_progress=begin_second) == Coverage(EPISODES, EPISODES)
+    thread.join(60)
+    assert second == [Coverage(EPISODES, EPISODES)]
+    assert len(lines_of(run)) == len(stored(run)) == EPISODES
 
 
 def test_time_limit_leaves_a_random_sample_of_tasks_and_says_so(run: Path) -> None:
