@@ -71,8 +71,9 @@ CHARTS = (
     ),
     Chart(
         "Silent groups",
-        "Fraction of groups whose returns are all equal, and fraction of groups selected for the update.",
-        {"silent_groups": "silent", "groups_kept": "selected"},
+        "Fraction of groups whose returns are all equal, of those that penalties alone tell apart, and of groups"
+        " selected for the update.",
+        {"silent_groups": "silent", "penalty_groups": "penalties alone", "groups_kept": "selected"},
         _percent,
         y_max=1.0,
     ),

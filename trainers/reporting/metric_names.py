@@ -20,6 +20,7 @@ TRAINING_METRICS: Mapping[str, str] = {
     "reply_tokens": "Sampled tokens per turn.",
     "penalty": "Format penalties per episode, at most 0.",
     "group_penalty_std": "Standard deviation of the penalties of episodes within a group, mean over groups.",
+    "penalty_groups": "Fraction of groups that only penalties tell apart: their returns are all equal.",
     "episodes": "Sampled episodes.",
     "sampled_tokens": "Sampled tokens, those of failed and dropped episodes included.",
     "reused_tokens": "Sampled tokens that branches took over from other episodes, which cost nothing.",

@@ -56,9 +56,10 @@ def rollout_metrics(rollouts: Rollouts, failed: int = 0) -> dict[str, float]:
     Of all episodes: `failed` (number of those that ended with an error) and `success` (fraction; failed ones are
     unsolved). Of the others: `return` (undiscounted, without penalties), `group_return_std` (mean over groups),
     `silent_groups` (fraction of groups whose returns are all equal), `truncated` (fraction of episodes), `turns`
-    per episode, `penalty` per episode, `group_penalty_std` (as `group_return_std`, of the penalties alone), and
-    `episodes`; a turn that episodes share counts in each of them. Of the distinct turns: `valid_turns` (fraction
-    of those in the required format with only legal actions), and `reply_tokens` per turn.
+    per episode, `penalty` per episode, `group_penalty_std` (as `group_return_std`, of the penalties alone),
+    `penalty_groups` (fraction of groups whose returns are all equal and whose penalties are not), and `episodes`;
+    a turn that episodes share counts in each of them. Of the distinct turns: `valid_turns` (fraction of those in
+    the required format with only legal actions), and `reply_tokens` per turn.
 
     Args:
         rollouts: Complete episodes.
@@ -68,6 +69,7 @@ def rollout_metrics(rollouts: Rollouts, failed: int = 0) -> dict[str, float]:
     statistics = group_statistics(returns, rollouts.group, rollouts.groups)
     paths = rollouts.paths
     penalties = sum_by_group(rollouts.turn_penalty[paths.turn], paths.episode, rollouts.episodes)
+    penalty_std = group_statistics(penalties, rollouts.group, rollouts.groups).std
     episodes = max(rollouts.episodes, 1)
     return {
         "failed": float(failed),
@@ -80,6 +82,7 @@ def rollout_metrics(rollouts: Rollouts, failed: int = 0) -> dict[str, float]:
         "turns": len(paths.turn) / episodes,
         "reply_tokens": rollouts.actions / max(rollouts.turns, 1),
         "penalty": float(penalties.sum() / episodes),
-        "group_penalty_std": float(group_statistics(penalties, rollouts.group, rollouts.groups).std.mean()),
+        "group_penalty_std": float(penalty_std.mean()),
+        "penalty_groups": float(np.mean((statistics.std == 0) & (penalty_std > 0))),
         "episodes": float(rollouts.episodes),
     }
