@@ -257,13 +257,17 @@ def test_unusual_query_gets_a_valid_observation(make, query):
         ({"hops": 7}, "no question with hops=7"),
         ({"hops": 0}, "hops must be"),
         ({"split": "dev"}, "no split 'dev'"),
-        ({"retriever": "/nowhere"}, "no index folder"),
         ({"dataset": "encyclopedia"}, "omit data="),
     ],
 )
 def test_invalid_configuration_is_rejected(make, options, message):
     with pytest.raises(ConfigurationError, match=message):
         make(**options)
+
+
+def test_missing_index_is_named(make, tmp_path):
+    with pytest.raises(ConfigurationError, match="nowhere.* no index folder"):
+        make(retriever=tmp_path / "nowhere")
 
 
 def test_environments_share_the_index_of_a_folder_until_it_is_built_again(make, tmp_path):
