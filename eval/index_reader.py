@@ -210,20 +210,21 @@ class IndexReader(ABC):
             [bind(agent), bind(entry), count, total, total, total, count, count],
         )
 
-    def complete_of_task(self, agents: Sequence[str], entry: str, task: str, limit: int = -1) -> list[Result]:
-        """Return complete results of agents on a task, in the order in which the episodes ended first.
+    def complete_of_tasks(
+        self, agents: Sequence[str], entry: str, tasks: Sequence[str], limit: int = -1
+    ) -> list[Result]:
+        """Return complete results of agents on some tasks, in the order in which the episodes ended first.
 
         Args:
             agents: Names of the agents.
             entry: Name of the entry.
-            task: Name of the task.
+            tasks: Names of at most 900 tasks.
             limit: Maximum number of results; -1 for all.
         """
-        marks = ", ".join(["CAST(? AS TEXT)"] * len(agents))
         return self._read(
             "episodes WHERE cell IN (SELECT cell FROM cells WHERE entry = CAST(? AS TEXT)"
-            f" AND agent IN ({marks})) AND task = CAST(? AS TEXT) AND NOT failed ORDER BY id LIMIT ?",
-            [bind(entry), *map(bind, agents), bind(task), limit],
+            f" AND agent IN ({_marks(agents)})) AND task IN ({_marks(tasks)}) AND NOT failed ORDER BY id LIMIT ?",
+            [bind(entry), *map(bind, agents), *map(bind, tasks), limit],
         )
 
     def find(self, key: EpisodeKey) -> Result | None:
@@ -245,9 +246,8 @@ class IndexReader(ABC):
             tasks: Names of at most 900 tasks.
             repeats: Indices of the repeats, without gaps.
         """
-        marks = ", ".join(["CAST(? AS TEXT)"] * len(tasks))
         rows = self._fetch(
-            f"SELECT task, repeat, success FROM episodes WHERE {_OF_CELL} AND task IN ({marks})"
+            f"SELECT task, repeat, success FROM episodes WHERE {_OF_CELL} AND task IN ({_marks(tasks)})"
             " AND repeat >= ? AND repeat < ? AND NOT failed",
             [bind(agent), bind(entry), *map(bind, tasks), repeats.start, repeats.stop],
         )
@@ -291,6 +291,11 @@ def _to_result(cell: tuple[str, str], row: Sequence[Any]) -> Result:
         json.loads(details) if details else {},
         position,
     )
+
+
+def _marks(texts: Sequence[str]) -> str:
+    """Return the placeholders of texts in a query."""
+    return ", ".join(["CAST(? AS TEXT)"] * len(texts))
 
 
 def bind(text: str | None) -> str | bytes | None:

@@ -59,7 +59,7 @@ class ReportedRun:
     def complete_of_task(self, agents: Sequence[str], entry: str, task: str, limit: int) -> list[Result]:
         """Return at most `limit` complete results of agents on a task, in their order."""
         own = {self.names[agent]: agent for agent in agents if agent in self.names}
-        results = self.index.complete_of_task(list(own), entry, task, limit) if own else []
+        results = self.index.complete_of_tasks(list(own), entry, [task], limit) if own else []
         return [_rename(result, own[result.key.agent]) for result in results]
 
 

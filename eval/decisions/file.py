@@ -11,6 +11,7 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -89,57 +90,69 @@ class DecisionsFile:
         self, folder: Path, find: Callable[[EpisodeKey], Result | None], keep: Mapping[EpisodeKey, Labels]
     ) -> None:
         path = folder / FILE
-        self._episodes = (folder / EPISODES_FILE).open("rb")
         content = path.read_bytes() if path.exists() else b""
         if content.count(b"\n") != len(keep) or content[-1:] not in (b"", b"\n"):
-            found = ((find(key), labels) for key, labels in keep.items())
-            lines = (self._encode(result, labels) for result, labels in found if result is not None)
+            lines = []
+            with (folder / EPISODES_FILE).open("rb") as episodes:
+                for key, labels in keep.items():
+                    if (result := find(key)) is not None:
+                        episodes.seek(result.offset)
+                        lines.append(_encode(result, episodes.readline(), labels))
             write_atomic(path, b"".join(lines))
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | BINARY, 0o644)
 
-    def append(self, result: Result, labels: Labels) -> None:
-        """Append the labels of an episode by one write, so that a kill leaves at most an incomplete last line."""
-        os.write(self._file, self._encode(result, labels))
+    def append(self, result: Result, line: bytes, labels: Labels) -> None:
+        """Append the labels of an episode by one write, so that a kill leaves at most an incomplete last line.
+
+        Args:
+            result: Result of the episode.
+            line: Line of the episode in `episodes.jsonl`.
+            labels: Its labels.
+        """
+        os.write(self._file, _encode(result, line, labels))
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
-        self._episodes.close()
 
-    def _encode(self, result: Result, labels: Labels) -> bytes:
-        self._episodes.seek(result.offset)
-        line = self._episodes.readline()
-        head = {
-            **result.key._asdict(),
-            "at": [result.offset, len(line)],
-            "episode": line[-_CHECKSUM_LENGTH:][1:9].decode("ascii", "replace"),
-            "version": labels_version(),
-        }
-        text = json.dumps({**head, **plain_labels(labels)}, ensure_ascii=False, separators=(",", ":"))
-        body = text.encode("utf-8", "surrogatepass")[:-1]
-        return body + b',"crc":"%08x"}\n' % zlib.crc32(body)
+
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
+def _encode(result: Result, line: bytes, labels: Labels) -> bytes:
+    """Return the line of the labels of an episode, whose line in `episodes.jsonl` is `line`."""
+    head = {
+        **result.key._asdict(),
+        "at": [result.offset, len(line)],
+        "episode": line[-_CHECKSUM_LENGTH:][1:9].decode("ascii", "replace"),
+        "version": labels_version(),
+    }
+    body = _JSON.encode({**head, **plain_labels(labels)}).encode("utf-8", "surrogatepass")[:-1]
+    return body + b',"crc":"%08x"}\n' % zlib.crc32(body)
 
 
 def plain_labels(labels: Labels) -> dict[str, Any]:
     """Return labels as plain data, in the form of `DECISIONS_FILE`."""
     if isinstance(labels, Unlabelled):
         return {"unlabelled": labels.reason}
-    marks, visits, regrets = [], [], {}
-    for index, decision in enumerate(labels.decisions):
-        optimal, value, steps, fatal, repeated, returned = decision
-        mark = _MARKS[optimal, fatal]
-        marks.append(mark)
-        visits.append(_VISIT_MARKS[repeated, returned])
-        if (value, steps) != _USUAL[mark]:
-            regrets[str(index)] = [value, steps]
+    plain = [_plain_decision(decision) for decision in labels.decisions]
     return {
         "outcome": labels.outcome,
         "exact": labels.exact,
         "measure": labels.measure,
-        "marks": "".join(marks),
-        "visits": "".join(visits),
-        "regrets": regrets,
+        "marks": "".join([mark for mark, _, _ in plain]),
+        "visits": "".join([visit for _, visit, _ in plain]),
+        "regrets": {str(index): regrets for index, (_, _, regrets) in enumerate(plain) if regrets is not None},
     }
+
+
+@lru_cache(maxsize=4096)
+def _plain_decision(decision: Decision) -> tuple[str, str, list[float | None] | None]:
+    """Return the marks of a decision, and its regrets in value and steps if they are not those of its mark."""
+    optimal, value, steps, fatal, repeated, returned = decision
+    mark = _MARKS[optimal, fatal]
+    regrets = None if (value, steps) == _USUAL[mark] else [value, steps]
+    return mark, _VISIT_MARKS[repeated, returned], regrets
 
 
 def read_labels(folder: Path, results: Iterable[Result]) -> dict[EpisodeKey, Labels]:

@@ -28,6 +28,8 @@ from .replay import OutOfTime, label_recorded, parse_recorded
 
 BATCH = 20_000
 """Tasks whose names are in memory at once."""
+_QUERY = 128
+"""Tasks whose results are read by one query."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +129,10 @@ class _Labelling:
                         while group := begun[entry.name] or next(groups[entry.name], []):
                             begun[entry.name] = group
                             while group:
-                                labels = _label(env, episodes, group[-1], now + share)
-                                file.append(group.pop(), labels)
+                                episodes.seek(group[-1].offset)
+                                line = episodes.readline()
+                                labels = _label(env, line, now + share)
+                                file.append(group.pop(), line, labels)
                                 self._missing[entry.name] -= 1
                                 done += isinstance(labels, EpisodeDecisions)
                                 failed += isinstance(labels, Unlabelled)
@@ -153,9 +157,12 @@ class _Labelling:
             missing = (task for task, group in tasks if sum(one.episodes for one in group) > labelled[task])
             places = ((stable_seed("label", task), task) for task in missing)
             batch = nlargest(BATCH, (place for place in places if after is None or place < after))
-            for _, task in batch:
-                results = index.complete_of_task(agents, entry, task)
-                yield [result for result in results if result.key not in self._keep]
+            for first in range(0, len(batch), _QUERY):
+                groups: dict[str, list[Result]] = {task: [] for _, task in batch[first : first + _QUERY]}
+                for result in index.complete_of_tasks(agents, entry, list(groups)):
+                    if result.key not in self._keep:
+                        groups[result.key.task].append(result)
+                yield from filter(None, groups.values())
             if len(batch) < BATCH:
                 return
             after = batch[-1]
@@ -173,17 +180,16 @@ def _open(entry: Entry) -> TextEnv[Any] | Unlabelled:
         return Unlabelled(f"The environment cannot be made: {error}")
 
 
-def _label(env: TextEnv[Any] | Unlabelled, episodes: Any, result: Result, deadline: float) -> Labels:
-    """Label one stored episode.
+def _label(env: TextEnv[Any] | Unlabelled, line: bytes, deadline: float) -> Labels:
+    """Label the episode of a line of `episodes.jsonl`.
 
     Raises:
         OutOfTime: The deadline has passed.
     """
     if isinstance(env, Unlabelled):
         return env
-    episodes.seek(result.offset)
     try:
-        return label_recorded(env, parse_recorded(episodes.readline()), deadline)
+        return label_recorded(env, parse_recorded(line), deadline)
     except OutOfTime:
         raise
     except Exception as error:  # Of a damaged record, or of an environment whose service does not answer.

@@ -139,7 +139,7 @@ def label_recorded(
     # The default looks one step ahead, as the replay itself does.
     is_default = type(env).optimum_after is OptimumRules.optimum_after
     start = before = env.optimum()
-    key = env.state_key()
+    key, rng_state = env.state_key(), env.rng_state
     visited: set[Hashable] = {key}
     taken: set[tuple[Hashable, str]] = set()
     decisions: list[Decision] = []
@@ -155,7 +155,6 @@ def label_recorded(
                 raise OutOfTime
             action = move.action
             expected = None if is_default else env.optimum_after(action)
-            rng_state = env.rng_state
             observation, reward, terminated, truncated, info = env.step(action)
             if info["valid"] != move.valid or info["changed"] != move.changed:
                 return describe_deviation(len(decisions), "effect of the action")
@@ -163,8 +162,10 @@ def label_recorded(
                 return describe_deviation(len(decisions), "reward")
             # Where nothing can be reached, nothing can be reached later.
             after = before if exact and before is not None and before.steps is None else env.optimum()
-            if is_default and env.rng_state == rng_state:
-                expected = after
+            if is_default:
+                rng_state, previous = env.rng_state, rng_state
+                if rng_state == previous:
+                    expected = after
             choice = key, action
             repeated = choice in taken
             taken.add(choice)
