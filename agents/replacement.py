@@ -29,6 +29,22 @@ def discard(env: TextEnv[Any]) -> None:
     _discarded.append(ref(env))
 
 
+def is_discarded(env: TextEnv[Any]) -> bool:
+    """Return True if an environment has to be replaced."""
+    return bool(_discarded) and env in [one() for one in _discarded]
+
+
+def rebuild(env: TextEnv[Any]) -> TextEnv[Any]:
+    """Return a new environment in the place of one that was discarded.
+
+    Raises:
+        TypeError: There is no record of how the environment was made.
+        Expired: It was not made within `BUILD_SECONDS`.
+    """
+    with expires_after(time.perf_counter() + BUILD_SECONDS):
+        return _build_again(env)
+
+
 def renew(seat: Seat) -> None:
     """Replace the environment of a seat if it was discarded; the time limit of its episode begins afterwards.
 
@@ -36,7 +52,7 @@ def renew(seat: Seat) -> None:
         TypeError: There is no record of how the environment was made.
         Expired: It was not made within `BUILD_SECONDS`.
     """
-    if not _discarded or seat.env not in [one() for one in _discarded]:
+    if not is_discarded(seat.env):
         return
     limit, seat.step_time_limit = seat.step_time_limit, BUILD_SECONDS
     seat.step_deadline, seat.deadline = time.perf_counter() + BUILD_SECONDS, math.inf

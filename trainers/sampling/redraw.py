@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from ...agents.base import Stop
-from ...agents.deadline import Expired
+from ...agents.deadline import Expired, expires_after
 from ...agents.episode import Episode
+from ...agents.replacement import discard, is_discarded, rebuild
 from ...envs.core import TextEnv
 from ...envs.seeding import stable_seed
 from ...envs.snapshots import Snapshot
@@ -68,67 +71,89 @@ def redraw_targets(episodes: Sequence[Episode], groups: Sequence[Hashable]) -> l
     return [target for _, target in found.values()]
 
 
-def redraw_all(envs: Sequence[TextEnv[Any]], targets: Sequence[Target], count: int) -> list[Draws]:
-    """Return the outcomes of each target; see `redraw_outcomes`.
+def redraw_all(
+    envs: Sequence[TextEnv[Any]], targets: Sequence[Target], count: int, step_timeout: float | None = None
+) -> list[Draws]:
+    """Return the outcomes of each target; see `Redrawer.draw`.
 
     Args:
         envs: Interchangeable environments. If they wait, all are used concurrently; otherwise the first one.
         targets: Actions in states.
         count: Number of outcomes of each.
+        step_timeout: See `Redrawer`.
     """
     if not envs[0].waits:
-        return [redraw_outcomes(envs[0], target, count) for target in targets]
-    free: SimpleQueue[TextEnv[Any]] = SimpleQueue()
+        redrawer = Redrawer(envs[0], step_timeout)
+        return [redrawer.draw(target, count) for target in targets]
+    free: SimpleQueue[Redrawer] = SimpleQueue()
     for env in envs:
-        free.put(env)
+        free.put(Redrawer(env, step_timeout))
 
     def redraw(target: Target) -> Draws:
-        env = free.get()
+        redrawer = free.get()
         try:
-            return redraw_outcomes(env, target, count)
+            return redrawer.draw(target, count)
         finally:
-            free.put(env)
+            free.put(redrawer)
 
     with ThreadPoolExecutor(len(envs)) as threads:
         return list(threads.map(redraw, targets))
 
 
-def redraw_outcomes(env: TextEnv[Any], target: Target, count: int) -> Draws:
-    """Return outcomes of a target, each with random events of its own.
+class Redrawer:
+    """Environment in which outcomes are drawn anew; it is replaced after a step that exceeded its time limit.
 
     Args:
         env: Environment, whose current episode is lost.
-        target: Actions in a state.
-        count: Number of outcomes.
-
-    Raises:
-        Stop: No process is left that steps the environment.
+        step_timeout: Wall time of one step in seconds; None for no limit. Environments that enforce a limit of
+            their own need none here.
     """
-    outcomes: list[Redraw] = []
-    errors: list[str] = []
-    for number in range(count):
-        try:
-            outcome = _redraw(env, target, stable_seed("draw", target.seed, number) >> 11)
-        except Stop:
-            raise
-        except Expired:
-            errors.append("the time limit of a step expired")
-        except Exception as error:
-            errors.append(f"{type(error).__name__}: {error}")
-        else:
-            outcomes += [] if outcome is None else [outcome]
-    return Draws(tuple(outcomes), tuple(errors))
 
+    def __init__(self, env: TextEnv[Any], step_timeout: float | None = None) -> None:
+        self._env = env
+        self._limit = math.inf
+        if step_timeout is not None and not getattr(env, "times_steps", False):
+            self._limit = step_timeout
 
-def _redraw(env: TextEnv[Any], target: Target, seed: int) -> Redraw | None:
-    """Return one outcome of a target; None if the step limit of the environment cut it."""
-    total, executed, terminated, truncated = 0.0, 0, False, False
-    env.restore(target.snapshot, seed)
-    for action in target.actions:
-        _, reward, terminated, truncated, _ = env.step(action)
-        total, executed = total + float(reward), executed + 1
-        if terminated or truncated:
-            break
-    if terminated:
-        return Redraw(total, None, executed)
-    return Redraw(total, env.state_key(), executed) if executed == len(target.actions) else None
+    def draw(self, target: Target, count: int) -> Draws:
+        """Return outcomes of a target, each with random events of its own.
+
+        Args:
+            target: Actions in a state.
+            count: Number of outcomes.
+
+        Raises:
+            Stop: No process is left that steps the environment.
+        """
+        outcomes: list[Redraw] = []
+        errors: list[str] = []
+        for number in range(count):
+            try:
+                outcome = self._draw_one(target, stable_seed("draw", target.seed, number) >> 11)
+            except Stop:
+                raise
+            except Expired:
+                errors.append("the time limit of a step expired")
+                if self._limit != math.inf:
+                    discard(self._env)
+            except Exception as error:
+                errors.append(f"{type(error).__name__}: {error}")
+            else:
+                outcomes += [] if outcome is None else [outcome]
+        return Draws(tuple(outcomes), tuple(errors))
+
+    def _draw_one(self, target: Target, seed: int) -> Redraw | None:
+        """Return one outcome of a target; None if the step limit of the environment cut it."""
+        if is_discarded(self._env):
+            self._env = rebuild(self._env)
+        total, executed, terminated, truncated = 0.0, 0, False, False
+        self._env.restore(target.snapshot, seed)
+        for action in target.actions:
+            with expires_after(time.perf_counter() + self._limit):
+                _, reward, terminated, truncated, _ = self._env.step(action)
+            total, executed = total + float(reward), executed + 1
+            if terminated or truncated:
+                break
+        if terminated:
+            return Redraw(total, None, executed)
+        return Redraw(total, self._env.state_key(), executed) if executed == len(target.actions) else None

@@ -225,7 +225,7 @@ class RolloutSampler:
     def redraw(
         self, entry: Entry, episodes: Sequence[Episode], groups: Sequence[Hashable], count: int
     ) -> tuple[dict[DrawKey, tuple[Redraw, ...]], Failures]:
-        """Draw further outcomes of all turns, and drop their snapshots; see `redraw_outcomes`.
+        """Draw further outcomes of all turns, and drop their snapshots; see `Redrawer`.
 
         All processes must have the same episodes; they divide the work, and all receive all outcomes.
 
@@ -250,7 +250,8 @@ class RolloutSampler:
 
         def draw() -> list[Draws]:
             with engine_failures(self._in_flight):
-                return redraw_all(self._take_envs(entry, max(min(self._in_flight, len(own)), 1)), own, count)
+                envs = self._take_envs(entry, max(min(self._in_flight, len(own)), 1))
+                return redraw_all(envs, own, count, self._step_timeout)
 
         drawn = self._gather(draw)
         self.activity.end()

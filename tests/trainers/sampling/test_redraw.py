@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import Any
 
@@ -15,7 +16,7 @@ from arboretum.agents.episode import Episode
 from arboretum.agents.play import Job, play
 from arboretum.agents.reference import RandomAgent
 from arboretum.trainers.data.rollouts import Redraw
-from arboretum.trainers.sampling.redraw import Draws, redraw_outcomes, redraw_targets
+from arboretum.trainers.sampling.redraw import Draws, Redrawer, redraw_targets
 
 assert arboretum  # registers the environments
 
@@ -49,26 +50,26 @@ def test_redrawn_outcomes_without_chance_are_the_observed_ones(env_id: str) -> N
     for target in redraw_targets(episodes, [0] * len(episodes)):
         reward, next_state = observed[target.key[1:]]
         expected = Redraw(pytest.approx(reward), next_state, len(target.actions))
-        assert redraw_outcomes(env, target, 2) == Draws((expected, expected))
+        assert Redrawer(env).draw(target, 2) == Draws((expected, expected))
 
 
 def test_redrawn_outcomes_on_slippery_ice_have_its_probabilities() -> None:
     """A move succeeds with probability 0.8 and slips to either side with 0.1; draws are the same everywhere."""
     env, episodes = record("TextFrozenLake-v0", count=1)
     target = redraw_targets(episodes, [0])[0]
-    outcomes = redraw_outcomes(env, target, 900).outcomes
+    outcomes = Redrawer(env).draw(target, 900).outcomes
     counts = Counter(outcome.next_state if outcome.next_state is not None else "ended" for outcome in outcomes)
     assert sorted(counts.values()) == pytest.approx([90, 90, 720], abs=50)
     again = gym.make("TextFrozenLake-v0").unwrapped
     again.reset(seed=5)
-    assert redraw_outcomes(again, target, 900).outcomes == outcomes
+    assert Redrawer(again).draw(target, 900).outcomes == outcomes
 
 
 def test_outcomes_that_the_step_limit_cuts_are_left_out() -> None:
     env, episodes = record("TextSokoban-v0", count=1, max_steps=1)
     (target,) = redraw_targets(episodes, [0])
-    assert len(redraw_outcomes(env, target, 2).outcomes) == 2
-    assert redraw_outcomes(env, target._replace(actions=target.actions * 2), 2) == Draws(())
+    assert len(Redrawer(env).draw(target, 2).outcomes) == 2
+    assert Redrawer(env).draw(target._replace(actions=target.actions * 2), 2) == Draws(())
 
 
 def test_outcome_in_which_the_environment_fails_is_an_error_and_the_others_remain(
@@ -76,7 +77,7 @@ def test_outcome_in_which_the_environment_fails_is_an_error_and_the_others_remai
 ) -> None:
     env, episodes = record("TextFrozenLake-v0", count=1)
     target = redraw_targets(episodes, [0])[0]
-    whole = redraw_outcomes(env, target, 6).outcomes
+    whole = Redrawer(env).draw(target, 6).outcomes
     working, causes = type(env).step, [None, OSError("no ice"), None, Expired(), None, KeyError("tile")]
     pending = iter(causes)
 
@@ -86,9 +87,31 @@ def test_outcome_in_which_the_environment_fails_is_an_error_and_the_others_remai
         return working(self, action)
 
     monkeypatch.setattr(type(env), "step", step)
-    found = redraw_outcomes(env, target, 6)
+    found = Redrawer(env).draw(target, 6)
     assert found.outcomes == whole[::2]
     assert found.errors == ("OSError: no ice", "the time limit of a step expired", "KeyError: 'tile'")
     pending = iter([Stop("no worker is left")])
     with pytest.raises(Stop):
-        redraw_outcomes(env, target, 6)
+        Redrawer(env).draw(target, 6)
+
+
+def test_outcome_whose_step_hangs_is_an_error_and_the_environment_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    env, episodes = record("TextFrozenLake-v0", count=1)
+    target = redraw_targets(episodes, [0])[0]
+    whole = Redrawer(env).draw(target, 6).outcomes
+    working, used = type(env).step, []
+
+    def step(self: Any, action: str) -> Any:
+        used.append(self)
+        if len(used) == 3:
+            time.sleep(60)
+        return working(self, action)
+
+    monkeypatch.setattr(type(env), "step", step)
+    found = Redrawer(env, step_timeout=0.2).draw(target, 6)
+    assert found.outcomes == whole[:2] + whole[3:] and found.errors == ("the time limit of a step expired",)
+    assert used[:3] == [env] * 3 and env not in used[3:] and len(set(map(id, used[3:]))) == 1
+    # Nobody can tell in which state the interrupted environment is.
+    assert Redrawer(env, step_timeout=0.2).draw(target, 6).outcomes == whole and env not in used[3:]
