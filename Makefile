@@ -30,7 +30,8 @@ test: .venv/.dev
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not heavy" || $(call RETRY,$(BIN)/python)
 
 # Adds the heavy tests to those of `make test`; `make test test-all` runs each of them once.
-test-all: test .venv/.heavy .venv-vllm/.installed .venv-inspect/.installed .venv-verifiers/.installed .venv-openenv/.installed
+test-all: test .venv/.heavy .venv-vllm/.installed .venv-inspect/.installed .venv-verifiers/.installed .venv-openenv/.installed \
+		.venv-verl/.installed
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m heavy || $(call RETRY,$(BIN)/python)
 	@OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest $(VLLM_TESTS) \
 		|| $(call RETRY,.venv-vllm/bin/python)
@@ -87,5 +88,12 @@ bench: .venv/.core
 	@$(@D)/bin/uv pip install --quiet --python $(@D)/bin/python --no-deps --requirements $<
 	@touch $@
 
+# verl needs an older Python than the newest; without one, its test is skipped.
+.venv-verl/.installed: requirements-verl.txt
+	@if $(NEW_ENOUGH) -c 'import sys; sys.exit(sys.version_info >= (3, 13))'; then \
+		echo "Installing the packages of $< into $(@D) (about 500 MB) ..." && \
+		$(INSTALL) $(@D) --torch --no-deps --requirement $< && touch $@; \
+	else echo "verl needs Python 3.11 or 3.12: make $@ PYTHON=python3.12"; fi
+
 clean:
-	rm -rf .venv .venv-vllm .venv-inspect .venv-verifiers .venv-openenv build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-vllm .venv-inspect .venv-verifiers .venv-openenv .venv-verl build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
