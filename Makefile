@@ -14,7 +14,7 @@ NEEDS := pyproject.toml setup.py constraints.txt
 HEAVY_EXTRAS := ray,lm,tensorboard,deepspeed,dense,search,lucene,web,openai,peers,trl,skyrl,mcp,smollm2,docs,examples,heavy
 VLLM_TESTS := tests/agents/test_vllm_engine.py tests/agents/test_vllm_tools.py tests/trainers/test_vllm_training.py
 
-ENVIRONMENTS := .venv/.heavy $(foreach name,vllm inspect verifiers openenv,.venv-$(name)/.installed)
+ENVIRONMENTS := .venv/.heavy $(foreach name,vllm inspect verifiers openenv verl,.venv-$(name)/.installed)
 
 .PHONY: demo test test-all test-heavy bench docs clean
 
@@ -95,5 +95,12 @@ bench: .venv/.core
 	@$(@D)/bin/uv pip install --quiet --python $(@D)/bin/python --no-deps --requirements $<
 	@touch $@
 
+# verl needs an older Python than the newest; without one, its test is skipped.
+.venv-verl/.installed: requirements-verl.txt
+	@if $(NEW_ENOUGH) -c 'import sys; sys.exit(sys.version_info >= (3, 13))'; then \
+		echo "Installing the packages of $< into $(@D) (about 500 MB) ..." && \
+		$(INSTALL) $(@D) --torch --no-deps --requirement $< && touch $@; \
+	else echo "verl needs Python 3.11 or 3.12: make $@ PYTHON=python3.12"; fi
+
 clean:
-	rm -rf .venv .venv-vllm .venv-inspect .venv-verifiers .venv-openenv build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-vllm .venv-inspect .venv-verifiers .venv-openenv .venv-verl build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

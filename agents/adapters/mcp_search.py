@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...envs.retrieval.factory import open_retriever
-from .mcp import explain_errors, make_server, serve_over_stdio
+from .mcp_server import explain_errors, make_server, serve_over_stdio
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer

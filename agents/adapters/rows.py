@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -151,6 +152,24 @@ def end_reply(text: str, dialogue: Dialogue, *, cut: bool = False) -> str:
     """
     reply, _ = cut_at_stop(text, dialogue.stop)
     return reply if cut else reply + missing_closing_tag(reply, dialogue.stop)
+
+
+def tokens_to_stop(ids: list[int], tokenizer: Any, dialogue: Dialogue) -> list[int]:
+    """Return the tokens of a reply without those of a text that follows the dialogue's first stop text.
+
+    A token that ends the turn is kept.
+
+    Args:
+        ids: Tokens of a server that knows no stop texts.
+        tokenizer: Tokenizer of the model.
+        dialogue: The dialogue.
+    """
+
+    def has_stop(count: int) -> bool:
+        return cut_at_stop(tokenizer.decode(ids[:count], skip_special_tokens=False), dialogue.stop)[1]
+
+    end = bisect_left(range(len(ids) + 1), True, key=has_stop)
+    return ids[:end] if tokenizer.decode(ids[end:], skip_special_tokens=True).strip() else ids
 
 
 def metrics(episode: Episode) -> dict[str, float]:

@@ -11,7 +11,7 @@ from typing import Any
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
 from ..dialogue import make_dialogue
-from .rows import as_dicts, make_chat, metrics, open_episode, open_episodes
+from .rows import as_dicts, end_reply, make_chat, metrics, open_episode, open_episodes
 
 
 class SkyRLEnv(BaseTextEnv):  # type: ignore[misc]
@@ -38,12 +38,12 @@ class SkyRLEnv(BaseTextEnv):  # type: ignore[misc]
         return as_dicts(messages), {"task": self._chat.episode.task, "seed": self._chat.episode.seed}
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
-        """Execute a reply of the model.
+        """Execute a reply of the model up to the dialogue's stop text, which SkyRL's engines may not know.
 
         Raises:
             RuntimeError: The environment failed, so that the episode has no reward.
         """
-        heard = self._chat.hear(action)
+        heard = self._chat.hear(end_reply(action, self._chat.dialogue, cut=True))
         if self._chat.episode.error is not None:
             raise RuntimeError(self._chat.episode.error)
         self.turns += 1

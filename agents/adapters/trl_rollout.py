@@ -8,17 +8,16 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
-from ...envs.errors import ConfigurationError
 from ...envs.registry import make_env
 from ...envs.seeding import stable_seed
 from ..base import Seat
 from ..dialogue import Dialogue
-from ..engines.base import Sampling
 from ..engines.transformers import TransformersEngine
 from ..episode import Episode
 from ..language import LanguageAgent
 from ..play import Job, play
 from .rows import append_only_chat
+from .trl_columns import make_columns, read_sampling
 
 
 class _Member(LanguageAgent):
@@ -55,43 +54,17 @@ def rollout_func(
         envs.extend(make_env(env, **kwargs) for _ in range(min(at_once, len(jobs)) - len(envs)))
         model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
         engine = TransformersEngine(model, tokenizer, processed_logprobs=True)
-        agent = _Member("trl", engine, dialogue, _sampling(trainer.args))
+        agent = _Member("trl", engine, dialogue, read_sampling(trainer.args))
         # TRL divides a group among its processes, which must not all draw the same replies.
         own = trainer.args.seed, trainer.accelerator.process_index
         agent.draws = (stable_seed("member", *own, number) for number in numbers)
         played: dict[tuple[str, int], list[Episode]] = {}
         for episode in play(agent, envs, jobs):
             played.setdefault((episode.task, episode.seed), []).append(episode)
-        columns = [_columns(played[job.task or "", job.seed].pop(), tokenizer.eos_token_id) for job in jobs]
+        columns = [make_columns(played[job.task or "", job.seed].pop(), tokenizer.eos_token_id) for job in jobs]
         return {name: [column[name] for column in columns] for name in columns[0]}
 
     return roll_out
-
-
-def _sampling(args: Any) -> Sampling:
-    """Return the sampling settings of a `GRPOConfig`.
-
-    Raises:
-        ConfigurationError: The engine lacks one that is set.
-    """
-    for name, unset in (("min_p", None), ("repetition_penalty", 1.0), ("generation_kwargs", None)):
-        if getattr(args, name) not in (unset, {}):
-            raise ConfigurationError(f"these rollouts have no {name}; leave it at {unset} in GRPOConfig.")
-    return Sampling(args.temperature, args.top_p, args.top_k, args.max_completion_length)
-
-
-def _columns(episode: Episode, end: int) -> dict[str, Any]:
-    """Return the tokens of an episode as TRL takes them, and its return; None if the environment failed."""
-    ids = [token for turn in episode.turns for token in turn.token_ids or ()]
-    mask = [sampled for turn in episode.turns for sampled in turn.loss_mask or ()]
-    logprobs = [value for turn in episode.turns for value in turn.logprobs or ()]
-    prompt = mask.index(1) if 1 in mask else len(mask)
-    score = None if episode.error is not None else episode.total_reward + episode.total_penalty
-    if prompt == len(mask):  # Nothing was sampled; TRL needs a token, which the mask excludes.
-        ids, mask, logprobs = [*(ids or [end]), end], [0] * (max(prompt, 1) + 1), [0.0] * (max(prompt, 1) + 1)
-        prompt = len(ids) - 1
-    tokens = {"prompt_ids": ids[:prompt], "completion_ids": ids[prompt:], "logprobs": logprobs[prompt:]}
-    return {**tokens, "env_mask": mask[prompt:], "score": score}
 
 
 def episode_return(score: list[float | None], **others: Any) -> list[float | None]:

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
-from .rows import as_dicts, make_chat, open_episode
+from .rows import as_dicts, end_reply, make_chat, open_episode, tokens_to_stop
 
 
 class EnvironmentLoop(AgentLoopBase):  # type: ignore[misc]
@@ -45,13 +45,15 @@ class EnvironmentLoop(AgentLoopBase):  # type: ignore[misc]
             output = await self.server_manager.generate(
                 request_id=request, prompt_ids=ids, sampling_params=sampling_params
             )
+            sampled = tokens_to_stop(output.token_ids, self.tokenizer, chat.dialogue)
+            values = (output.log_probs or [])[: len(sampled)]
             if not mask:
-                logprobs = [] if output.log_probs else None
+                logprobs = [] if values else None
             merged, mask, logprobs = await self.ct_merge_assistant_token(
-                ids, output.token_ids, mask, logprobs, assistant_logprobs=output.log_probs or None
+                ids, sampled, mask, logprobs, assistant_logprobs=values or None
             )
             ids = merged.token_ids
-            text = self.tokenizer.decode(output.token_ids, skip_special_tokens=True)
+            text = end_reply(self.tokenizer.decode(sampled, skip_special_tokens=True), chat.dialogue, cut=True)
             # A slow environment must not hold up the other episodes of this event loop.
             heard = await asyncio.to_thread(chat.hear, text)
             if chat.episode.error is not None:
@@ -59,6 +61,9 @@ class EnvironmentLoop(AgentLoopBase):  # type: ignore[misc]
             messages = [*messages, {"role": "assistant", "content": text}]
             if heard.done:
                 break
+            if len(sampled) < len(output.token_ids):  # The model has not ended its turn.
+                ids, mask = [*ids, self.tokenizer.eos_token_id], [*mask, 0]
+                logprobs = None if logprobs is None else [*logprobs, 0.0]
             following = [*messages, *as_dicts(heard.messages)]
             merged, mask, logprobs = await self.ct_merge_context_msg(messages, following, ids, mask, logprobs)
             ids, messages = merged.token_ids, following

@@ -23,10 +23,12 @@ class Answer(NamedTuple):
     Attributes:
         text: The reply; None for the refusal of a content filter, as status 400.
         finish: Finish reason of OpenAI's API.
+        call: Name and arguments of the function that the model calls; None for no call.
     """
 
     text: str | None
     finish: str = "stop"
+    call: tuple[str, dict[str, Any]] | None = None
 
 
 class ChatServer:
@@ -58,7 +60,7 @@ class ChatServer:
                     events += [chunk(request, delta={}, finish=answer.finish), "[DONE]"]
                     self.send(200, "text/event-stream", "".join(f"data: {event}\n\n" for event in events))
                 else:
-                    message = {"role": "assistant", "content": answer.text}
+                    message = {"role": "assistant", "content": answer.text, **tool_calls(answer, len(messages))}
                     self.send(200, "application/json", chunk(request, message=message, finish=answer.finish))
 
             def send(self, status: int, kind: str, text: str) -> None:
@@ -86,6 +88,15 @@ class ChatServer:
             self.server.shutdown()
             self.server.server_close()
             thread.join()
+
+
+def tool_calls(answer: Answer, number: int) -> dict[str, Any]:
+    """Return the part of a message that calls a function, with a number that no other message has."""
+    if answer.call is None:
+        return {}
+    name, arguments = answer.call
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    return {"tool_calls": [{"id": f"call-{number}", "type": "function", "function": function}]}
 
 
 def chunk(request: dict[str, Any], *, finish: str | None, **content: Any) -> str:

@@ -25,7 +25,9 @@ class Neighbour:
     bin: Path
     site: Path
 
-    def run(self, program: str, *arguments: object, cwd: Path, status: int = 0, **variables: str) -> str:
+    def run(
+        self, program: str, *arguments: object, cwd: Path, status: int = 0, timeout: float = 240, **variables: str
+    ) -> str:
         """Run a program that must end with a status, and return its output.
 
         Args:
@@ -33,13 +35,14 @@ class Neighbour:
             arguments: Its arguments.
             cwd: Working directory.
             status: Expected exit status.
+            timeout: Time limit in seconds.
             variables: Further environment variables.
         """
         path = f"{self.bin}{os.pathsep}{os.environ['PATH']}"
         own = {"PATH": path, "PYTHONPATH": str(self.site), "COLUMNS": "120"}
         command = [str(self.bin / program), *map(str, arguments)]
         environment = {**os.environ, **own, **variables}
-        done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=240)
+        done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=timeout)
         assert done.returncode == status, done.stdout + done.stderr
         return done.stdout
 

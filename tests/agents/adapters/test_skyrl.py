@@ -10,6 +10,8 @@ from arboretum.agents.dialogue import make_dialogue
 from arboretum.agents.episode_chat import EpisodeChat
 from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.registry import make_env
+from support.chat_server import model_replies
+from support.evaluators import LAKE
 
 REPLIES = ["<think>a</think><answer>Up || Left</answer>", "?", "<think>b</think><answer>Down</answer>"]
 
@@ -54,3 +56,29 @@ def test_bad_rows_are_rejected_in_one_sentence(gym: Any) -> None:
     env = gym.make("arboretum", env_config={}, extras={"env": "TextBandit-v0", "task": "nowhere"})
     with pytest.raises(ConfigurationError, match="nowhere"):
         env.init([])
+
+
+@pytest.mark.heavy
+def test_episodes_are_played_by_a_model(gym: Any) -> None:
+    from arboretum.agents.adapters.skyrl import rows
+
+    dialogue = make_dialogue("no_think")
+    sample = model_replies("sapling", dialogue, 32)
+    gathered = []
+    for row in rows("TextFrozenLake-v0", 4, "no_think", env_options=LAKE):
+        env = gym.make(row["env_class"], env_config={}, extras=row)
+        messages, _ = env.init(row["prompt"])
+        chat = EpisodeChat(make_env("TextFrozenLake-v0", **LAKE), dialogue)
+        chat.open(row["task"], row["seed"])
+        rewards, done = 0.0, False
+        while not done:
+            assert messages == [{"role": message.role, "content": message.content} for message in chat.prompt]
+            reply = sample(messages).text or ""
+            chat.hear(reply)
+            # A server that knows no stop texts returns what the model goes on to write.
+            output = env.step(reply + " and so on")
+            rewards, done = rewards + output["reward"], output["done"]
+            messages = [*messages, {"role": "assistant", "content": reply}, *output["observations"]]
+        assert chat.done and rewards == chat.score
+        gathered.append(env.get_metrics())
+    assert gym.envs.base_text_env.BaseTextEnv.aggregate_metrics(gathered)["success"] == 1.0

@@ -1,21 +1,34 @@
-"""The agent loop for verl, against a stand-in of its interface: verl itself requires an older transformers."""
+"""The agent loop for verl, in verl itself with a model, and against a stand-in of its interface."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import types
+from itertools import groupby
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from arboretum.agents.adapters.rows import as_dicts, open_episodes
 from arboretum.agents.dialogue import make_dialogue
+from arboretum.agents.engines.shipped_models import model_source
 from arboretum.agents.episode_chat import EpisodeChat
 from arboretum.envs.bandit import Bandit
 from arboretum.envs.registry import make_env
+from support.neighbours import ROOT, neighbour
 
 REPLIES = ["<think>a</think><answer>Up || Left</answer>", "?", "<think>b</think><answer>Down</answer>"]
+
+END = "\x03"
+
+
+def decode(ids: list[int], skip_special_tokens: bool) -> str:
+    text = "".join(map(chr, ids))
+    return text.replace(END, "") if skip_special_tokens else text
 
 
 class Loop:
@@ -24,7 +37,7 @@ class Loop:
     def __init__(self, server_manager: Any, response_length: int = 10_000) -> None:
         self.server_manager = server_manager
         self.rollout_config = SimpleNamespace(response_length=response_length)
-        self.tokenizer = SimpleNamespace(decode=lambda ids, skip_special_tokens: "".join(map(chr, ids)))
+        self.tokenizer = SimpleNamespace(decode=decode, eos_token_id=ord(END))
 
     async def ct_build_initial_tokens(self, messages: list[dict[str, str]]) -> list[int]:
         return [ord(c) for message in messages for c in message["content"]]
@@ -86,6 +99,19 @@ def test_loop_plays_the_episode_of_the_conversation_and_masks_the_environment(ad
     assert output.prompt_ids == server.prompts[0]
 
 
+@pytest.mark.parametrize("end", ["", END, " and so on", f"</answer>{END}"])
+def test_reply_ends_at_the_stop_text(adapter: Any, end: str) -> None:
+    server = Server([REPLIES[0] + end, REPLIES[1]])
+    loop = adapter.EnvironmentLoop(server, env="TextSokoban-v0", dialogue_options={"max_turns": 2})
+    output = asyncio.run(loop.run({}, task="train/1", seed=4))
+    values = zip(output.response_ids, output.response_mask, output.response_logprobs, strict=True)
+    first = list(values)[: len(REPLIES[0]) + 1]
+    # A model's own end of the turn is trained; otherwise the loop ends the turn of a reply that it cuts.
+    assert first[:-1] == [(ord(character), 1, -1.0) for character in REPLIES[0]]
+    expected = {END: (ord(END), 1, -1.0), "": (output.response_ids[len(REPLIES[0])], 0, 0.0)}
+    assert first[-1] == expected.get(end, (ord(END), 0, 0.0))
+
+
 def test_response_is_cut_to_the_length_of_the_run(adapter: Any) -> None:
     loop = adapter.EnvironmentLoop(Server(["?"] * 99), response_length=50, env="TextSokoban-v0")
     output = asyncio.run(loop.run({}, task="train/1", seed=4))
@@ -100,3 +126,53 @@ def test_failing_environment_ends_the_row_with_its_reason(adapter: Any, monkeypa
     monkeypatch.setattr(Bandit, "_apply", broken)
     with pytest.raises(RuntimeError, match="the environment failed: ConnectionError: gone"):
         asyncio.run(loop.run({}, task=make_env("TextBandit-v0").tasks[0], seed=1))
+
+
+LOOPS = """
+- name: arboretum
+  _target_: arboretum.agents.adapters.verl.EnvironmentLoop
+  env: TextFrozenLake-v0
+  dialogue: no_think
+  dialogue_options: {max_turns: 4}
+  env_options: {split: train}
+"""
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(1000)
+def test_verl_plays_groups_with_a_model_and_learns_from_them(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    verl = neighbour("verl", tmp_path)
+    (tmp_path / "loops.yaml").write_text(LOOPS, encoding="utf-8")
+    dialogue, model = make_dialogue("no_think", {"max_turns": 4}), model_source("sapling")
+    options = {"split": "train"}
+    opened = open_episodes("TextFrozenLake-v0", 4, dialogue, **options)
+    rows = [
+        {"raw_prompt": row.messages, "agent_name": "arboretum", "task": row.task, "seed": row.seed, "uid": str(n)}
+        for n, row in enumerate(opened)
+        for _ in range(4)
+    ]
+    program = ROOT / "tests" / "support" / "verl_step.py"
+    arguments = [model, tmp_path / "loops.yaml", json.dumps(rows), tmp_path / "out.json"]
+    # Ray writes to the home folder.
+    variables = {"HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    verl.run("python", "-P", program, *arguments, cwd=tmp_path, timeout=900, **variables)
+    result = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+    episodes = zip(*(result[name] for name in ("prompts", "responses", "mask", "scores", "turns")), strict=True)
+    for row, (prompt, response, mask, score, turns) in zip(rows, episodes, strict=True):
+        chat = EpisodeChat(make_env("TextFrozenLake-v0", **options), dialogue)
+        messages = as_dicts(chat.open(row["task"], row["seed"]))
+        for sampled, part in groupby(zip(response, mask, strict=True), key=lambda token: token[1]):
+            if sampled:
+                reply = tokenizer.decode([token for token, _ in part])
+                messages += [{"role": "assistant", "content": reply}, *as_dicts(chat.hear(reply).messages)]
+        assert chat.done and score == pytest.approx(chat.score) and turns == 2 * len(chat.episode.turns)
+        text = tokenizer.apply_chat_template(messages, tokenize=False)
+        assert tokenizer.decode(prompt + response) == text.removesuffix(tokenizer.eos_token)
+    assert max(result["turns"]) > 2
+    assert result["masked"] == sum(map(sum, result["mask"]))
+    # The model assigns the log-probabilities of sampling to the tokens of the batch.
+    assert result["difference"] < 1e-4
+    assert any(result["advantages"]) and result["gain"] > 0
