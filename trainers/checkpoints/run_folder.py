@@ -47,6 +47,8 @@ def check_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> Non
     has_results = has_checkpoints or (folder / MODEL_FOLDER).exists()
     if has_results and stored is None and not has_checkpoints:
         raise ConfigurationError(f"{folder}: holds a model that belongs to no run; choose another --out.")
+    if stored is not None and not {"recipe", "sft"} & stored.keys():
+        raise ConfigurationError(f"{folder}: holds an evaluation run; choose another --out.")
     if (has_results or resume) and stored is not None and ("recipe" in stored) != ("recipe" in settings):
         raise ConfigurationError(f"{folder}: holds another kind of run; choose another --out.")
     if has_results and not resume:
