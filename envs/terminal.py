@@ -53,7 +53,7 @@ class Terminal(Console):
 def replace_unencodable() -> None:
     """Have standard output replace characters that its encoding lacks, instead of raising UnicodeEncodeError.
 
-    On Windows the encoding of a file or a pipe is a code page, which has neither the lines of tables nor the curves.
+    On Windows the encoding of a file or a pipe is a code page, which lacks the lines of tables and the curves.
     """
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="replace")

@@ -34,6 +34,7 @@ def run(*arguments: str, stdin: str = "", cwd: Path | None = None) -> subprocess
         (["trian"], "unknown command 'trian'; did you mean train?"),
         (["eval", "qick"], "unknown suite or environment 'qick'; did you mean quick?"),
         (["eval", "quick", "--agent", "randm"], "unknown agent 'randm'; did you mean random?"),
+        (["verify", "TextFrozenLak-v0"], "'TextFrozenLak-v0'; did you mean TextFrozenLake-v0 or"),
         (["play", "TextBandt-v0"], "unknown environment 'TextBandt-v0'; did you mean TextBandit-v0"),
         (["play", "TextBandit-v0", "--task", "Teacher/Tradr"], "did you mean Teacher/Trader"),
         (["play", "TextBandit-v0", "--split", "tset"], "unknown split 'tset'; did you mean test?"),

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ...envs.checks import at_least
 from ...envs.errors import ConfigurationError
 from ...envs.files import write_atomic
+from ...eval.manifest import check_holds_no_run, check_holds_no_study
 from .experiment import Experiment, Results, run_experiment
 from .figure import draw_figure
 from .options import LaboratoryOptions
@@ -34,9 +35,11 @@ def run_laboratory(options: LaboratoryOptions, out: Path, *, workers: int, conso
         Exit status: 0 when everything is done, 130 when interrupted.
 
     Raises:
-        ConfigurationError: An option has no such value, or the folder cannot be written to.
+        ConfigurationError: An option has no such value, or the folder cannot be written to or holds a run.
     """
     at_least("workers", workers, 1)
+    check_holds_no_run(out)
+    check_holds_no_study(out)
     experiment = replace(Experiment(), **options.given)
     try:
         out.mkdir(parents=True, exist_ok=True)

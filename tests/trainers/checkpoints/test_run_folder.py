@@ -54,6 +54,12 @@ def test_folder_of_another_kind_of_run_is_left_unchanged(
     assert (tmp_path / "run.json").read_bytes() == before
 
 
+def test_report_of_a_study_is_not_replaced_by_that_of_a_run(tmp_path: Path) -> None:
+    (tmp_path / "study.json").write_text("{}")
+    with pytest.raises(ConfigurationError, match="holds a study"):
+        claim_run_folder(training(tmp_path), resume=False)
+
+
 @pytest.mark.parametrize("kind", [training, fine_tuning])
 @pytest.mark.parametrize("resume", [False, True])
 def test_folder_of_an_evaluation_run_is_left_unchanged(
