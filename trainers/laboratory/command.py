@@ -15,7 +15,7 @@ from ...eval.manifest import check_holds_no_run, check_holds_no_study
 from .experiment import Experiment, Results, run_experiment
 from .figure import draw_figure
 from .options import LaboratoryOptions
-from .table import make_cells, render_table, to_markdown
+from .table import CAPTION, make_cells, render_table, to_markdown
 
 RESULTS_FILE, TABLE_FILE, FIGURE_FILE = "results.jsonl", "table.md", "figure.svg"
 
@@ -66,6 +66,7 @@ def run_laboratory(options: LaboratoryOptions, out: Path, *, workers: int, conso
         if any(cell.difference is not None for cell in cells):
             write_atomic(out / FIGURE_FILE, draw_figure(cells))
         console.print(render_table(experiment, cells))
+        console.print(CAPTION, highlight=False)
         line = f"Table: {out / TABLE_FILE}; runs: {out / RESULTS_FILE}"
         console.print(line, soft_wrap=True, highlight=False, markup=False)
     return status

@@ -155,7 +155,8 @@ def test_command_writes_table_results_and_figure(tmp_path: Path, capsys: pytest.
     with pytest.raises(SystemExit) as ended:
         main([*arguments, "--out", str(tmp_path)])
     assert not ended.value.code
-    assert "exact" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "exact" in printed and "AUC of success: of grpo and other baselines" in printed
     assert (tmp_path / "figure.svg").read_text().startswith("<svg")
     assert "| exact |" in (tmp_path / "table.md").read_text()
     records = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
