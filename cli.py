@@ -16,7 +16,7 @@ from tyro.extras import SubcommandApp
 from .agents.registry import MODEL_FREE_AGENTS, agent_names
 from .envs.errors import ConfigurationError, unknown_name
 from .envs.retrieval.commands import BuildIndex, Recall, ServeRetrieval, VerifyIndex
-from .envs.terminal import Terminal, VisibleFormatter, exit_on_error
+from .envs.terminal import Terminal, VisibleFormatter, exit_on_error, replace_unencodable
 from .envs.webshop.command import ServeWebShop
 from .eval.bench import BENCHES
 from .eval.export import Format
@@ -469,6 +469,7 @@ def main(arguments: list[str] | None = None) -> None:
     warnings = logging.StreamHandler()
     warnings.setFormatter(VisibleFormatter())
     logging.basicConfig(handlers=[warnings])
+    replace_unencodable()
     with exit_on_error():
         if arguments == ["--version"]:
             from . import __version__

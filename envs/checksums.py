@@ -149,7 +149,7 @@ def _record_path(folder: Path) -> Path | None:
 
 def _read_record(path: Path) -> dict[str, _Identity]:
     try:
-        known = json.loads(path.read_text())
+        known = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return known if isinstance(known, dict) else {}

@@ -32,7 +32,7 @@ class DataError(ConfigurationError):
 
 
 def unknown_name(kind: str, name: object, choices: Iterable[str]) -> ConfigurationError:
-    """Return an error for a name that is not among `choices`; its message suggests the nearest names.
+    """Return an error for a name that is not among `choices`; its message suggests names, nearest first.
 
     Args:
         kind: Kind of thing that the name denotes, such as "environment" or "task".
@@ -42,7 +42,7 @@ def unknown_name(kind: str, name: object, choices: Iterable[str]) -> Configurati
     names = list(choices)
     text = str(name)
     near = difflib.get_close_matches(text.lower(), [n.lower() for n in names], n=3, cutoff=0.5)
-    nearest = [n for n in names if n.lower() in near][:3]
+    nearest = sorted((n for n in names if n.lower() in near), key=lambda n: near.index(n.lower()))[:3]
     if nearest:
         hint = f"did you mean {' or '.join(nearest)}?"
     else:

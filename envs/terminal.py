@@ -6,6 +6,7 @@ that reverse the direction of the text around them. Everything that the package 
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -47,6 +48,15 @@ class Terminal(Console):
                 yield segment
             else:
                 yield segment._replace(text=visible(text))
+
+
+def replace_unencodable() -> None:
+    """Have standard output replace characters that its encoding lacks, instead of raising UnicodeEncodeError.
+
+    On Windows the encoding of a file or a pipe is a code page, which lacks the lines of tables and the curves.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")
 
 
 @contextmanager

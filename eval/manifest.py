@@ -14,6 +14,8 @@ from .plain import encode_object
 
 MANIFEST_FILE = "run.json"
 MANIFEST_COPY = ".run.json"
+STUDY_FILE = "study.json"
+"""Definition of a study of `arboretum study`, in its folder."""
 
 SCHEMA = 2
 """Version of the files of a run, in `schema` of `run.json`.
@@ -160,6 +162,26 @@ def check_is_evaluation(folder: Path, command: str) -> None:
             f"{folder}: is a training run; `arboretum {command}` takes evaluation runs, such as `arboretum eval`"
             " makes."
         )
+
+
+def check_holds_no_run(folder: Path) -> None:
+    """Raise if a folder holds a run, whose summary and report a study would replace.
+
+    Raises:
+        ConfigurationError: It holds a run of `arboretum eval`, `train` or `sft`.
+    """
+    if (folder / MANIFEST_FILE).exists():
+        raise ConfigurationError(f"{folder}: holds a run, not a study; choose another --out.")
+
+
+def check_holds_no_study(folder: Path) -> None:
+    """Raise if a folder holds a study, whose summary and report a run would replace.
+
+    Raises:
+        ConfigurationError: It holds a study.
+    """
+    if (folder / STUDY_FILE).exists():
+        raise ConfigurationError(f"{folder}: holds a study; choose another --out.")
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:

@@ -31,7 +31,15 @@ from .episode_lines import (
     parse_head,
     read_lines,
 )
-from .manifest import MANIFEST_COPY, MANIFEST_FILE, is_manifest, is_training, read_manifest, write_manifest
+from .manifest import (
+    MANIFEST_COPY,
+    MANIFEST_FILE,
+    check_holds_no_study,
+    is_manifest,
+    is_training,
+    read_manifest,
+    write_manifest,
+)
 from .plain import encode_object
 from .run_index import EPISODES_FILE, RunIndex, open_index
 from .suite import fill_defaults
@@ -182,6 +190,7 @@ class Store:
                 )
             if is_training(self.folder):
                 raise ConfigurationError(f"{self.folder}: holds a training run; choose another --out.")
+            check_holds_no_study(self.folder)
             write_manifest(self.folder, manifest)
             return
         existing = read_manifest(self.folder)  # In today's schema, in which later changes write it.

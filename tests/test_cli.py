@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import select
@@ -33,6 +34,7 @@ def run(*arguments: str, stdin: str = "", cwd: Path | None = None) -> subprocess
         (["trian"], "unknown command 'trian'; did you mean train?"),
         (["eval", "qick"], "unknown suite or environment 'qick'; did you mean quick?"),
         (["eval", "quick", "--agent", "randm"], "unknown agent 'randm'; did you mean random?"),
+        (["verify", "TextFrozenLak-v0"], "'TextFrozenLak-v0'; did you mean TextFrozenLake-v0 or"),
         (["play", "TextBandt-v0"], "unknown environment 'TextBandt-v0'; did you mean TextBandit-v0"),
         (["play", "TextBandit-v0", "--task", "Teacher/Tradr"], "did you mean Teacher/Trader"),
         (["play", "TextBandit-v0", "--split", "tset"], "unknown split 'tset'; did you mean test?"),
@@ -59,6 +61,20 @@ def test_mistake_of_the_user_is_reported_in_one_sentence_with_status_2(
     assert sentence in printed.err
     assert len(printed.err.strip().splitlines()) == 1
     assert "Traceback" not in printed.err + printed.out
+
+
+def test_table_is_printed_to_a_pipe_whose_encoding_lacks_its_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Windows a pipe has the encoding cp1252 or another code page."""
+    raw = io.BytesIO()
+    with io.TextIOWrapper(raw, encoding="cp1252") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        with pytest.raises(SystemExit) as ended:
+            main(["eval", "TextBandit-v0", "--agent", "random", "--limit", "2", "--out", str(tmp_path / "run")])
+        printed = raw.getvalue().decode("cp1252")
+    assert ended.value.code == 0
+    assert "TextBandit-v0" in printed and "?" in printed
 
 
 def test_envs_lists_every_registered_id() -> None:

@@ -100,3 +100,37 @@ def test_attributes_of_unix_are_used_behind_hasattr() -> None:
     portable = (path for path in sources() if not name(path).startswith(LINUX_ONLY))
     used = {name(path): unguarded_attributes(path.read_text(encoding="utf-8")) for path in portable}
     assert {path: attributes for path, attributes in used.items() if attributes} == {}
+
+
+def texts_without_encoding(text: str) -> set[int]:
+    """Return the lines that open a text file in the encoding of the system, which is a code page on Windows."""
+    lines = set()
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Call) or any(word.arg in ("encoding", None) for word in node.keywords):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        modes = [value for value in map(literal, [*node.args, *(word.value for word in node.keywords)]) if value]
+        lacks_encoding = {
+            "read_text": not node.args,
+            "write_text": len(node.args) == 1,
+            **dict.fromkeys(("open", "fdopen"), any(set(mode) <= set("rwaxt+") for mode in modes)),
+        }
+        if lacks_encoding.get(name):
+            lines.add(node.lineno)
+    return lines
+
+
+def literal(node: ast.expr) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def test_text_files_without_an_encoding_are_found_in_an_example() -> None:
+    text = 'a.read_text()\nb.open("w")\nc.open("rb")\nd.open("w", encoding="utf-8")\ne.write_text(t)\nf.open(seed)'
+    assert texts_without_encoding(text) == {1, 2, 5}
+
+
+def test_text_files_are_opened_with_an_encoding() -> None:
+    """Windows reads and writes a code page otherwise, in which other systems cannot read the file."""
+    portable = (path for path in sources() if not name(path).startswith(LINUX_ONLY))
+    found = {name(path): texts_without_encoding(path.read_text(encoding="utf-8")) for path in portable}
+    assert {path: lines for path, lines in found.items() if lines} == {}

@@ -67,7 +67,7 @@ class Library:
     def _raise_empty(self, split: str | None) -> NoReturn:
         splits = sorted({name for source in self._sources for name in source.pack.splits})
         if split is not None and splits and split not in splits:
-            raise unknown_name("split", split, splits)
+            raise unknown_name(f"split of {self.folder}", split, splits)
         reason = f" ({self.skipped[0][0]}: {self.skipped[0][1]})" if self.skipped else ""
         raise DataError(
             self.folder,

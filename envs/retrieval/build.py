@@ -157,7 +157,7 @@ def _build_lock(path: Path) -> Iterator[None]:
 def _resume_or_discard(work: Path, plan: Mapping[str, Any]) -> None:
     """Keep the finished parts of a partial build with the same plan, and discard any other partial build."""
     try:
-        same = json.loads((work / _PLAN_FILE).read_text()) == json.loads(json.dumps(plan))
+        same = json.loads((work / _PLAN_FILE).read_text(encoding="utf-8")) == json.loads(json.dumps(plan))
     except (OSError, ValueError):
         same = False
     if not same:
@@ -175,7 +175,7 @@ def _copy_corpus(corpus: Path, work: Path, report: Progress) -> dict[str, Any]:
     """Copy the validated documents to the index folder for random access; return their hash and number."""
     marker = work / _COPIED_FILE
     if marker.exists():
-        found: dict[str, Any] = json.loads(marker.read_text())
+        found: dict[str, Any] = json.loads(marker.read_text(encoding="utf-8"))
         return found
     digest = CorpusHash()
     offsets = array("q")

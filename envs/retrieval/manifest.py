@@ -41,7 +41,8 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Write the manifest to an index folder."""
-        (folder / MANIFEST_FILE).write_text(json.dumps(asdict(self), indent=1) + "\n")
+        text = json.dumps(asdict(self), indent=1) + "\n"
+        (folder / MANIFEST_FILE).write_text(text, encoding="utf-8")
 
     @classmethod
     def read(cls, folder: Path, *, fresh: bool = False, progress: Progress | None = None) -> Manifest:
@@ -57,7 +58,7 @@ class Manifest:
         """
         path = folder / MANIFEST_FILE
         try:
-            raw = json.loads(path.read_text())
+            raw = json.loads(path.read_text(encoding="utf-8"))
             if raw.get("format") != FORMAT:
                 raise DataError(path, f"has format {raw.get('format')}, not {FORMAT}; build the index again.")
             manifest = cls(**raw)

@@ -289,7 +289,7 @@ def _read_checksums(folder: Path) -> dict[str, str]:
     if not path.exists():
         return {}
     try:
-        found: dict[str, str] = json.loads(path.read_text())
+        found: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
         return found
     except ValueError as error:
         raise DataError(path, f"is not JSON ({error}); delete it to compute new checksums.") from None

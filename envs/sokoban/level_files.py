@@ -172,7 +172,7 @@ class LevelFiles(Sequence[str]):
             name = split.strip("/")
             chosen = [s for s in splits if f"{s}/".startswith(f"{name}/") or s.endswith(f"/{name}")]
             if not chosen:
-                raise unknown_name("split", split, splits)
+                raise unknown_name(f"split of {folder}", split, splits)
             splits = chosen
         self.splits = tuple(splits)
         """Subfolders in use."""

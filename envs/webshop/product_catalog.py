@@ -61,7 +61,7 @@ class ProductCatalog:
     def __init__(self, folder: Path) -> None:
         verify_checksums(folder, _FIX)
         try:
-            meta: dict[str, Any] = json.loads((folder / CATALOG_FILE).read_text())
+            meta: dict[str, Any] = json.loads((folder / CATALOG_FILE).read_text(encoding="utf-8"))
             columns = {
                 name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in meta["columns"]
             }
@@ -259,4 +259,4 @@ class _Columns:
             "digest": self._digest.hexdigest(),
             "longest_page": max(self._longest, 10 * (self._longest_title + 120)),
         }
-        (folder / CATALOG_FILE).write_text(json.dumps(meta))
+        (folder / CATALOG_FILE).write_text(json.dumps(meta), encoding="utf-8")

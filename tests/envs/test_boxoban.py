@@ -196,7 +196,7 @@ def test_file_with_windows_line_endings_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"split": "hrad"}, "did you mean hard"),
+        ({"split": "hrad"}, r"unknown split of .*boxoban 'hrad'; did you mean hard"),
         ({"data": "/no/such/folder"}, "not a folder"),
         ({"generated": True, "split": "hard"}, "choose train, valid, test"),
     ],

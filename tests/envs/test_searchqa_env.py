@@ -266,7 +266,7 @@ def test_invalid_configuration_is_rejected(make, options, message):
 
 
 def test_missing_index_is_named(make, tmp_path):
-    with pytest.raises(ConfigurationError, match="nowhere.* no index folder"):
+    with pytest.raises(ConfigurationError, match=r"nowhere.* no index folder"):
         make(retriever=tmp_path / "nowhere")
 
 

@@ -199,6 +199,13 @@ def test_training_run_is_not_overwritten(suite: str, tmp_path: Path) -> None:
     assert (tmp_path / "run.json").read_text() == settings
 
 
+def test_report_of_a_study_is_not_overwritten(suite: str, tmp_path: Path) -> None:
+    (tmp_path / "study.json").write_text("{}")
+    with pytest.raises(ConfigurationError, match="holds a study; choose another --out"):
+        run(suite, tmp_path)
+    assert not (tmp_path / "report.html").exists()
+
+
 def test_command_that_is_not_unicode_is_recorded(tmp_path: Path) -> None:
     """As of a folder whose name is no UTF-8: the run could not be stored."""
     manifest = {"suite": {}, "agents": [], "sessions": [{"started": "now", "command": "eval \udcff"}]}

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from ...envs.checks import first_difference
 from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import write_atomic
+from ...eval.manifest import check_holds_no_study
 from ..config.resolve import resolve_validation
 from ..config.run import SFTConfig, TrainingConfig
 from ..config.serialize import from_plain, to_plain
@@ -47,6 +48,10 @@ def check_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> Non
     has_results = has_checkpoints or (folder / MODEL_FOLDER).exists()
     if has_results and stored is None and not has_checkpoints:
         raise ConfigurationError(f"{folder}: holds a model that belongs to no run; choose another --out.")
+    if stored is None:
+        check_holds_no_study(folder)
+    elif not {"recipe", "sft"} & stored.keys():
+        raise ConfigurationError(f"{folder}: holds an evaluation run; choose another --out.")
     if (has_results or resume) and stored is not None and ("recipe" in stored) != ("recipe" in settings):
         raise ConfigurationError(f"{folder}: holds another kind of run; choose another --out.")
     if has_results and not resume:

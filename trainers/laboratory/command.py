@@ -11,10 +11,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ...envs.checks import at_least
 from ...envs.errors import ConfigurationError
 from ...envs.files import write_atomic
+from ...eval.manifest import check_holds_no_run, check_holds_no_study
 from .experiment import Experiment, Results, run_experiment
 from .figure import draw_figure
 from .options import LaboratoryOptions
-from .table import make_cells, render_table, to_markdown
+from .table import CAPTION, make_cells, render_table, to_markdown
 
 RESULTS_FILE, TABLE_FILE, FIGURE_FILE = "results.jsonl", "table.md", "figure.svg"
 
@@ -34,9 +35,11 @@ def run_laboratory(options: LaboratoryOptions, out: Path, *, workers: int, conso
         Exit status: 0 when everything is done, 130 when interrupted.
 
     Raises:
-        ConfigurationError: An option has no such value, or the folder cannot be written to.
+        ConfigurationError: An option has no such value, or the folder cannot be written to or holds a run.
     """
     at_least("workers", workers, 1)
+    check_holds_no_run(out)
+    check_holds_no_study(out)
     experiment = replace(Experiment(), **options.given)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -63,6 +66,7 @@ def run_laboratory(options: LaboratoryOptions, out: Path, *, workers: int, conso
         if any(cell.difference is not None for cell in cells):
             write_atomic(out / FIGURE_FILE, draw_figure(cells))
         console.print(render_table(experiment, cells))
+        console.print(CAPTION, highlight=False)
         line = f"Table: {out / TABLE_FILE}; runs: {out / RESULTS_FILE}"
         console.print(line, soft_wrap=True, highlight=False, markup=False)
     return status

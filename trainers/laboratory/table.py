@@ -157,15 +157,19 @@ def _rates(experiment: Experiment, results: Results) -> list[str]:
     return lines
 
 
+CAPTION = (
+    "AUC of success: of grpo and other baselines itself, of other arms the difference to it, in thousandths; "
+    "colored: 10 or more, interval excludes 0."
+)
+"""Explanation of the numbers of `render_table`."""
+
+
 def render_table(experiment: Experiment, cells: Sequence[Cell]) -> Table:
-    """Return the table of AUC for a terminal: differences in thousandths, colored where they are visible."""
-    table = Table(
-        title="AUC of success, difference to GRPO in thousandths",
-        caption="of baselines the AUC itself; colored: 10 or more, interval excludes 0",
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
+    """Return the table of AUC for a terminal: differences in thousandths, colored where they are visible.
+
+    `CAPTION` belongs beside it: as a title, rich would wrap it to the width of a table of few tasks.
+    """
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("arm", no_wrap=True)
     for task in experiment.tasks:
         table.add_column(task, justify="right", overflow="fold")

@@ -66,7 +66,12 @@ def make_sapling(family: str, out: Path | None = None, seed: int = 0, *, console
             )
         console.print(scores_table(list(evaluate(trainer))))
     except KeyboardInterrupt:
-        console.print("[yellow]Interrupted:[/] no model was written; the same command resumes the run.")
+        if trainer.history:
+            step = trainer.history[-1]["step"]
+            rest = f"the same command resumes the run after step {step:g}."
+        else:
+            rest = "there is no checkpoint yet, so the same command starts again."
+        console.print(f"[yellow]Interrupted:[/] no model was written; {rest}", highlight=False)
         return INTERRUPTED
     console.print(f"Model: {trainer.export()}", soft_wrap=True, highlight=False, markup=False)
     return OK

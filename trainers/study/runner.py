@@ -22,9 +22,10 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from ...envs.checks import at_least
+from ...envs.checks import at_least, first_difference
 from ...envs.errors import ConfigurationError, DataError, unknown_name
 from ...envs.files import read_jsonl, write_atomic
+from ...eval.manifest import STUDY_FILE, check_holds_no_run
 from ..checkpoints.interruption import Interruption
 from ..checkpoints.run_folder import METRICS_FILE
 from ..config.serialize import to_plain
@@ -51,7 +52,6 @@ from .trials import (
     trial_path,
 )
 
-STUDY_FILE = "study.json"
 LOG_FILE = "log.txt"
 _STYLES = ("cyan", "magenta", "yellow", "green", "blue", "red")
 _THREAD_LIMITS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -98,8 +98,10 @@ def run_study(study: Study, out: Path, *, workers: int = 2, envs: Sequence[str] 
 
 
 def _claim_folder(study: Study, out: Path) -> None:
-    """Write the study's definition into its folder, unless the folder holds another study."""
+    """Write the study's definition into its folder, unless the folder holds another study, or a run."""
     path, definition = out / STUDY_FILE, to_plain(study)
+    if not path.exists():
+        check_holds_no_run(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
         stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else definition
@@ -109,10 +111,10 @@ def _claim_folder(study: Study, out: Path) -> None:
         raise DataError(path, f"is not JSON ({error}); choose another --out.") from None
     if not isinstance(stored, dict):
         raise DataError(path, "does not hold the definition of a study; choose another --out.")
-    changed = [key for key in definition if stored.get(key) != definition[key]]
-    if changed:
+    difference = first_difference({key: stored.get(key) for key in definition}, definition)
+    if difference is not None:
         raise ConfigurationError(
-            f"{out}: holds a study that was started with another value of {changed[0]!r}; choose another --out, "
+            f"{out}: holds a study that was started with other settings ({difference}); choose another --out, "
             "or delete the folder."
         )
     write_atomic(path, json.dumps(definition, indent=2) + "\n")
@@ -305,7 +307,7 @@ class _StudyProgress:
     def __exit__(self, *exception: object) -> None:
         if self._console.is_terminal:
             self._live.__exit__(*exception)  # type: ignore[arg-type]
-        else:
+        elif self._finished:
             self._console.print(self._plot([]))
 
     def finish(self, name: str, succeeded: bool) -> None:

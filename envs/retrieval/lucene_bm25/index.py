@@ -296,7 +296,7 @@ class BM25Index:
         with replace_folder(folder) as part:
             for name, values in self._arrays.items():
                 np.save(part / f"{name}.npy", values)
-            (part / "meta.json").write_text(json.dumps(self._meta))
+            (part / "meta.json").write_text(json.dumps(self._meta), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> BM25Index:
@@ -306,7 +306,7 @@ class BM25Index:
             DataError: The folder is not a complete index of this version.
         """
         try:
-            meta = json.loads((folder / "meta.json").read_text())
+            meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
             if meta.get("format") != FORMAT:
                 raise DataError(folder, f"has format {meta.get('format')}, not {FORMAT}; build the index again.")
             names = (*_ARRAYS, "terms", "ids")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import arboretum
 from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.trainers.algorithms.recipes import RECIPES
 from arboretum.trainers.checkpoints.run_folder import claim_run_folder, read_config
@@ -50,6 +51,25 @@ def test_folder_of_another_kind_of_run_is_left_unchanged(
     for resume in (False, True):
         with pytest.raises(ConfigurationError, match="another kind of run"):
             claim_run_folder(second(tmp_path), resume=resume)
+    assert (tmp_path / "run.json").read_bytes() == before
+
+
+def test_report_of_a_study_is_not_replaced_by_that_of_a_run(tmp_path: Path) -> None:
+    (tmp_path / "study.json").write_text("{}")
+    with pytest.raises(ConfigurationError, match="holds a study"):
+        claim_run_folder(training(tmp_path), resume=False)
+
+
+@pytest.mark.parametrize("kind", [training, fine_tuning])
+@pytest.mark.parametrize("resume", [False, True])
+def test_folder_of_an_evaluation_run_is_left_unchanged(
+    kind: Callable[[Path], Any], resume: bool, tmp_path: Path
+) -> None:
+    """Its episodes belong to the settings in its run.json, and could not be read without them."""
+    arboretum.evaluate("TextBandit-v0", "random", limit=2, out=tmp_path)
+    before = (tmp_path / "run.json").read_bytes()
+    with pytest.raises(ConfigurationError, match="holds an evaluation run"):
+        claim_run_folder(kind(tmp_path), resume=resume)
     assert (tmp_path / "run.json").read_bytes() == before
 
 

@@ -155,11 +155,24 @@ def test_command_writes_table_results_and_figure(tmp_path: Path, capsys: pytest.
     with pytest.raises(SystemExit) as ended:
         main([*arguments, "--out", str(tmp_path)])
     assert not ended.value.code
-    assert "exact" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "exact" in printed and "AUC of success: of grpo and other baselines" in printed
     assert (tmp_path / "figure.svg").read_text().startswith("<svg")
     assert "| exact |" in (tmp_path / "table.md").read_text()
     records = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert [record["arm"] for record in records] == ["grpo", "exact"]
+
+
+@pytest.mark.parametrize(("file", "sentence"), [("run.json", "holds a run"), ("study.json", "holds a study")])
+def test_folder_of_something_else_is_refused(
+    file: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / file).write_text("{}")
+    with pytest.raises(SystemExit) as ended:
+        main(["study", "credit", "--tasks", "lake4", "--arms", "exact", "--seeds", "1", "--out", str(tmp_path)])
+    assert ended.value.code == 2
+    assert sentence in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == [file]
 
 
 def test_options_of_the_laboratory_are_rejected_for_other_studies(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -284,3 +285,19 @@ def test_folder_with_other_content_is_rejected_and_unchanged(tmp_path: Path) -> 
     with pytest.raises(ConfigurationError, match="holds no model"):
         make_sapling("grids", tmp_path, console=Console(quiet=True))
     assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_interruption_before_the_first_checkpoint_does_not_promise_to_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rich.console import Console
+
+    from arboretum.trainers.sapling.command import make_sapling
+
+    def interrupt(self: SaplingTrainer) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SaplingTrainer, "run", interrupt)
+    text = StringIO()
+    assert make_sapling("grids", tmp_path / "sapling", console=Console(file=text, width=200)) == 130
+    assert "there is no checkpoint yet, so the same command starts again." in text.getvalue()

@@ -278,7 +278,7 @@ def test_reference_agents_run_on_the_same_tasks() -> None:
 
 
 def test_unknown_study_is_rejected_with_nearest_names() -> None:
-    with pytest.raises(ConfigurationError, match="did you mean recipes or trees"):
+    with pytest.raises(ConfigurationError, match="did you mean trees or recipes"):
         load_study("tree")
 
 
@@ -316,6 +316,13 @@ def test_folder_whose_study_file_is_none_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text("[]")
     with pytest.raises(DataError, match=r"study.json: does not hold the definition of a study"):
         run_study(study, tmp_path, console=Console(file=StringIO()))
+
+
+def test_run_in_the_folder_of_a_study_keeps_its_report(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(ConfigurationError, match="holds a run, not a study; choose another --out"):
+        run_study(load_study("first-steps"), tmp_path, console=Console(file=StringIO()))
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
 def successes(metrics: str) -> list[float | None]:
@@ -381,7 +388,7 @@ def test_repeated_study_runs_missing_trials_only(small: Study, tmp_path: Path) -
     assert changed == {tmp_path / "lake" / name / RESULT for name in ("grpo-0", "supervised-1")}
     again = (tmp_path / "lake" / "grpo-0" / "metrics.jsonl").read_text()
     assert successes(first) == successes(again)
-    with pytest.raises(ConfigurationError, match="another value of 'tasks'"):
+    with pytest.raises(ConfigurationError, match=r"other settings \(tasks was \d+ and is 9\)"):
         run(replace(small, tasks=9), tmp_path)
 
 
