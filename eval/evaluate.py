@@ -166,7 +166,8 @@ def evaluate(
     scope.check(option_name)
     suite = load_suite(suite_name, parse_options(env_arg, "--env-arg"))
     shown = [remove_secrets(pair)[:40] for pair in env_arg]
-    prepared = prepare(suite, agents, scope, references=references, out=out, name_parts=shown)
+    with console.status("Choosing tasks"):  # Of an endless split, distinct ones are searched for.
+        prepared = prepare(suite, agents, scope, references=references, out=out, name_parts=shown)
     folder = prepared.folder
     store = Store(folder, {**prepared.manifest, "sessions": [describe_session(arguments)]})
     try:

@@ -19,8 +19,8 @@ def make_sapling(family: str, out: Path | None = None, seed: int = 0, *, console
 
     Args:
         family: Name of the family; see `families.FAMILIES`.
-        out: Folder of the model; an existing folder must hold an earlier model, which is replaced, or an
-            interrupted run. None makes a name below runs/.
+        out: Folder of the model, which must not exist, unless it holds an interrupted run. None makes a name below
+            runs/.
         seed: Seed of the initial weights, the tasks and the episodes; 0 for the shipped models.
         console: Console that shows progress.
 
@@ -36,8 +36,9 @@ def make_sapling(family: str, out: Path | None = None, seed: int = 0, *, console
 
     definition = find_family(family)
     folder = out or Path("runs") / definition.model
-    if folder.exists() and not any((folder / name).exists() for name in ("model.safetensors", CHECKPOINTS_FOLDER)):
-        raise ConfigurationError(f"{folder}: exists and holds no model; choose another --out.")
+    if folder.exists() and not (folder / CHECKPOINTS_FOLDER).exists():
+        holds = "holds a model" if (folder / "model.safetensors").exists() else "exists"
+        raise ConfigurationError(f"{folder}: {holds}; choose another --out, or delete the folder.")
     import torch
 
     from .evaluation import evaluate, scores_table

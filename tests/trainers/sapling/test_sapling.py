@@ -276,15 +276,16 @@ def test_evaluation_compares_with_random_actions_and_the_expert(tmp_path: Path) 
     ]
 
 
-def test_folder_with_other_content_is_rejected_and_unchanged(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "reason"), [("notes.txt", "exists"), ("model.safetensors", "holds a model")])
+def test_folder_with_other_content_is_rejected_and_unchanged(name: str, reason: str, tmp_path: Path) -> None:
     from rich.console import Console
 
     from arboretum.trainers.sapling.command import make_sapling
 
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ConfigurationError, match="holds no model"):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(ConfigurationError, match=f"{reason}; choose another --out"):
         make_sapling("grids", tmp_path, console=Console(quiet=True))
-    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert (tmp_path / name).read_text() == "mine"
 
 
 def test_interruption_before_the_first_checkpoint_does_not_promise_to_resume(
