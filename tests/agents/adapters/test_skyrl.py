@@ -1,17 +1,24 @@
-"""Environments in SkyRL gym, made by its own registry."""
+"""Environments in SkyRL gym, made by its own registry, and in a step of SkyRL's trainer."""
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from arboretum.agents.adapters.rows import as_dicts, metrics
 from arboretum.agents.dialogue import make_dialogue
+from arboretum.agents.engines.shipped_models import model_source
 from arboretum.agents.episode_chat import EpisodeChat
 from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.registry import make_env
 from support.chat_server import model_replies
 from support.evaluators import LAKE
+from support.neighbours import ROOT, neighbour
 
 REPLIES = ["<think>a</think><answer>Up || Left</answer>", "?", "<think>b</think><answer>Down</answer>"]
 
@@ -82,3 +89,47 @@ def test_episodes_are_played_by_a_model(gym: Any) -> None:
         assert chat.done and rewards == chat.score
         gathered.append(env.get_metrics())
     assert gym.envs.base_text_env.BaseTextEnv.aggregate_metrics(gathered)["success"] == 1.0
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(1000)
+@pytest.mark.usefixtures("gym")
+def test_skyrl_trains_a_model_for_one_step_on_groups_of_episodes(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    skyrl = neighbour("verl", tmp_path)
+    from arboretum.agents.adapters.skyrl import rows
+
+    options, env_options, model = {"max_turns": 4}, {"split": "train"}, model_source("sapling")
+    given = rows("TextFrozenLake-v0", 4, "no_think", dialogue_options=options, env_options=env_options)
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, given)), encoding="utf-8")
+    program = ROOT / "tests" / "support" / "skyrl_step.py"
+    arguments = [model, tmp_path / "rows.jsonl", tmp_path / "out.json"]
+    # The library that reads the rows writes to the home folder.
+    variables = {"HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    skyrl.run("python", "-P", program, *arguments, cwd=tmp_path, timeout=900, **variables)
+    result = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+    assert Counter(map(tuple, result["rows"])) == {(row["task"], row["seed"]): 8 for row in given}
+    names = ("rows", "prompts", "responses", "mask", "rewards", "metrics")
+    for (task, seed), prompt, response, mask, rewards, figures in zip(*map(result.get, names), strict=True):
+        chat = EpisodeChat(make_env("TextFrozenLake-v0", **env_options), make_dialogue("no_think", options))
+        messages, expected = as_dicts(chat.open(task, seed)), []
+        for sampled, part in groupby(zip(response, mask, strict=True), key=lambda token: token[1]):
+            ids = [token for token, _ in part]
+            if sampled:
+                reply = tokenizer.decode(ids)
+                heard = chat.hear(reply)
+                messages += [{"role": "assistant", "content": reply}, *as_dicts(heard.messages)]
+                expected += [0.0] * len(ids)
+            else:
+                # SkyRL ends the turn of a reply that ends at the stop text, and gives its reward to this token.
+                assert ids[0] == tokenizer.eos_token_id
+                expected += [heard.reward + heard.penalty] + [0.0] * (len(ids) - 1)
+        assert chat.done and rewards == pytest.approx(expected) and figures == metrics(chat.episode)
+        assert tokenizer.decode(prompt + response) == tokenizer.apply_chat_template(messages, tokenize=False)
+    assert max(figures["turns"] for figures in result["metrics"]) > 1
+    assert result["steps"] == 1 and result["masked"] == sum(map(sum, result["mask"]))
+    # The model assigns the log-probabilities of sampling to the tokens of the batch.
+    assert result["difference"] < 1e-4
+    assert any(result["advantages"]) and result["gain"] > 0
