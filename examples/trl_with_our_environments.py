@@ -4,7 +4,7 @@
 
 Needs the extra `trl`. `rollout_func` samples whole episodes with the embedded engine from the model that TRL
 trains; `environment_factory` of TRL, with which the model calls the environment as a tool, is in
-docs/adapters.md. Prints the mean return of the episodes of each step, and success on held-out levels before and
+docs/trl.md. Prints the mean return of the episodes of each step, and success on held-out levels before and
 after, with 95 % intervals: eight steps show that everything works, not what training adds.
 """
 

@@ -17,8 +17,8 @@ from support.neighbours import ROOT, neighbour
 
 
 def task_of_the_page() -> str:
-    """Return the task file in docs/adapters.md."""
-    page = (ROOT / "docs" / "adapters.md").read_text(encoding="utf-8")
+    """Return the task file in docs/mcp.md."""
+    page = (ROOT / "docs" / "mcp.md").read_text(encoding="utf-8")
     (block,) = [text for text in re.findall(r"```python\n(.*?)```", page, re.S) if "mcp_server_stdio" in text]
     return str(block)
 
