@@ -16,7 +16,7 @@ VLLM_TESTS := tests/agents/test_vllm_engine.py tests/agents/test_vllm_tools.py t
 
 ENVIRONMENTS := .venv/.heavy $(foreach name,vllm inspect verifiers openenv verl,.venv-$(name)/.installed)
 
-.PHONY: demo test test-all test-heavy bench docs clean
+.PHONY: demo test test-all test-heavy heavy-environments bench docs clean
 
 # Evaluates two agents, then trains a small model on two sizes of lake.
 demo: .venv/.lm
@@ -34,7 +34,9 @@ test: .venv/.dev
 # Adds the heavy tests to those of `make test`; `make test test-all` runs each of them once.
 test-all: test test-heavy
 
-test-heavy: $(ENVIRONMENTS)
+heavy-environments: $(ENVIRONMENTS)
+
+test-heavy: heavy-environments
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m heavy || $(call RETRY,$(BIN)/python)
 	@OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest $(VLLM_TESTS) \
 		|| $(call RETRY,.venv-vllm/bin/python)
