@@ -56,8 +56,7 @@ def renew(seat: Seat) -> None:
         return
     limit, seat.step_time_limit = seat.step_time_limit, BUILD_SECONDS
     seat.step_deadline, seat.deadline = time.perf_counter() + BUILD_SECONDS, math.inf
-    with expires_after(seat.step_deadline):
-        seat.env = _build_again(seat.env)
+    seat.env = rebuild(seat.env)
     seat.step_time_limit, seat.step_deadline = limit, math.inf
     seat.deadline = time.perf_counter() + seat.time_limit
 
