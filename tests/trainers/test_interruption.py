@@ -140,7 +140,9 @@ def test_signal_while_loading_stops_at_once(tmp_path: Path) -> None:
     command = Command(f"{SLOW} --out {run}", tmp_path / "log")
     command.wait_for(lambda: "importing PyTorch" in command.output)
     command.process.send_signal(signal.SIGTERM)
-    assert command.finish() == 130
+    # If the exception passes through code that an extension module executes, CPython forgets that it was handled,
+    # and ends the process by SIGINT at exit, whatever status was asked for. Shells report both as 130.
+    assert command.finish() in (130, -signal.SIGINT)
     assert "there is no checkpoint yet" in command.output and "Traceback" not in command.output
 
 

@@ -71,7 +71,7 @@ class _SegmentAttention(torch.autograd.Function):  # type: ignore[misc]
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
         keys, values = (states.expand(-1, query.shape[1], -1, -1) for states in (key, value))
         output = _line_like(query)
-        normalizers = torch.empty(query.shape[:3], dtype=torch.float32)
+        normalizers = torch.empty(query.shape[:3], dtype=output.dtype)
         for rows, columns, own in _blocks(segments):
             part, logs = kernel(
                 query[:, :, rows], keys[:, :, columns], values[:, :, columns], 0.0, own, scale=scale

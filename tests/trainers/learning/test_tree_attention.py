@@ -175,26 +175,29 @@ def masked_attention(query: Any, key: Any, value: Any, segments: list[tuple[int,
     return (torch.softmax(scores, -1) @ value).transpose(1, 2)
 
 
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-5), ("float64", 1e-13)])
 @pytest.mark.parametrize("heads", [(4, 4), (4, 2), (4, 1)])
-def test_attention_by_segments_is_a_softmax_over_ancestors(heads: tuple[int, int]) -> None:
+def test_attention_by_segments_is_a_softmax_over_ancestors(
+    heads: tuple[int, int], precision: str, tolerance: float
+) -> None:
     forest, _ = forest_and_chains(5, episodes=12)
     (part,) = make_microbatches(forest, None, 10**6, tree="segments")
     assert part.segments is not None and part.positions is not None and len(part.segments) > 8
     size = part.tokens.shape[1]
     segments = [tuple(segment) for segment in part.segments.tolist()]
-    generator = torch.Generator().manual_seed(0)
+    generator, dtype = torch.Generator().manual_seed(0), getattr(torch, precision)
     inputs = [
-        torch.randn(1, count, size, 8, generator=generator, requires_grad=True)
+        torch.randn(1, count, size, 8, generator=generator, dtype=dtype, requires_grad=True)
         for count in (heads[0], heads[1], heads[1])
     ]
     found, expected = segment_attention(*inputs, segments), masked_attention(*inputs, segments)
-    weights = torch.randn(found.shape, generator=generator)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    weights = torch.randn(found.shape, generator=generator, dtype=dtype)
+    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
     gradients, expected_gradients = (
         torch.autograd.grad((output * weights).sum(), inputs) for output in (found, expected)
     )
     for ours, theirs in zip(gradients, expected_gradients, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=tolerance)
 
 
 # ---------------------------------------------------------------------- memory and precision
