@@ -418,6 +418,7 @@ def study(
     out: Path | None = None,
     workers: int = 2,
     envs: tuple[str, ...] = (),
+    precision: Literal["float32", "bfloat16"] | None = None,
     *,
     laboratory: Annotated[LaboratoryOptions, arg(name="")],
 ) -> int:
@@ -431,11 +432,13 @@ def study(
         out: Folder of the study. None makes a name of the study below runs/.
         workers: Runs at the same time, each in a process of its own with one thread.
         envs: Environments of the study to run now. None given takes all.
+        precision: Compute dtype of language models, where the processor is slow in that of the study. None takes
+            that of the study.
         laboratory: Options of the study `credit`.
     """
     from .trainers.study.command import run
 
-    return run(name, out, laboratory, workers=workers, envs=envs, console=console)
+    return run(name, out, laboratory, workers=workers, envs=envs, precision=precision, console=console)
 
 
 @verb

@@ -18,8 +18,10 @@ import yaml
 from rich.console import Console
 
 from arboretum.agents.reference import ExpertAgent, RandomAgent
+from arboretum.cli import main
 from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.envs.frozenlake.env import FrozenLake
+from arboretum.trainers.config.serialize import to_plain
 from arboretum.trainers.config.settings import EnvConfig, HardwareConfig
 from arboretum.trainers.study.controls import Controls, Supervised
 from arboretum.trainers.study.curves import read_curve
@@ -316,6 +318,16 @@ def test_folder_whose_study_file_is_none_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text("[]")
     with pytest.raises(DataError, match=r"study.json: does not hold the definition of a study"):
         run_study(study, tmp_path, console=Console(file=StringIO()))
+
+
+def test_results_in_one_precision_are_not_continued_in_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "study.json").write_text(json.dumps(to_plain(load_study("first-steps"))))
+    with pytest.raises(SystemExit):
+        main(["study", "first-steps", "--precision", "bfloat16", "--out", str(tmp_path)])
+    error = " ".join(capsys.readouterr().err.split())
+    assert "started with other settings (hardware.precision was 'float32' and is 'bfloat16')" in error
 
 
 def test_run_in_the_folder_of_a_study_keeps_its_report(tmp_path: Path) -> None:
