@@ -159,7 +159,7 @@ class Study:
         pass_tasks: Held-out tasks for pass@k, the first so many of `tasks`.
         levels: Environments of the warm start's supervised stage by name; success on their held-out tasks before
             and after training shows what was forgotten. Empty for the environments of the study.
-        level_tasks: Held-out tasks of each of these; 0 to leave forgetting out.
+        level_tasks: Held-out tasks of each of these, or all where there are fewer; 0 to leave forgetting out.
         controls: Policies to compare with the trained ones.
         baseline: Recipe that the others are compared with, run by run; empty for no such comparison.
         tuning: Choice of a setting for each recipe in each environment before its runs; None for none.
@@ -377,7 +377,8 @@ class Study:
         for level in self.levels.values():
             make_entry(level.config, level.test_split).make()
         for one in self.envs.values():
-            make_entry(one.config, one.test_split).make()
+            entry = make_entry(one.config, one.test_split, self.tasks)
+            entry.task_names(entry.make())
         for env in self.envs:
             for trial in self.supervised_trials(env):
                 if trial.seed == 0:

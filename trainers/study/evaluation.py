@@ -70,8 +70,9 @@ def evaluate_policy(study: Study, env: str, sampler: RolloutSampler) -> Outcomes
     entry = _make_entry(study, env)
     outcomes["greedy"] = _roll_out(sampler, entry, _jobs(entry, entry.task_names(entry.make()), 1), 0.0)
     for name, level in study.levels_of(env).items():
-        entry = Entry("levels", level.config.id, level.config.kwargs, level.test_split, study.level_tasks)
-        jobs = _jobs(entry, entry.task_names(entry.make()), 1)
+        # Small levels, such as three blocks, have fewer tasks than are asked for.
+        entry = Entry("levels", level.config.id, level.config.kwargs, level.test_split)
+        jobs = _jobs(entry, entry.task_names(entry.make(), study.level_tasks), 1)
         for decoding, temperature in (("sampled", TEMPERATURE), ("greedy", 0.0)):
             outcomes[f"levels/{name}/{decoding}"] = _roll_out(sampler, entry, jobs, temperature)
     return outcomes

@@ -242,9 +242,10 @@ def _run_phase(work: Sequence[WorkItem], out: Path, workers: int, progress: _Stu
                 done, waiting = wait(waiting, timeout=1.0, return_when=FIRST_COMPLETED)
                 for future in done:
                     name, error = futures[future].name, future.exception()
-                    if error is not None:
-                        failures.append(f"{name}: {_describe(error, out)}")
-                    progress.finish(name, error is None)
+                    reason = None if error is None else _describe(error, out)
+                    if reason is not None:
+                        failures.append(f"{name}: {reason}")
+                    progress.finish(name, reason)
                 # `Future.running` also holds for one item beyond those that the workers are executing.
                 running = [item.name for future, item in futures.items() if future in waiting]
                 progress.show(running[:workers])
@@ -310,15 +311,21 @@ class _StudyProgress:
         elif self._finished:
             self._console.print(self._plot([]))
 
-    def finish(self, name: str, succeeded: bool) -> None:
-        """Count a work item as finished."""
+    def finish(self, name: str, failure: str | None) -> None:
+        """Count a work item as finished.
+
+        Args:
+            name: Name of the work item.
+            failure: Why it failed; None if it did not.
+        """
         self._finished += 1
-        if not self._console.is_terminal:
-            status = "done" if succeeded else "failed"
+        if failure is not None or not self._console.is_terminal:
+            status = "done" if failure is None else f"failed: {failure}"
             self._console.print(
                 f"{self._minutes():5.1f} min  {self._finished} of {self._total}: {name} {status}",
                 highlight=False,
                 markup=False,
+                soft_wrap=True,
             )
 
     def show(self, running: Sequence[str]) -> None:

@@ -230,7 +230,7 @@ def _level_table(study: Study, rows: Sequence[Row]) -> StudyTable:
     if any(row.level_gains for row in rows):
         notes.append(_star_note(rows, "level_gains"))
     return StudyTable(
-        f"{study.name}: success on {study.level_tasks} tasks of each of the warm start's levels",
+        f"{study.name}: success on up to {study.level_tasks} tasks of each of the warm start's levels",
         notes,
         {
             "policy": "policy",

@@ -25,9 +25,9 @@ from arboretum.trainers.config.serialize import to_plain
 from arboretum.trainers.config.settings import EnvConfig, HardwareConfig
 from arboretum.trainers.study.controls import Controls, Supervised
 from arboretum.trainers.study.curves import read_curve
-from arboretum.trainers.study.definition import Study, StudyEnv
+from arboretum.trainers.study.definition import Study, StudyEnv, StudyLevel
 from arboretum.trainers.study.differences import differing_settings
-from arboretum.trainers.study.evaluation import evaluate_reference, write_suite
+from arboretum.trainers.study.evaluation import evaluate_policy, evaluate_reference, make_sampler, write_suite
 from arboretum.trainers.study.parsing import load_study, parse_study, study_names
 from arboretum.trainers.study.runner import WorkItem, _run_in_workers, missing_work, run_study
 from arboretum.trainers.study.trials import RESULT, chosen_value
@@ -279,6 +279,32 @@ def test_reference_agents_run_on_the_same_tasks() -> None:
     assert {len(found) for found in random["samples"].values()} == {4}
 
 
+def test_study_with_too_few_held_out_tasks_is_rejected_at_once() -> None:
+    envs = {"Blocks": StudyEnv(EnvConfig("TextBlocksworld-v0", {"blocks": 3}))}
+    study = Study("x", "", "sapling-blocksworld", envs, {"grpo": {}}, tasks=64, validation_every=0)
+    with pytest.raises(ConfigurationError, match="asks for 64 tasks, but TextBlocksworld-v0 has only 42"):
+        study.check()
+
+
+@pytest.mark.heavy
+def test_level_with_few_tasks_is_played_whole() -> None:
+    pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
+    blocks = StudyEnv(EnvConfig("TextBlocksworld-v0", {"blocks": 4}))
+    levels = {"3 blocks": StudyLevel(EnvConfig("TextBlocksworld-v0", {"blocks": 3}))}
+    settings: dict[str, object] = {"sampler.max_turns": 8, "sampler.reply_tokens": 12}
+    study = replace(
+        Study("x", "", "sapling-blocksworld", {"Blocks": blocks}, {"grpo": {}}, settings, "plain"),
+        tasks=4,
+        samples=0,
+        levels=levels,
+        level_tasks=48,
+    )
+    sampler = make_sampler(study, "Blocks", "sapling-blocksworld")
+    outcomes = evaluate_policy(study, "Blocks", sampler)
+    sampler.engine.close()
+    assert len(outcomes["levels/3 blocks/sampled"]) == len(outcomes["levels/3 blocks/greedy"]) == 42
+
+
 def test_unknown_study_is_rejected_with_nearest_names() -> None:
     with pytest.raises(ConfigurationError, match="did you mean trees or recipes"):
         load_study("tree")
@@ -309,7 +335,10 @@ def test_worker_that_dies_costs_its_phase_and_not_the_later_ones(tmp_path: Path)
     text = StringIO()
     failures = _run_in_workers(study, tmp_path, phases, 1, Console(file=text, width=80))
     assert failures == [f"first: a worker process died; see {tmp_path / 'log.txt'}"]
-    assert "1 of 2: first failed" in text.getvalue() and "2 of 2: second done" in text.getvalue()
+    assert (
+        "1 of 2: first failed: a worker process died" in text.getvalue()
+        and "2 of 2: second done" in text.getvalue()
+    )
     assert (tmp_path / "file").read_text() == "done"
 
 
