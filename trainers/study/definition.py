@@ -31,10 +31,11 @@ Every key is a field of `Study`; `parsing` reads the file.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ...agents.engines.model_check import check_model
 from ...agents.reference import has_searching_expert
 from ...envs.checks import at_least, one_of
 from ...envs.errors import ConfigurationError
@@ -144,6 +145,8 @@ class Study:
         name: Name of the study.
         description: One line that describes it.
         model: Initial model of every trial, the warm start, where an environment has none of its own.
+        model_command: Command that makes the warm start, for the error message where it is missing;
+            "{precision}" stands for the precision of `hardware`.
         envs: Environments by name.
         recipes: Settings by path that are specific to a recipe, by the recipe's name. With the key `recipe`, which
             names the recipe to run, the name is free: for variants of one recipe.
@@ -176,6 +179,7 @@ class Study:
     recipes: Mapping[str, Mapping[str, object]]
     settings: Mapping[str, object] = field(default_factory=dict)
     dialogue: str = "no_think"
+    model_command: str = ""
     seeds: int = 3
     tasks: int = 256
     repeats: int = 2
@@ -236,6 +240,23 @@ class Study:
     def pass_k(self) -> tuple[int, ...]:
         """Numbers of attempts of which pass@k is reported, in ascending order."""
         return tuple(k for k in PASS_K if k <= self.samples)
+
+    def check_models(self, envs: Iterable[str]) -> None:
+        """Raise if the warm start of an environment, or the model to compare with, cannot be found.
+
+        Args:
+            envs: Names of environments.
+        """
+        for model in dict.fromkeys(map(self.model_of, envs)):
+            try:
+                check_model(model)
+            except ConfigurationError as error:
+                if not self.model_command:
+                    raise
+                command = self.model_command.replace("{precision}", self.hardware.precision)
+                raise ConfigurationError(f"{error} Make the study's warm start with: {command}") from None
+        if self.controls.model is not None:
+            check_model(self.controls.model)
 
     def model_of(self, env: str) -> str:
         """Return the warm start in an environment."""

@@ -49,6 +49,7 @@ class StudyFile:
     description: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     dialogue: str = Study.dialogue
+    model_command: str = Study.model_command
     seeds: int = Study.seeds
     tasks: int = Study.tasks
     repeats: int = Study.repeats

@@ -79,9 +79,12 @@ def run_study(study: Study, out: Path, *, workers: int = 2, envs: Sequence[str] 
             raise unknown_name(f"environment of the study {study.name}", env, study.envs)
     study.check()
     require_torch()
+    envs = envs or list(study.envs)
+    work = missing_work(study, out, envs)
+    if any(work):
+        study.check_models(envs)
     _claim_folder(study, out)
     console.print(f"{study.name}: {escape(study.description)}", highlight=False)
-    work = missing_work(study, out, envs or list(study.envs))
     failures: list[str] = []
     status = OK
     if any(work):

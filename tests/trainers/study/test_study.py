@@ -286,6 +286,18 @@ def test_study_with_too_few_held_out_tasks_is_rejected_at_once() -> None:
         study.check()
 
 
+def test_missing_warm_start_is_reported_with_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["study", "smollm2", "--precision", "float32"])
+    error = " ".join(capsys.readouterr().err.split())
+    assert "runs/smollm2-warm/model: there is no such folder" in error
+    assert "Make the study's warm start with: arboretum sft" in error and "--precision float32" in error
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.heavy
 def test_level_with_few_tasks_is_played_whole() -> None:
     pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
