@@ -88,7 +88,7 @@ def docs(write: Path = Path("docs/reference"), recipes: Path | None = None) -> i
 
 @verb
 def play(
-    env: Positional[str],
+    env: Annotated[Positional[str], arg(metavar="ENV")],
     /,
     task: str | None = None,
     seed: int | None = None,
@@ -119,7 +119,7 @@ def play(
 def eval(
     suite: Annotated[
         Positional[str],
-        hint("Suite: {}; the path of a YAML file; or the id of an environment.", suite_names()),
+        hint("Suite: {}; the path of a YAML file; or the id of an environment.", suite_names(), "SUITE"),
     ],
     /,
     agent: Annotated[tuple[str, ...], hint("Agents: {}, or a plug-in's.", agent_names())] = ("random", "expert"),
@@ -286,7 +286,8 @@ def view(
 @verb
 def bench(
     benchmark: Annotated[
-        Positional[str], hint("Benchmark: {}; or one of their parts, such as sokoban.", [*BENCHES, *TRAINING])
+        Positional[str],
+        hint("Benchmark: {}; or one of their parts, such as sokoban.", [*BENCHES, *TRAINING], "[BENCHMARK]"),
     ] = "envs",
     /,
     peers: bool = False,
@@ -380,7 +381,7 @@ def verify(*, options: Annotated[VerifyOptions, arg(name="")]) -> int:
 def train(
     recipe: Annotated[
         Positional[str | None],
-        hint("Algorithm: {}, or a plug-in's. Required for a new run.", RECIPES),
+        hint("Algorithm: {}, or a plug-in's. Required for a new run.", RECIPES, "[RECIPE]"),
     ] = None,
     /,
     *,
@@ -413,7 +414,9 @@ def sft(*, options: Annotated[SFTOptions, arg(name="")]) -> int:
 
 @verb
 def study(
-    name: Annotated[Positional[str], hint("Study: {}; or the path of a YAML file.", [*study_names(), "credit"])],
+    name: Annotated[
+        Positional[str], hint("Study: {}; or the path of a YAML file.", [*study_names(), "credit"], "STUDY")
+    ],
     /,
     out: Path | None = None,
     workers: int = 2,
@@ -432,8 +435,7 @@ def study(
         out: Folder of the study. None makes a name of the study below runs/.
         workers: Runs at the same time, each in a process of its own with one thread.
         envs: Environments of the study to run now. None given takes all.
-        precision: Compute dtype of language models, where the processor is slow in that of the study. None takes
-            that of the study.
+        precision: Compute dtype, where the processor is slow in the study's. None takes the study's.
         laboratory: Options of the study `credit`.
     """
     from .trainers.study.command import run
@@ -445,7 +447,7 @@ def study(
 def sapling(
     family: Annotated[
         Positional[str],
-        hint("Environments: {}.", ["grids (lakes and Sokoban)", "blocksworld", "alfworld", "search"]),
+        hint("Environments: {}.", ["grids (lakes and Sokoban)", "blocksworld", "alfworld", "search"], "[FAMILY]"),
     ] = "grids",
     /,
     out: Path | None = None,

@@ -31,13 +31,17 @@ class DataError(ConfigurationError):
         return DataError, (self.path, self.problem, self.line)
 
 
+FEW = 24
+"""Names that an error message lists as a whole."""
+
+
 def unknown_name(kind: str, name: object, choices: Iterable[str]) -> ConfigurationError:
     """Return an error for a name that is not among `choices`; its message suggests names, nearest first.
 
     Args:
         kind: Kind of thing that the name denotes, such as "environment" or "task".
         name: Unknown name.
-        choices: Valid names. If none is near, the message lists the first eight.
+        choices: Valid names. If none is near, the message lists all if they are few, or the first eight.
     """
     names = list(choices)
     text = str(name)
@@ -46,6 +50,7 @@ def unknown_name(kind: str, name: object, choices: Iterable[str]) -> Configurati
     if nearest:
         hint = f"did you mean {' or '.join(nearest)}?"
     else:
-        hint = f"known: {', '.join(names[:8])}{', …' if len(names) > 8 else ''}." if names else "there are none."
+        few = names if len(names) <= FEW else names[:8]
+        hint = f"known: {', '.join(few)}{', …' if len(few) < len(names) else ''}." if names else "there are none."
     shown = text if len(text) <= 80 else text[:77] + "…"
     return ConfigurationError(f"unknown {kind} {shown!r}; {hint}")

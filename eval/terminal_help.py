@@ -25,9 +25,15 @@ def as_verb(name: str) -> Any:
     return subcommand(name, prefix_name=False)
 
 
-def hint(text: str, names: Iterable[str] = ()) -> Any:
-    """Return the mark of an option whose help lists names, which stand in the place of `{}`."""
-    return arg(help=text.format(", ".join(names)))
+def hint(text: str, names: Iterable[str] = (), shown: str | None = None) -> Any:
+    """Return the mark of an option whose help lists names, which stand in the place of `{}`.
+
+    Args:
+        text: Help.
+        names: Names.
+        shown: What usage and help show in the place of the value; None for its type.
+    """
+    return arg(help=text.format(", ".join(names)), metavar=shown)
 
 
 class HelpBuffer(io.StringIO):
