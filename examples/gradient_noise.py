@@ -1,7 +1,7 @@
 """How noisy are the policy gradients of several credit rules, on the same episodes and before any training?
 
     python examples/gradient_noise.py                                # a lake; about five minutes
-    python examples/gradient_noise.py --env ALFWorld --batches 24    # an environment of the study `trees`
+    python examples/gradient_noise.py --study trees --env ALFWorld --batches 24
     python examples/gradient_noise.py --study my_study.yaml --env Mine --rules rloo,grpo,own_rule
 
 Needs the extra `lm`. Samples batches of episodes with a study's warm start, and computes the gradient of each
@@ -98,7 +98,7 @@ def measure(study: Study, env: str, rules: list[str], batches: int) -> np.ndarra
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--study", default="trees", help="study whose warm start, environment and budgets to use")
+    parser.add_argument("--study", default="passes", help="study whose warm start, environment and budgets to use")
     parser.add_argument("--env", default="Lake 6x6", help="environment of the study")
     parser.add_argument("--rules", default="grpo,gigpo,t_star,grove", help="recipes whose credit rules to compare")
     parser.add_argument("--batches", type=int, default=48, help="batches of episodes, at least 8")
