@@ -98,6 +98,7 @@ def read_run_settings(folder: Path) -> dict[str, Any] | None:
     """Return the settings of the run in a folder as plain data; None if the folder holds none.
 
     Raises:
+        ConfigurationError: The folder is a file, or below one.
         DataError: They cannot be read.
     """
     path = folder / SETTINGS_FILE
@@ -105,6 +106,8 @@ def read_run_settings(folder: Path) -> dict[str, Any] | None:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
+    except NotADirectoryError:
+        raise ConfigurationError(f"{folder}: is a file, or lies below one; name a folder.") from None
     except (OSError, ValueError) as error:
         settings = str(error)
     if not isinstance(settings, dict):

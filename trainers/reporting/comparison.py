@@ -140,7 +140,13 @@ def _differences(settings: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
     flat = [{path: one for path, one in format_settings(run).items() if path not in ignored} for run in settings]
     paths = dict.fromkeys(path for run in flat for path in run)
     values = {path: [run.get(path, MISSING) for run in flat] for path in paths}
-    return {path: row for path, row in values.items() if len(set(row)) > 1}
+    # A mapping that is empty in one run differs by what the others have in it, which has rows of its own.
+    return {
+        path: row
+        for path, row in values.items()
+        if len(set(row)) > 1
+        and not (set(row) == {MISSING, "{}"} and any(other.startswith(f"{path}.") for other in paths))
+    }
 
 
 def _summarize(

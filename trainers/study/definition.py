@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -389,17 +390,19 @@ class Study:
         Raises:
             ConfigurationError: See `TrainingConfig.check`; or a control cannot work.
         """
+        for name, level in self.levels.items():
+            with _named(f"level {name!r}"):
+                make_entry(level.config, level.test_split).make()
+        for name, one in self.envs.items():
+            with _named(f"environment {name!r}"):
+                entry = make_entry(one.config, one.test_split, self.tasks)
+                entry.task_names(entry.make())
         for trial in self.trials():
             if trial.seed == 0:
                 self.config(trial, Path()).check()
         for trial in self.tuning_trials():
             if trial.seed == FIRST_TUNING_SEED:
                 self.config(trial, Path()).check()
-        for level in self.levels.values():
-            make_entry(level.config, level.test_split).make()
-        for one in self.envs.values():
-            entry = make_entry(one.config, one.test_split, self.tasks)
-            entry.task_names(entry.make())
         for env in self.envs:
             for trial in self.supervised_trials(env):
                 if trial.seed == 0:
@@ -412,3 +415,12 @@ class Study:
             raise ConfigurationError(
                 f"controls.supervised: {error} Set controls.supervised to false to leave this control out."
             ) from None
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Put the name of a part of the study before the error of its check."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{what}: {error}") from None

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import arboretum
+from arboretum.cli import main
 from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.trainers.algorithms.recipes import RECIPES
 from arboretum.trainers.checkpoints.run_folder import claim_run_folder, read_config
@@ -52,6 +53,23 @@ def test_folder_of_another_kind_of_run_is_left_unchanged(
         with pytest.raises(ConfigurationError, match="another kind of run"):
             claim_run_folder(second(tmp_path), resume=resume)
     assert (tmp_path / "run.json").read_bytes() == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows reports a path below a file as missing")
+@pytest.mark.parametrize("arguments", ["train grpo --env TextFrozenLake-v0", "sft --env TextFrozenLake-v0"])
+@pytest.mark.parametrize("name", ["notes.txt", "notes.txt/run"])
+def test_file_in_the_place_of_the_folder_is_reported(
+    arguments: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    command, *rest = arguments.split()
+    for options in ([*rest, "--model", "sapling", "--out"], ["--resume"]):
+        with pytest.raises(SystemExit) as ended:
+            main([command, *options, str(tmp_path / name)])
+        lines = capsys.readouterr().err.splitlines()
+        assert ended.value.code == 2
+        assert lines[-1] == f"arboretum: {tmp_path / name}: is a file, or lies below one; name a folder."
+    assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
 def test_report_of_a_study_is_not_replaced_by_that_of_a_run(tmp_path: Path) -> None:

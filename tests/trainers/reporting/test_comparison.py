@@ -164,6 +164,18 @@ def test_validations_on_other_tasks_are_marked_as_not_comparable(runs: list[Path
     assert caution == "The validations differ in validation.tasks, so their rates are not comparable."
 
 
+def test_option_of_one_environment_is_one_difference(tmp_path: Path) -> None:
+    plain = write_run(tmp_path / "a", "grpo", {}, [])
+    sparse = write_run(tmp_path / "b", "grpo", {}, [])
+    settings = json.loads((sparse / "run.json").read_text())
+    settings["env"]["kwargs"] = {"reward_mode": "sparse"}
+    (sparse / "run.json").write_text(json.dumps(settings))
+    for folders, values in (([plain, sparse], ["–", "sparse"]), ([sparse, plain], ["sparse", "–"])):
+        comparison = compare_runs(folders)
+        assert comparison.differences == {"env.kwargs.reward_mode": values}
+        assert "differ in env.kwargs.reward_mode, so" in comparison.caution
+
+
 def test_runs_of_other_kinds_are_refused_by_name(
     runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,6 +21,7 @@ from arboretum.agents.reference import ExpertAgent, RandomAgent
 from arboretum.cli import main
 from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.envs.frozenlake.env import FrozenLake
+from arboretum.eval.yaml_files import read_definition
 from arboretum.trainers.config.serialize import to_plain
 from arboretum.trainers.config.settings import EnvConfig, HardwareConfig
 from arboretum.trainers.study.controls import Controls, Supervised
@@ -284,6 +285,25 @@ def test_study_with_too_few_held_out_tasks_is_rejected_at_once() -> None:
     study = Study("x", "", "sapling-blocksworld", envs, {"grpo": {}}, tasks=64, validation_every=0)
     with pytest.raises(ConfigurationError, match="asks for 64 tasks, but TextBlocksworld-v0 has only 42"):
         study.check()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("id: TextFrozenLake-v0", "id: TextFrozenLak-v0", "environment 'Lake 5x5': unknown environment"),
+        ("size: 6", "siz: 6", "environment 'Lake 6x6': unknown option of TextFrozenLake-v0 'siz'"),
+        ("id: TextSokoban-v0", "id: TextSokobn-v0", "level 'Sokoban': unknown environment 'TextSokobn-v0'"),
+    ],
+)
+def test_environment_that_cannot_be_made_is_reported_with_its_place_in_the_study(
+    old: str, new: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.yaml").write_text(read_definition("study", "studies", "first-steps")[0].replace(old, new, 1))
+    with pytest.raises(SystemExit) as ended:
+        main(["study", str(tmp_path / "mine.yaml"), "--out", str(tmp_path / "out")])
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and f"arboretum: {message}" in error and error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
 
 
 def test_missing_warm_start_is_reported_with_its_command(
