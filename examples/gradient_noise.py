@@ -1,6 +1,6 @@
 """How noisy are the policy gradients of several credit rules, on the same episodes and before any training?
 
-    python examples/gradient_noise.py                                # a lake; about five minutes
+    python examples/gradient_noise.py                                # a lake; about seven minutes
     python examples/gradient_noise.py --study trees --env ALFWorld --batches 24
     python examples/gradient_noise.py --study my_study.yaml --env Mine --rules rloo,grpo,own_rule
 
@@ -100,14 +100,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--study", default="passes", help="study whose warm start, environment and budgets to use")
     parser.add_argument("--env", default="Lake 6x6", help="environment of the study")
-    parser.add_argument("--rules", default="grpo,gigpo,t_star,grove", help="recipes whose credit rules to compare")
+    parser.add_argument("--rules", default="grpo,gigpo,grove", help="recipes whose credit rules to compare")
     parser.add_argument("--batches", type=int, default=48, help="batches of episodes, at least 8")
     args = parser.parse_args()
+    study = load_study(args.study)
+    if args.env not in study.envs:
+        parser.error(f"the study {study.name} has no environment {args.env!r}; it has {', '.join(study.envs)}.")
+    if args.batches < 8:
+        parser.error("--batches must be at least 8.")
 
     torch.set_num_threads(1)
     names = [UNBIASED, *(name for name in args.rules.split(",") if name != UNBIASED)]
-    table = measure(load_study(args.study), args.env, names, args.batches)
+    table = measure(study, args.env, names, args.batches)
     signals, cosines = estimate(table, np.arange(args.batches))
+    if signals[0] <= 0:
+        raise SystemExit(
+            f"With {args.batches} batches the gradient of {UNBIASED} cannot be told from noise; take more."
+        )
     generator = np.random.default_rng(0)
     drawn = [estimate(table, generator.integers(args.batches, size=args.batches))[0] for _ in range(1000)]
     print(f"{args.env}: {args.batches} batches")
