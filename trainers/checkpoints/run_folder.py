@@ -107,7 +107,7 @@ def read_run_settings(folder: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except NotADirectoryError:
-        raise ConfigurationError(f"{folder}: is a file, or lies below one; name a folder.") from None
+        raise ConfigurationError(f"{folder}: is a file, or below one; name a folder.") from None
     except (OSError, ValueError) as error:
         settings = str(error)
     if not isinstance(settings, dict):

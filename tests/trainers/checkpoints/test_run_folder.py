@@ -68,7 +68,7 @@ def test_file_in_the_place_of_the_folder_is_reported(
             main([command, *options, str(tmp_path / name)])
         lines = capsys.readouterr().err.splitlines()
         assert ended.value.code == 2
-        assert lines[-1] == f"arboretum: {tmp_path / name}: is a file, or lies below one; name a folder."
+        assert lines[-1] == f"arboretum: {tmp_path / name}: is a file, or below one; name a folder."
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
