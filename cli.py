@@ -32,6 +32,7 @@ from .trainers.bench import TRAINING
 from .trainers.bench.scaling.command import MeasureCosts, PlanTraining
 from .trainers.config.cli_options import SFTOptions, TrainOptions, given_options
 from .trainers.laboratory.options import LaboratoryOptions
+from .trainers.study.options import StudyOptions
 from .trainers.study.parsing import study_names
 
 DESCRIPTION = "Text environments, agents, trainers and evaluation for language models."
@@ -420,9 +421,8 @@ def study(
     /,
     out: Path | None = None,
     workers: int = 2,
-    envs: tuple[str, ...] = (),
-    precision: Literal["float32", "bfloat16"] | None = None,
     *,
+    options: Annotated[StudyOptions, arg(name="")],
     laboratory: Annotated[LaboratoryOptions, arg(name="")],
 ) -> int:
     """Train several recipes from one model, and compare them on held-out tasks.
@@ -434,13 +434,12 @@ def study(
         name: Study.
         out: Folder of the study. None makes a name of the study below runs/.
         workers: Runs at the same time, each in a process of its own with one thread.
-        envs: Environments of the study to run now. None given takes all.
-        precision: Compute dtype, where the processor is slow in the study's. None takes the study's.
+        options: Options of the other studies.
         laboratory: Options of the study `credit`.
     """
     from .trainers.study.command import run
 
-    return run(name, out, laboratory, workers=workers, envs=envs, precision=precision, console=console)
+    return run(name, out, options, laboratory, workers=workers, console=console)
 
 
 @verb

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import arboretum
@@ -187,31 +186,6 @@ def test_recorded_episode_shows_a_fatal_move_and_a_solution(tmp_path: Path) -> N
         with Image.open(path) as picture:
             assert picture.size == (700, 520) and picture.info["loop"] == 0
             assert getattr(picture, "n_frames", 1) >= len(lost.split()) + 5
-
-
-@pytest.mark.heavy
-def test_gradient_noise_of_unbiased_rule_is_the_unit(tmp_path: Path) -> None:
-    require("torch", "accelerate")
-    output = run_example("gradient_noise.py", "--batches", "8", "--rules", "grpo,grove", cwd=tmp_path)
-    lines = dict(re.findall(r"^(rloo|grpo|grove) +(\S.*)$", output, re.M))
-    assert list(lines) == ["rloo", "grpo", "grove"]
-    assert re.fullmatch(r"\S+ +1.00 \( 1.00 to  1.00\) +1.00", lines["rloo"])
-
-
-def test_gradient_noise_estimates_signal_and_direction_of_known_gradients() -> None:
-    require("torch", "accelerate")
-    spec = importlib.util.spec_from_file_location("gradient_noise", EXAMPLES / "gradient_noise.py")
-    assert spec is not None and spec.loader is not None
-    program = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(program)
-    generator = np.random.default_rng(0)
-    # Squared lengths 1 and 4, with a cosine of 0.6; noise of 40 coordinates with variance 0.1 and 0.2: 4 and 8.
-    means = np.zeros((2, 1, 40))
-    means[0, 0, 0], means[1, 0, :2] = 1, (1.2, 1.6)
-    noise = np.sqrt([0.1, 0.2])[:, None, None] * generator.normal(size=(2, 3000, 40))
-    products = np.einsum("anw,bmw->abnm", means + noise, means + noise)
-    signals, cosines = program.estimate(products, np.arange(3000))
-    assert signals == pytest.approx([1 / 4, 4 / 8], rel=0.05) and cosines == pytest.approx([1, 0.6], abs=0.03)
 
 
 @pytest.mark.heavy

@@ -7,36 +7,25 @@ the missing ones only.
 from __future__ import annotations
 
 import json
-import os
-import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from dataclasses import dataclass
-from multiprocessing import get_context
+from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Console
 from rich.markup import escape
-from rich.text import Text
 
 from ...envs.checks import at_least, first_difference
 from ...envs.errors import ConfigurationError, DataError, unknown_name
-from ...envs.files import read_jsonl, write_atomic
+from ...envs.files import write_atomic
 from ...eval.manifest import STUDY_FILE, check_holds_no_run
 from ..checkpoints.interruption import Interruption
-from ..checkpoints.run_folder import METRICS_FILE
 from ..config.serialize import to_plain
-from ..reporting.terminal_plot import Series, plot, running_mean
-from ..sampling.worker import init_worker
 from ..state import Activity
 from ..train import FAILED, INTERRUPTED, OK, require_torch
 from .curves import read_curves
 from .definition import Study
 from .evaluation import write_suite
 from .page import REPORT_FILE, evaluation_commands, write_page
+from .progress import StudyProgress
 from .results import make_rows
 from .table import make_tables, render_table, to_markdown
 from .trials import (
@@ -51,10 +40,7 @@ from .trials import (
     run_trial,
     trial_path,
 )
-
-LOG_FILE = "log.txt"
-_STYLES = ("cyan", "magenta", "yellow", "green", "blue", "red")
-_THREAD_LIMITS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+from .workers import WorkItem, run_phase, single_threaded_workers
 
 
 def run_study(study: Study, out: Path, *, workers: int = 2, envs: Sequence[str] = (), console: Console) -> int:
@@ -83,7 +69,7 @@ def run_study(study: Study, out: Path, *, workers: int = 2, envs: Sequence[str] 
     work = missing_work(study, out, envs)
     if any(work):
         study.check_models(envs)
-    _claim_folder(study, out)
+    claim_folder(study, out)
     console.print(f"{study.name}: {escape(study.description)}", highlight=False)
     failures: list[str] = []
     status = OK
@@ -100,7 +86,7 @@ def run_study(study: Study, out: Path, *, workers: int = 2, envs: Sequence[str] 
     return status or (FAILED if failures else OK)
 
 
-def _claim_folder(study: Study, out: Path) -> None:
+def claim_folder(study: Study, out: Path) -> None:
     """Write the study's definition into its folder, unless the folder holds another study, or a run."""
     path, definition = out / STUDY_FILE, to_plain(study)
     if not path.exists():
@@ -185,24 +171,6 @@ def _write_results(study: Study, out: Path, console: Console) -> None:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
-# ---------------------------------------------------------------------- worker processes
-
-
-@dataclass(frozen=True)
-class WorkItem:
-    """Function call to make in a worker process.
-
-    Attributes:
-        name: Name for messages.
-        function: Function to call; writes its result to disk.
-        arguments: Arguments of the function.
-    """
-
-    name: str
-    function: Callable[..., None]
-    arguments: tuple[object, ...]
-
-
 def _run_in_workers(
     study: Study, out: Path, phases: Sequence[Sequence[WorkItem]], workers: int, console: Console
 ) -> list[str]:
@@ -213,167 +181,10 @@ def _run_in_workers(
     """
     failures: list[str] = []
     with (
-        _single_threaded_workers(),
-        _StudyProgress(study, out, sum(map(len, phases)), console) as progress,
+        single_threaded_workers(),
+        StudyProgress(study, out, sum(map(len, phases)), console) as progress,
     ):
         for work in phases:
             if work:
-                failures += _run_phase(work, out, workers, progress)
+                failures += run_phase(work, out, workers, progress)
     return failures
-
-
-def _run_phase(work: Sequence[WorkItem], out: Path, workers: int, progress: _StudyProgress) -> list[str]:
-    """Do the work of one phase, in processes of its own: a process that dies breaks its pool for good.
-
-    Returns:
-        A message for each item that failed.
-    """
-    failures: list[str] = []
-    pool = ProcessPoolExecutor(
-        min(workers, len(work)),
-        mp_context=get_context("spawn"),
-        initializer=init_worker,
-        initargs=(out / LOG_FILE,),
-    )
-    with pool:
-        try:
-            futures: dict[Future[None], WorkItem] = {
-                pool.submit(item.function, *item.arguments): item for item in work
-            }
-            waiting = set(futures)
-            while waiting:
-                done, waiting = wait(waiting, timeout=1.0, return_when=FIRST_COMPLETED)
-                for future in done:
-                    name, error = futures[future].name, future.exception()
-                    reason = None if error is None else _describe(error, out)
-                    if reason is not None:
-                        failures.append(f"{name}: {reason}")
-                    progress.finish(name, reason)
-                # `Future.running` also holds for one item beyond those that the workers are executing.
-                running = [item.name for future, item in futures.items() if future in waiting]
-                progress.show(running[:workers])
-        except BaseException:
-            for process in list(pool._processes.values()):
-                process.terminate()
-            # Waits for the pool's manager thread, which would race with the interpreter's exit otherwise.
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
-    return failures
-
-
-def _describe(error: BaseException, out: Path) -> str:
-    if isinstance(error, BrokenProcessPool):
-        return f"a worker process died; see {out / LOG_FILE}"
-    return str(error) or type(error).__name__
-
-
-@contextmanager
-def _single_threaded_workers() -> Iterator[None]:
-    """Context in which new processes limit numerical libraries to one thread; more would compete for the cores."""
-    before = {name: os.environ.get(name) for name in _THREAD_LIMITS}
-    os.environ |= _THREAD_LIMITS
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-# ---------------------------------------------------------------------- progress
-
-
-class _StudyProgress:
-    """Live plot of success over updates, one curve per running trial, and the number of finished work items.
-
-    A log cannot be redrawn: there, each finished item is one line, and the plot follows at the end.
-
-    Args:
-        study: Study that runs.
-        out: Folder of the study.
-        total: Number of work items.
-        console: Console to print to.
-    """
-
-    def __init__(self, study: Study, out: Path, total: int, console: Console) -> None:
-        self._study, self._out, self._total, self._console = study, out, total, console
-        self._finished = 0
-        self._start = time.monotonic()
-        self._live = Live(console=console, auto_refresh=False, transient=False)
-
-    def __enter__(self) -> _StudyProgress:
-        if self._console.is_terminal:
-            self._live.__enter__()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._console.is_terminal:
-            self._live.__exit__(*exception)  # type: ignore[arg-type]
-        elif self._finished:
-            self._console.print(self._plot([]))
-
-    def finish(self, name: str, failure: str | None) -> None:
-        """Count a work item as finished.
-
-        Args:
-            name: Name of the work item.
-            failure: Why it failed; None if it did not.
-        """
-        self._finished += 1
-        if failure is not None or not self._console.is_terminal:
-            status = "done" if failure is None else f"failed: {failure}"
-            self._console.print(
-                f"{self._minutes():5.1f} min  {self._finished} of {self._total}: {name} {status}",
-                highlight=False,
-                markup=False,
-                soft_wrap=True,
-            )
-
-    def show(self, running: Sequence[str]) -> None:
-        """Redraw the plot.
-
-        Args:
-            running: Names of the running work items.
-        """
-        if not self._console.is_terminal:
-            return
-        line = f"{self._finished} of {self._total} done after {self._minutes():.1f} min; running: "
-        line += "; ".join(running) or "none"
-        self._live.update(Group(self._plot(running), Text(line, style="dim")), refresh=True)
-
-    def _minutes(self) -> float:
-        return (time.monotonic() - self._start) / 60
-
-    def _plot(self, running: Sequence[str]) -> Text:
-        """Plot the running trials; without any, the last ones that ran."""
-        trials = list(self._study.trials())
-        shown = [trial for trial in trials if trial.name in running]
-        if not shown:
-            started = [trial for trial in trials if (self._out / trial.folder / METRICS_FILE).exists()]
-            shown = started[-len(self._study.envs) :]
-        series, updates = [], 1
-        for trial, style in zip(shown, _STYLES, strict=False):
-            history = read_jsonl(self._out / trial.folder / METRICS_FILE, damaged="skip")
-            optimization = self._study.recipe(trial.recipe, trial.env).optimization
-            # A limit of tokens ends the runs before the limit of updates, after an unknown number.
-            made = int(history[-1]["update"]) if history else 0
-            updates = max(updates, made if optimization.max_tokens is not None else optimization.updates)
-            training = [(m["update"], m["success"]) for m in history if "success" in m]
-            held_out = [(m["update"], m["validation/success"]) for m in history if "validation/success" in m]
-            label = f"{trial.recipe} on {trial.env}"
-            if len(self._study.recipes) == 1:
-                label = trial.env
-            elif len({one.env for one in shown}) == 1:
-                label = trial.recipe
-            series.append(Series(label, running_mean(training, 5), style))
-            series.append(Series("held out" if trial is shown[-1] else "", held_out, f"bold {style}", "marks"))
-        return plot(
-            series,
-            x_max=updates,
-            y_max=1.0,
-            width=min(self._console.width, 100),
-            height=16,
-            format_value=lambda value: f"{value:.0%}",
-        )

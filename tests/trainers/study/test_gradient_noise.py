@@ -1,0 +1,148 @@
+"""Noise of the policy gradients of credit rules: estimates, measurement, and the command."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from arboretum.cli import main
+from arboretum.envs.errors import ConfigurationError
+from arboretum.trainers.algorithms.recipes import get_recipe
+from arboretum.trainers.config.settings import EnvConfig
+from arboretum.trainers.study.controls import Controls
+from arboretum.trainers.study.definition import Study, StudyEnv, Trial
+from arboretum.trainers.study.gradient_noise import estimate, noise_of, run_gradients
+from arboretum.trainers.study.gradients import measure_gradients, read_products
+from arboretum.trainers.trainer import Trainer
+
+LAKE = EnvConfig("TextFrozenLake-v0", {"observation_format": "grid", "success_rate": 1.0})
+ONE_STEP: dict[str, object] = {"optimization.updates": 1, "optimization.episodes_per_step": None}
+
+
+@pytest.fixture
+def study() -> Study:
+    """Study of one update with a single step on 16 episodes of the shipped model."""
+    settings: dict[str, object] = {
+        "sampler.prompts": 4,
+        "sampler.rollouts": 4,
+        "sampler.max_turns": 3,
+        "sampler.max_actions_per_turn": 1,
+        "sampler.max_actions": 3,
+        "sampler.reply_tokens": 24,
+        "sampler.format_penalty": 0.0,
+        "objective.aggregation": "token-mean",
+        "objective.kl.coef": 0.0,
+        "objective.entropy_coef": 0.0,
+        **ONE_STEP,
+    }
+    return Study(
+        "small",
+        "",
+        "sapling",
+        {"Lake": StudyEnv(LAKE)},
+        {"grpo": {}, "grove": {}, "grpo_3": {"recipe": "grpo", "optimization.passes": 3}},
+        settings,
+        validation_every=0,
+        controls=Controls(supervised=None),
+    )
+
+
+def known_products(batches: int) -> np.ndarray:
+    """Return products of gradients of squared lengths 1 and 4, cosine 0.6, and noise of 40 x 0.1 and 40 x 0.2."""
+    generator = np.random.default_rng(0)
+    means = np.zeros((2, 1, 40))
+    means[0, 0, 0], means[1, 0, :2] = 1, (1.2, 1.6)
+    gradients = means + np.sqrt([0.1, 0.2])[:, None, None] * generator.normal(size=(2, batches, 40))
+    return np.asarray(np.einsum("anw,bmw->abnm", gradients, gradients))
+
+
+def test_signal_and_direction_of_known_gradients() -> None:
+    signals, cosines = estimate(known_products(3000), np.arange(3000))
+    assert signals == pytest.approx([1 / 4, 4 / 8], rel=0.05) and cosines == pytest.approx([1, 0.6], abs=0.03)
+
+
+def test_interval_holds_the_known_ratio_and_shrinks_with_batches() -> None:
+    few, many = (noise_of(known_products(batches)) for batches in (50, 400))
+    for unit, other in (few, many):
+        assert (unit.ratio, unit.low, unit.high, unit.direction) == (1, 1, 1, pytest.approx(1))
+        assert other.low < 2 < other.high
+    assert many[1].high - many[1].low < (few[1].high - few[1].low) / 2
+
+
+def test_signal_that_cannot_be_told_from_noise_has_no_ratio() -> None:
+    gradients = np.array([[[1.0, 0.0], [-1.0, 0.0]] * 5, [[1.0, 0.2]] * 10])
+    unit, other = noise_of(np.einsum("anw,bmw->abnm", gradients, gradients))
+    assert unit.signal < 0 and math.isnan(unit.ratio) and math.isnan(other.ratio) and math.isnan(other.direction)
+    assert math.isinf(other.high)
+
+
+def test_gradients_are_those_of_the_first_updates_of_training(study: Study, tmp_path: Path) -> None:
+    credits = {name: get_recipe(name).credit for name in ("rloo", "grpo", "grove")}
+    path = tmp_path / "gradients.json"
+    measure_gradients(study, "Lake", credits, 2, path)
+    products = read_products(path, credits, 2)
+    assert products is not None and products.shape == (3, 3, 2, 2)
+    assert products == pytest.approx(products.transpose(1, 0, 3, 2), rel=1e-6)
+    assert read_products(path, credits, 3) is None and read_products(tmp_path / "none.json", credits, 2) is None
+    for number, name in enumerate(credits):
+        if name == "rloo":
+            continue
+        trainer = Trainer(study.config(Trial("Lake", name, seed=0), tmp_path / "run"))
+        record = next(trainer.run())
+        trainer.close()
+        norm = record.metrics["grad_norm"]
+        assert norm > 0 and math.sqrt(products[number, number, 0, 0]) == pytest.approx(norm, rel=1e-4), name
+
+
+def test_command_keeps_what_it_measured_and_names_the_study_s_rules(study: Study, tmp_path: Path) -> None:
+    text = StringIO()
+    console = Console(file=text, width=80)
+    for _ in range(2):
+        assert run_gradients(study, tmp_path, 8, recipes=(), envs=(), workers=1, console=console) == 0
+    output = text.getvalue()
+    assert output.count("1 of 1: Lake done") == 1 and output.count("Gradients of 8 batches") == 2
+    # A variant with the same credit as another recipe has no row of its own.
+    assert [line.split()[0] for line in output.splitlines() if line.startswith((" r", " g"))] == [
+        "rloo",
+        "grpo",
+        "grove",
+    ] * 2
+    found = json.loads((tmp_path / "lake" / "gradients.json").read_text())
+    assert list(found["rules"]) == ["rloo", "grpo", "grove"]
+    assert json.loads((tmp_path / "study.json").read_text())["name"] == "small"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["passes", "--gradients", "7"], "--gradients must be at least 8, but is 7."),
+        (["passes", "--recipes", "grpo"], "--recipes chooses what --gradients measures; give both."),
+        (["passes", "--gradients", "8", "--recipes", "gropo"], "unknown recipe 'gropo'; did you mean grpo"),
+        (["passes", "--gradients", "8", "--recipes", "ppo"], "the rule of ppo needs a critic"),
+        (["passes", "--gradients", "8", "--recipes", "tree_grpo"], "the rule of tree_grpo is for trees"),
+        (["passes", "--gradients", "8", "--recipes", "rloo"], "no rule to compare with that of rloo"),
+        (["passes", "--gradients", "8", "--envs", "Lake"], "unknown environment of the study passes 'Lake'"),
+        (["credit", "--gradients", "8"], "--gradients is an option of other studies; omit it."),
+        (["credit", "--recipes", "grpo"], "--recipes is an option of other studies; omit it, or give --arms."),
+    ],
+)
+def test_command_rejects_what_it_cannot_measure(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["study", *arguments, "--out", str(tmp_path / "out")])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_study_whose_first_recipe_samples_trees_is_rejected(study: Study, tmp_path: Path) -> None:
+    trees = replace(study, recipes={"tree_grpo": {}, **study.recipes}, settings=ONE_STEP)
+    with pytest.raises(ConfigurationError, match="first recipe of the study small samples trees"):
+        run_gradients(trees, tmp_path, 8, recipes=(), envs=(), workers=1, console=Console(file=StringIO()))

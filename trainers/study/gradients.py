@@ -1,0 +1,146 @@
+"""Gradients of several credit rules on the same episodes of a warm start; runs in a worker process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...agents.forks import Keep
+from ...envs.files import write_atomic
+from ..algorithms.credit.base import Credit
+from ..algorithms.credit.group import Group
+from ..algorithms.schedules import Linear
+from ..checkpoints.components import Components, build_components
+from ..config.run import TrainingConfig
+from ..data.rollouts import Rollouts
+from ..learning.learner import Learner
+from ..learning.optimizer import PolicyOptimizer, Step
+from ..sampling.policy_probe import LearnerProbe
+from ..state import TrainerState
+from .definition import Study, Trial
+
+
+@dataclass(frozen=True)
+class _KeepAll(Group):
+    """Credit rule of a run whose episodes several rules read: records what any of them needs."""
+
+    kept: frozenset[Keep] = frozenset()
+    drawn: int = 0
+
+    @property
+    def keep(self) -> frozenset[Keep]:
+        return self.kept
+
+    @property
+    def redraws(self) -> int:
+        return self.drawn
+
+
+class GradientRecorder(PolicyOptimizer):
+    """Optimizer that records the gradient of each step, flat and in float32, and leaves the weights alone."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._recorded: list[Tensor] = []
+
+    def step(self) -> Step:
+        parameters = [weight for group in self.param_groups for weight in group["params"]]
+        parts = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
+        self._recorded.append(torch.cat([part.flatten().float() for part in parts]))
+        self.torch_optimizer.zero_grad()
+        return Step(0.0, 0.0, False)
+
+    def take(self) -> Tensor:
+        """Return the gradient of the step since the last call; zeros if there was none."""
+        if self._recorded:
+            return self._recorded.pop()
+        return torch.zeros(sum(one.numel() for group in self.param_groups for one in group["params"]))
+
+
+def measure_gradients(study: Study, env: str, credits: Mapping[str, Credit], batches: int, path: Path) -> None:
+    """Write the dot products [rules, rules, batches, batches] of all gradients to a JSON file.
+
+    Every batch has as many episodes as an update of the study's first recipe, and all of them are in one step. The
+    gradient is the loss's, without clipping: that of the recipe's objective before its first step.
+
+    Args:
+        study: Study whose warm start plays, under the settings of its first recipe.
+        env: Environment of the study.
+        credits: Credit rules by name.
+        batches: Number of batches.
+        path: File to write.
+    """
+    torch.set_num_threads(1)
+    with TemporaryDirectory() as folder:
+        config = study.config(Trial(env, next(iter(study.recipes)), seed=0), Path(folder))
+        keep = _KeepAll(
+            kept=frozenset[Keep]().union(*(credit.keep for credit in credits.values())),
+            drawn=max(credit.redraws for credit in credits.values()),
+        )
+        one_step = replace(config.recipe.optimization, passes=1, episodes_per_step=None)
+        config = replace(config, recipe=replace(config.recipe, credit=keep, optimization=one_step))
+        components = build_components(config, TrainerState(), None)
+        try:
+            gradients = list(_gradients(config, components, list(credits.values()), batches))
+        finally:
+            components.sampler.engine.close()
+    stacked = torch.stack([torch.stack(row) for row in zip(*gradients, strict=True)])
+    products = sum(
+        torch.einsum("anw,bmw->abnm", part, part) for part in map(Tensor.double, stacked.split(1 << 16, dim=-1))
+    )
+    found = {
+        "rules": {name: str(credit) for name, credit in credits.items()},
+        "products": torch.as_tensor(products).tolist(),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, json.dumps(found))
+
+
+def read_products(path: Path, credits: Mapping[str, Credit], batches: int) -> np.ndarray | None:
+    """Return the dot products of a file of `measure_gradients`; None if it has none of these rules and batches."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        products = np.asarray(found["products"], dtype=np.float64)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    is_same = found["rules"] == {name: str(credit) for name, credit in credits.items()}
+    return products if is_same and products.shape == (*[len(credits)] * 2, *[batches] * 2) else None
+
+
+def _gradients(
+    config: TrainingConfig, components: Components, credits: list[Credit], batches: int
+) -> Iterator[list[Tensor]]:
+    """Yield the gradient of each rule for one batch after the other."""
+    recipe, original = components.learner.recipe, components.optimizer
+    recorder = GradientRecorder(original.accelerator, original.policy, original.optimization)
+    learners = [
+        Learner(
+            replace(recipe, credit=credit),
+            recorder,
+            components.learner.reference,
+            microbatch_tokens=config.hardware.microbatch_tokens,
+            seed=config.seed,
+            reuse_sampler_logprobs=components.learner.reuse_sampler_logprobs,
+            share_prefixes=config.hardware.share_prefixes,
+        )
+        for credit in credits
+    ]
+    scheduled = recipe.sampler.temperature
+    temperature = scheduled.at(0, 1) if isinstance(scheduled, Linear) else scheduled
+    for number in range(batches):
+        collected = components.collector.collect(temperature)
+        rollouts = recipe.rewards.apply(Rollouts.concatenate(collected.batches))
+        row = []
+        for learner in learners:
+            needs_policy = learner.recipe.credit.needs_policy
+            probe = LearnerProbe(learner, components.sampler, temperature) if needs_policy else None
+            learner.update(rollouts, update=number, temperature=temperature, policy=probe)
+            row.append(recorder.take())
+        yield row
