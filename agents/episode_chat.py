@@ -12,6 +12,7 @@ import msgspec
 
 from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError
+from ..envs.type_words import in_words
 from .base import Reply, Seat, Stop
 from .chat import ChatAgent
 from .dialogue import Dialogue
@@ -265,7 +266,7 @@ class EpisodeChat:
         try:
             given = msgspec.convert(state, EpisodeState)
         except msgspec.ValidationError as error:
-            raise ConfigurationError(f"the state of the episode is malformed: {error}") from None
+            raise ConfigurationError(f"the state of the episode is malformed: {in_words(error)}") from None
         if given.replies is not None and len(given.replies) != len(given.actions):
             turns, replies = len(given.actions), len(given.replies)
             raise ConfigurationError(f"the state has {turns} turns of actions, but {replies} replies")

@@ -1,4 +1,4 @@
-"""Atomic writes of files and folders, and a tolerant reader of JSON lines."""
+"""Atomic writes of files and folders, their errors, and a tolerant reader of JSON lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from filelock import FileLock
 
-from .errors import DataError
+from .errors import ConfigurationError, DataError
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -227,3 +227,15 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def folder_failure(error: OSError, folder: Path) -> ConfigurationError:
+    """Return the error of a folder that could not be made or written to.
+
+    Args:
+        error: Error of the system.
+        folder: The folder.
+    """
+    if isinstance(error, (FileExistsError, NotADirectoryError)):
+        return ConfigurationError(f"{folder}: is a file, or below one; name a folder.")
+    return ConfigurationError(f"{folder}: cannot be written to ({error.strerror}); choose another --out.")

@@ -10,6 +10,7 @@ import msgspec
 
 from ..envs.errors import ConfigurationError, DataError
 from ..envs.files import write_atomic
+from ..envs.type_words import in_words
 from .plain import encode_object
 
 MANIFEST_FILE = "run.json"
@@ -204,7 +205,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         msgspec.convert(manifest, _Manifest)
     except msgspec.ValidationError as error:
-        raise DataError(path, f"has a value of the wrong kind ({error}).") from None
+        raise DataError(path, f"has a value of the wrong kind ({in_words(error)}).") from None
     if manifest.get("schema", 1) < 1:
         raise DataError(path, f"has the schema {manifest['schema']}; schemas begin with 1.")
     return manifest

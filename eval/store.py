@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from ..agents.episode import Episode
 from ..envs.checks import first_difference
 from ..envs.errors import ConfigurationError, DataError
-from ..envs.files import BINARY, PART, move_file, write_atomic
+from ..envs.files import BINARY, PART, folder_failure, move_file, write_atomic
 from .episode_lines import (
     LINE_END,
     EncodedEpisode,
@@ -80,9 +80,7 @@ class Store:
                 f"{folder}: another process is writing this run; wait for it, or choose another --out."
             ) from None
         except OSError as error:
-            raise ConfigurationError(
-                f"{folder}: cannot be written to ({error.strerror}); choose another --out."
-            ) from None
+            raise folder_failure(error, folder) from None
         try:
             self.repairs = self._restore_manifest()
             self._create_or_check_manifest(manifest)

@@ -13,12 +13,26 @@ import yaml
 
 from ..assets import asset
 from ..envs.errors import DataError, unknown_name
+from ..envs.type_words import in_words
 
 T = TypeVar("T")
 
 
 class _Loader(yaml.SafeLoader):
-    """Loader that reads 3e-4 and 1e5 as numbers and 2024-01-31 as text, as YAML 1.2 does and YAML 1.1 does not."""
+    """Loader that reads 3e-4 and 1e5 as numbers and 2024-01-31 as text, and rejects a key that is given twice.
+
+    So does YAML 1.2, and YAML 1.1, which PyYAML reads, does not.
+    """
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        given: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in given:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} is given twice", key.start_mark
+                )
+            given.add(str(key.value))
+        super().flatten_mapping(node)
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -120,9 +134,9 @@ def convert_mapping(data: Mapping[str, Any], kind: type[T], defaults: Mapping[st
     try:
         return msgspec.convert({**defaults, **given}, kind)
     except msgspec.ValidationError as error:
-        problem, _, path = str(error).partition(" - at ")
+        problem, _, path = in_words(error).partition(" - at ")
         if not path:
             missing = problem.partition("`")[2].rstrip("`")
             raise DataError(where, f"`{missing}` is missing.") from None
         key = path.partition("$.")[2].rstrip("`")
-        raise DataError(where, f"`{key}` has a value of the wrong type ({problem.lower()}).") from None
+        raise DataError(where, f"`{key}` has a value of the wrong type ({problem}).") from None

@@ -11,6 +11,7 @@ import msgspec
 from ...envs.core import TextEnv
 from ...envs.errors import ConfigurationError, unknown_name
 from ...envs.registry import make_env
+from ...envs.type_words import in_words
 
 MAX_LISTED = 1000
 """Maximum number of tasks in one reply."""
@@ -107,7 +108,7 @@ class Session:
         try:
             given = msgspec.convert(dict(request), Opening)
         except msgspec.ValidationError as error:
-            raise ConfigurationError(f"the reset is malformed: {error}") from None
+            raise ConfigurationError(f"the reset is malformed: {in_words(error)}") from None
         if given.split is not None:
             self.check_split(given.split)
         seed = secrets.randbits(31) if given.seed is None else given.seed

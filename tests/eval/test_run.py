@@ -478,7 +478,7 @@ def test_resuming_with_other_observations_of_the_same_tasks_is_rejected(
         ("name: x\nentries:\n  - {evn: TextBandit-v0}", "did you mean env"),
         (
             "name: x\nentries:\n  - {env: TextBandit-v0, tasks: many}",
-            "entry 1: `tasks` has a value of the wrong type .expected `int | null`, got `str`",
+            "entry 1: `tasks` has a value of the wrong type .expected a whole number or nothing, got text",
         ),
         (
             "name: x\nentries:\n  - {env: A}\n  - {env: A, groups: [a, b], split: 3}",
@@ -489,6 +489,8 @@ def test_resuming_with_other_observations_of_the_same_tasks_is_rejected(
         ("name: x\nentries:\n  - {env: TextBandit-v0, repeats: 0}", "`repeats` must be at least 1"),
         ("name: x\nentries:\n  - {env: A}\n  - {env: A}", "two entries have the name 'A'"),
         ("name: x\nentries: [\n", "line 3: is not YAML"),
+        ("name: x\nseed: 1\nseed: 2\nentries: [{env: A}]", "line 3: is not YAML .the key 'seed' is given twice"),
+        ("name: x\nentries: [{env: A, env: B}]", "line 2: is not YAML .the key 'env' is given twice"),
     ],
 )
 def test_invalid_suite_is_rejected_with_place_and_reason(text: str, message: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import msgspec
 
 from ...envs.errors import ConfigurationError, unknown_name
+from ...envs.type_words import in_words
 from .registry import is_part, part_class
 from .samplers import Sampler
 
@@ -179,5 +180,4 @@ def _expectation(kind: Any, error: Exception) -> str:
         choices = [str(one) for one in get_args(kind)]
     if choices:
         return f"choose one of {', '.join(map(repr, choices))}"
-    text = str(error)
-    return text[:1].lower() + text[1:]
+    return in_words(error)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ...envs.checks import first_difference
 from ...envs.errors import ConfigurationError, DataError
-from ...envs.files import write_atomic
+from ...envs.files import folder_failure, write_atomic
 from ...eval.manifest import check_holds_no_study
 from ..config.resolve import resolve_validation
 from ..config.run import SFTConfig, TrainingConfig
@@ -91,7 +91,7 @@ def claim_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> Non
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / SETTINGS_FILE, json.dumps(settings, indent=2) + "\n")
     except OSError as error:
-        raise ConfigurationError(f"{folder}: cannot be written to ({error.strerror}).") from None
+        raise folder_failure(error, folder) from None
 
 
 def read_run_settings(folder: Path) -> dict[str, Any] | None:
@@ -106,8 +106,8 @@ def read_run_settings(folder: Path) -> dict[str, Any] | None:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except NotADirectoryError:
-        raise ConfigurationError(f"{folder}: is a file, or below one; name a folder.") from None
+    except NotADirectoryError as error:
+        raise folder_failure(error, folder) from None
     except (OSError, ValueError) as error:
         settings = str(error)
     if not isinstance(settings, dict):

@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ...envs.checks import at_least
-from ...envs.errors import ConfigurationError
-from ...envs.files import write_atomic
+from ...envs.files import folder_failure, write_atomic
 from ...eval.manifest import check_holds_no_run, check_holds_no_study
 from .experiment import Experiment, Results, run_experiment
 from .figure import draw_figure
@@ -45,7 +44,7 @@ def run_laboratory(options: LaboratoryOptions, out: Path, *, workers: int, conso
         out.mkdir(parents=True, exist_ok=True)
         results = Results(out / RESULTS_FILE)
     except OSError as error:
-        raise ConfigurationError(f"{out}: cannot be written to ({error.strerror}).") from None
+        raise folder_failure(error, out) from None
     status = 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     try:

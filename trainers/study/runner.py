@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from ...envs.checks import at_least, first_difference
 from ...envs.errors import ConfigurationError, DataError, unknown_name
-from ...envs.files import write_atomic
+from ...envs.files import folder_failure, write_atomic
 from ...eval.manifest import STUDY_FILE, check_holds_no_run
 from ..checkpoints.interruption import Interruption
 from ..config.serialize import to_plain
@@ -95,7 +95,7 @@ def claim_folder(study: Study, out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
         stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else definition
     except OSError as error:
-        raise ConfigurationError(f"{out}: cannot be written to ({error.strerror}).") from None
+        raise folder_failure(error, out) from None
     except ValueError as error:
         raise DataError(path, f"is not JSON ({error}); choose another --out.") from None
     if not isinstance(stored, dict):

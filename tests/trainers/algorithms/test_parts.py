@@ -212,7 +212,7 @@ def test_plugin_credit_is_found_by_path(plugin: str) -> None:
 def test_plugin_selector_is_found_by_path(plugin: str) -> None:
     recipe = RECIPES["grpo"].with_settings({"selector": {"name": f"{plugin}:First", "count": 2}})
     assert recipe.selector.select(chain_rollouts([[0.0]] * 3, range(3))).groups == (0, 1)
-    with pytest.raises(ConfigurationError, match=r"selector\.count is 'two'; expected `int`"):
+    with pytest.raises(ConfigurationError, match=r"selector\.count is 'two'; expected a whole number"):
         RECIPES["grpo"].with_settings({"selector.name": f"{plugin}:First", "selector.count": "two"})
 
 

@@ -374,6 +374,13 @@ def test_worker_that_dies_costs_its_phase_and_not_the_later_ones(tmp_path: Path)
     assert (tmp_path / "file").read_text() == "done"
 
 
+def test_file_in_the_place_of_the_folder_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ConfigurationError, match=r"file.*: is a file, or below one; name a folder\."):
+            run_study(replace(load_study("first-steps"), model="sapling"), path, console=Console(file=StringIO()))
+
+
 def test_folder_whose_study_file_is_none_is_rejected(tmp_path: Path) -> None:
     study = replace(load_study("first-steps"), model="sapling")
     (tmp_path / "study.json").write_text("[]")
