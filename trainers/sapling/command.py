@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 
 from ...envs.errors import ConfigurationError
 from ..checkpoints.run_folder import CHECKPOINTS_FOLDER
+from ..reporting.status import describe_phase, format_duration
 from ..train import INTERRUPTED, OK, require_torch
+
+if TYPE_CHECKING:
+    from .pretraining import SaplingTrainer
 
 
 def make_sapling(family: str, out: Path | None = None, seed: int = 0, *, console: Console) -> int:
@@ -55,7 +63,7 @@ def make_sapling(family: str, out: Path | None = None, seed: int = 0, *, console
         console.print(f"Resuming after step {trainer.history[-1]['step']:g}.", highlight=False)
     start = time.monotonic()
     try:
-        for record in trainer.run():
+        for record in _shown(trainer, console):
             names = ("step", "tokens", "loss", "observation_loss")
             shown = ", ".join(f"{name} {value:.0%}" for name, value in record.items() if name not in names)
             minutes = (time.monotonic() - start) / 60
@@ -76,3 +84,17 @@ def make_sapling(family: str, out: Path | None = None, seed: int = 0, *, console
         return INTERRUPTED
     console.print(f"Model: {trainer.export()}", soft_wrap=True, highlight=False, markup=False)
     return OK
+
+
+def _shown(trainer: SaplingTrainer, console: Console) -> Iterator[dict[str, float]]:
+    """Train, and show the steps in a line below what is printed; a log has the validations only."""
+    start, activity = time.monotonic(), trainer.activity
+
+    def line() -> Text:
+        return Text(f"{describe_phase(activity, activity.phase)}, {format_duration(time.monotonic() - start)}")
+
+    if not console.is_terminal:
+        yield from trainer.run()
+        return
+    with Live(console=console, get_renderable=line, refresh_per_second=2, transient=True):
+        yield from trainer.run()

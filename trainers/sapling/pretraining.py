@@ -37,6 +37,7 @@ from ..sampling.demonstrations import collect_demonstrations
 from ..sampling.policy_engine import model_engine
 from ..sampling.sampler import RolloutSampler
 from ..sft import imitation_loss
+from ..state import Activity
 from .family import Family, Stage
 from .imitation import joint_loss, with_observations
 from .tokenizer import ASSISTANT
@@ -100,6 +101,7 @@ class SaplingTrainer:
         model: Model in training.
         sampler: Rolls out validation episodes with the current model.
         history: Metrics of all validations so far.
+        activity: Phase in progress, in which steps are counted.
 
     Raises:
         ConfigurationError: The folder has a checkpoint of another family, or of another seed.
@@ -123,6 +125,7 @@ class SaplingTrainer:
         self._policy = Policy(self.model)
         self._reply_start = self.tokenizer.convert_tokens_to_ids(ASSISTANT)
         self.history: list[dict[str, float]] = []
+        self.activity = Activity()
         self._step = self._tokens = 0
         self._checkpoints = Checkpoints(config.out / CHECKPOINTS_FOLDER)
         self._optimizer_state: dict[str, object] | None = None
@@ -162,6 +165,7 @@ class SaplingTrainer:
             ),
         )
         done = (self._step - first_step) * stage.chunks // steps
+        self._count_steps()
         if done and self._optimizer_state is not None:
             optimizer.load_state_dict(self._optimizer_state)
         sums: list[dict[str, float]] = []
@@ -174,13 +178,20 @@ class SaplingTrainer:
                 optimizer.set_lr(self._step - first_step)
                 sums.append(self._take_step(stage, optimizer, rollouts.select(episodes)))
                 self._step += 1
+                self.activity.advance()
             if (chunk + 1) % validate_every == 0 or chunk + 1 == stage.chunks:
                 means = {name: sum(part[name] for part in sums) / len(sums) for name in sums[0]}
+                self.activity.begin("validating")
                 record = {"step": self._step, "tokens": self._tokens, **means, **self.validate()}
                 sums = []
                 self.history.append(record)
                 self._checkpoints.save(self._step, partial(self._write, optimizer))
                 yield record
+                self._count_steps()
+
+    def _count_steps(self) -> None:
+        self.activity.begin("training", self.config.family.steps, "steps")
+        self.activity.advance(self._step)
 
     def _take_step(self, stage: Stage, optimizer: PolicyOptimizer, rollouts: Rollouts) -> dict[str, float]:
         """Take an optimizer step on a batch, and return its losses."""

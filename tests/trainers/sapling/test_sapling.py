@@ -240,6 +240,8 @@ def test_interrupted_pretraining_resumes_to_the_same_weights(family: Family, tmp
     resumed = trainer_of(tmp_path / "parts", family)
     assert list(resumed.run()) == records[-1:]
     assert resumed.history == records
+    phase = resumed.activity.phase
+    assert phase is not None and (phase.done, phase.total, phase.unit) == (family.steps, family.steps, "steps")
     weights = [load_model(trainer.export(), "cpu", "float32", None).state_dict() for trainer in (whole, resumed)]
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
     assert not (tmp_path / "parts" / "checkpoints").exists()
