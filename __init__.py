@@ -15,10 +15,15 @@ from .envs.registry import register_envs
 if TYPE_CHECKING:
     from .agents.play import play
     from .eval.api import evaluate
-    from .trainers.train import train_policy as train
+    from .trainers.commands.python_interface import train_policy as train
 else:
     __getattr__, __dir__ = lazy_names(
-        __name__, {".agents.play": "play", ".eval.api": "evaluate", ".trainers.train": "train:train_policy"}
+        __name__,
+        {
+            ".agents.play": "play",
+            ".eval.api": "evaluate",
+            ".trainers.commands.python_interface": "train:train_policy",
+        },
     )
 
 __all__ = ["evaluate", "play", "train"]

@@ -394,10 +394,11 @@ def train(
         recipe: Algorithm.
         options: Everything else.
     """
-    from .trainers import train as training
+    from .trainers.checkpoints.stored_config import resolve_training_config
+    from .trainers.commands.train import train
 
-    config = training.resolve_training_config(recipe, options, given_options(_arguments.get()))
-    return training.train(config, resume=options.resume is not None, console=console)
+    config = resolve_training_config(recipe, options, given_options(_arguments.get()))
+    return train(config, resume=options.resume is not None, console=console)
 
 
 @verb
@@ -407,10 +408,11 @@ def sft(*, options: Annotated[SFTOptions, arg(name="")]) -> int:
     Args:
         options: Everything.
     """
-    from .trainers import train as training
+    from .trainers.checkpoints.stored_config import resolve_sft_config
+    from .trainers.commands.fine_tune import fine_tune
 
-    config = training.resolve_sft_config(options, given_options(_arguments.get()))
-    return training.sft(config, resume=options.resume is not None, console=console)
+    config = resolve_sft_config(options, given_options(_arguments.get()))
+    return fine_tune(config, resume=options.resume is not None, console=console)
 
 
 @verb

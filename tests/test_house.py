@@ -28,7 +28,7 @@ TRAINER_LAYERS = [
     {"checkpoints"},
     {"reporting"},
     {"trainer", "sft"},
-    {"train"},
+    {"commands"},
     {"laboratory"},
     {"study", "bench", "sapling"},
 ]

@@ -7,7 +7,8 @@
 * `sampling`: rolling out episodes with the current policy
 * `checkpoints`: all state on disk
 * `reporting`: metrics, live curves, reports
-* `trainer`, `sft`, `train`: the loops and their commands
+* `trainer`, `sft`: the loops
+* `commands`: `arboretum train` and `sft`, and `arboretum.train`
 * `study`, `bench`, `sapling`: comparisons of recipes, speed, and the model that ships with the package
 """
 

@@ -13,6 +13,7 @@ import pytest
 from arboretum.cli import main
 from arboretum.trainers.algorithms.recipes import RECIPES, get_recipe
 from arboretum.trainers.checkpoints.run_folder import claim_run_folder, read_config
+from arboretum.trainers.checkpoints.stored_config import resolve_sft_config, resolve_training_config
 from arboretum.trainers.config.cli_options import SFTOptions, TrainOptions, given_options
 from arboretum.trainers.config.run import SFTConfig, TrainingConfig
 from arboretum.trainers.config.settings import (
@@ -25,7 +26,6 @@ from arboretum.trainers.config.settings import (
     ValidationConfig,
 )
 from arboretum.trainers.monitor import Monitor
-from arboretum.trainers.train import resolve_sft_config, resolve_training_config
 
 for module in ("torch", "accelerate"):
     pytest.importorskip(module, reason="needs torch and accelerate: pip install 'arboretum-rl[lm]'")

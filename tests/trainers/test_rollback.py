@@ -15,11 +15,11 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum-rl[lm]'")
 
 from arboretum.trainers.checkpoints.run_folder import claim_run_folder
+from arboretum.trainers.commands.train import train
 from arboretum.trainers.config.run import TrainingConfig
 from arboretum.trainers.config.settings import HardwareConfig, LoraConfig, ValidationConfig
 from arboretum.trainers.monitor import Monitor
 from arboretum.trainers.reporting.report import write_report
-from arboretum.trainers.train import train
 from arboretum.trainers.trainer import Trainer
 from support.training import Make, equal, finish, weights, without_times
 

@@ -14,8 +14,8 @@ for module in ("torch", "accelerate"):
     pytest.importorskip(module, reason="needs torch and accelerate: pip install 'arboretum-rl[lm]'")
 
 from arboretum.envs.errors import ConfigurationError
+from arboretum.trainers.commands.train import train
 from arboretum.trainers.config.run import TrainingConfig
-from arboretum.trainers.train import train
 
 pytestmark = pytest.mark.heavy
 

@@ -26,13 +26,13 @@ pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboret
 from arboretum.agents.engines.transformers import TransformersEngine
 from arboretum.trainers.checkpoints.export import export_checkpoint
 from arboretum.trainers.checkpoints.run_folder import claim_run_folder
+from arboretum.trainers.commands.train import train
 from arboretum.trainers.config.settings import DialogueConfig, EnvConfig, HardwareConfig, ValidationConfig
 from arboretum.trainers.data.rollouts import Rollouts
 from arboretum.trainers.monitor import Monitor
 from arboretum.trainers.reporting.report import write_report
 from arboretum.trainers.sampling.failures import EpisodesFailed
 from arboretum.trainers.sampling.tasks import draw_tasks
-from arboretum.trainers.train import train
 from arboretum.trainers.trainer import Trainer
 from support.training import Make, equal, finish, weights
 

@@ -13,8 +13,9 @@ from rich.text import Text
 
 from ...envs.errors import ConfigurationError
 from ..checkpoints.run_folder import CHECKPOINTS_FOLDER
+from ..commands.outcome import INTERRUPTED, OK
+from ..commands.preflight import require_torch
 from ..reporting.status import describe_phase, format_duration
-from ..train import INTERRUPTED, OK, require_torch
 
 if TYPE_CHECKING:
     from .pretraining import SaplingTrainer

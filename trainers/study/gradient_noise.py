@@ -24,8 +24,9 @@ from ..algorithms.credit.base import Credit
 from ..algorithms.recipes import get_recipe, recipe_names
 from ..algorithms.samplers import Chains
 from ..checkpoints.interruption import Interruption
+from ..commands.outcome import FAILED, INTERRUPTED, OK
+from ..commands.preflight import require_torch
 from ..state import Activity
-from ..train import FAILED, INTERRUPTED, OK, require_torch
 from .definition import Study, env_folder
 from .gradients import measure_gradients, read_products
 from .progress import StatusProgress

@@ -18,9 +18,10 @@ from ...envs.errors import ConfigurationError, DataError, unknown_name
 from ...envs.files import folder_failure, write_atomic
 from ...eval.manifest import STUDY_FILE, check_holds_no_run
 from ..checkpoints.interruption import Interruption
+from ..commands.outcome import FAILED, INTERRUPTED, OK
+from ..commands.preflight import require_torch
 from ..config.serialize import to_plain
 from ..state import Activity
-from ..train import FAILED, INTERRUPTED, OK, require_torch
 from .curves import read_curves
 from .definition import Study
 from .evaluation import write_suite

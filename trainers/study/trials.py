@@ -14,8 +14,8 @@ from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import write_atomic
 from ..checkpoints.export import export_checkpoint
 from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, claim_run_folder
+from ..commands.preflight import require_torch
 from ..config.settings import ValidationConfig
-from ..train import require_torch
 from .curves import Curve, common_tokens, read_curve
 from .definition import Study, Trial
 from .evaluation import Outcomes, evaluate_policy, evaluate_reference, evaluate_sampled, make_sampler

@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum-rl[lm]'")
 
 from arboretum.agents.episode import Episode
+from arboretum.trainers.checkpoints.stored_config import resolve_training_config
 from arboretum.trainers.config.cli_options import TrainOptions
-from arboretum.trainers.train import resolve_training_config
 from arboretum.trainers.trainer import Trainer
 
 pytestmark = pytest.mark.heavy

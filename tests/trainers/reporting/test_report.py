@@ -120,7 +120,7 @@ def test_incomplete_metrics_are_reported_and_damaged_ones_rejected(tmp_path: Pat
 def run(warm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a run that finished two updates and was then resumed with three."""
     from arboretum.envs.frozenlake.env import FrozenLake
-    from arboretum.trainers.train import train
+    from arboretum.trainers.commands.train import train
 
     folder = tmp_path_factory.mktemp("report") / "run"
     observe = FrozenLake._observe

@@ -1,0 +1,38 @@
+"""Exit statuses of training commands, and what they print when a run ends before its time."""
+
+from __future__ import annotations
+
+import os
+
+from rich.console import Console
+from rich.markup import escape
+
+from ..checkpoints.store import Checkpoints
+
+OK, FAILED, INTERRUPTED = 0, 1, 130
+
+
+def is_main() -> bool:
+    """Return True in the process that prints; known before Accelerate is loaded, from its launcher's variable."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def report_failure(failure: str, console: Console) -> None:
+    """Print why a run failed."""
+    if is_main():
+        console.print(f"[red]Stopped:[/] {escape(failure)}")
+
+
+def report_interrupt(checkpoints: Checkpoints, again: str, console: Console) -> int:
+    """Print how to continue an interrupted run, and return the exit status.
+
+    Args:
+        checkpoints: Checkpoints of the run.
+        again: Command that resumes it.
+        console: Console to print to.
+    """
+    last = checkpoints.last
+    where = f"the last checkpoint is {last.name}" if last else "there is no checkpoint yet"
+    if is_main():
+        console.print(f"[yellow]Interrupted:[/] {where}; continue with: {escape(again)}", soft_wrap=True)
+    return INTERRUPTED
