@@ -134,9 +134,9 @@ def convert_mapping(data: Mapping[str, Any], kind: type[T], defaults: Mapping[st
     try:
         return msgspec.convert({**defaults, **given}, kind)
     except msgspec.ValidationError as error:
-        problem, _, path = in_words(error).partition(" - at ")
+        problem, _, path = in_words(error).partition(", at `")
         if not path:
             missing = problem.partition("`")[2].rstrip("`")
             raise DataError(where, f"`{missing}` is missing.") from None
-        key = path.partition("$.")[2].rstrip("`")
+        key = path.rstrip("`")
         raise DataError(where, f"`{key}` has a value of the wrong type ({problem}).") from None

@@ -51,7 +51,7 @@ def files() -> list[Path]:
 
 def test_every_example_has_a_test_and_a_row_in_the_table() -> None:
     tests, table = Path(__file__).read_text(encoding="utf-8"), (EXAMPLES / "README.md").read_text(encoding="utf-8")
-    assert len(files()) == 10
+    assert len(files()) == 9
     for path in files():
         assert f'"{path.name}"' in tests, f"{path.name} has no test"
         assert f"[{path.name}]({path.name})" in table, f"{path.name} is not in examples/README.md"

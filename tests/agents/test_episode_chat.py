@@ -221,10 +221,10 @@ def test_state_is_json_and_restores_the_episode_by_replay(env_id: str, with_repl
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"seed": "1"}, "malformed: Expected `int`"),
-        ({"seed": -1}, "malformed: Expected `int` >= 0"),
-        ({"actions": [[1]]}, "malformed: Expected `str`"),
-        ({"pickle": "gASV"}, "malformed: Object contains unknown field `pickle`"),
+        ({"seed": "1"}, "malformed: expected a whole number"),
+        ({"seed": -1}, "malformed: expected a whole number >= 0"),
+        ({"actions": [[1]]}, "malformed: expected text"),
+        ({"pickle": "gASV"}, "malformed: it has the unknown field `pickle`"),
         ({"env": "TextBandit-v0"}, "of TextBandit-v0, not of TextSokoban-v0"),
         ({"task": "nowhere"}, "cannot be replayed: opening the task failed: ConfigurationError: unknown task"),
         ({"replies": ["one"]}, "2 turns of actions, but 1 replies"),

@@ -291,7 +291,7 @@ def test_run_of_a_version_without_names_of_data_is_refused_as_such(suite: str, t
         run(suite, tmp_path / "r")
 
 
-@pytest.mark.parametrize(("value", "place"), [([{}], "started"), ({"a": 1}, "array"), ("now", "array")])
+@pytest.mark.parametrize(("value", "place"), [([{}], "started"), ({"a": 1}, "a list"), ("now", "a list")])
 def test_value_of_a_wrong_kind_in_the_settings_of_a_run_is_named(
     value: Any, place: str, suite: str, tmp_path: Path
 ) -> None:

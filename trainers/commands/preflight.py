@@ -1,4 +1,4 @@
-"""What is checked before a run starts, in the order of what it costs."""
+"""Checks before a run starts, in the order of what they cost."""
 
 from __future__ import annotations
 
