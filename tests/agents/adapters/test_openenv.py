@@ -99,7 +99,7 @@ def test_client_plays_the_local_episode_and_outlives_its_session(
     assert found["again"][1] == json.loads(json.dumps(env.step("Up")))
     nowhere, misspelled, too_large, incomplete = found["problems"]
     assert "unknown task 'nowhere'" in nowhere and "unknown field `tsak`" in misspelled
-    assert "outside 0" in too_large and "missing required field `seed`" in incomplete
+    assert "outside 0" in too_large and "lacks the field `seed`" in incomplete
 
 
 def test_episodes_of_agents_and_conversations_are_those_of_the_local_environment(
