@@ -29,7 +29,7 @@ from .statistics import Interval
 from .store import EpisodeKey, Result, Store, read_episodes
 from .suite import Suite, load_suite, suite_of
 from .summary import Line, Summary, load_run
-from .workers import local_workers
+from .workers.local import local_workers
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from ..envs.checks import at_least
 from ..envs.errors import ConfigurationError
 from . import runner
 from .agents import AgentFactory, NamedAgent
-from .cluster import ray_workers
 from .decisions.console import label_with_progress, print_decisions
 from .identity import short_digest
 from .index_connection import read_planned_tasks
@@ -34,7 +33,8 @@ from .store import Store
 from .suite import Suite, load_suite
 from .summary import EXPERT, RANDOM, Summary
 from .table import fit_repeats, fit_results, repeats_rows
-from .workers import local_workers
+from .workers.cluster import ray_workers
+from .workers.local import local_workers
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 

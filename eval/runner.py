@@ -13,7 +13,7 @@ from .agents import AgentFactory
 from .planning import Plan, PlannedEpisode
 from .store import EpisodeKey, Store, amount, encode_episode
 from .suite import Entry
-from .workers import FinishedEpisode, ReplicatingWorkers, Workers
+from .workers.interface import FinishedEpisode, ReplicatingWorkers, Workers
 
 _BLOCK = 10_000
 """Episodes that are looked up at once when a run is resumed."""

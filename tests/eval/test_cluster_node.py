@@ -16,12 +16,12 @@ from arboretum.agents.play import NO_LIMITS
 from arboretum.agents.reference import RandomAgent
 from arboretum.envs.errors import ConfigurationError
 from arboretum.eval.agents import NamedAgent
-from arboretum.eval.cluster_node import NodeWorker, RemoteWorker, ReplicaWorker
 from arboretum.eval.planning import Plan, PlannedEpisode, plan_suite
 from arboretum.eval.runner import run
 from arboretum.eval.store import Store
 from arboretum.eval.suite import parse_suite
-from arboretum.eval.workers import FinishedEpisode
+from arboretum.eval.workers.interface import FinishedEpisode
+from arboretum.eval.workers.node import NodeWorker, RemoteWorker, ReplicaWorker
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes that share memory need fork")
 

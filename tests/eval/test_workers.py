@@ -17,10 +17,10 @@ from rich.console import Console
 
 from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.registry import make_env
-from arboretum.eval import workers as workers_module
 from arboretum.eval.agents import NamedAgent
 from arboretum.eval.evaluate import evaluate
 from arboretum.eval.planning import Scope
+from arboretum.eval.workers import local, process
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
 
@@ -172,7 +172,8 @@ def test_episode_that_kills_its_worker_once_is_played_again_alone(folder: Path) 
 def test_hung_episode_ends_at_the_time_limit_even_where_no_signal_interrupts_it(
     act: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers_module, "GRACE", 0.5)
+    monkeypatch.setattr(local, "GRACE", 0.5)
+    monkeypatch.setattr(process, "GRACE", 0.5)
     start = time.monotonic()
     status, _ = run(write_suite(folder, act=act), folder / "run", timeout=1.0)
     assert time.monotonic() - start < 120
@@ -204,7 +205,8 @@ def check_hung_steps(folder: Path, error: str, place: str) -> None:
 def test_hung_step_that_no_signal_interrupts_ends_at_its_own_limit(
     timeout: float | None, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers_module, "GRACE", 0.5)
+    monkeypatch.setattr(local, "GRACE", 0.5)
+    monkeypatch.setattr(process, "GRACE", 0.5)
     suite = write_suite(folder, act="compute")
     start = time.monotonic()
     status, _ = run(suite, folder / "run", timeout=timeout, step_timeout=0.5)
@@ -216,7 +218,7 @@ def test_hung_step_that_no_signal_interrupts_ends_at_its_own_limit(
 def test_environment_that_hangs_while_a_worker_opens_it_is_killed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers_module, "OPENING", 0.5)
+    monkeypatch.setattr(local, "OPENING", 0.5)
     suite = Path(write_suite(folder))
     suite.write_text(suite.read_text().replace("Dangerous", "SlowToOpen"))
     status, _ = run(str(suite), folder / "run", limit=1, timeout=0.5)

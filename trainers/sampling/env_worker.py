@@ -17,8 +17,9 @@ from contextlib import suppress
 from ...agents.base import Stop
 from ...agents.deadline import Expired
 from ...envs.errors import ConfigurationError
-from ...eval.cluster_connection import Place, first_line, living_nodes, make_actor
-from ...eval.workers import GRACE, OPENING
+from ...eval.workers.connection import Place, first_line, living_nodes, make_actor
+from ...eval.workers.local import OPENING
+from ...eval.workers.process import GRACE
 from .env_host import EnvAnswer, EnvCall, EnvHost, EnvSource, EnvState
 
 _STARTS = 2

@@ -17,8 +17,8 @@ from typing import Any, cast
 from ...agents.base import Stop
 from ...envs.core import TextEnv
 from ...envs.errors import ConfigurationError
-from ...eval.cluster_connection import Place, connected, living_nodes
 from ...eval.suite import Entry
+from ...eval.workers.connection import Place, connected, living_nodes
 from ..config.settings import SteppingConfig
 from .env_host import EnvAnswer, EnvCall, EnvSource, EnvState
 from .env_worker import EnvWorker, Request

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from ..envs.errors import ConfigurationError
-from ..envs.extras import missing_extra
+from ...envs.errors import ConfigurationError
+from ...envs.extras import missing_extra
 
 ANSWER_SECONDS = 10.0
 """Seconds within which the head of a cluster accepts a connection."""

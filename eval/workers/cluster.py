@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from ..agents.base import Stop
-from ..agents.play import TimeLimits
-from ..envs.errors import ConfigurationError
-from .agents import AgentFactory, NamedAgent
-from .cluster_connection import Place, connected, first_line, living_nodes, make_actor
-from .cluster_node import NodeWorker, ReplicaWorker
-from .planning import Plan, PlannedEpisode
-from .store import EpisodeKey
-from .workers import FinishedEpisode
+from ...agents.base import Stop
+from ...agents.play import TimeLimits
+from ...envs.errors import ConfigurationError
+from ..agents import AgentFactory, NamedAgent
+from ..planning import Plan, PlannedEpisode
+from ..store import EpisodeKey
+from .connection import Place, connected, first_line, living_nodes, make_actor
+from .interface import FinishedEpisode
+from .node import NodeWorker, ReplicaWorker
 
 _PER_PROCESS = 16
 """Episodes that a node holds for each of its processes, those in progress included."""

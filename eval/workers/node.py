@@ -14,14 +14,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-from ..agents.base import Agent, Stop
-from ..agents.play import Job, TimeLimits, play
-from ..envs.errors import ConfigurationError
-from .agents import AgentFactory
-from .planning import Plan, PlannedEpisode, check_tasks
-from .store import EpisodeKey, encode_episode
-from .suite import Entry
-from .workers import FinishedEpisode, LocalWorkers, cached_env
+from ...agents.base import Agent, Stop
+from ...agents.play import Job, TimeLimits, play
+from ...envs.errors import ConfigurationError
+from ..agents import AgentFactory
+from ..planning import Plan, PlannedEpisode, check_tasks
+from ..store import EpisodeKey, encode_episode
+from ..suite import Entry
+from .interface import FinishedEpisode, cached_env
+from .local import LocalWorkers
 
 IDLE = 0.5
 """Seconds after which `collect` returns without an episode, so that others can be submitted."""

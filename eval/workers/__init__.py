@@ -1,0 +1,1 @@
+"""Workers that play episodes: processes of this machine, and nodes of a Ray cluster."""
