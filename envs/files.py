@@ -64,8 +64,10 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 def replace_folder(folder: Path, *, overwrite: bool = True) -> Iterator[Path]:
     """Yield an empty folder to fill, and move it to `folder` when the block ends.
 
-    If the block raises, `folder` stays as it was. A process killed between the two renames at the end leaves
-    the old and the new content under names that end in `PART`, and no `folder`.
+    Its files get the permissions of new files, where they have fewer: safetensors writes weights for their owner
+    alone, which nobody else on a cluster could load. If the block raises, `folder` stays as it was. A process
+    killed between the two renames at the end leaves the old and the new content under names that end in `PART`,
+    and no `folder`.
 
     Args:
         folder: Folder to create or replace; parents are created.
@@ -80,9 +82,18 @@ def replace_folder(folder: Path, *, overwrite: bool = True) -> Iterator[Path]:
     part.mkdir()
     try:
         yield part
+        _add_usual_permissions(part)
         move_folder(part, folder, overwrite=overwrite)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def _add_usual_permissions(folder: Path) -> None:
+    """Add to all files below a new folder the permissions that the process's umask left to the folder."""
+    usual = folder.stat().st_mode & 0o666
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.chmod(path.stat().st_mode & 0o777 | usual)
 
 
 def open_cached(folder: Path, open_folder: Callable[[Path], _T]) -> _T | None:

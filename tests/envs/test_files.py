@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -145,6 +146,21 @@ def test_replace_folder_drops_the_old_files(tmp_path: Path) -> None:
         assert names(target) == ["old.txt"]
     assert names(target) == ["deep", "one.txt"]
     assert names(tmp_path) == ["target"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no permissions of groups")
+def test_files_of_a_new_folder_are_as_readable_as_the_umask_says(tmp_path: Path) -> None:
+    for umask, expected in ((0o022, 0o644), (0o027, 0o640), (0o077, 0o600)):
+        before = os.umask(umask)
+        try:
+            with replace_folder(tmp_path / "target") as folder:
+                fill(folder, "new")
+                (folder / "deep" / "two.txt").chmod(0o600)
+                (folder / "one.txt").chmod(0o700)
+        finally:
+            os.umask(before)
+        modes = [stat.S_IMODE((tmp_path / "target" / name).stat().st_mode) for name in ("deep/two.txt", "one.txt")]
+        assert modes == [expected, expected | 0o100]  # An owner's permission to execute stays.
 
 
 @pytest.mark.parametrize("exists", [True, False])
