@@ -1,4 +1,4 @@
-"""What all workers are, and how one of them plays an episode."""
+"""Interface of all workers, and how one of them plays an episode."""
 
 from __future__ import annotations
 
