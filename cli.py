@@ -444,11 +444,14 @@ def study(
     return run(name, out, options, laboratory, workers=workers, console=console)
 
 
+_SAPLINGS = ("grids (lakes and Sokoban)", "blocksworld", "alfworld", "search", "thoughts (grids, with thoughts)")
+
+
 @verb
 def sapling(
     family: Annotated[
         Positional[str],
-        hint("Environments: {}.", ["grids (lakes and Sokoban)", "blocksworld", "alfworld", "search"], "[FAMILY]"),
+        hint("Models: {}.", _SAPLINGS, "[FAMILY]"),
     ] = "grids",
     /,
     out: Path | None = None,

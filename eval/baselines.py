@@ -14,6 +14,7 @@ from ..agents.engines.shipped_models import (
     BLOCKSWORLD_SAPLING,
     SAPLING,
     SEARCH_SAPLING,
+    THOUGHTS_SAPLING,
 )
 from ..assets import asset
 from ..envs.baselines import Baseline, write_baselines
@@ -39,6 +40,7 @@ PLAYED = {
     BLOCKSWORLD_SAPLING: ("TextBlocksworld-v0",),
     ALFWORLD_SAPLING: ("TextALFWorld-v0",),
     SEARCH_SAPLING: ("TextSearchQA-v0",),
+    THOUGHTS_SAPLING: ("TextSokoban-v0", "TextFrozenLake-v0"),
 }
 """Environments of the family of each shipped model."""
 

@@ -13,8 +13,9 @@ SAPLING = "sapling"
 BLOCKSWORLD_SAPLING = "sapling-blocksworld"
 ALFWORLD_SAPLING = "sapling-alfworld"
 SEARCH_SAPLING = "sapling-search"
+THOUGHTS_SAPLING = "sapling-thoughts"
 
-SHIPPED_MODELS = (SAPLING, BLOCKSWORLD_SAPLING, ALFWORLD_SAPLING, SEARCH_SAPLING)
+SHIPPED_MODELS = (SAPLING, BLOCKSWORLD_SAPLING, ALFWORLD_SAPLING, SEARCH_SAPLING, THOUGHTS_SAPLING)
 """Names of the shipped models, which are those of their folders in `assets/`."""
 
 CHECKSUMS_FIX = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ...agents.base import Agent
@@ -84,10 +85,17 @@ def reference_success(agent: Agent, env: EnvConfig, split: str, tasks: int) -> I
 
 def scores_table(scores: list[Scores]) -> Table:
     """Return a table of scores."""
-    table = Table(title="Success on held-out tasks, with 95 % intervals", title_justify="left")
+    table = Table(
+        title="Success on held-out tasks, with 95 % intervals",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+    )
     table.add_column("environment")
     for name in ("tasks", "random", "sampled", "greedy", "expert"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for row in scores:
         rates = (_percent(value) for value in (row.random, row.sampled, row.greedy, row.expert))
         table.add_row(row.label, str(row.tasks), *rates)

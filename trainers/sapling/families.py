@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from ...agents.engines.shipped_models import BLOCKSWORLD_SAPLING, SAPLING
+from ...agents.engines.shipped_models import BLOCKSWORLD_SAPLING, SAPLING, THOUGHTS_SAPLING
 from ...envs.errors import unknown_name
 from ..config.settings import DialogueConfig, EnvConfig, ExpertConfig
 from .alfworld import ALFWORLD
@@ -92,7 +92,41 @@ BLOCKSWORLD = Family(
     evaluation_tasks=128,
 )
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (GRIDS, BLOCKSWORLD, ALFWORLD, SEARCH)}
+_NO_LIMITS = {"max_turns": None, "max_actions": None}
+THINKING = DialogueConfig("think", _NO_LIMITS)
+THINKING_ONE_ACTION = DialogueConfig("think", {**_NO_LIMITS, "max_actions_per_turn": 1})
+
+THOUGHTS = Family(
+    "thoughts",
+    THOUGHTS_SAPLING,
+    "FrozenLake and Sokoban with thoughts",
+    # A thought is the plan from here in words. Replies without thoughts are kept, for comparisons.
+    stages=(
+        Stage(
+            (
+                Source(FROZENLAKE, 16384, dialogue=THINKING_ONE_ACTION),
+                Source(SOKOBAN, 8192, dialogue=THINKING_ONE_ACTION),
+                Source(SLIPPERY, 4096, dialogue=THINKING_ONE_ACTION),
+                Source(FROZENLAKE, 4096, dialogue=THINKING),
+                Source(SOKOBAN, 4096, dialogue=THINKING),
+                Source(FROZENLAKE, 5120, dialogue=ONE_ACTION),
+                Source(SOKOBAN, 5120, dialogue=ONE_ACTION),
+            ),
+            lr=1e-3,
+            chunks=16,
+        ),
+    ),
+    held_out={"frozenlake": FROZENLAKE, "sokoban": SOKOBAN},
+    dialogue=THINKING_ONE_ACTION,
+    tokenizer=partial(make_tokenizer, chat=CHAT_WITH_LIMIT),
+    context=1024,
+    start=SAPLING,
+    width=96,
+    microbatch_tokens=1024,
+    validation_tasks=200,
+)
+
+FAMILIES: dict[str, Family] = {family.name: family for family in (GRIDS, BLOCKSWORLD, ALFWORLD, SEARCH, THOUGHTS)}
 
 
 def find_family(name: str) -> Family:

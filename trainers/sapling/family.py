@@ -100,6 +100,8 @@ class Family:
         tokenizer: Makes the tokenizer, given the context window in tokens.
         context: Context window in tokens.
         reply_tokens: Maximum length of a reply in tokens.
+        start: Name of the shipped model whose weights the pretraining begins with, and whose architecture it has;
+            None begins with random weights.
         layers: Number of transformer layers.
         width: Hidden size of the transformer.
         batch: Episodes per optimizer step.
@@ -118,6 +120,7 @@ class Family:
     tokenizer: Callable[[int], PreTrainedTokenizerBase]
     context: int = 2048
     reply_tokens: int = 32
+    start: str | None = None
     layers: int = 4
     width: int = 128
     batch: int = 64

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ...agents.engines.shipped_models import model_source
 from ...agents.episode import Episode
 from ...envs.errors import ConfigurationError, DataError
 from ...envs.seeding import stable_seed
@@ -67,10 +68,12 @@ class SaplingConfig:
 
 
 def make_model(tokenizer: PreTrainedTokenizerBase, config: SaplingConfig) -> PreTrainedModel:
-    """Return a Qwen2 model with random weights."""
+    """Return a Qwen2 model with random weights, or with those of the model that the family starts from."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     family = config.family
+    if family.start is not None:
+        return Qwen2ForCausalLM.from_pretrained(model_source(family.start), dtype=torch.float32)
     model_config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=family.width,
@@ -263,7 +266,7 @@ class SaplingTrainer:
     def _identity(self) -> str:
         """Everything that determines the weights, as text."""
         family = self.config.family
-        names = ("name", "stages", "dialogue", "context", "layers", "width", "batch", "microbatch_tokens")
+        names = ("name", "stages", "dialogue", "context", "start", "layers", "width", "batch", "microbatch_tokens")
         return repr([self.config.seed, *(getattr(family, name) for name in names)])
 
     def _load(self, folder: Path) -> None:

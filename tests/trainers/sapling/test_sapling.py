@@ -29,7 +29,15 @@ from arboretum.trainers.data.microbatches import make_microbatches
 from arboretum.trainers.sampling.demonstrations import collect_demonstrations
 from arboretum.trainers.sapling import pretraining
 from arboretum.trainers.sapling.evaluation import evaluate, scores_table
-from arboretum.trainers.sapling.families import BLOCKSWORLD, FAMILIES, FROZENLAKE, GRIDS, SOKOBAN, find_family
+from arboretum.trainers.sapling.families import (
+    BLOCKSWORLD,
+    FAMILIES,
+    FROZENLAKE,
+    GRIDS,
+    SOKOBAN,
+    THOUGHTS,
+    find_family,
+)
 from arboretum.trainers.sapling.family import Family, Source, Stage
 from arboretum.trainers.sapling.imitation import joint_loss, with_observations
 from arboretum.trainers.sapling.pretraining import SaplingConfig, SaplingTrainer
@@ -246,9 +254,18 @@ def test_interrupted_pretraining_resumes_to_the_same_weights(family: Family, tmp
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
     assert not (tmp_path / "parts" / "checkpoints").exists()
     # The uniform distribution over V tokens has a loss of ln(V) per token, 5.9 for V = 348.
-    assert records[0]["loss"] < math.log(len(whole.tokenizer))
+    if family.start is None:
+        assert records[0]["loss"] < math.log(len(whole.tokenizer))
     assert [record["step"] for record in records][-1] == family.steps
     assert [record["tokens"] for record in records] == sorted(record["tokens"] for record in records)
+
+
+def test_family_that_continues_a_model_begins_with_its_weights(tmp_path: Path) -> None:
+    trainer = SaplingTrainer(SaplingConfig(tmp_path, THOUGHTS))
+    first = load_model("sapling", "cpu", "float32", None).state_dict()
+    assert trainer.model.dtype == torch.float32
+    assert all(torch.equal(value, first[name]) for name, value in trainer.model.state_dict().items())
+    assert trainer.tokenizer.get_vocab() == load_tokenizer("sapling").get_vocab()
 
 
 def test_checkpoint_of_another_seed_is_not_resumed(tmp_path: Path) -> None:
