@@ -10,6 +10,7 @@ from ..envs.errors import unknown_name
 from .base import Reply, Seat
 from .checks import check_counts
 from .engines.base import Sampling
+from .episode import CHANCE_SEED
 from .exchange import Exchange
 from .forks import Fork
 from .search import Search, SearchAgent, SimulationFailed
@@ -23,12 +24,14 @@ class _Branch:
     """A branch from the start.
 
     Attributes:
-        start: Fork at the start, with the branch's own randomness.
+        chance_seed: Seed of its random events.
+        start: Fork at the start, with these random events.
         seat: Its episode.
         replies: Its replies.
         over: True if it has ended.
     """
 
+    chance_seed: int
     start: Fork
     seat: Seat
     replies: list[Reply] = field(default_factory=list)
@@ -53,8 +56,8 @@ class BestOfN(SearchAgent):
     """Agent that plays a task n times as branches from the start, and keeps the episode with the highest return.
 
     Its result is that of a verifier that knows the reward of a finished episode (pass@n for tasks that reward
-    success only). The recorded episode is the kept one, reply by reply; its `details` have the cost of all n, and
-    the number of the kept one as `kept`.
+    success only). The recorded episode is the kept one, reply by reply; its `details` have the cost of all n, the
+    number of the kept one as `kept`, and the seed of its random events as `chance_seed`.
 
     Args:
         n: Number of episodes.
@@ -95,10 +98,11 @@ class BestOfN(SearchAgent):
         assert root.snapshot is not None
         branches: dict[int, _Branch] = {}
         for _ in range(self.n):
-            self.restore(seat, root.snapshot, self.draw_seed(seat))
+            chance_seed = self.draw_seed(seat)
+            self.restore(seat, root.snapshot, chance_seed)
             start = Fork(self.snapshot(seat), root.observation, root.info, root.memory)
             one = self.branch(seat, start)
-            branches[id(one)] = _Branch(start, one)
+            branches[id(one)] = _Branch(chance_seed, start, one)
         waiting = [branch.seat for branch in branches.values()]
         while not all(branch.over for branch in branches.values()):
             answers = yield waiting
@@ -113,7 +117,7 @@ class BestOfN(SearchAgent):
                     one.fork = Fork(self.snapshot(seat), one.observation, one.info, None)
                     waiting.append(one)
         number, best = max(enumerate(branches.values()), key=lambda item: item[1].seat.episode.total_reward)
-        seat.episode.details["kept"] = number
+        seat.episode.details |= {"kept": number, CHANCE_SEED: best.chance_seed}
         assert best.start.snapshot is not None
         self.restore(seat, best.start.snapshot)  # The same replies then meet the same random events.
         episode = best.seat.episode

@@ -118,6 +118,9 @@ class Turn:
         return record
 
 
+CHANCE_SEED = "chance_seed"
+"""Detail of an episode whose random events an agent drew anew at the start, as `best_of_n` does: their seed."""
+
 _STORED = tuple(name for name in Turn.__dataclass_fields__ if name not in NOT_STORED)
 
 
@@ -162,6 +165,12 @@ class Episode:
     def total_reward(self) -> float:
         """Undiscounted return."""
         return sum(move.reward for turn in self.turns for move in turn.moves)
+
+    @property
+    def chance_seed(self) -> int | None:
+        """Seed with which the random events were drawn anew after the reset; None if they are those of `seed`."""
+        seed = self.details.get(CHANCE_SEED)
+        return seed if isinstance(seed, int) else None
 
     @property
     def total_penalty(self) -> float:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..envs.core import Info, TextEnv
 from ..envs.errors import ConfigurationError
 from ..envs.snapshots import Snapshot
+from .recorded_start import reset_as_recorded
 
 if TYPE_CHECKING:
     from .base import Seat
@@ -157,7 +158,7 @@ def replay(env: TextEnv[Any], episode: Episode, turns: int) -> None:
     Raises:
         RuntimeError: An observation differs from the recorded one.
     """
-    observation, _ = env.reset(seed=episode.seed, options={"task": episode.task})
+    observation, _ = reset_as_recorded(env, episode.task, episode.seed, episode.chance_seed)
     for number, turn in enumerate(episode.turns[: turns + 1], 1):
         if observation != turn.observation:
             raise RuntimeError(

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from ..agents.episode import Episode, Turn
 from ..agents.execution import trial_seed
+from ..agents.recorded_start import reset_as_recorded
 from ..envs.core import TextEnv
 from .trees import THRESHOLD, Edge, Node, Outcome, Step, Tree, find_divergences
 
@@ -57,7 +58,8 @@ def replay(env: TextEnv[Any], episode: Episode, trial: int = 0) -> list[TurnEnd]
     """
     ends: list[TurnEnd] = []
     try:
-        observation, _ = env.reset(seed=trial_seed(episode.seed, trial), options={"task": episode.task})
+        seed = trial_seed(episode.seed, trial)
+        observation, _ = reset_as_recorded(env, episode.task, seed, episode.chance_seed)
         for turn in episode.turns:
             if observation != turn.observation:
                 return None

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...agents.episode import Episode
 from ...agents.execution import trial_seed
+from ...agents.recorded_start import reset_as_recorded
 from ...envs.core import TextEnv
 from .labels import Unlabelled, judge
 from .replay import describe_deviation
@@ -29,7 +30,7 @@ def find_optimal_actions(
     if not places:
         return found
     seed = trial_seed(episode.seed, len(episode.trials))
-    observation, _ = env.reset(seed=seed, options={"task": episode.task})
+    observation, _ = reset_as_recorded(env, episode.task, seed, episode.chance_seed)
     index = 0
     for turn in episode.turns:
         if observation != turn.observation:

@@ -15,6 +15,7 @@ import msgspec
 
 from ...agents.episode import Episode
 from ...agents.execution import trial_seed
+from ...agents.recorded_start import reset_as_recorded
 from ...envs.core import TextEnv
 from ...envs.errors import ConfigurationError
 from ...envs.optimum import Optimum, OptimumRules
@@ -53,6 +54,7 @@ class Recorded(msgspec.Struct):
         turns: The turns, in order.
         final_observation: The observation after the last move.
         success: True if the task was solved at the end.
+        chance_seed: See `Episode.chance_seed`.
     """
 
     task: str
@@ -60,16 +62,24 @@ class Recorded(msgspec.Struct):
     turns: list[RecordedTurn]
     final_observation: str
     success: bool
+    chance_seed: int | None = None
 
 
 class _Trial(msgspec.Struct):
     """Earlier trial, of which nothing is needed."""
 
 
+class _Details(msgspec.Struct):
+    """Details of an episode, of which only what an agent may have added for its replay is needed."""
+
+    chance_seed: int | None = None
+
+
 class _Line(Recorded):
     """Line of `episodes.jsonl`: the seed is that of the episode, and only the number of earlier trials matters."""
 
     trials: list[_Trial] = []
+    details: _Details = msgspec.field(default_factory=_Details)
 
 
 def label_episode(env: TextEnv[Any], episode: Episode) -> EpisodeDecisions | Unlabelled:
@@ -98,7 +108,7 @@ def as_recorded(episode: Episode, seed: int) -> Recorded:
         RecordedTurn(turn.observation, [RecordedMove(m.action, m.reward, m.valid, m.changed) for m in turn.moves])
         for turn in episode.turns
     ]
-    return Recorded(episode.task, seed, turns, episode.final_observation, episode.success)
+    return Recorded(episode.task, seed, turns, episode.final_observation, episode.success, episode.chance_seed)
 
 
 def parse_recorded(line: bytes) -> Recorded:
@@ -112,7 +122,8 @@ def parse_recorded(line: bytes) -> Recorded:
     except (msgspec.DecodeError, UnicodeDecodeError):  # Episodes may have lone surrogates and NaN.
         record = msgspec.convert(json.loads(line.decode("utf-8", "surrogatepass")), _Line)
     seed = trial_seed(record.seed, len(record.trials))
-    return Recorded(record.task, seed, record.turns, record.final_observation, record.success)
+    chance_seed = record.details.chance_seed
+    return Recorded(record.task, seed, record.turns, record.final_observation, record.success, chance_seed)
 
 
 _DECODER = msgspec.json.Decoder(_Line)
@@ -132,7 +143,7 @@ def label_recorded(
         OutOfTime: The deadline has passed.
     """
     try:
-        observation, info = env.reset(seed=recorded.seed, options={"task": recorded.task})
+        observation, info = reset_as_recorded(env, recorded.task, recorded.seed, recorded.chance_seed)
     except ConfigurationError as error:
         return Unlabelled(f"The task cannot be opened: {error}")
     exact = env.optimum_is_exact

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ...agents.episode import Episode, Move
+from ...agents.recorded_start import reset_as_recorded
 from ...envs.core import TextEnv
 from ...envs.snapshots import Snapshot
 from ..suite import Entry
@@ -89,7 +90,7 @@ def replay_episode(env: TextEnv[Any], episode: Episode, seed: int) -> Replay:
     """
     replay = stored_replay(episode)
     try:
-        observation, info = env.reset(seed=seed, options={"task": episode.task})
+        observation, info = reset_as_recorded(env, episode.task, seed, episode.chance_seed)
         for position, (turn, place, move) in enumerate(replay.decisions):
             if place == 0 and observation != episode.turns[turn].observation:
                 replay.fault = _differs(position)

@@ -10,6 +10,11 @@ import pytest
 import arboretum
 from arboretum.cli import main
 from arboretum.envs.errors import ConfigurationError
+from arboretum.envs.registry import make_env
+from arboretum.eval.decisions.labels import EpisodeDecisions, Unlabelled
+from arboretum.eval.decisions.replay import label_episode, label_recorded, parse_recorded
+from arboretum.eval.store import encode_episode
+from arboretum.eval.viewer.replay import replay_episode
 
 pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
 
@@ -117,3 +122,18 @@ def test_search_from_python_takes_its_settings() -> None:
     assert {episode.details["kept"] for episode in result.episodes.values()} <= {0, 1}
     line = result.line("best_of_n:sapling")
     assert line.tokens is not None and line.simulated_steps is not None
+
+
+def test_episode_kept_on_ice_is_labelled_with_the_random_events_that_it_had() -> None:
+    """Its chance was drawn anew in the branch, so that the seed of the episode alone leads elsewhere."""
+    env = make_env("TextFrozenLake-v0", split="test")
+    result = arboretum.evaluate(
+        env, "best_of_n", model="sapling", agent_args={"n": 4}, max_tokens=16, temperature=1.0, limit=8
+    )
+    for key, episode in result.episodes.items():
+        assert isinstance(label_episode(env, episode), EpisodeDecisions)
+        stored = parse_recorded(encode_episode(key, episode).line)
+        assert isinstance(label_recorded(env, stored), EpisodeDecisions)
+        assert replay_episode(env, episode, episode.seed).fault is None
+        del episode.details["chance_seed"]
+    assert any(isinstance(label_episode(env, episode), Unlabelled) for episode in result.episodes.values())
