@@ -16,6 +16,8 @@ from .differences import differing_settings
 from .results import Gain, Row, count_comparisons
 from .trials import TUNED
 
+LEAST_WIDTH = 12
+"""Characters that the first column of a terminal's table may have for the name of an environment."""
 Cells = Mapping[str, str]
 """Cells of a row by column; columns without a cell in any row are left out."""
 
@@ -170,6 +172,7 @@ def _learning_table(study: Study, rows: Sequence[Row]) -> StudyTable:
             "gain": "gain",
         },
         [(row, _learning_cells(row)) for row in rows if row.area is not None],
+        wide=("tokens",),  # They are equal.
     )
 
 
@@ -308,9 +311,11 @@ def render_table(table: StudyTable) -> Table:
         show_edge=False,
     )
     columns = table.used(terminal=True)
-    for column in columns:
-        is_text = column in ("policy", "level")
-        rendered.add_column(table.columns[column], justify="left" if is_text else "right", no_wrap=True)
+    # The name of an environment, above its policies, wraps where it is longer than theirs.
+    widths = [len(format_policy(row)) + 1 for row, _ in table.rows]
+    rendered.add_column(table.columns["policy"], max_width=max(LEAST_WIDTH, *widths), overflow="fold")
+    for column in columns[1:]:
+        rendered.add_column(table.columns[column], justify="left" if column == "level" else "right", no_wrap=True)
     before: Row | None = None
     for row, cells in table.rows:
         if before is None or row.env != before.env:

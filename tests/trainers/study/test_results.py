@@ -21,6 +21,7 @@ from arboretum.trainers.study.page import draw_curves, mean_curve, write_page
 from arboretum.trainers.study.results import Row, make_rows
 from arboretum.trainers.study.table import make_tables, render_table, to_markdown
 from arboretum.trainers.study.trials import TUNED, WARM_START, policy_path, trial_path
+from arboretum.trainers.study.tuning import Tuning
 from support.pages import low_contrasts, set_width
 
 LAKE = EnvConfig("TextFrozenLake-v0", {"observation_format": "grid", "success_rate": 1.0})
@@ -64,6 +65,17 @@ def write(out: Path, policy: str | Trial, found: Outcomes, **measurements: objec
     path = policy_path(out, "Lake", policy) if isinstance(policy, str) else trial_path(out, policy)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({**measurements, "outcomes": found}))
+
+
+def write_curve(out: Path, trial: Trial, success: float) -> None:
+    """Write the metrics of a run of one update with success on validation tasks before and after it."""
+    folder = out / trial.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    records = [
+        {"update": 0, "validation/success": success},
+        {"update": 1, "success": success, "sampled_tokens": 100, "validation/success": success},
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
 def by_policy(out: Path, study: Study = STUDY) -> Mapping[str, Row]:
@@ -169,7 +181,10 @@ def test_forgetting_is_the_change_on_the_levels_of_the_warm_start(tmp_path: Path
 
 def test_tables_with_the_longest_names_fit_80_columns(tmp_path: Path) -> None:
     recipe = max(RECIPES, key=len)
-    study = replace(STUDY, recipes={recipe: {}, "grpo": {}}, samples=16, level_tasks=4, baseline="grpo")
+    tuning = Tuning((1e-4, 2e-4))
+    study = replace(
+        STUDY, recipes={recipe: {}, "grpo": {}}, samples=16, level_tasks=4, baseline="grpo", tuning=tuning
+    )
     certain = {str(task): [True] for task in range(200)}
     parts = ("sampled", "greedy", "levels/Lake/sampled", "levels/Lake/greedy")
     before: Outcomes = {part: {task: [False] for task in certain} for part in parts}
@@ -181,12 +196,18 @@ def test_tables_with_the_longest_names_fit_80_columns(tmp_path: Path) -> None:
     write(tmp_path, WARM_START, before)
     write(tmp_path, TUNED, {part: before[part] for part in ("sampled", "samples")}, temperature=0.25)
     for seed in range(2):
-        write(tmp_path, Trial("Lake", recipe, seed), after)
-        write(tmp_path, Trial("Lake", "grpo", seed), before)
+        cost = {"updates": 100, "generated_tokens": 123_456, "cpu_seconds": 1234, "tuned_value": 1e-4}
+        write_curve(tmp_path, Trial("Lake", recipe, seed), 1.0)
+        write(tmp_path, Trial("Lake", recipe, seed), after, **cost)
+        write_curve(tmp_path, Trial("Lake", "grpo", seed), 0.0)
+        write(tmp_path, Trial("Lake", "grpo", seed), before, **cost)
         write(tmp_path, Trial("Lake", SUPERVISED, seed), before)
-    for table in make_tables(study, make_rows(study, tmp_path)):
+    tables = make_tables(study, make_rows(study, tmp_path))
+    assert len(tables) == 4
+    for table in tables:
+        rows = [(replace(row, env="Lake of seven rows without thoughts"), cells) for row, cells in table.rows]
         text = StringIO()
-        Console(file=text, width=80).print(render_table(table))
+        Console(file=text, width=80).print(render_table(replace(table, rows=rows)))
         assert f" {recipe} " in text.getvalue() and "+100" in text.getvalue()
         assert "…" not in text.getvalue() and max(map(len, text.getvalue().splitlines())) <= 80
 
