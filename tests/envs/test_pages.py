@@ -14,6 +14,7 @@ import pytest
 from gymnasium.envs.registration import load_env_creator, registry
 
 import arboretum
+from arboretum.agents.engines.shipped_models import SHIPPED_MODELS
 from arboretum.cli import main
 from arboretum.envs.baselines import BASELINES_FILE, Baseline, baselines_section, read_baselines
 from arboretum.envs.illustrations import SCENES, draw
@@ -97,7 +98,7 @@ def test_every_environment_has_random_and_expert_and_the_expert_is_better() -> N
         assert 0 <= low <= mean <= high <= 1
         assert mean <= success[env, settings, "expert"][0], f"{agent} in {env}"
         assert (env, settings, "random") in success
-    assert len({row.agent for row in baselines}) == 6, "random, expert and four shipped models"
+    assert {row.agent for row in baselines} == {"random", "expert", *SHIPPED_MODELS}
 
 
 def test_pages_show_every_number_of_the_file() -> None:
