@@ -10,6 +10,9 @@ from ..envs.snapshots import Snapshot
 from .exchange import Exchange, pack_exchanges, unpack_exchanges
 from .forks import Fork
 
+CHANCE_SEED = "chance_seed"
+"""Detail of an episode whose random events an agent drew anew at the start, as `best_of_n` does: their seed."""
+
 
 @dataclass(slots=True)
 class Move:
@@ -117,9 +120,6 @@ class Turn:
         record["moves"] = [move.to_dict() for move in self.moves]
         return record
 
-
-CHANCE_SEED = "chance_seed"
-"""Detail of an episode whose random events an agent drew anew at the start, as `best_of_n` does: their seed."""
 
 _STORED = tuple(name for name in Turn.__dataclass_fields__ if name not in NOT_STORED)
 

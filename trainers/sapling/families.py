@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from ...agents.engines.shipped_models import BLOCKSWORLD_SAPLING, SAPLING, THOUGHTS_SAPLING
@@ -19,9 +20,12 @@ SLIPPERY = EnvConfig("TextFrozenLake-v0")
 """FrozenLake with its defaults: slippery, with coordinates beside the board."""
 SOKOBAN = EnvConfig("TextSokoban-v0")
 
-UNLIMITED = DialogueConfig("no_think", {"max_turns": None, "max_actions": None})
+_NO_LIMITS = {"max_turns": None, "max_actions": None}
+UNLIMITED = DialogueConfig("no_think", _NO_LIMITS)
 """Up to five actions per reply, and the environment's own limit on actions, as in `arboretum eval`."""
-ONE_ACTION = DialogueConfig("no_think", {"max_turns": None, "max_actions": None, "max_actions_per_turn": 1})
+ONE_ACTION = DialogueConfig("no_think", {**_NO_LIMITS, "max_actions_per_turn": 1})
+THINKING = DialogueConfig("think", _NO_LIMITS)
+THINKING_ONE_ACTION = DialogueConfig("think", {**_NO_LIMITS, "max_actions_per_turn": 1})
 
 GRIDS = Family(
     "grids",
@@ -92,14 +96,13 @@ BLOCKSWORLD = Family(
     evaluation_tasks=128,
 )
 
-_NO_LIMITS = {"max_turns": None, "max_actions": None}
-THINKING = DialogueConfig("think", _NO_LIMITS)
-THINKING_ONE_ACTION = DialogueConfig("think", {**_NO_LIMITS, "max_actions_per_turn": 1})
-
-THOUGHTS = Family(
-    "thoughts",
-    THOUGHTS_SAPLING,
-    "FrozenLake and Sokoban with thoughts",
+# The same model, environments and tokenizer: training continues where it ended.
+THOUGHTS = replace(
+    GRIDS,
+    name="thoughts",
+    model=THOUGHTS_SAPLING,
+    summary="FrozenLake and Sokoban with thoughts",
+    start=GRIDS.model,
     # A thought is the plan from here in words. Replies without thoughts are kept, for comparisons.
     stages=(
         Stage(
@@ -116,14 +119,7 @@ THOUGHTS = Family(
             chunks=16,
         ),
     ),
-    held_out={"frozenlake": FROZENLAKE, "sokoban": SOKOBAN},
     dialogue=THINKING_ONE_ACTION,
-    tokenizer=partial(make_tokenizer, chat=CHAT_WITH_LIMIT),
-    context=1024,
-    start=SAPLING,
-    width=96,
-    microbatch_tokens=1024,
-    validation_tasks=200,
 )
 
 FAMILIES: dict[str, Family] = {family.name: family for family in (GRIDS, BLOCKSWORLD, ALFWORLD, SEARCH, THOUGHTS)}
