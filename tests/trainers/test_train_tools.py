@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,10 @@ for module in ("torch", "accelerate"):
 pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("one_thread")]
 
 DIALOGUE = "--dialogue tools --dialogue-arg max_turns=2 --dialogue-arg max_actions_per_turn=1 --device cpu"
+
+WHOLE_CALL = re.compile(
+    r'<tool_call>\n\{"name": "act", "arguments": \{"action": "(Up|Down|Left|Right)"\}\}\n</tool_call>'
+)
 
 
 def run_command(command: str) -> int:
@@ -73,11 +78,12 @@ def test_random_model_learns_to_call_functions_is_trained_and_evaluated(
     _, line = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     assert line["valid_turns"] > 0.2 and line["grad_norm"] > 0
     assert line["mismatch_abs_max"] < 1e-4  # the tokens that were sampled are the tokens that are trained on
-    options = f"--limit 4 --temperature 1 --max-tokens 8 {DIALOGUE} --agent direct --model {run / 'model'}"
+    options = f"--limit 16 --temperature 1 --max-tokens 8 {DIALOGUE} --agent direct --model {run / 'model'}"
     assert run_command(f"eval TextFrozenLake-v0 {options} --out {played}") == 0
     turns = [turn for line in (played / "episodes.jsonl").read_text().splitlines() for turn in _turns(line)]
-    called = [turn for turn in turns if turn["reply"].startswith('<tool_call>\n{"name": "act"')]
-    assert called and all(turn["well_formed"] and len(turn["moves"]) == 1 for turn in called)
+    # What a random model samples differs between processors: some calls may be broken off.
+    whole = [turn for turn in turns if WHOLE_CALL.fullmatch(turn["reply"])]
+    assert whole and all(turn["well_formed"] and len(turn["moves"]) == 1 for turn in whole)
     capsys.readouterr()
     assert run_command(f"eval TextFrozenLake-v0 {options} --template chatml --out {tmp_path / 'none'}") == 2
     assert "does not support function calls; pass template='qwen2.5' (--template qwen2.5)" in " ".join(
