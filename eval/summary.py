@@ -16,9 +16,9 @@ from .decisions import DecisionLine
 from .manifest import MANIFEST_FILE, read_manifest
 from .paper_results import FilledTable, fill_tables
 from .provenance import count_words
-from .repeats import Repeats, tallied_repeats
 from .run_index import RunIndex, open_index
 from .statistics import Interval, Paired, tallied_pairs, tallied_rate
+from .statistics.repeats import Repeats, tallied_repeats
 from .store import EpisodeKey, Result
 from .suite import Entry, Suite, read_suite
 from .tally import CellTally, EntryTally, ReadCell, RunTally, read_from

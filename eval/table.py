@@ -14,8 +14,8 @@ from rich.text import Text
 from ..envs.terminal import Terminal
 from .bench.row import Row
 from .paper_text import table_text
-from .repeats import Repeats
 from .report import number, percent
+from .statistics.repeats import Repeats
 from .summary import Line, Summary
 
 TABLE_WIDTH = 72

@@ -8,10 +8,10 @@ from pathlib import Path
 from statistics import fmean
 
 from ...envs.errors import ConfigurationError
-from ..crossed import holm
-from ..power import Design, needed_tasks, smallest_difference
-from ..repeats import Repeats, summarize_repeats
 from ..statistics import Interval, Paired, paired, paired_means, rate, stratified, weighted_mean, wilson
+from ..statistics.crossed import holm
+from ..statistics.power import Design, needed_tasks, smallest_difference
+from ..statistics.repeats import Repeats, summarize_repeats
 from ..suite import Entry
 from .measures import MEASURES, Measure
 from .pairing import agent_pairs, describe_left_out, describe_randomness, shared_tasks

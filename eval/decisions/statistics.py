@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from statistics import NormalDist, fmean, median
 
 from ..statistics import Interval, rate, student_mean, wilson
+from ..statistics.student_t import two_sided_quantile
 from ..store import EpisodeKey
-from ..student_t import two_sided_quantile
 from .file import Labels
 from .labels import REASONS, EpisodeDecisions
 

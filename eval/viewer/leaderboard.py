@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..paper_results import FilledTable, fill_tables
-from ..repeats import Repeats
 from ..run_index import EPISODES_FILE, Cell
 from ..statistics import Interval, wilson
+from ..statistics.repeats import Repeats
 from ..summary import EXPERT, RANDOM, SUMMARY_FILE, Line, summarize
 from .library import EvaluationRun, file_version
 

@@ -19,9 +19,9 @@ from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.eval.comparison.analysis import Difference, compare_evaluations
 from arboretum.eval.comparison.page import write_page
 from arboretum.eval.comparison.settings import differing_settings
-from arboretum.eval.crossed import holm
 from arboretum.eval.decisions import EpisodeDecisions, read_labels
 from arboretum.eval.statistics import mcnemar, paired
+from arboretum.eval.statistics.crossed import holm
 from arboretum.eval.store import read_results
 from arboretum.eval.summary import load_run
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from arboretum.eval.crossed import crossed_difference, crossed_mean, crossed_rate, holm
 from arboretum.eval.statistics import wilson
-from arboretum.eval.student_t import two_sided_p, two_sided_quantile
+from arboretum.eval.statistics.crossed import crossed_difference, crossed_mean, crossed_rate, holm
+from arboretum.eval.statistics.student_t import two_sided_p, two_sided_quantile
 
 # ---------------------------------------------------------------------- Student's t
 

@@ -18,7 +18,7 @@ from arboretum.agents.play import Job, play
 from arboretum.agents.registry import make_agent
 from arboretum.envs import Optimum, TextEnv
 from arboretum.envs.registry import ENVS
-from arboretum.envs.sokoban import env as sokoban_env
+from arboretum.envs.sokoban import board_env
 from arboretum.envs.sokoban.distances import level_distances
 from arboretum.envs.sokoban.generator import Spec, generate
 from arboretum.envs.sokoban.rules import STANDARD, Masks
@@ -263,7 +263,7 @@ def test_unknown_optimum_is_not_labelled_and_counted(monkeypatch: pytest.MonkeyP
 
     env = make("TextBoxoban-v0", generated=True)
     episode = play_one(env, ["Up", "Down"])
-    monkeypatch.setattr(sokoban_env, "find_plan", give_up)
+    monkeypatch.setattr(board_env, "find_plan", give_up)
     assert env.optimum() is None
     labels = labels_of(env, episode)
     assert labels.outcome == "unknown" and labels.unknown == 2 and labels.judged == 0
@@ -271,14 +271,14 @@ def test_unknown_optimum_is_not_labelled_and_counted(monkeypatch: pytest.MonkeyP
 
 
 def test_plan_by_pushes_alone_is_no_proven_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = sokoban_env.find_plan
+    real = board_env.find_plan
 
     def by_pushes(masks: Masks, objective: str = "moves") -> list[str] | None:
         if objective == "moves":
             raise OutOfBudget
         return real(masks, "pushes")
 
-    monkeypatch.setattr(sokoban_env, "find_plan", by_pushes)
+    monkeypatch.setattr(board_env, "find_plan", by_pushes)
     env = make("TextBoxoban-v0", generated=True)
     env.reset(seed=0)
     assert env.expert_actions() and env.optimum() is None

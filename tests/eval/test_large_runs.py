@@ -17,10 +17,10 @@ import pytest
 from arboretum.agents.episode import Episode, Move, Turn
 from arboretum.eval import runner
 from arboretum.eval.api import evaluate
-from arboretum.eval.repeats import summarize_repeats
 from arboretum.eval.results import load_results, report
 from arboretum.eval.run_index import open_index
 from arboretum.eval.statistics import Moments, paired, rate
+from arboretum.eval.statistics.repeats import summarize_repeats
 from arboretum.eval.store import EpisodeKey, Result, Store, encode_episode
 from arboretum.eval.suite import read_suite
 from arboretum.eval.summary import load_run

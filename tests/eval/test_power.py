@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from arboretum.eval.power import Design, needed_tasks, smallest_difference
 from arboretum.eval.statistics import mcnemar, sign_flips
+from arboretum.eval.statistics.power import Design, needed_tasks, smallest_difference
 
 
 def test_number_of_tasks_worked_by_hand() -> None:

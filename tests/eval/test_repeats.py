@@ -8,8 +8,8 @@ from itertools import combinations
 import pytest
 from scipy.stats import binom
 
-from arboretum.eval.repeats import pass_all_k, pass_at_k, summarize_repeats
 from arboretum.eval.statistics import wilson
+from arboretum.eval.statistics.repeats import pass_all_k, pass_at_k, summarize_repeats
 
 
 @pytest.mark.parametrize(("n", "successes"), [(5, 0), (5, 2), (5, 5), (7, 1)])

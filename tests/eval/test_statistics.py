@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest, permutation_test, t, ttest_rel
 
-from arboretum.eval.crossed import holm
 from arboretum.eval.decisions.statistics import clustered_share
 from arboretum.eval.statistics import (
     Interval,
@@ -24,7 +23,8 @@ from arboretum.eval.statistics import (
     stratified,
     wilson,
 )
-from arboretum.eval.student_t import two_sided_quantile
+from arboretum.eval.statistics.crossed import holm
+from arboretum.eval.statistics.student_t import two_sided_quantile
 
 
 @given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))

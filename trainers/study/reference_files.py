@@ -12,8 +12,8 @@ from ...eval.decisions import DecisionLine
 from ...eval.decisions.file import DECISIONS_FILE
 from ...eval.file_schemas import EXCHANGE, RUN_FILE, episode_keys
 from ...eval.paper_results import Cell, ColumnFacts, FilledTable, TableRow
-from ...eval.repeats import Repeats
 from ...eval.statistics import Paired
+from ...eval.statistics.repeats import Repeats
 from ...eval.summary import Comparison, Line, Summary
 from ..config.run import SFTConfig, TrainingConfig
 from ..config.settings import DialogueConfig, EnvConfig

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...eval.crossed import crossed_difference, crossed_rate, holm
-from ...eval.repeats import pass_at_k
 from ...eval.statistics import Interval, Paired, paired, rate, student_mean
-from ...eval.student_t import two_sided_p
+from ...eval.statistics.crossed import crossed_difference, crossed_rate, holm
+from ...eval.statistics.repeats import pass_at_k
+from ...eval.statistics.student_t import two_sided_p
 from .collapse import RunCollapse, read_collapse
 from .curves import common_tokens, read_curve
 from .definition import SUPERVISED, Study, Trial

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .crossed import crossed_rate
-from .statistics import Interval, Tally, tally, wilson
+from .intervals import Interval, Tally, tally, wilson
 
 
 def pass_at_k(n: int, successes: int, k: int) -> float:

@@ -27,7 +27,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .statistics import Interval, Paired, wilson
+from .intervals import Interval, wilson
+from .paired import Paired
 from .student_t import two_sided_p, two_sided_quantile
 
 _SMALLEST_LOG_P = 27.0
