@@ -8,13 +8,13 @@ import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg
 from tyro.extras import SubcommandApp
 
 from .agents.registry import MODEL_FREE_AGENTS, agent_names
-from .envs.errors import ConfigurationError, unknown_name
+from .envs.errors import ConfigurationError
 from .envs.retrieval.commands import BuildIndex, Recall, ServeRetrieval, VerifyIndex
 from .envs.terminal import Terminal, VisibleFormatter, exit_on_error, replace_unencodable
 from .envs.webshop.command import ServeWebShop
@@ -25,7 +25,7 @@ from .eval.pairing_options import NO_OPTIONS, PairingOptions
 from .eval.planning import FULL_SCOPE, Scope
 from .eval.serve_envs import ServeEnvs
 from .eval.suite import suite_names
-from .eval.terminal_help import as_verb, hint, print_help
+from .eval.terminal_help import as_verb, hint, run_verb
 from .eval.verify.options import VerifyOptions
 from .trainers.algorithms.recipes import RECIPES
 from .trainers.bench import TRAINING
@@ -449,10 +449,7 @@ _SAPLINGS = ("grids (lakes and Sokoban)", "blocksworld", "alfworld", "search", "
 
 @verb
 def sapling(
-    family: Annotated[
-        Positional[str],
-        hint("Models: {}.", _SAPLINGS, "[FAMILY]"),
-    ] = "grids",
+    family: Annotated[Positional[str], hint("Models: {}.", _SAPLINGS, "[FAMILY]")] = "grids",
     /,
     out: Path | None = None,
     seed: int = 0,
@@ -485,13 +482,8 @@ def main(arguments: list[str] | None = None) -> None:
 
             console.print(f"arboretum {__version__}", markup=False)
             sys.exit(0)
-        if arguments and not arguments[0].startswith("-") and arguments[0] not in VERBS:
-            raise unknown_name("command", arguments[0], [*VERBS])
-        if not arguments or {"-h", "--help"} & set(arguments):
-            given = arguments or ["--help"]
-            print_help(lambda: app.cli(args=given, prog="arboretum", description=DESCRIPTION))
         _arguments.set(tuple(arguments))
-        status: Any = app.cli(args=arguments, prog="arboretum", description=DESCRIPTION)
+        status = run_verb(app, VERBS, arguments or ["--help"], DESCRIPTION)
         sys.stdout.flush()
     sys.exit(status)
 

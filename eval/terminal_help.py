@@ -1,4 +1,4 @@
-"""Marks of verbs and options, and the help of a command, folded to the width of a terminal.
+"""Marks of verbs and options, the choice of a verb, and its help, folded to the width of a terminal.
 
 Tyro folds the boxes of a help, but not what stands above them.
 """
@@ -11,10 +11,15 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn, TextIO
 
+from tyro import cli
 from tyro.conf import arg, subcommand
+from tyro.extras import SubcommandApp
+
+from ..envs.errors import unknown_name
 
 _BOX = "╭│╰+|"
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -93,3 +98,31 @@ def print_help(parse: Callable[[], object]) -> NoReturn:
         sys.stdout.write(buffer.folded(shutil.get_terminal_size().columns))
         sys.stdout.flush()
     sys.exit(0)
+
+
+def run_verb(
+    app: SubcommandApp, verbs: Mapping[str, Callable[..., int]], arguments: Sequence[str], description: str
+) -> int:
+    """Call the function of the verb that the first argument names, and return its exit status.
+
+    The other arguments are parsed for this verb alone, so that a mistyped option is compared with its options.
+
+    Args:
+        app: Command of all verbs, whose help is printed where no verb is named.
+        verbs: Functions of the verbs, by name.
+        arguments: One or more arguments of the command.
+        description: One line on the command.
+
+    Raises:
+        ConfigurationError: There is no such verb.
+    """
+    name, *rest = arguments
+    if name in verbs:
+        parse: Callable[[], int] = partial(cli, verbs[name], args=rest, prog=f"arboretum {name}")
+    elif name.startswith("-"):
+        parse = partial(app.cli, args=arguments, prog="arboretum", description=description)
+    else:
+        raise unknown_name("command", name, verbs)
+    if {"-h", "--help"} & set(arguments):
+        print_help(parse)
+    return parse()

@@ -118,6 +118,14 @@ def test_version_and_help_without_arguments() -> None:
     assert bare.returncode == 0 and bare.stdout == run("--help").stdout
 
 
+def test_mistyped_option_is_compared_with_the_options_of_its_verb_alone() -> None:
+    mistyped = run("eval", "quick", "--agnet", "random")
+    assert mistyped.returncode == 2
+    shown = mistyped.stdout + mistyped.stderr
+    assert "Unrecognized options: --agnet, random" in shown and "Agents: random, expert" in shown
+    assert set(re.findall(r"arboretum (\w+)", shown)) == {"eval"}  # play, export and others have --agent as well
+
+
 def test_module_is_the_same_command() -> None:
     done = subprocess.run([sys.executable, "-m", "arboretum", "--version"], capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout == run("--version").stdout
