@@ -8,7 +8,7 @@ from typing import Literal
 from .core import RewardMode
 from .data import data_folder
 from .errors import ConfigurationError
-from .sokoban.env import BoardEnv
+from .sokoban.board_env import BoardEnv
 from .sokoban.generator import Spec, generate
 from .sokoban.level_files import LevelFiles
 from .sokoban.render import ObservationFormat

@@ -42,13 +42,13 @@ class OptimumRules:
 
     if TYPE_CHECKING:  # Members of `TextEnv`.
         render_mode: str | None
+        _success: bool
         _task: str | None
 
         @property
         def rng_state(self) -> int: ...
         @property
         def _ended(self) -> bool: ...
-        def _final_optimum(self) -> Optimum: ...
         def expert_actions(self) -> list[str] | None: ...
         def restore(self, snapshot: Snapshot, seed: int | None = None) -> None: ...
         def snapshot(self) -> Snapshot: ...
@@ -98,6 +98,10 @@ class OptimumRules:
         finally:
             self.render_mode = render_mode
             self.restore(start)
+
+    def _final_optimum(self) -> Optimum:
+        """Return the optimum after the end."""
+        return Optimum(1.0, 0) if self._success else Optimum(0.0, None)
 
     def _find_plan(self) -> list[str] | None:
         """Return a plan from the current state to success, whatever the step limit, or None if there is none.

@@ -1,9 +1,9 @@
-"""Snapshot of an episode, and the checks that a snapshot passes before an environment continues from it."""
+"""Snapshots of episodes: capture an episode, check a snapshot, and continue from it."""
 
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -40,6 +40,122 @@ class Snapshot(NamedTuple):
     terminated: bool
     truncated: bool
     success: bool
+
+
+class SnapshotRules:
+    """Base of environments whose episodes can be captured and continued."""
+
+    if TYPE_CHECKING:  # Members of `TextEnv`.
+        max_steps: int | None
+        _digest: str | None
+        _first_state: Any
+        _identity: str
+        _issued: Snapshot | None
+        _rng_state: int
+        _state: Any
+        _steps: int
+        _success: bool
+        _task: str | None
+        _terminated: bool
+        _truncated: bool
+
+        @property
+        def task(self) -> str: ...
+        def _has_task(self, task: str) -> bool: ...
+        def _open(self, task: str) -> Any: ...
+
+    def _level_content(self) -> object:
+        """Return what the open level consists of, as a value whose `repr` is the same in every process.
+
+        A snapshot contains its digest, so that it is not restored over another level of the same name. None if
+        the task's name and the configuration determine the level.
+        """
+        return None
+
+    def _is_possible(self, snapshot: Snapshot) -> bool:
+        """Return True if an episode of the open level can have the state and the flags of a snapshot.
+
+        The other fields have been checked, and the snapshot belongs to the open level. A state of any other kind
+        may cause a TypeError, ValueError, LookupError or AttributeError.
+        """
+        return True
+
+    def snapshot(self) -> Snapshot:
+        """Return the episode as a small immutable value, its random generator and step count included.
+
+        Gymnasium's `np_random`, which draws the task of the *next* unseeded reset, is not part of the episode.
+        """
+        self._issued = Snapshot(
+            self.task,  # raises before the first reset
+            self._identity,
+            self._digest or self._digest_level(),
+            self._state,
+            self._steps,
+            self.max_steps,
+            self._rng_state,
+            self._terminated,
+            self._truncated,
+            self._success,
+        )
+        return self._issued
+
+    def restore(self, snapshot: Snapshot, seed: int | None = None) -> None:
+        """Continue from a snapshot of this environment, or of an equally configured one in any process.
+
+        Args:
+            snapshot: Value that `snapshot` returned.
+            seed: None continues identically, random events included. A non-negative integer draws the random
+                events after the snapshot anew: the same for the same snapshot and seed, independent otherwise.
+
+        Raises:
+            ConfigurationError: The snapshot belongs to another environment, configuration or level, its task is
+                unknown, or a field has a value that no episode has. The current episode is unchanged.
+        """
+        if snapshot is not self._issued or snapshot.task != self._task:  # The last one made here needs no check.
+            check_fields(snapshot, self._identity)
+        rng_state = snapshot.rng_state if seed is None else branch_rng(snapshot.rng_state, seed)
+        if snapshot.task != self._task:
+            self._change_level(snapshot)
+        elif snapshot is not self._issued:
+            self._check_level(snapshot)
+        _, _, _, self._state, self._steps, self.max_steps, _, terminated, truncated, success = snapshot
+        self._rng_state = rng_state
+        self._terminated = terminated
+        self._truncated = truncated
+        self._success = success
+
+    def _check_level(self, snapshot: Snapshot) -> None:
+        """Raise a ConfigurationError if the snapshot does not belong to the open level."""
+        if snapshot.level != (self._digest or self._digest_level()):
+            raise other_level(snapshot.task)
+        try:
+            possible = self._is_possible(snapshot) and (snapshot.steps or snapshot.state == self._first_state)
+        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError):
+            possible = False
+        if not possible:
+            raise foreign_state(snapshot.task)
+
+    def _change_level(self, snapshot: Snapshot) -> None:
+        """Open the level of a snapshot, or raise a ConfigurationError and keep the current level open."""
+        task = snapshot.task
+        if not self._has_task(task):
+            raise other_tasks(task)
+        current, max_steps = self._task, self.max_steps
+        self._task = self._digest = None
+        try:
+            self._first_state = self._open(task)
+            self._task = task
+            self._check_level(snapshot)
+        except BaseException:
+            self._task = self._digest = None
+            if current is not None:
+                self._first_state = self._open(current)
+                self._task, self.max_steps = current, max_steps
+            raise
+
+    def _digest_level(self) -> str:
+        self._digest = level_digest((self._task, self._level_content()))
+        return self._digest
 
 
 def check_fields(snapshot: object, identity: str) -> None:

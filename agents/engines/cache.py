@@ -41,6 +41,28 @@ class CompletionCache:
 
     def __init__(self, path: str | Path) -> None:
         self._replies = ReplyCache(path)
+        self._samples: dict[str, dict[bytes, int]] = {}  # numbers of identical requests by conversation
+
+    def next_key(self, conversation: str, endpoint: str, body: Mapping[str, Any]) -> bytes:
+        """Return the cache key of the next request of a conversation.
+
+        An identical request of the same conversation is another sample; one of a new conversation repeats the
+        first sample.
+
+        Args:
+            conversation: Name of the conversation.
+            endpoint: URL of the request.
+            body: Body of the request.
+        """
+        samples = self._samples.setdefault(conversation, {})
+        first = reply_key(endpoint, body, 0)
+        sample = samples.get(first, 0)
+        samples[first] = sample + 1
+        return first if sample == 0 else reply_key(endpoint, body, sample)
+
+    def release(self, conversation: str) -> None:
+        """Forget the requests of a conversation, whose name may then be that of a new one."""
+        self._samples.pop(conversation, None)
 
     def get(self, key: bytes) -> Completion | None:
         """Return the reply of a key, at no cost and with its whole prompt counted as cached; None on a miss."""

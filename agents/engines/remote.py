@@ -1,4 +1,4 @@
-"""Base class of engines over HTTP: concurrency, retries, a cost limit and a reply cache.
+"""Base class of engines over HTTP: concurrent requests within a cost limit, with retries and a reply cache.
 
 An event loop in a background thread runs all requests; `submit` and `collect` exchange requests and completions
 with it. The format of requests and responses is defined by the engines in `openai` and `vllm_server`.
@@ -13,27 +13,25 @@ import weakref
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from ...envs.errors import ConfigurationError
-from ...envs.extras import missing_extra
 from ..base import Stop
 from .base import Completion, Engine, Request, Usage
-from .cache import CompletionCache, reply_key
+from .cache import CompletionCache
 from .connection import Connection
 from .cost import Budget, CostLimit, Prices
 from .faults import ContextOverflow, RequestRejected, RetryableError, error_text
+from .retries import Retries
 
 log = logging.getLogger(__name__)
-logging.getLogger("stamina").addHandler(logging.NullHandler())  # retries are counted, not printed
-
-_MIN_WAIT, _MAX_WAIT = 0.5, 30.0  # seconds
-_CONTACT_ATTEMPTS = 4  # to reach a server that has never answered, so that a wrong URL is reported soon
 
 
+@dataclass(slots=True, eq=False)
 class _PendingRequest:
     """A request in progress.
 
@@ -44,13 +42,16 @@ class _PendingRequest:
         refused: True if a `Stop` was its result.
     """
 
-    __slots__ = ("refused", "released", "request", "task")
+    request: Request
+    task: asyncio.Task[None] | None = None
+    released: bool = False
+    refused: bool = False
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        self.task: asyncio.Task[None] | None = None
-        self.released = False
-        self.refused = False
+    def cancel(self) -> None:
+        """Release the request; called in the loop's thread."""
+        self.released = True
+        if self.task is not None:
+            self.task.cancel()
 
 
 _Result = tuple[_PendingRequest, Completion | Stop]
@@ -84,7 +85,6 @@ class RemoteEngine(Engine):
         headers: Further HTTP headers of every request.
 
     Attributes:
-        retries: Number of failed attempts that were followed by another.
         cache_hits: Number of replies from the cache.
 
     Raises:
@@ -107,12 +107,9 @@ class RemoteEngine(Engine):
         extra: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        for option, value in (("concurrency", concurrency), ("attempts", attempts)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigurationError(f"{option} must be a positive integer, not {value!r}.")
-        for option, number in (("timeout", timeout), ("deadline", deadline)):
-            if not isinstance(number, int | float) or not number > 0:
-                raise ConfigurationError(f"{option} must be a positive number of seconds, not {number!r}.")
+        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+            raise ConfigurationError(f"concurrency must be a positive integer, not {concurrency!r}.")
+        self._retries = Retries(attempts, timeout, deadline)
         for option, mapping in (("prices", prices), ("extra", extra), ("headers", headers)):
             if mapping is not None and not isinstance(mapping, Mapping | Prices):
                 raise ConfigurationError(f"{option} must be a mapping of names to values, not {mapping!r:.80}.")
@@ -123,24 +120,18 @@ class RemoteEngine(Engine):
             raise ConfigurationError(
                 "cost_limit needs prices, in US dollars per million tokens: prices={'input': …, 'output': …}."
             )
-        try:
-            import stamina  # noqa: F401
-        except ImportError as error:
-            raise missing_extra("this engine", "openai", error) from None
         self.model = model
         self.usage = Usage()
-        self.retries = 0
         self.cache_hits = 0
         self._headers = {"authorization": f"Bearer {api_key}".strip(), **(headers or {})}
         self._connections = [Connection(base_url, model, self._headers, timeout)]
         self.base_url = self._connections[0].base_url
-        self._attempts, self._timeout, self._deadline = attempts, timeout, deadline
+        self._timeout = timeout
         self._prices = None if prices is None else Prices.of(prices)
         self._budget = Budget(cost_limit)
         self._extra = dict(extra or {})
         self._slots = asyncio.Semaphore(concurrency)
         self._cache = None if cache is None else CompletionCache(cache)
-        self._samples: dict[str, dict[bytes, int]] = {}
         self._pending: dict[str, _PendingRequest] = {}
         self._done: SimpleQueue[list[_Result] | None] = SimpleQueue()
         self._results: list[_Result] = []
@@ -151,6 +142,11 @@ class RemoteEngine(Engine):
         thread = threading.Thread(target=self._loop.run_forever, name=f"engine {model}", daemon=True)
         thread.start()
         self._finalizer = weakref.finalize(self, _shut_down, self._loop, thread, self._connections, self._cache)
+
+    @property
+    def retries(self) -> int:
+        """Number of failed attempts that were followed by another."""
+        return self._retries.count
 
     # ------------------------------------------------------------------ defined by subclasses
 
@@ -227,10 +223,11 @@ class RemoteEngine(Engine):
         self._done.put([])
 
     def release(self, conversation: str) -> None:
-        self._samples.pop(conversation, None)
+        if self._cache is not None:
+            self._cache.release(conversation)
         pending = self._pending.pop(conversation, None)
         if pending is not None and self._finalizer.alive:
-            self._loop.call_soon_threadsafe(_cancel, pending)
+            self._loop.call_soon_threadsafe(pending.cancel)
 
     def close(self) -> None:
         """Cancel all requests and stop the thread; runs at exit unless called before, and may be called again."""
@@ -291,9 +288,8 @@ class RemoteEngine(Engine):
         body = self.body(request)
         key = None
         if self._cache is not None:
-            key = self._key(request, body)
-            hit = self._cache.get(key)
-            if hit is not None:
+            key = self._cache.next_key(request.conversation, f"{self.base_url}/{self.path}", body)
+            if (hit := self._cache.get(key)) is not None:
                 self.cache_hits += 1
                 self.usage.add(hit.usage)
                 return hit
@@ -302,7 +298,8 @@ class RemoteEngine(Engine):
             await self._budget.reserve(max_cost)
             cost = 0.0
             try:
-                completion = await self._respond(request, body)
+                connection = self.connection_of(request)
+                completion = await self._retries.run(partial(self._attempt, connection, request, body), connection)
                 if self._prices is not None:
                     usage = completion.usage
                     is_reported = usage.prompt_tokens or usage.completion_tokens
@@ -315,102 +312,7 @@ class RemoteEngine(Engine):
             self._cache.put(key, completion)
         return completion
 
-    def _key(self, request: Request, body: dict[str, Any]) -> bytes:
-        """Return the cache key of a request.
-
-        An identical request of the same conversation is another sample; one of a new conversation repeats the
-        first sample.
-        """
-        url = f"{self.base_url}/{self.path}"
-        samples = self._samples.setdefault(request.conversation, {})
-        first = reply_key(url, body, 0)
-        sample = samples.get(first, 0)
-        samples[first] = sample + 1
-        return first if sample == 0 else reply_key(url, body, sample)
-
-    async def _respond(self, request: Request, body: dict[str, Any]) -> Completion:
-        """Return the completion of a request, attempted until it succeeds.
-
-        Raises:
-            RequestRejected, ContextOverflow, Stop: It cannot succeed.
-        """
-        end = self._loop.time() + self._deadline
-        failure: RetryableError | None = None
-        # The machinery of retries costs as much as a request, and most need none.
-        if self._deadline > self._timeout and not self.connection_of(request).is_waiting:
-            try:
-                return await self._attempt(request, body)
-            except RetryableError as error:
-                failure = error
-        return await self._retry(request, body, end, failure)
-
-    async def _retry(
-        self, request: Request, body: dict[str, Any], end: float, failure: RetryableError | None
-    ) -> Completion:
-        """Attempt a request until it succeeds.
-
-        Args:
-            request: The request.
-            body: Body of the request.
-            end: Time of the loop at which the deadline ends.
-            failure: Failure of a first attempt that was made already; None if there was none.
-
-        Raises:
-            RequestRejected, ContextOverflow, Stop: It cannot succeed.
-        """
-        import stamina
-
-        connection = self.connection_of(request)
-        last: RetryableError | None = None
-        tries = 0
-
-        def should_retry(error: Exception) -> bool | float:
-            """Return True to retry after the back-off, the seconds to wait before a retry, or False."""
-            if not isinstance(error, RetryableError):
-                return False
-            if error.unreachable and not connection.answered and tries >= _CONTACT_ATTEMPTS:
-                return False
-            if error.wait is None:
-                return True
-            wait = error.wait + connection.jitter(error.wait)
-            return wait if self._loop.time() + wait < end else False
-
-        try:
-            async with asyncio.timeout_at(end):
-                async for attempt in stamina.retry_context(
-                    on=should_retry,
-                    attempts=self._attempts,
-                    timeout=None,
-                    wait_initial=_MIN_WAIT,
-                    wait_max=_MAX_WAIT,
-                    wait_jitter=1.0,
-                ):
-                    with attempt:
-                        self.retries += tries > 0
-                        tries += 1
-                        try:
-                            if failure is not None:
-                                first, failure = failure, None
-                                raise first
-                            return await self._attempt(request, body)
-                        except RetryableError as error:
-                            last = error
-                            raise
-        except (RetryableError, TimeoutError):
-            pass
-        if last is None:
-            raise RequestRejected(f"{connection.base_url} did not respond within {self._deadline:g} s.")
-        if last.unreachable and not connection.answered:
-            raise Stop(
-                f"no server answers at {connection.base_url} ({last}); start the server, or pass the right "
-                "base_url."
-            )
-        exceeds_deadline = last.wait is not None and self._loop.time() + last.wait >= end
-        wait = f"; the server requests a wait of {last.wait:.0f} s" if exceeds_deadline else ""
-        raise RequestRejected(f"{connection.base_url} failed {tries} times in a row, at last with: {last}{wait}.")
-
-    async def _attempt(self, request: Request, body: dict[str, Any]) -> Completion:
-        connection = self.connection_of(request)
+    async def _attempt(self, connection: Connection, request: Request, body: dict[str, Any]) -> Completion:
         reply = await connection.post(self.path, body)
         try:
             completion = self.read(reply, request)
@@ -419,12 +321,6 @@ class RemoteEngine(Engine):
             raise RetryableError(f"the response is incomplete ({reason})") from None
         connection.answered = True
         return completion
-
-
-def _cancel(pending: _PendingRequest) -> None:
-    pending.released = True
-    if pending.task is not None:
-        pending.task.cancel()
 
 
 def _shut_down(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from ..core import Outcome, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
@@ -13,42 +13,13 @@ from ..pictures.canvas import Picture
 from ..rendering import PICTURED
 from ..snapshots import Snapshot
 from ..tasks import GeneratedTasks
-from .lake import ACTIONS, ANYWHERE, CORNERS, Lake, Map, generated_lake, validate_map
+from .lake import ACTIONS, Lake, Map, generated_lake, lake_of_map
 from .picture import lake_picture
-from .values import Policy
+from .render import explain, render
+from .settings import resolve_settings
+from .values import optimal_policy
 
-FORMATS = ("grid", "grid_coord", "coord")
 _MAP_TASK = "map"
-
-LEGEND = {"P": "you", "_": "ice", "O": "a hole", "G": "the goal", "X": "you in a hole", "√": "you on the goal"}
-"""Symbols of the board and their meanings."""
-
-
-class Preset(NamedTuple):
-    """Settings of a published experiment.
-
-    Attributes:
-        size: Rows and columns of a random map.
-        p_frozen: Probability that a cell of a random map is ice.
-        success_rate: Probability that a step goes in the chosen direction.
-        start_goal: Placement of start and goal, "corners" or "random".
-        observation_format: "grid", "grid_coord" or "coord".
-        map: The experiment's only map, or None for random maps.
-    """
-
-    size: int
-    p_frozen: float
-    success_rate: float
-    start_goal: str
-    observation_format: str
-    map: Map | None = None
-
-
-PRESETS = {
-    "ragen": Preset(4, 0.9, 0.8, ANYWHERE, "grid_coord"),
-    "ragen-v1": Preset(4, 0.8, 1.0 / 3.0, ANYWHERE, "grid"),
-    "gymnasium": Preset(4, 0.8, 1.0 / 3.0, CORNERS, "grid", ("SFFF", "FHFH", "FFFH", "HFFG")),
-}
 
 
 class FrozenLake(TextEnv[int]):
@@ -165,30 +136,18 @@ class FrozenLake(TextEnv[int]):
         admissible: bool = False,
         render_mode: str | None = None,
     ) -> None:
-        if preset not in PRESETS:
-            raise unknown_name("preset", preset, PRESETS)
-        published = PRESETS[preset]
-        random_map_options = {"size": size, "p_frozen": p_frozen, "start_goal": start_goal}
-        given = [name for name, value in random_map_options.items() if value is not None]
-        desc = validate_map(map) if map is not None else None if given else published.map
-        if desc is not None:
-            if given:
-                raise ConfigurationError(f"{given[0]} applies to random maps only; omit it when map= is given.")
-            if split is not None:
-                raise ConfigurationError(f"a single map has no splits; omit split={split!r}.")
-        self.size = published.size if size is None else size
-        self.p_frozen = _check_rate("p_frozen", published.p_frozen if p_frozen is None else p_frozen)
-        self.success_rate = _check_rate(
-            "success_rate", published.success_rate if success_rate is None else success_rate
+        settings = resolve_settings(
+            preset,
+            size=size,
+            p_frozen=p_frozen,
+            success_rate=success_rate,
+            start_goal=start_goal,
+            map=map,
+            observation_format=observation_format,
         )
-        self.start_goal = published.start_goal if start_goal is None else start_goal
-        self.observation_format = observation_format or published.observation_format
-        if isinstance(self.size, bool) or not isinstance(self.size, int) or not 2 <= self.size <= 32:
-            raise ConfigurationError(f"size must be an integer from 2 to 32, not {self.size!r}.")
-        if self.start_goal not in (CORNERS, ANYWHERE):
-            raise unknown_name("start_goal", self.start_goal, (CORNERS, ANYWHERE))
-        if self.observation_format not in FORMATS:
-            raise unknown_name("observation_format", self.observation_format, FORMATS)
+        self.size, self.p_frozen, self.success_rate, self.start_goal, self.observation_format, desc = settings
+        if desc is not None and split is not None:
+            raise ConfigurationError(f"a single map has no splits; omit split={split!r}.")
         source: dict[str, object] = (
             {"map": desc}
             if desc is not None
@@ -213,29 +172,13 @@ class FrozenLake(TextEnv[int]):
         self.task  # noqa: B018  (raises before the first reset)
         return self._lake.desc
 
-    @property
-    def instructions(self) -> str:
-        slip = (
-            "The ice is not slippery: every step goes where you choose."
-            if self.success_rate == 1.0
-            else f"The ice is slippery: a step goes where you choose with probability {self.success_rate:.3g} and"
-            f" to either side of that, at right angles, with probability {self._slip_left:.3g} each."
-        )
-        shown = (
-            "Positions are given as (row, column), counted from zero at the top left."
-            if self.observation_format == "coord"
-            else f"On the board, {', '.join(f'{symbol} is {meaning}' for symbol, meaning in LEGEND.items())}."
-        )
-        return (
-            "You are on a frozen lake. Walk to the goal and do not step into a hole. A step off the board leaves"
-            f" you where you are. {slip} {shown} Each action is one of {', '.join(ACTIONS)}."
-        )
+    # ------------------------------------------------------------------ transitions
 
     def _open(self, task: str) -> int:
         if self._map is not None:
             if task != _MAP_TASK:
                 raise unknown_name("task", task, (_MAP_TASK,))
-            lake = _lake_from_map(self._map)
+            lake = lake_of_map(self._map)
         else:
             lake = generated_lake(self.size, self.p_frozen, self.start_goal, task)
         self._lake = lake
@@ -276,6 +219,12 @@ class FrozenLake(TextEnv[int]):
         self._outcome_table[cell] = pair
         return pair
 
+    def counts_as_effect(self, action: str, before: Hashable, info: Mapping[str, Any]) -> bool:
+        """Return False: the player moves, but nothing is modified."""
+        return False
+
+    # ------------------------------------------------------------------ snapshots
+
     def _level_content(self) -> object:
         return self._lake.desc
 
@@ -288,9 +237,11 @@ class FrozenLake(TextEnv[int]):
             and snapshot.success == (cell == lake.goal)
         )
 
-    def counts_as_effect(self, action: str, before: Hashable, info: Mapping[str, Any]) -> bool:
-        """Return False: the player moves, but nothing is modified."""
-        return False
+    # ------------------------------------------------------------------ for agents
+
+    @property
+    def instructions(self) -> str:
+        return explain(self.success_rate, self.observation_format)
 
     def state_key(self) -> Hashable:
         lake = self._lake
@@ -310,7 +261,7 @@ class FrozenLake(TextEnv[int]):
         """
         if self._ended:
             return None
-        policy = _policy(self._lake, self.success_rate)
+        policy = optimal_policy(self._lake, self.success_rate)
         remaining = None if self.max_steps is None else self.max_steps - self._steps
         cell = self._state
         if policy.value(cell, remaining) == 0.0:
@@ -334,7 +285,7 @@ class FrozenLake(TextEnv[int]):
         """
         if self._ended:
             return self._final_optimum()
-        policy = _policy(self._lake, self.success_rate)
+        policy = optimal_policy(self._lake, self.success_rate)
         remaining = None if self.max_steps is None else self.max_steps - self._steps
         value = policy.value(self._state, remaining)
         return Optimum(value, policy.time(self._state, remaining) if value else None)
@@ -349,15 +300,8 @@ class FrozenLake(TextEnv[int]):
         if direction is None:
             return super().optimum_after(action) or self._final_optimum()
         remaining = None if self.max_steps is None else self.max_steps - self._steps
-        value, time = _policy(self._lake, self.success_rate).expected(self._state, direction, remaining)
+        value, time = optimal_policy(self._lake, self.success_rate).expected(self._state, direction, remaining)
         return Optimum(value, time if value else None)
-
-
-def _check_rate(name: str, rate: object) -> float:
-    """Return a probability as a float: maps are drawn from its `repr`, in which 1 differs from 1.0."""
-    if not isinstance(rate, (int, float)) or not 0.0 <= rate <= 1.0:
-        raise ConfigurationError(f"{name} must be between 0 and 1, not {rate!r}.")
-    return float(rate)
 
 
 _DIRECTIONS = {name: number for number, name in enumerate(ACTIONS)}
@@ -368,16 +312,6 @@ def _direction(action: str) -> int | None:
     return _DIRECTIONS.get(action.strip().title()) if len(action) < 100 else None
 
 
-@lru_cache(maxsize=64)
-def _lake_from_map(desc: Map) -> Lake:
-    return Lake(desc)
-
-
-@lru_cache(maxsize=128)
-def _policy(lake: Lake, success_rate: float) -> Policy:
-    return Policy(lake, success_rate)
-
-
 @lru_cache(maxsize=1024)
 def _outcome_table(lake: Lake, observation_format: str) -> list[tuple[Outcome, Outcome] | None]:
     """Return a table, filled on demand, from each cell to the outcomes of staying there and of arriving there.
@@ -386,39 +320,3 @@ def _outcome_table(lake: Lake, observation_format: str) -> list[tuple[Outcome, O
     """
     del observation_format  # part of the cache key only
     return [None] * len(lake.moves)
-
-
-def render(lake: Lake, cell: int, observation_format: str) -> str:
-    """Return the observation of a lake with the agent on `cell`."""
-    if observation_format == "grid":
-        return _grid(lake, cell)
-    if observation_format == "coord":
-        return _coordinates(lake, cell)
-    return f"{_coordinates(lake, cell)}\n{_grid(lake, cell)}"
-
-
-_SYMBOLS = str.maketrans("SFH", "__O")
-
-
-def _grid(lake: Lake, cell: int) -> str:
-    board = "\n".join(lake.desc).translate(_SYMBOLS)
-    place = cell + cell // lake.columns  # with the ends of the rows before it
-    symbol = "√" if cell == lake.goal else "X" if lake.terminal[cell] else "P"
-    return f"{board[:place]}{symbol}{board[place + 1 :]}"
-
-
-def _coordinates(lake: Lake, cell: int) -> str:
-    def position(cell: int) -> str:
-        row, column = divmod(cell, lake.columns)
-        return f"({row}, {column})"
-
-    player = "Player on goal" if cell == lake.goal else "Player in hole" if lake.terminal[cell] else "Player"
-    lines = [
-        f"Board: {lake.rows} rows, {lake.columns} columns; positions are (row, column), counted from 0",
-        f"Start: {position(lake.start)}",
-        f"Goal: {position(lake.goal)}",
-        f"{player}: {position(cell)}",
-    ]
-    if lake.holes:
-        lines.append(f"Holes: {', '.join(position(hole) for hole in lake.holes)}")
-    return "\n".join(lines)

@@ -108,6 +108,12 @@ def validate_map(desc: Sequence[str]) -> Map:
     return rows
 
 
+@lru_cache(maxsize=64)
+def lake_of_map(desc: Map) -> Lake:
+    """Return the lake of a valid map; cached, so that all environments with the map share it."""
+    return Lake(desc)
+
+
 def has_path(desc: Map) -> bool:
     """Return True if a path without holes connects start and goal."""
     width = len(desc[0]) + 1

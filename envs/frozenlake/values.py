@@ -8,6 +8,7 @@ actions of equal probability the optimal policy takes the one with the shortest 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -129,6 +130,12 @@ class Policy:
         if converged or steps >= _MAX_SWEEPS:
             self._last, self._last_steps = sweep, steps
         return sweep
+
+
+@lru_cache(maxsize=128)
+def optimal_policy(lake: Lake, success_rate: float) -> Policy:
+    """Return the `Policy` of a lake; cached, so that all environments with the lake share it."""
+    return Policy(lake, success_rate)
 
 
 def optimal_success(desc: Sequence[str], success_rate: float, steps: int | None = None) -> float:

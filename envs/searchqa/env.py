@@ -5,56 +5,21 @@ from __future__ import annotations
 import random
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, get_args
 
 from ..core import Outcome, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
 from ..optimum import Optimum
-from ..retrieval.interface import Document, Retriever
+from ..retrieval.interface import Retriever
 from ..snapshots import Snapshot
-from ..tools import Parameter, Tool
-from . import react, scoring, tags
+from ..tools import Tool
 from .datasets import Question
-from .scoring import normalize
+from .inquiry import Inquiry, is_well_typed
+from .protocols import Protocol, ReActProtocol, SearchProtocol, TagsProtocol
+from .scoring import SHAPED_REWARDS, Grade, Reward, answer_reward, grade, sub_exact_match
 from .searcher import next_action
 from .sources import open_source
 from .tags import FormatState
-
-Protocol = Literal["tags", "react"]
-Reward = Literal["em", "f1", "sub_em", "lenient", "shaped", "shaped_f1"]
-
-_SHAPED = ("shaped", "shaped_f1")
-_REACT_CANDIDATES = 10
-"""Number of retrieved documents among which the page of a title is searched; a page may have several passages."""
-
-
-class Inquiry(NamedTuple):
-    """State of an episode.
-
-    Attributes:
-        observation: Last observation.
-        known: (id, title) of every document shown so far, in the order of first appearance.
-        page: Sentences of the open page (react).
-        keyword: Keyword of the last lookup on that page (react).
-        looked_up: Number of results of that keyword shown so far (react).
-        format: State of the format grammar after the dialogue so far (tags).
-        evidence: True if a gold answer occurred in a retrieved text.
-        answer: Final answer, or None if it has not been given.
-    """
-
-    observation: str
-    known: tuple[tuple[str, str], ...] = ()
-    page: tuple[str, ...] = ()
-    keyword: str = ""
-    looked_up: int = 0
-    format: FormatState = FormatState.START
-    evidence: bool = False
-    answer: str | None = None
-
-
-_FIELD_TYPES = [[str, tuple, tuple, str, int, FormatState, bool, answer] for answer in (NoneType, str)]
-"""Types of an `Inquiry`'s fields, before and after the answer."""
 
 
 class SearchQA(TextEnv[Inquiry]):
@@ -175,7 +140,7 @@ class SearchQA(TextEnv[Inquiry]):
             raise unknown_name("protocol", protocol, get_args(Protocol))
         if reward not in get_args(Reward):
             raise unknown_name("reward", reward, get_args(Reward))
-        if reward in _SHAPED and protocol != "tags":
+        if reward in SHAPED_REWARDS and protocol != "tags":
             raise ConfigurationError(f'reward="{reward}" scores the format of tags; it needs protocol="tags".')
         for name, value in (("topk", topk), ("observation_budget", observation_budget)):
             if type(value) is not int or value < 1:
@@ -205,9 +170,15 @@ class SearchQA(TextEnv[Inquiry]):
         self.waits = source.retriever.waits
         self.protocol: Protocol = protocol
         self.reward: Reward = reward
+        self._is_shaped = reward in SHAPED_REWARDS
         self.topk = topk
         self.observation_budget = observation_budget
         self.retrieval_bonus = retrieval_bonus
+        self._search_protocol: SearchProtocol = (
+            TagsProtocol(source.retriever, observation_budget, topk, self._is_shaped)
+            if protocol == "tags"
+            else ReActProtocol(source.retriever, observation_budget)
+        )
         self.tasks = list(source.questions)
         self._questions = source.questions
         self._is_generated = source.is_generated
@@ -227,26 +198,11 @@ class SearchQA(TextEnv[Inquiry]):
 
     @property
     def instructions(self) -> str:
-        return tags.INSTRUCTIONS if self.protocol == "tags" else react.INSTRUCTIONS
+        return self._search_protocol.instructions
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        answer = Parameter("text", "The answer, without explanation.")
-        if self.protocol == "react":
-            title = Parameter("entity", "Title of the page.")
-            keyword = Parameter("keyword", "Word to find on the page.")
-            return (
-                Tool("search", "Open the page of a title.", "search[{entity}]", (title,)),
-                Tool("lookup", "Show the next sentence with a keyword.", "lookup[{keyword}]", (keyword,)),
-                Tool("answer", "Give the final answer, which ends the episode.", "finish[{text}]", (answer,)),
-            )
-        # Shaped rewards check the form of a reply, in which a thought precedes the tag.
-        before = "<think></think>\n" if self.reward in _SHAPED else ""
-        query = Parameter("query", "Words to search for in the corpus.")
-        return (
-            Tool("search", "Search the corpus.", before + "<search>{query}</search>", (query,)),
-            Tool("answer", "Give the final answer.", before + "<answer>{text}</answer>", (answer,)),
-        )
+        return self._search_protocol.tools
 
     @property
     def question(self) -> Question:
@@ -260,17 +216,28 @@ class SearchQA(TextEnv[Inquiry]):
         self._question = self._questions[task]
         self._shown = None
         text = self._question.question
-        if not text.endswith("?"):
-            text += "?"
-        return Inquiry(f"Question: {text}")
+        return Inquiry(f"Question: {text}{'' if text.endswith('?') else '?'}")
 
     def _observe(self) -> str:
         return self._state.observation
 
     def _apply(self, action: str) -> Outcome:
         self._shown = None
-        last = self.max_steps is not None and self._steps + 1 >= self.max_steps
-        return self._apply_tags(action, last) if self.protocol == "tags" else self._apply_react(action, last)
+        before = self._state
+        is_last = self.max_steps is not None and self._steps + 1 >= self.max_steps
+        state, observation, is_valid, self._shown = self._search_protocol.turn(before, action, is_last)
+        if state.answer is not None:
+            self._state = state
+            return Outcome(observation, self._reward_answer(), True, self._is_right(state.answer), True, True)
+        if not is_valid:
+            self._state = state
+            return Outcome(observation, 0.0, False, False, False, state != before)
+        golds = self._question.golden_answers
+        if golds and not state.evidence and sub_exact_match(observation, golds):
+            state = state._replace(evidence=True)
+        key = self.state_key()
+        self._state = state
+        return Outcome(observation, 0.0, False, False, True, self.state_key() != key)
 
     def _level_content(self) -> object:
         question = self._question
@@ -278,15 +245,10 @@ class SearchQA(TextEnv[Inquiry]):
 
     def _is_possible(self, snapshot: Snapshot) -> bool:
         state = snapshot.state
-        if type(state) is not Inquiry or list(map(type, state)) not in _FIELD_TYPES:
-            return False
-        answered = state.answer is not None
         return (
-            set(map(type, state.page)) <= {str}
-            and all(type(pair) is tuple and list(map(type, pair)) == [str, str] for pair in state.known)
-            and 0 <= state.looked_up <= len(state.page)
-            and snapshot.terminated == answered
-            and snapshot.success == (answered and self._is_right(state.answer))
+            is_well_typed(state)
+            and snapshot.terminated == (state.answer is not None)
+            and snapshot.success == self._is_right(state.answer)
         )
 
     def check_server(self) -> None:
@@ -298,13 +260,12 @@ class SearchQA(TextEnv[Inquiry]):
 
     def calls_tool(self, action: str) -> bool:
         """Return True for searches."""
-        parsed = (tags if self.protocol == "tags" else react).parse_action(action)
-        return parsed is not None and parsed.kind == "search"
+        return self._search_protocol.is_search(action)
 
     def state_key(self) -> Hashable:
         state = self._state
         position = (state.page, state.keyword, state.looked_up)
-        shaped = (state.format, state.evidence) if self.reward in _SHAPED else ()
+        shaped = (state.format, state.evidence) if self._is_shaped else ()
         return self._task, frozenset(state.known), position, shaped, state.answer
 
     def admissible_actions(self) -> tuple[str, ...] | None:
@@ -315,11 +276,10 @@ class SearchQA(TextEnv[Inquiry]):
         if self._ended:
             return ""
         titles = [title for _, title in self._state.known]
-        last = self.max_steps is not None and self._steps + 1 >= self.max_steps
-        if last or (titles and rng.random() < 0.5):
-            return self._format_action("answer", rng.choice(titles or ["no"]))
+        if self.steps_left() <= 1 or (titles and rng.random() < 0.5):
+            return self._search_protocol.format_action("answer", rng.choice(titles or ["no"]))
         words = self._question.question.rstrip("?").split() or [self._question.question]
-        return self._format_action("search", rng.choice(words))
+        return self._search_protocol.format_action("search", rng.choice(words))
 
     def expert_actions(self) -> list[str] | None:
         """Return searches for the supporting articles not yet shown, in reading order, and the gold answer.
@@ -329,19 +289,19 @@ class SearchQA(TextEnv[Inquiry]):
         """
         if self._ended or not self._question.golden_answers:
             return None
-        seen = {title for _, title in self._state.known}
+        seen = self._state.shown_titles()
         wanted = [title for title in self._question.evidence if title not in seen]
         if self.max_steps is not None:
             wanted = wanted[: self.max_steps - self._steps - 1]
-        return [self._format_action("search", title) for title in wanted] + [
-            self._format_action("answer", self._question.golden_answers[0])
+        return [self._search_protocol.format_action("search", title) for title in wanted] + [
+            self._search_protocol.format_action("answer", self._question.golden_answers[0])
         ]
 
     def searching_actions(self, observations: Sequence[str], actions: Sequence[str]) -> list[str] | None:
         if self._ended:
             return None
         action = next_action(observations, actions)
-        return None if action is None else [self._format_action(action.kind, action.text)]
+        return None if action is None else [self._search_protocol.format_action(action.kind, action.text)]
 
     def optimum(self) -> Optimum | None:
         """Return the value 1 with the number of steps of the expert, or None if the data set publishes no answer.
@@ -362,130 +322,28 @@ class SearchQA(TextEnv[Inquiry]):
             details |= self._scores()
         return details
 
-    # ------------------------------------------------------------------ protocols
-
-    def _apply_tags(self, action: str, last: bool) -> Outcome:
-        state = self._state
-        parsed = tags.parse_action(action)
-        format_state = tags.advance(state.format, tags.truncate_turn(action))
-        if parsed is not None and parsed.kind == "answer":
-            return self._answer(parsed.text, format_state)
-        if last or parsed is None or not parsed.text:
-            if self.reward in _SHAPED:
-                # A refused turn remains part of the dialogue, so the dialogue can no longer be well-formed.
-                self._state = state._replace(format=FormatState.BROKEN)
-            refusal = tags.SEARCHES_USED_UP if last else tags.REFUSAL
-            return Outcome(refusal, 0.0, False, False, False, self._state != state)
-        documents = self._retrieve(parsed.text, self.topk)
-        observation = tags.format_results(documents, self.observation_budget)
-        shown = tags.visible_documents(documents, self.observation_budget)
-        self._record_documents(shown, observation, format=tags.advance(format_state, observation))
-        return self._outcome(observation, state)
-
-    def _apply_react(self, action: str, last: bool) -> Outcome:
-        state = self._state
-        parsed = react.parse_action(action)
-        if parsed is not None and parsed.kind == "finish":
-            return self._answer(parsed.text, state.format)
-        if last or parsed is None or not parsed.text:
-            return self._refuse(react.SEARCHES_USED_UP if last else react.REFUSAL)
-        if parsed.kind == "search":
-            documents = self._retrieve(parsed.text, _REACT_CANDIDATES)
-            page = react.find_page(parsed.text, documents)
-            if page:
-                sentences = tuple(react.split_sentences(" ".join(document.text for document in page)))
-                observation = react.format_opening(sentences)[: self.observation_budget]
-                self._record_documents(page, observation, page=sentences, keyword="", looked_up=0)
-            else:
-                observation = react.format_not_found(parsed.text, documents)[: self.observation_budget]
-                self._record_documents([], observation)
-            return self._outcome(observation, state)
-        if not state.page:
-            return self._refuse("No page is open; search for one first.")
-        index = state.looked_up if parsed.text.lower() == state.keyword else 0
-        found, more = react.lookup(state.page, parsed.text, index)
-        found = found[: self.observation_budget]
-        self._record_documents([], found, keyword=parsed.text.lower(), looked_up=index + more)
-        return self._outcome(found, state)
-
-    def _retrieve(self, query: str, k: int) -> list[Document]:
-        return [hit.document for hit in self.retriever.search([query], k)[0]]
-
-    def _record_documents(self, documents: Sequence[Document], observation: str, **changes: Any) -> None:
-        """Update the state after an observation that shows these documents."""
-        state = self._state
-        fresh = dict.fromkeys((document.id, document.title) for document in documents)
-        evidence = state.evidence
-        if not evidence and self._question.golden_answers:
-            text = normalize(observation)
-            evidence = any(normalize(gold) in text for gold in self._question.golden_answers)
-        known = tuple(dict.fromkeys((*state.known, *fresh)))
-        self._state = state._replace(observation=observation, known=known, evidence=evidence, **changes)
-        self._shown = tuple(document.id for document in documents)
-
-    def _outcome(self, observation: str, before: Inquiry) -> Outcome:
-        after, self._state = self._state, before
-        key = self.state_key()
-        self._state = after
-        return Outcome(observation, 0.0, False, False, True, self.state_key() != key)
-
-    def _refuse(self, text: str) -> Outcome:
-        return Outcome(text, 0.0, False, False, False, False)
-
-    def _answer(self, answer: str, format_state: FormatState) -> Outcome:
-        observation = f"Answer: {answer[: self.observation_budget]}"
-        self._state = self._state._replace(observation=observation, answer=answer, format=format_state)
-        return Outcome(observation, self._score(), True, self._is_correct(), True, True)
-
     # ------------------------------------------------------------------ scores
 
-    def _is_correct(self) -> bool:
-        return self._is_right(self._state.answer)
-
     def _is_right(self, answer: str | None) -> bool:
-        return answer is not None and scoring.grade(answer, self._question.golden_answers).em
+        return answer is not None and grade(answer, self._question.golden_answers).em
 
-    def _score(self) -> float:
+    def _reward_answer(self) -> float:
         """Return the reward of the answer given."""
-        state, golds = self._state, self._question.golden_answers
-        grade = scoring.grade(state.answer or "", golds)
+        state = self._state
+        scores = grade(state.answer or "", self._question.golden_answers)
         well_formed = state.format is FormatState.ANSWERED
-        match self.reward:
-            case "em":
-                return float(self._is_correct())
-            case "f1":
-                return grade.f1
-            case "sub_em":
-                return float(grade.sub_em)
-            case "lenient":
-                return float(grade.em or grade.f1 >= scoring.LENIENT_F1)
-            case "shaped":
-                return scoring.shaped_em(
-                    grade.em, True, well_formed, state.evidence, retrieval=self.retrieval_bonus
-                )
-            case "shaped_f1":
-                return scoring.shaped_f1(grade.f1, True, well_formed)
+        return answer_reward(self.reward, scores, well_formed, state.evidence, retrieval=self.retrieval_bonus)
 
     def _scores(self) -> dict[str, Any]:
         answer, golds = self._state.answer, self._question.golden_answers
-        grade = scoring.Grade(False, 0.0, False) if answer is None else scoring.grade(answer, golds)
+        grades = Grade(False, 0.0, False) if answer is None else grade(answer, golds)
         scores: dict[str, Any] = {
             "answer": answer or "",
-            "em": float(grade.em),
-            "f1": grade.f1,
-            "sub_em": float(grade.sub_em),
+            "em": float(grades.em),
+            "f1": grades.f1,
+            "sub_em": float(grades.sub_em),
         }
         if self._question.evidence:
-            seen = {title for _, title in self._state.known}
-            wanted = self._question.evidence
+            seen, wanted = self._state.shown_titles(), self._question.evidence
             scores["evidence_recall"] = sum(title in seen for title in wanted) / len(wanted)
         return scores
-
-    def _format_action(self, kind: Literal["search", "answer"], text: str) -> str:
-        if self.protocol == "react":
-            return f"search[{text}]" if kind == "search" else f"finish[{text}]"
-        action = f"<{kind}>{text}</{kind}>"
-        if self.reward not in _SHAPED:
-            return action
-        thought = f"I should read about {text}." if kind == "search" else "I have read what I need."
-        return f"<think>{thought}</think>\n{action}"

@@ -12,10 +12,16 @@ import string
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ..delimiters import iterate_between
 from .tags import FormatState, advance
+
+Reward = Literal["em", "f1", "sub_em", "lenient", "shaped", "shaped_f1"]
+"""Names of the reward functions of answers."""
+
+SHAPED_REWARDS = ("shaped", "shaped_f1")
+"""Rewards that depend on the format of the dialogue."""
 
 _DELETE_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -137,6 +143,33 @@ def shaped_f1(score: float, answered: bool, well_formed: bool, *, structure: flo
     if answered and score > 0.0:
         return score if well_formed else score - structure
     return structure if answered and well_formed else 0.0
+
+
+def answer_reward(
+    reward: Reward, scores: Grade, well_formed: bool, evidence: bool, *, retrieval: float = 0.0
+) -> float:
+    """Return the reward of an answer.
+
+    Args:
+        reward: Reward function, as `SearchQA` describes them.
+        scores: Scores of the answer.
+        well_formed: True if the dialogue matches the grammar of `tags.advance`.
+        evidence: True if a gold answer occurred in a retrieved text.
+        retrieval: Bonus of "shaped" for a wrong answer in a well-formed dialogue if `evidence` is True.
+    """
+    match reward:
+        case "em":
+            return float(scores.em)
+        case "f1":
+            return scores.f1
+        case "sub_em":
+            return float(scores.sub_em)
+        case "lenient":
+            return float(scores.em or scores.f1 >= LENIENT_F1)
+        case "shaped":
+            return shaped_em(scores.em, True, well_formed, evidence, retrieval=retrieval)
+        case "shaped_f1":
+            return shaped_f1(scores.f1, True, well_formed)
 
 
 def score_transcript(

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
+from ..errors import ConfigurationError, unknown_name
+
 ACTIONS = ("Up", "Down", "Left", "Right")
 
 MOVE_REWARD = -0.1
@@ -44,6 +46,25 @@ VOCABULARIES = {
 """RAGEN's symbols ("standard") and those of its NewVocab environment ("new")."""
 
 STANDARD = VOCABULARIES["standard"]
+
+
+def resolve_vocabulary(vocabulary: str | Vocabulary) -> Vocabulary:
+    """Return the vocabulary of a name in `VOCABULARIES`, or a user's own after validating it.
+
+    Raises:
+        ConfigurationError: The name is unknown, or the symbols are not seven different printable characters.
+    """
+    if isinstance(vocabulary, str):
+        if vocabulary not in VOCABULARIES:
+            raise unknown_name("vocabulary", vocabulary, VOCABULARIES)
+        return VOCABULARIES[vocabulary]
+    symbols = tuple(vocabulary)
+    are_characters = all(
+        isinstance(symbol, str) and len(symbol) == 1 and symbol.isprintable() for symbol in symbols
+    )
+    if not are_characters or len(symbols) != len(Vocabulary._fields) or len(set(symbols)) != len(symbols):
+        raise ConfigurationError(f"vocabulary must be seven different printable characters, not {symbols!r}.")
+    return Vocabulary(*symbols)
 
 
 class State(NamedTuple):

@@ -164,10 +164,10 @@ def test_expert_plan_is_optimal_mid_episode_and_none_in_unsolvable_positions():
 
 
 def test_following_the_expert_step_by_step_searches_once(monkeypatch):
-    from arboretum.envs.sokoban import env as sokoban_env
+    from arboretum.envs.sokoban import board_env
 
     calls = []
-    monkeypatch.setattr(sokoban_env, "find_plan", lambda *args: calls.append(args) or solve(*args))
+    monkeypatch.setattr(board_env, "find_plan", lambda *args: calls.append(args) or solve(*args))
     env = gym.make("TextBoxoban-v0", generated=True)
     env.reset(seed=8)
     terminated, steps = False, 0
