@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -39,6 +40,47 @@ def share_among_ranks(
     count = len(microbatches)
     padded = [*microbatches, *(list(microbatches[:1]) * (-count % world_size))]
     return [(padded[number], number < count) for number in range(rank, len(padded), world_size)]
+
+
+@dataclass(frozen=True)
+class Microbatching:
+    """Division of rollouts into this rank's micro-batches.
+
+    Attributes:
+        optimizer: Policy and optimizer.
+        max_tokens: Maximum size of a micro-batch in tokens.
+        share_prefixes: See `HardwareConfig`.
+    """
+
+    optimizer: PolicyOptimizer
+    max_tokens: int
+    share_prefixes: bool | None = None
+
+    def layout(self, rollouts: Rollouts, *, sequences: bool = False) -> TreeLayout | None:
+        """Return the layout in which rollouts share their prefixes; None repeats them.
+
+        Args:
+            rollouts: Rollouts to lay out.
+            sequences: True for sequences of equal beginnings that were not rolled out; they share these unless
+                prefixes must not be shared.
+        """
+        share = self.share_prefixes
+        if share is None:
+            share = sequences or rollouts.has_branches
+        return self.optimizer.policy.tree_layout if share else None
+
+    def divide(
+        self, rollouts: Rollouts, keep: BoolArray, *, sequences: bool = False
+    ) -> list[tuple[MicroBatch, bool]]:
+        """Return this rank's micro-batches of some copies; see `rank_microbatches`.
+
+        Args:
+            rollouts: Rollouts to divide.
+            keep: Mask of the copies, [M].
+            sequences: See `layout`.
+        """
+        tree = self.layout(rollouts, sequences=sequences)
+        return list(rank_microbatches(self.optimizer, rollouts, self.max_tokens, keep, tree=tree))
 
 
 def accumulate_gradients(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,31 +12,24 @@ from torch import Tensor
 
 from ...envs.errors import ConfigurationError
 from ..algorithms.credit.base import PolicyProbe
-from ..algorithms.objectives.aggregate import token_weights
 from ..algorithms.objectives.kl import kl_estimate
-from ..algorithms.objectives.loss import Sums, policy_loss, reduce_metrics
+from ..algorithms.objectives.loss import Sums, reduce_metrics
 from ..algorithms.objectives.penalties import tokens_in_loss
-from ..algorithms.objectives.tokens import Tokens
-from ..algorithms.objectives.value import value_losses
 from ..algorithms.recipe import Recipe
 from ..algorithms.schedules import adapt_kl_coef
 from ..data.microbatches import MicroBatch
-from ..data.preferences import Preference, pair_rollouts
-from ..data.prefix_trees import TreeLayout
+from ..data.preferences import Preference
 from ..data.rollouts import Rollouts
-from ..data.segments import BoolArray, FloatArray, IntArray
-from ..data.sequences import from_sequences
+from ..data.segments import FloatArray, IntArray
 from ..state import Activity
-from .accumulation import accumulate_gradients, rank_microbatches
+from .accumulation import Microbatching, accumulate_gradients
 from .distributed import gather_lists
 from .optimizer import PolicyOptimizer, Step
-from .pairs import PreparedPairs, divide_pairs, pair_loss, pair_microbatches, reduce_pair_metrics
-from .policy import forward_inputs
-from .preparation import Prepared, StepPlan, kl_in_reward, leave_out_weightless, plan_steps
+from .pairs import PreparedPairs, divide_pairs, pair_loss, pair_microbatches, reduce_pair_metrics, score_pairs
+from .preparation import Prepared, kl_in_reward, leave_out_weightless, plan_steps
 from .reference import Reference
-
-if TYPE_CHECKING:
-    from torch import nn
+from .scoring import Scorer
+from .token_loss import step_inputs, token_loss, zero_gradient_tokens
 
 
 class Learner:
@@ -55,7 +47,6 @@ class Learner:
 
     Attributes:
         kl_coef: Current coefficient β of the KL term.
-        activity: Phase in progress, in which micro-batches are counted.
         preferences: Preference pairs of earlier updates that are trained on again.
     """
 
@@ -74,16 +65,24 @@ class Learner:
         self.optimizer = optimizer
         self.reference = reference
         self.kl_coef = recipe.objective.kl.coef
-        self.activity = Activity()
         self.preferences: list[Preference] = []
         self.reuse_sampler_logprobs = reuse_sampler_logprobs
-        self._microbatch_tokens = microbatch_tokens or optimizer.default_microbatch_tokens
         self._seed = seed
-        self._share_prefixes = share_prefixes
+        max_tokens = microbatch_tokens or optimizer.default_microbatch_tokens
+        self._microbatching = Microbatching(optimizer, max_tokens, share_prefixes)
+        self._scorer = Scorer(optimizer, reference, self._microbatching)
+
+    @property
+    def activity(self) -> Activity:
+        """Phase in progress, in which micro-batches are counted."""
+        return self._scorer.activity
+
+    @activity.setter
+    def activity(self, activity: Activity) -> None:
+        self._scorer.activity = activity
 
     # ------------------------------------------------------------------ scores
 
-    @torch.no_grad()  # type: ignore[untyped-decorator]
     def score(
         self,
         rollouts: Rollouts,
@@ -94,42 +93,15 @@ class Learner:
         use_policy: bool = True,
         sequences: bool = False,
     ) -> tuple[FloatArray, FloatArray]:
-        """Return log-probabilities and values of all sampled tokens, each [N]; zeros if not requested.
-
-        Args:
-            rollouts: Rollouts to score.
-            temperature: Temperature of the policy.
-            reference: Score under the reference policy instead.
-            use_critic: Compute values.
-            use_policy: Compute log-probabilities.
-            sequences: True for sequences of equal beginnings that were not rolled out; they share these unless
-                prefixes must not be shared.
-        """
-        device = self.optimizer.accelerator.device
-        scored = torch.zeros(2, rollouts.actions, dtype=torch.float64)
-        # A token shared by several episodes is scored once over all processes.
-        first = np.zeros(len(rollouts.copies.action), dtype=bool)
-        first[np.unique(rollouts.copies.action, return_index=True)[1]] = True
-        microbatches = self._microbatches(rollouts, first, self._sequence_layout if sequences else None)
-        self.activity.begin("scoring", len(microbatches), "micro-batches")
-        with self._scorer(reference) as model:
-            for micro, counts in self.activity.count(microbatches):
-                with self.optimizer.autocast():
-                    logp, _, values = model(
-                        **forward_inputs(micro, device),
-                        temperature=temperature,
-                        use_critic=use_critic,
-                        use_policy=use_policy,
-                    )
-                tokens = rollouts.copies.action[micro.copies]
-                if counts and use_policy:
-                    scored[0, tokens] = logp.double().cpu()[micro.copy_source]
-                if counts and use_critic:
-                    scored[1, tokens] = values.double().cpu()[micro.copy_source]
-        self.activity.end()
-        if self.optimizer.world_size > 1:
-            scored = self.optimizer.accelerator.reduce(scored.to(device), "sum").cpu()
-        return scored[0].numpy(), scored[1].numpy()
+        """Return log-probabilities and values of all sampled tokens, each [N]; see `Scorer.score`."""
+        return self._scorer.score(
+            rollouts,
+            temperature,
+            reference=reference,
+            use_critic=use_critic,
+            use_policy=use_policy,
+            sequences=sequences,
+        )
 
     def score_sequences(
         self,
@@ -139,41 +111,8 @@ class Learner:
         *,
         reference: bool = False,
     ) -> list[FloatArray]:
-        """Return the log-probability of every token of each reply after its prompt.
-
-        A collective operation: all processes must call it together, with the same sequences.
-
-        Args:
-            prompts: Token ids of each prompt, none of them empty.
-            replies: Token ids of each reply.
-            temperature: Temperature of the policy.
-            reference: Score under the reference policy instead.
-
-        Raises:
-            ConfigurationError: Prompts and replies are not equally many, or a prompt is empty.
-        """
-        rollouts = from_sequences(prompts, replies)
-        logprobs, _ = self.score(rollouts, temperature, reference=reference, sequences=True)
-        return np.split(logprobs, np.cumsum([len(reply) for reply in replies])[:-1]) if prompts else []
-
-    @property
-    def _sequence_layout(self) -> TreeLayout | None:
-        """Layout of sequences of equal beginnings."""
-        return None if self._share_prefixes is False else self.optimizer.policy.tree_layout
-
-    def _microbatches(
-        self, rollouts: Rollouts, keep: BoolArray, tree: TreeLayout | None = None
-    ) -> list[tuple[MicroBatch, bool]]:
-        """Return this rank's micro-batches of some copies [M]; see `rank_microbatches`."""
-        if rollouts.has_branches if self._share_prefixes is None else self._share_prefixes:
-            tree = self.optimizer.policy.tree_layout
-        return list(rank_microbatches(self.optimizer, rollouts, self._microbatch_tokens, keep, tree=tree))
-
-    def _scorer(self, reference: bool) -> AbstractContextManager[nn.Module]:
-        if reference:
-            assert self.reference is not None
-            return self.reference.scorer(self.optimizer.model)
-        return nullcontext(self.optimizer.model)
+        """Return the log-probability of every token of each reply; see `Scorer.score_sequences`."""
+        return self._scorer.score_sequences(prompts, replies, temperature, reference=reference)
 
     # ------------------------------------------------------------------ one update
 
@@ -269,28 +208,25 @@ class Learner:
         recipe, rollouts = self.recipe, prepared.rollouts
         lr = self.optimizer.set_lr(prepared.update)
         report = dict(prepared.metrics)
-        pairs = self._prepare_pairs(preferences, prepared.temperature)
+        pairs = score_pairs(self._scorer, recipe.objective.pair_terms, preferences, prepared.temperature)
         if recipe.objective.pair_terms:
             report["pairs"] = float(pairs.count if pairs else 0)
         if recipe.critic is None and not prepared.has_signal and pairs is None:
             # Regularization alone would be the gradient, and AdamW makes full-size steps of it.
-            return report | self._step_metrics([]) | {"advantage_abs": 0.0, "lr": lr, "kl_coef": self.kl_coef}
+            unchanged = {"advantage_abs": 0.0, "lr": lr, "kl_coef": self.kl_coef}
+            return report | self.optimizer.step_metrics([]) | unchanged
         parts, pair_parts, steps = self._take_steps(prepared, pairs)
         report |= reduce_metrics(gather_lists(self.optimizer.accelerator, parts))
         report |= reduce_pair_metrics(gather_lists(self.optimizer.accelerator, pair_parts))
         report["policy_loss"] = report.get("policy_loss", 0.0) / max(len(steps), 1)
         report |= prepared.explained_variance()
-        report |= self._step_metrics(steps)
+        report |= self.optimizer.step_metrics(steps)
         report["advantage_abs"] = float(np.abs(prepared.credit.advantages).mean()) if rollouts.actions else 0.0
         report["lr"], report["kl_coef"] = lr, self.kl_coef
         kl = recipe.objective.kl
         if kl.target is not None and "kl" in report:
             self.kl_coef = adapt_kl_coef(
-                self.kl_coef,
-                report["kl"],
-                target=kl.target,
-                horizon=kl.horizon,
-                episodes=rollouts.episodes,
+                self.kl_coef, report["kl"], target=kl.target, horizon=kl.horizon, episodes=rollouts.episodes
             )
         return report
 
@@ -311,23 +247,13 @@ class Learner:
             logprobs = rollouts.logprobs if needs_old else None
         return logprobs, values if has_critic else None
 
-    def _prepare_pairs(self, preferences: Sequence[Preference], temperature: float) -> PreparedPairs | None:
-        """Return pairs with their reference scores; None if there are none, or no term reads them."""
-        terms = self.recipe.objective.pair_terms
-        if not preferences or not terms:
-            return None
-        rollouts, ref_logprobs = pair_rollouts(preferences), None
-        if any(term.needs_reference for term in terms):
-            ref_logprobs = self.score(rollouts, temperature, reference=True, sequences=True)[0]
-        return PreparedPairs(rollouts, ref_logprobs)
-
     def _take_steps(
         self, prepared: Prepared, pairs: PreparedPairs | None
     ) -> tuple[list[Sums], list[Sums], list[Step]]:
         """Take the steps, and return sums over the tokens and over the pairs of each micro-batch."""
         rollouts, plans = prepared.rollouts, prepared.plans
         arrays = prepared.loss_inputs(self.recipe)
-        zero_gradient = self._zero_gradient_tokens(rollouts, arrays)
+        zero_gradient = zero_gradient_tokens(self.recipe, rollouts, arrays)
         shares = divide_pairs(pairs.count if pairs else 0, plans, update=prepared.update, seed=self._seed)
         parts: list[Sums] = []
         pair_parts: list[Sums] = []
@@ -337,15 +263,12 @@ class Learner:
         for number, (plan, share) in enumerate(zip(plans, shares, strict=True)):
             keep = plan.tokens
             has_pairs = pairs is not None and len(share) > 0
-            step_arrays = {**arrays, **self._token_weights(prepared, plan)}
-            if number == 0 and "old_logp" in step_arrays and "sampler_logp" not in step_arrays:
-                # The policy is still the one that sampled, so the mismatch of the two can be measured here.
-                step_arrays["sampler_logp"] = step_arrays.pop("old_logp")
+            inputs = step_inputs(self.recipe, prepared, arrays, plan, is_first=number == 0)
             metrics_only = keep & zero_gradient
             if (metrics_only == keep).all() and not has_pairs:
                 metrics_only = np.zeros_like(keep)  # An optimizer step needs gradients, even if all are zero.
             step_batches = [
-                (self._microbatches(rollouts, tokens), backward)
+                (self._microbatching.divide(rollouts, tokens), backward)
                 for tokens, backward in ((metrics_only, False), (keep & ~metrics_only, True))
             ]
             # The total is exact in the last step; before, the remaining steps count like this one.
@@ -357,7 +280,7 @@ class Learner:
                     self.optimizer,
                     microbatches,
                     prepared.temperature,
-                    partial(self._loss, step_arrays),
+                    partial(self._loss, inputs),
                     entropy_grad=self.recipe.needs_entropy,
                     backward=backward,
                     more=has_pairs,
@@ -370,87 +293,16 @@ class Learner:
 
     def _accumulate_pairs(self, pairs: PreparedPairs, share: IntArray, temperature: float) -> list[Sums]:
         """Add the gradients of the pairs of one optimizer step, and return sums of each micro-batch."""
-        microbatches = pair_microbatches(
-            self.optimizer, pairs.rollouts, share, self._microbatch_tokens, tree=self._sequence_layout
-        )
+        microbatches = pair_microbatches(self._microbatching, pairs.rollouts, share)
         loss_of = partial(pair_loss, self.recipe.objective.pair_terms, pairs, len(share))
         return accumulate_gradients(self.optimizer, microbatches, temperature, loss_of)
 
-    def _token_weights(self, prepared: Prepared, plan: StepPlan) -> dict[str, FloatArray]:
-        """Return the weights [M] of an optimizer step in the losses of policy and critic."""
-        objective, rollouts, keep = self.recipe.objective, prepared.rollouts, plan.tokens
-        multiplicity = prepared.credit.multiplicity
-        weights = token_weights(
-            objective.aggregation,
-            rollouts.copies.episode,
-            prompts=rollouts.group[rollouts.copies.episode],
-            norm_length=objective.norm_length,
-            count=plan.episodes if objective.aggregation == "dr-grpo" else None,
-            keep=keep,
-            multiplicity=multiplicity,
-        )
-        # The critic's loss is a mean over tokens.
-        value_weights = token_weights("token-mean", rollouts.copies.episode, keep=keep, multiplicity=multiplicity)
-        return {"weights": weights, "value_weights": value_weights}
-
-    def _zero_gradient_tokens(self, rollouts: Rollouts, arrays: dict[str, FloatArray]) -> BoolArray:
-        """Return the mask of copies in rows whose gradient is zero, [M].
-
-        These are rows without advantage, if nothing but advantages is in the loss. Scored without a backward pass,
-        for metrics only.
-        """
-        recipe, terms = self.recipe, self.recipe.objective.token_terms
-        if recipe.needs_entropy or recipe.critic is not None or "ref_logp" in arrays or terms:
-            return np.zeros(len(arrays["advantages"]), dtype=bool)
-        rows = rollouts.copies.row
-        nonzero = np.bincount(rows, arrays["advantages"] != 0, minlength=len(rollouts.rows)) > 0
-        return ~nonzero[rows]
-
     def _loss(
-        self, arrays: dict[str, FloatArray], micro: MicroBatch, scores: Sequence[Tensor]
+        self, inputs: Mapping[str, FloatArray], micro: MicroBatch, scores: Sequence[Tensor]
     ) -> tuple[Tensor, Sums]:
-        """Return the loss of a micro-batch and its metrics."""
+        """Return `token_loss` of a micro-batch, and count it as done."""
         self.activity.advance()
-        device = scores[0].device
-        source = torch.as_tensor(micro.copy_source, device=device)
-        logp, entropy, values = (score[source] if len(score) else score for score in scores)
-        on_device = {
-            name: torch.as_tensor(array[micro.copies], dtype=torch.float32, device=device)
-            for name, array in arrays.items()
-        }
-        tokens = Tokens(
-            logp=logp,
-            advantages=on_device["advantages"],
-            weights=on_device["weights"],
-            rows=torch.as_tensor(micro.rows, device=device),
-            turns=torch.as_tensor(micro.turns, device=device),
-            old_logp=on_device.get("old_logp"),
-            ref_logp=on_device.get("ref_logp"),
-            sampler_logp=on_device.get("sampler_logp"),
-            entropy=entropy,
-        )
-        loss, sums = policy_loss(self.recipe.objective, tokens, self.kl_coef)
-        critic = self.recipe.critic
-        if critic is not None:
-            errors = value_losses(values, on_device["value_targets"], on_device.get("old_values"), critic.clip)
-            loss = loss + critic.coef * (errors * on_device["value_weights"]).sum()
-            sums["value_loss"] = float(errors.detach().sum())
-            sums["value"] = float(values.detach().sum())
-        return loss, sums
-
-    def _step_metrics(self, steps: Sequence[Step]) -> dict[str, float]:
-        taken = [step for step in steps if not step.skipped]
-        report = {
-            "steps": float(len(steps)),
-            "steps_skipped": float(len(steps) - len(taken)),
-            "steps_skipped_total": float(self.optimizer.skipped),
-        }
-        if taken:
-            report["grad_norm"] = float(np.mean([step.grad_norm for step in taken]))
-            report["grad_norm_max"] = max(step.grad_norm for step in taken)
-            if self.recipe.critic is not None:
-                report["critic_grad_norm"] = float(np.mean([step.critic_grad_norm for step in taken]))
-        return report
+        return token_loss(self.recipe, self.kl_coef, inputs, micro, scores)
 
     # ------------------------------------------------------------------ state between updates
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -174,6 +175,29 @@ class PolicyOptimizer:
                 "Lower optimization.lr, or inspect the rewards of the last episodes."
             )
         return Step(norms[0], norms[1] if len(norms) > 1 else 0.0, not finite)
+
+    def step_metrics(self, steps: Sequence[Step]) -> dict[str, float]:
+        """Return metrics of the steps of an update: their number, and the gradient norms of those not skipped.
+
+        Args:
+            steps: Outcomes of `step`, in order.
+
+        Returns:
+            `steps`, `steps_skipped`, `steps_skipped_total` (in the whole run), and, if any was not skipped,
+            `grad_norm` (mean), `grad_norm_max` and, with a critic, `critic_grad_norm` (mean).
+        """
+        taken = [step for step in steps if not step.skipped]
+        report = {
+            "steps": float(len(steps)),
+            "steps_skipped": float(len(steps) - len(taken)),
+            "steps_skipped_total": float(self.skipped),
+        }
+        if taken:
+            report["grad_norm"] = float(np.mean([step.grad_norm for step in taken]))
+            report["grad_norm_max"] = max(step.grad_norm for step in taken)
+            if self.critic is not None:
+                report["critic_grad_norm"] = float(np.mean([step.critic_grad_norm for step in taken]))
+        return report
 
     def _clip(self, max_norm: float) -> list[float]:
         """Clip the gradients of each parameter group to a norm, and return the norms before clipping."""

@@ -15,12 +15,13 @@ from ..algorithms.objectives.loss import Sums
 from ..algorithms.objectives.term import PairTerm
 from ..algorithms.objectives.tokens import Pairs
 from ..data.microbatches import MicroBatch, make_microbatches, split_by_tokens
-from ..data.prefix_trees import TreeLayout, common_prefix, lexicographic_order, shared_lengths, split_tree
+from ..data.preferences import Preference, pair_rollouts
+from ..data.prefix_trees import common_prefix, lexicographic_order, shared_lengths, split_tree
 from ..data.rollouts import Rollouts
 from ..data.segments import FloatArray, IntArray
-from .accumulation import share_among_ranks
-from .optimizer import PolicyOptimizer
+from .accumulation import Microbatching, share_among_ranks
 from .preparation import StepPlan
+from .scoring import Scorer
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,25 @@ class PreparedPairs:
     def count(self) -> int:
         """Number of pairs."""
         return self.rollouts.episodes // 2
+
+
+def score_pairs(
+    scorer: Scorer, terms: Sequence[PairTerm], preferences: Sequence[Preference], temperature: float
+) -> PreparedPairs | None:
+    """Return pairs with their reference scores; None if there are none, or no term reads them.
+
+    Args:
+        scorer: Scorer of policy and reference.
+        terms: Terms of the objective on pairs.
+        preferences: Pairs of the update.
+        temperature: Temperature of the policy.
+    """
+    if not preferences or not terms:
+        return None
+    rollouts, ref_logprobs = pair_rollouts(preferences), None
+    if any(term.needs_reference for term in terms):
+        ref_logprobs = scorer.score(rollouts, temperature, reference=True, sequences=True)[0]
+    return PreparedPairs(rollouts, ref_logprobs)
 
 
 def divide_pairs(count: int, plans: Sequence[StepPlan], *, update: int, seed: int) -> list[IntArray]:
@@ -63,28 +83,23 @@ def divide_pairs(count: int, plans: Sequence[StepPlan], *, update: int, seed: in
 
 
 def pair_microbatches(
-    optimizer: PolicyOptimizer,
-    rollouts: Rollouts,
-    pairs: IntArray,
-    max_tokens: int,
-    *,
-    tree: TreeLayout | None = None,
+    microbatching: Microbatching, rollouts: Rollouts, pairs: IntArray
 ) -> list[tuple[MicroBatch, bool]]:
     """Return this rank's micro-batches of preference pairs, padded to an equal count per rank.
 
     Both continuations of a pair are in one micro-batch, as are pairs with a common beginning, if it has room.
 
     Args:
-        optimizer: Policy and optimizer.
+        microbatching: Size and layout of micro-batches. Tokens that the layout computes once count once; a single
+            pair may exceed the size.
         rollouts: See `pair_rollouts`.
         pairs: Indices of the pairs.
-        max_tokens: Maximum size of a micro-batch in tokens, those counted once that its layout computes once; a
-            single pair may exceed it.
-        tree: Layout in which continuations share their beginnings; None repeats them.
 
     Returns:
         Micro-batches, each with a flag that is False for padding.
     """
+    optimizer, max_tokens = microbatching.optimizer, microbatching.max_tokens
+    tree = microbatching.layout(rollouts, sequences=True)
     rows = [(rollouts.rows[2 * pair], rollouts.rows[2 * pair + 1]) for pair in pairs.tolist()]
     if tree == "segments":
         order = lexicographic_order([chosen for chosen, _ in rows])

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from ...envs.files import write_atomic
 from ..data.rollouts import Rollouts
 from ..data.segments import group_statistics, sum_by_group
 from ..monitor import Alarm
+
+if TYPE_CHECKING:
+    from ..sampling.failures import Failures
 
 
 @dataclass
@@ -28,6 +32,11 @@ class UpdateRecord:
     metrics: dict[str, float]
     alarms: list[Alarm] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    def note_failures(self, failures: Failures, kind: str) -> None:
+        """Add a note of failures, if there are any; see `Failures.describe`."""
+        if failures.failed:
+            self.notes.append(f"update {self.metrics['update']:g}: {failures.describe(kind)}")
 
 
 class MetricsFile:

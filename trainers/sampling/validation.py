@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from ...agents.episode import Episode
 from ...eval.statistics import Interval, weighted_mean
-from ..config.settings import EnvConfig, ValidationConfig
+from ..algorithms.schedules import Linear
+from ..config.run import TrainingConfig
 from .failures import Failures
 from .sampler import RolloutSampler, ValidationResult
 
@@ -40,19 +41,20 @@ class RunValidation(NamedTuple):
         return found
 
 
-def validate_run(
-    sampler: RolloutSampler,
-    envs: Sequence[EnvConfig],
-    validation: ValidationConfig,
-    temperature: float,
-    seed: int,
-) -> RunValidation:
+def validate_run(sampler: RolloutSampler, config: TrainingConfig) -> RunValidation:
     """Roll out the held-out tasks of every environment; see `RolloutSampler.validate`.
+
+    Args:
+        sampler: Sampler of the policy.
+        config: Configuration of the run.
 
     Raises:
         ConfigurationError: A split has too few tasks.
     """
-    results = [sampler.validate(env, validation, temperature, seed) for env in envs]
+    envs, temperature = config.envs, config.recipe.sampler.temperature
+    # At the final temperature of a schedule, so that the curve does not rise with the schedule alone.
+    final = temperature.end if isinstance(temperature, Linear) else temperature
+    results = [sampler.validate(env, config.validation, final, config.seed) for env in envs]
     failures = results[0].failures
     for one in results[1:]:
         failures = failures.add(one.failures)

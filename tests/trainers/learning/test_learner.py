@@ -262,7 +262,9 @@ def test_gradient_does_not_depend_on_the_size_of_micro_batches(name: str, run_of
         assert torch.allclose(gradient, gradients[1][key], rtol=1e-4, atol=1e-6), key
 
 
-def test_rows_without_advantage_skip_the_backward_pass_and_change_nothing(run_of: Make) -> None:
+def test_rows_without_advantage_skip_the_backward_pass_and_change_nothing(
+    run_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The result equals that of an update with a backward pass for every row."""
     after, reports, backward = [], [], []
     # The long norm keeps rounding errors of the gradient below AdamW's epsilon, which would amplify larger ones.
@@ -278,7 +280,9 @@ def test_rows_without_advantage_skip_the_backward_pass_and_change_nothing(run_of
         )
         if not skip:
             none = np.zeros(rollouts.actions, dtype=bool)
-            trainer.learner._zero_gradient_tokens = lambda *_, none=none: none  # type: ignore[method-assign]
+            monkeypatch.setattr(
+                "arboretum.trainers.learning.learner.zero_gradient_tokens", lambda *_, none=none: none
+            )
         tokens, policy = [], trainer.optimizer.policy
         policy.register_forward_hook(
             lambda _, args, kwargs, out, tokens=tokens: tokens.append(len(out[0]) if out[0].requires_grad else 0),

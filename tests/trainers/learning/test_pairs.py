@@ -17,7 +17,7 @@ pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboret
 from arboretum.envs.errors import ConfigurationError
 from arboretum.trainers.config.settings import HardwareConfig, LoraConfig, ValidationConfig
 from arboretum.trainers.data.preferences import Continuation, Preference, pair_rollouts
-from arboretum.trainers.learning.accumulation import accumulate_gradients
+from arboretum.trainers.learning.accumulation import Microbatching, accumulate_gradients
 from arboretum.trainers.learning.pairs import PreparedPairs, divide_pairs, pair_loss, pair_microbatches
 from arboretum.trainers.learning.preparation import StepPlan
 from arboretum.trainers.trainer import Trainer
@@ -78,8 +78,8 @@ def test_gradient_at_the_reference_is_half_of_beta_for_each_continuation(run_of:
     learner, optimizer, pairs = trainer.learner, trainer.optimizer, random_pairs(5)
     rollouts = pair_rollouts(pairs)
     prepared = PreparedPairs(rollouts, learner.score(rollouts, 1.0, reference=True)[0])
-    tree = optimizer.policy.tree_layout if tokens == 40 else None
-    microbatches = pair_microbatches(optimizer, rollouts, np.arange(5), tokens, tree=tree)
+    microbatching = Microbatching(optimizer, tokens, share_prefixes=tokens == 40)
+    microbatches = pair_microbatches(microbatching, rollouts, np.arange(5))
     parameters = list(optimizer.policy.model.parameters())
     loss_of = partial(pair_loss, learner.recipe.objective.pair_terms, prepared, 5)
     parts = accumulate_gradients(optimizer, microbatches, 1.0, loss_of)
