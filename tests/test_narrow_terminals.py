@@ -48,7 +48,7 @@ def test_help_is_not_wider_than_the_terminal(command: str, width: int, output: O
 
 
 def test_folded_usage_keeps_options_together_and_loses_nothing(output: Output) -> None:
-    wide, narrow = output(300, "compare", "--help"), output(60, "compare", "--help")
+    wide, narrow = output(300, "compare", "--help"), output(40, "compare", "--help")
     first = wide.partition("\n\n")[0]
     lines = narrow.partition("\n\n")[0].splitlines()
     assert " ".join(line.strip() for line in lines) == first.strip() and len(lines) > 1
