@@ -77,9 +77,11 @@ def test_equal_questions_are_scored_once(run_of: Make, monkeypatch: pytest.Monke
     trainer = Trainer(run_of("dapo", validation=ValidationConfig(every=0)))
     context, other = contexts_of(trainer, 2)
     scored: list[int] = []
-    score = trainer.learner.score_sequences
+    score = trainer.learner.scorer.score_sequences
     monkeypatch.setattr(
-        trainer.learner, "score_sequences", lambda p, r, t, **o: scored.append(len(p)) or score(p, r, t, **o)
+        trainer.learner.scorer,
+        "score_sequences",
+        lambda p, r, t, **o: scored.append(len(p)) or score(p, r, t, **o),
     )
     probe = LearnerProbe(trainer.learner, trainer.sampler, 1.0)
     asked = [context, context.copy(), other]

@@ -46,6 +46,7 @@ class Learner:
         share_prefixes: See `HardwareConfig`.
 
     Attributes:
+        scorer: Scores of tokens under the policy, the reference and the critic.
         kl_coef: Current coefficient β of the KL term.
         preferences: Preference pairs of earlier updates that are trained on again.
     """
@@ -70,49 +71,16 @@ class Learner:
         self._seed = seed
         max_tokens = microbatch_tokens or optimizer.default_microbatch_tokens
         self._microbatching = Microbatching(optimizer, max_tokens, share_prefixes)
-        self._scorer = Scorer(optimizer, reference, self._microbatching)
+        self.scorer = Scorer(optimizer, reference, self._microbatching)
 
     @property
     def activity(self) -> Activity:
         """Phase in progress, in which micro-batches are counted."""
-        return self._scorer.activity
+        return self.scorer.activity
 
     @activity.setter
     def activity(self, activity: Activity) -> None:
-        self._scorer.activity = activity
-
-    # ------------------------------------------------------------------ scores
-
-    def score(
-        self,
-        rollouts: Rollouts,
-        temperature: float,
-        *,
-        reference: bool = False,
-        use_critic: bool = False,
-        use_policy: bool = True,
-        sequences: bool = False,
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return log-probabilities and values of all sampled tokens, each [N]; see `Scorer.score`."""
-        return self._scorer.score(
-            rollouts,
-            temperature,
-            reference=reference,
-            use_critic=use_critic,
-            use_policy=use_policy,
-            sequences=sequences,
-        )
-
-    def score_sequences(
-        self,
-        prompts: Sequence[IntArray],
-        replies: Sequence[IntArray],
-        temperature: float,
-        *,
-        reference: bool = False,
-    ) -> list[FloatArray]:
-        """Return the log-probability of every token of each reply; see `Scorer.score_sequences`."""
-        return self._scorer.score_sequences(prompts, replies, temperature, reference=reference)
+        self.scorer.activity = activity
 
     # ------------------------------------------------------------------ one update
 
@@ -159,7 +127,7 @@ class Learner:
         plans = plan_steps(rollouts, recipe, update=update, seed=self._seed)
         old_logprobs, values = self._old_scores(rollouts, temperature, several_steps=len(plans) > 1)
         ref_logprobs = (
-            self.score(rollouts, temperature, reference=True)[0] if recipe.needs_token_reference else None
+            self.scorer.score(rollouts, temperature, reference=True)[0] if recipe.needs_token_reference else None
         )
         metrics: dict[str, float] = {}
         if kl_in_reward(recipe):
@@ -208,7 +176,7 @@ class Learner:
         recipe, rollouts = self.recipe, prepared.rollouts
         lr = self.optimizer.set_lr(prepared.update)
         report = dict(prepared.metrics)
-        pairs = score_pairs(self._scorer, recipe.objective.pair_terms, preferences, prepared.temperature)
+        pairs = score_pairs(self.scorer, recipe.objective.pair_terms, preferences, prepared.temperature)
         if recipe.objective.pair_terms:
             report["pairs"] = float(pairs.count if pairs else 0)
         if recipe.critic is None and not prepared.has_signal and pairs is None:
@@ -242,7 +210,9 @@ class Learner:
         score_policy = needs_old and not reuse
         logprobs = values = None
         if has_critic or score_policy:
-            logprobs, values = self.score(rollouts, temperature, use_critic=has_critic, use_policy=score_policy)
+            logprobs, values = self.scorer.score(
+                rollouts, temperature, use_critic=has_critic, use_policy=score_policy
+            )
         if not score_policy:
             logprobs = rollouts.logprobs if needs_old else None
         return logprobs, values if has_critic else None

@@ -60,7 +60,7 @@ class LearnerProbe:
                     replies.append(np.array(ids, dtype=np.int64))
                 row.append(place)
             wanted.append(row)
-        scores = self._learner.score_sequences(prompts, replies, self._temperature)
+        scores = self._learner.scorer.score_sequences(prompts, replies, self._temperature)
         sums = np.array([*(float(score.mean() if normalize else score.sum()) for score in scores), np.nan])
         return [sums[row] if row else np.zeros(0) for row in wanted]
 

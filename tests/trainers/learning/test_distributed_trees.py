@@ -33,7 +33,7 @@ trees = []
 learner.optimizer.policy.register_forward_pre_hook(
     lambda _, args, kwargs: trees.append("segments" in kwargs), with_kwargs=True
 )
-scores, values = learner.score(forest, 0.9, use_critic=True)
+scores, values = learner.scorer.score(forest, 0.9, use_critic=True)
 report = learner.update(forest, update=0, temperature=0.9)
 assert sum(trees) > len(trees) / 2, "most micro-batches are trees; a few steps have nothing to share"
 weights = {name: value.clone() for name, value in full_state_dict(learner.optimizer.policy).items()}
@@ -58,7 +58,7 @@ def test_two_processes_update_from_a_forest_as_one_does(kind: str, tmp_path: Pat
 
     forest, _ = forest_and_chains(0)
     learner = forest_learner(ppo_recipe())
-    scores, values = learner.score(forest, 0.9, use_critic=True)
+    scores, values = learner.scorer.score(forest, 0.9, use_critic=True)
     np.testing.assert_allclose(found["scores"], scores, atol=1e-5)
     np.testing.assert_allclose(found["values"], values, atol=1e-5)
     report = learner.update(forest, update=0, temperature=0.9)

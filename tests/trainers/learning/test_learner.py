@@ -49,7 +49,7 @@ def row_logprobs(model: Any, rollouts: Rollouts, row: int, temperature: float) -
 def test_scores_are_those_of_a_plain_forward_pass(run_of: Make) -> None:
     trainer = Trainer(run_of("grpo", validation=NO_VALIDATION))
     rollouts = roll_out(trainer)
-    found, _ = trainer.learner.score(rollouts, 0.7)
+    found, _ = trainer.learner.scorer.score(rollouts, 0.7)
     model = trainer.optimizer.policy.model.eval()
     for row in range(len(rollouts.rows)):
         with torch.no_grad():
@@ -60,12 +60,12 @@ def test_scores_are_those_of_a_plain_forward_pass(run_of: Make) -> None:
 def test_reference_is_the_initial_policy_and_never_changes(run_of: Make) -> None:
     trainer = Trainer(run_of("grpo", {"optimization.lr": 1e-2}, validation=NO_VALIDATION))
     rollouts = roll_out(trainer, random_rewards=True)
-    initial, _ = trainer.learner.score(rollouts, 1.0)
-    reference, _ = trainer.learner.score(rollouts, 1.0, reference=True)
+    initial, _ = trainer.learner.scorer.score(rollouts, 1.0)
+    reference, _ = trainer.learner.scorer.score(rollouts, 1.0, reference=True)
     assert np.array_equal(initial, reference)
     trainer.learner.update(rollouts, update=0, temperature=1.0)
-    updated, _ = trainer.learner.score(rollouts, 1.0)
-    again, _ = trainer.learner.score(rollouts, 1.0, reference=True)
+    updated, _ = trainer.learner.scorer.score(rollouts, 1.0)
+    again, _ = trainer.learner.scorer.score(rollouts, 1.0, reference=True)
     assert np.array_equal(again, reference) and not np.allclose(updated, initial)
 
 
@@ -74,7 +74,7 @@ def test_explained_variance_compares_the_critic_with_its_targets(run_of: Make) -
     rollouts = roll_out(trainer, random_rewards=True)
     with torch.no_grad():
         trainer.optimizer.policy.critic["head"].weight.normal_(std=0.1)
-    _, values = trainer.learner.score(rollouts, 1.0, use_critic=True)
+    _, values = trainer.learner.scorer.score(rollouts, 1.0, use_critic=True)
     targets = trainer.config.recipe.credit.assign(rollouts, values).value_targets
     expected = 1 - np.square(targets - values - np.mean(targets - values)).mean() / targets.var()
     report = trainer.learner.update(rollouts, update=0, temperature=1.0)
@@ -96,14 +96,14 @@ def test_sampler_logprobs_replace_a_pass_of_the_old_policy(
         assert learner.reuse_sampler_logprobs  # the default in float32 with the transformers engine
         learner.reuse_sampler_logprobs = reuse
         scored: list[str] = []
-        score = learner.score
+        score = learner.scorer.score
 
         def recording(*args: Any, score: Any = score, scored: list[str] = scored, **options: Any) -> Any:
             kind = "policy" if options.get("use_policy", True) else "critic"
             scored.append("reference" if options.get("reference") else kind)
             return score(*args, **options)
 
-        learner.score = recording
+        learner.scorer.score = recording
         rollouts = roll_out(trainer)
         reports.append(learner.update(rollouts, update=0, temperature=1.0))
         assert scored == (passes_saved if reuse else passes)
@@ -126,9 +126,9 @@ def test_scores_of_sequences_are_those_of_a_plain_forward_pass(run_of: Make) -> 
     prompts = [rng.integers(0, 40, size) for size in (1, 5, 9, 5)]
     prompts[3] = prompts[1]
     replies = [rng.integers(0, 40, size) for size in (3, 1, 0, 7)]
-    found = trainer.learner.score_sequences(prompts, replies, 0.7)
-    of_reference = trainer.learner.score_sequences(prompts, replies, 0.7, reference=True)
-    assert trainer.learner.score_sequences([], [], 1.0) == []
+    found = trainer.learner.scorer.score_sequences(prompts, replies, 0.7)
+    of_reference = trainer.learner.scorer.score_sequences(prompts, replies, 0.7, reference=True)
+    assert trainer.learner.scorer.score_sequences([], [], 1.0) == []
     for scores, state in ((found, None), (of_reference, initial)):
         if state is not None:
             model.load_state_dict(state)
@@ -140,7 +140,7 @@ def test_scores_of_sequences_are_those_of_a_plain_forward_pass(run_of: Make) -> 
             assert score.tolist() == pytest.approx(expected, abs=1e-5)
     for wrong, message in (([], "0 replies"), ([replies[0]], "prompt 1 has no tokens")):
         with pytest.raises(ConfigurationError, match=message):
-            trainer.learner.score_sequences([np.zeros(0, dtype=np.int64)], wrong, 1.0)
+            trainer.learner.scorer.score_sequences([np.zeros(0, dtype=np.int64)], wrong, 1.0)
 
 
 # ---------------------------------------------------------------------- preparation and steps
@@ -301,9 +301,9 @@ def test_update_raises_the_probability_of_actions_with_positive_advantage(run_of
     trainer = Trainer(run_of("dr_grpo", {"optimization.lr": 1e-4}, validation=NO_VALIDATION))
     rollouts = roll_out(trainer, random_rewards=True)
     advantages = trainer.config.recipe.credit.assign(rollouts).advantages
-    before, _ = trainer.learner.score(rollouts, 1.0)
+    before, _ = trainer.learner.scorer.score(rollouts, 1.0)
     trainer.learner.update(rollouts, update=0, temperature=1.0)
-    after, _ = trainer.learner.score(rollouts, 1.0)
+    after, _ = trainer.learner.scorer.score(rollouts, 1.0)
     assert float(((after - before) * advantages).sum()) > 0
 
 

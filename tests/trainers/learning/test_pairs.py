@@ -77,7 +77,7 @@ def test_gradient_at_the_reference_is_half_of_beta_for_each_continuation(run_of:
     trainer = Trainer(run_of("dapo", SURGICAL, validation=NO_VALIDATION))
     learner, optimizer, pairs = trainer.learner, trainer.optimizer, random_pairs(5)
     rollouts = pair_rollouts(pairs)
-    prepared = PreparedPairs(rollouts, learner.score(rollouts, 1.0, reference=True)[0])
+    prepared = PreparedPairs(rollouts, learner.scorer.score(rollouts, 1.0, reference=True)[0])
     microbatching = Microbatching(optimizer, tokens, share_prefixes=tokens == 40)
     microbatches = pair_microbatches(microbatching, rollouts, np.arange(5))
     parameters = list(optimizer.policy.model.parameters())
@@ -191,8 +191,8 @@ def test_scores_under_the_average_are_those_of_a_model_with_its_weights(
     trainer = Trainer(run_of("dapo", SURGICAL, validation=NO_VALIDATION, hardware=hardware))
     pairs, model = random_pairs(4), trainer.optimizer.policy.model
     rollouts = pair_rollouts(pairs)
-    initial, _ = trainer.learner.score(rollouts, 1.0)
-    assert np.array_equal(trainer.learner.score(rollouts, 1.0, reference=True)[0], initial)
+    initial, _ = trainer.learner.scorer.score(rollouts, 1.0)
+    assert np.array_equal(trainer.learner.scorer.score(rollouts, 1.0, reference=True)[0], initial)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in model.parameters():
@@ -201,11 +201,11 @@ def test_scores_under_the_average_are_those_of_a_model_with_its_weights(
     policy = weights(trainer)
     for _ in range(5):
         trainer.learner.follow_policy()
-    found, _ = trainer.learner.score(rollouts, 1.0, reference=True)
+    found, _ = trainer.learner.scorer.score(rollouts, 1.0, reference=True)
     assert equal(weights(trainer), policy)
     average = copy.deepcopy(reference_model(trainer).state_dict())
     model.load_state_dict(average, strict=False)
-    expected, _ = trainer.learner.score(rollouts, 1.0)
+    expected, _ = trainer.learner.scorer.score(rollouts, 1.0)
     assert np.allclose(found, expected, atol=1e-6) and not np.allclose(found, initial, atol=1e-3)
 
 

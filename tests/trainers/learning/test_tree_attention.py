@@ -96,8 +96,8 @@ def test_scores_of_a_forest_are_those_of_its_chains(layout: TreeLayout | None) -
     use_layout(learner, layout)
     for reference in (False, True):
         options = {"reference": reference, "use_critic": not reference}
-        found, values = learner.score(forest, 0.8, **options)
-        expected, expected_values = learner.score(chains, 0.8, **options)
+        found, values = learner.scorer.score(forest, 0.8, **options)
+        expected, expected_values = learner.scorer.score(chains, 0.8, **options)
         assert len(found) < len(expected)
         np.testing.assert_allclose(found[forest.copies.action], expected, atol=1e-5)
         np.testing.assert_allclose(values[forest.copies.action], expected_values, atol=1e-5)
@@ -112,7 +112,7 @@ def test_each_shared_token_is_scored_once() -> None:
         hook = learner.optimizer.policy.register_forward_hook(
             lambda _, args, kwargs, out, scored=scored: scored.append(len(out[0])), with_kwargs=True
         )
-        learner.score(forest, 1.0)
+        learner.scorer.score(forest, 1.0)
         hook.remove()
         assert sum(scored) == forest.actions < len(forest.copies.action)
 
