@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import NormalDist, fmean, median
+from statistics import fmean, median
 
 from ..statistics import Interval, rate, student_mean, wilson
+from ..statistics.intervals import normal_quantile
 from ..statistics.student_t import two_sided_quantile
 from ..store import EpisodeKey
 from .file import Labels
@@ -152,6 +153,6 @@ def clustered_share(counts: Sequence[tuple[int, int]], confidence: float = 0.95)
         squares = sum((x * total - successes * n) ** 2 for x, n in counts)
         if squares:
             variance = k / (k - 1) * (squares / total**2) / total**2
-            ratio = NormalDist().inv_cdf(0.5 + confidence / 2) / two_sided_quantile(confidence, k - 1)
+            ratio = normal_quantile(confidence) / two_sided_quantile(confidence, k - 1)
             size = min(p * (1.0 - p) / variance * ratio**2, float(total))
     return wilson(p * size, size, confidence)._replace(value=p)  # Without the rounding error.

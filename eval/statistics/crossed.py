@@ -21,14 +21,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .intervals import Interval, wilson
-from .paired import Paired
+from .intervals import Interval, binomial_size, wilson
+from .paired import TIE, Paired
 from .student_t import two_sided_p, two_sided_quantile
 
 _SMALLEST_LOG_P = 27.0
@@ -121,7 +120,7 @@ def crossed_rate(results: ArrayLike, episodes: int = 1, confidence: float = 0.95
     mean = crossed_mean(y)
     half, size = mean.half_width(confidence), float(y.shape[1])
     if 0 < half < math.inf and 0 < mean.value < 1:
-        size = mean.value * (1 - mean.value) * (NormalDist().inv_cdf(0.5 + confidence / 2) / half) ** 2
+        size = binomial_size(mean.value, half, confidence)
     size = min(size, float(y.size * episodes))
     return wilson(mean.value * size, size, confidence)
 
@@ -141,8 +140,8 @@ def crossed_difference(a: ArrayLike, b: ArrayLike, confidence: float = 0.95) -> 
     by_task = differences.mean(axis=0)
     return Paired(
         len(by_task),
-        int((by_task > 1e-12).sum()),
-        int((by_task < -1e-12).sum()),
+        int((by_task > TIE).sum()),
+        int((by_task < -TIE).sum()),
         Interval(mean.value, max(-1.0, mean.value - half), min(1.0, mean.value + half)),
         mean.p_value(),
     )

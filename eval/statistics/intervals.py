@@ -27,8 +27,14 @@ class Interval(NamedTuple):
     high: float
 
 
-def _z(confidence: float) -> float:
+def normal_quantile(confidence: float) -> float:
+    """Return the two-sided normal quantile z of a confidence level."""
     return NormalDist().inv_cdf(0.5 + confidence / 2)
+
+
+def binomial_size(value: float, half: float, confidence: float) -> float:
+    """Return the sample size at which the normal interval of a rate, `value`, has a given half-width."""
+    return value * (1.0 - value) * (normal_quantile(confidence) / half) ** 2
 
 
 def wilson(successes: float, n: float, confidence: float = 0.95) -> Interval:
@@ -41,7 +47,7 @@ def wilson(successes: float, n: float, confidence: float = 0.95) -> Interval:
     """
     if n <= 0:
         return Interval(math.nan, 0.0, 1.0)
-    z = _z(confidence)
+    z = normal_quantile(confidence)
     p = successes / n
     center = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
@@ -107,7 +113,7 @@ def mean(values: Sequence[float], confidence: float = 0.95) -> Interval:
     if not values:
         return Interval(math.nan, math.nan, math.nan)
     center = fmean(values)
-    half = _z(confidence) * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.inf
+    half = normal_quantile(confidence) * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.inf
     return Interval(center, center - half, center + half)
 
 
@@ -142,7 +148,7 @@ class Moments:
         if not self.count:
             return Interval(math.nan, math.nan, math.nan)
         center = self.mean()
-        half = _z(confidence) * self._error() if self.count > 1 else math.inf
+        half = normal_quantile(confidence) * self._error() if self.count > 1 else math.inf
         return Interval(center, center - half, center + half)
 
     def share(self, confidence: float = 0.95) -> Interval:
@@ -155,7 +161,7 @@ class Moments:
         value, size = self.mean(), float(self.count)
         if self.count > 1 and (error := self._error()) > 0.0:
             half = two_sided_quantile(confidence, self.count - 1) * error
-            size = value * (1.0 - value) * (_z(confidence) / half) ** 2
+            size = binomial_size(value, half, confidence)
         return wilson(value * size, size, confidence)._replace(value=value)
 
     def _error(self) -> float:

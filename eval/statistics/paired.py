@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .exact_tests import mcnemar, sign_flips
 from .intervals import Interval, count_outcomes, student_mean, tallied_rate
 
-_TIE = 1e-12
+TIE = 1e-12
 """Size below which a difference of two means is a rounding error."""
 
 
@@ -74,7 +74,7 @@ def tallied_pairs(
     n = sum(tasks.values())
     sizes = [sum(size * m for (size, _), m in one.items()) for one in (tally_a, tally_b)]
     differences = ours - theirs
-    only_a, only_b = int(counts[differences > _TIE].sum()), int(counts[differences < -_TIE].sum())
+    only_a, only_b = int(counts[differences > TIE].sum()), int(counts[differences < -TIE].sum())
     is_single = n == min(sizes) == max(sizes)
     p_value = mcnemar(only_a, only_b) if is_single else sign_flips(differences, counts=counts)
     value = float((counts * differences).sum()) / n
@@ -95,8 +95,8 @@ def paired_means(differences: Sequence[float], confidence: float = 0.95) -> Pair
     """
     return Paired(
         len(differences),
-        sum(d > _TIE for d in differences),
-        sum(d < -_TIE for d in differences),
+        sum(d > TIE for d in differences),
+        sum(d < -TIE for d in differences),
         student_mean(differences, confidence),
         sign_flips(differences),
     )
@@ -143,7 +143,7 @@ def _correlation(
     if covariance > 0:
         covariance = max(0.0, covariance - 1 / (2 * episodes))
     scale = math.sqrt(float(weights @ from_a**2) * float(weights @ from_b**2))
-    return max(-1.0, min(1.0, covariance / scale)) if scale > _TIE else 0.0
+    return max(-1.0, min(1.0, covariance / scale)) if scale > TIE else 0.0
 
 
 def _recover(x: float, y: float, correlation: float) -> float:
