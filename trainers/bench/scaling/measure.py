@@ -7,6 +7,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -166,14 +167,11 @@ def _learning_points(folder: Path, shape: ModelShape, size: Size, rounds: int) -
         lengths = [len(row) for row in rollouts.rows]
         microbatches = math.ceil(sum(lengths) / _MICROBATCH)
         what = f"{shape.parameters / 1e6:.1f}M, {len(lengths)} episodes"
-        score = _fastest(lambda one=learner, data=rollouts: one.score(data, 1.0), rounds)  # type: ignore[misc]
+        score = _fastest(partial(learner.scorer.score, rollouts, 1.0), rounds)
         yield Point(
             "score", what, dict(score_work(shape, lengths, rollouts.actions, microbatches)), score, size.held_out
         )
-        update = _fastest(
-            lambda one=learner, data=rollouts: one.update(data, update=0, temperature=1.0),  # type: ignore[misc]
-            rounds,
-        )
+        update = _fastest(partial(learner.update, rollouts, update=0, temperature=1.0), rounds)
         work = update_work(shape, lengths, rollouts.actions, microbatches, 1)
         yield Point("update", what, dict(work), update, size.held_out)
 
