@@ -171,8 +171,6 @@ class SearchQA(TextEnv[Inquiry]):
         self.protocol: Protocol = protocol
         self.reward: Reward = reward
         self._is_shaped = reward in SHAPED_REWARDS
-        self.topk = topk
-        self.observation_budget = observation_budget
         self.retrieval_bonus = retrieval_bonus
         self._search_protocol: SearchProtocol = (
             TagsProtocol(source.retriever, observation_budget, topk, self._is_shaped)

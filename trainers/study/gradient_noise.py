@@ -14,9 +14,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from ...envs.checks import at_least
 from ...envs.errors import ConfigurationError, unknown_name
@@ -28,7 +29,7 @@ from ..commands.outcome import FAILED, INTERRUPTED, OK
 from ..commands.preflight import require_torch
 from ..state import Activity
 from .definition import Study, env_folder
-from .gradients import measure_gradients, read_products
+from .gradients import measure_gradients, read_counter, read_products
 from .progress import StatusProgress
 from .runner import claim_folder
 from .workers import WorkItem, run_phase, single_threaded_workers
@@ -62,6 +63,27 @@ class Noise(NamedTuple):
     low: float
     high: float
     direction: float
+
+
+class GradientProgress(StatusProgress):
+    """Numbers of finished environments, and of the batches of those in progress.
+
+    Args:
+        out: Folder of the study.
+        batches: Batches of an environment.
+        total: Number of environments.
+        console: Console to print to.
+    """
+
+    def __init__(self, out: Path, batches: int, total: int, console: Console) -> None:
+        super().__init__(total, console)
+        self._out, self._batches = out, batches
+
+    def _render(self, running: Sequence[str], line: Text) -> RenderableType:
+        if not running:
+            return line
+        counts = [f"{env} {read_counter(self._out / env_folder(env))}" for env in running]
+        return Text.assemble(line, Text(f"\nof {self._batches} batches: {', '.join(counts)}", style="dim"))
 
 
 def estimate(products: Array, chosen: NDArray[np.int64]) -> tuple[Array, Array]:
@@ -144,7 +166,7 @@ def run_gradients(
         with (
             Interruption(Activity()).handle_signals(),
             single_threaded_workers(),
-            StatusProgress(len(work), console) as progress,
+            GradientProgress(out, batches, len(work), console) as progress,
         ):
             failures = run_phase(work, out, workers, progress) if work else []
     except KeyboardInterrupt:

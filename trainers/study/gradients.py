@@ -26,6 +26,8 @@ from ..sampling.policy_probe import LearnerProbe
 from ..state import TrainerState
 from .definition import Study, Trial
 
+COUNTER_FILE = "batches.txt"
+
 
 @dataclass(frozen=True)
 class _KeepAll(Group):
@@ -75,9 +77,11 @@ def measure_gradients(study: Study, env: str, credits: Mapping[str, Credit], bat
         env: Environment of the study.
         credits: Credit rules by name.
         batches: Number of batches.
-        path: File to write.
+        path: File to write. Until it is complete, a file beside it has the number of batches so far.
     """
     torch.set_num_threads(1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    counter = path.with_name(COUNTER_FILE)
     with TemporaryDirectory() as folder:
         config = study.config(Trial(env, next(iter(study.recipes)), seed=0), Path(folder))
         keep = _KeepAll(
@@ -88,9 +92,13 @@ def measure_gradients(study: Study, env: str, credits: Mapping[str, Credit], bat
         config = replace(config, recipe=replace(config.recipe, credit=keep, optimization=one_step))
         components = build_components(config, TrainerState(), None)
         try:
-            gradients = list(_gradients(config, components, list(credits.values()), batches))
+            gradients = []
+            for row in _gradients(config, components, list(credits.values()), batches):
+                gradients.append(row)
+                write_atomic(counter, f"{len(gradients)}\n")
         finally:
             components.sampler.engine.close()
+            counter.unlink(missing_ok=True)
     stacked = torch.stack([torch.stack(row) for row in zip(*gradients, strict=True)])
     products = sum(
         torch.einsum("anw,bmw->abnm", part, part) for part in map(Tensor.double, stacked.split(1 << 16, dim=-1))
@@ -99,7 +107,6 @@ def measure_gradients(study: Study, env: str, credits: Mapping[str, Credit], bat
         "rules": {name: str(credit) for name, credit in credits.items()},
         "products": torch.as_tensor(products).tolist(),
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, json.dumps(found))
 
 
@@ -112,6 +119,14 @@ def read_products(path: Path, credits: Mapping[str, Credit], batches: int) -> np
         return None
     is_same = found["rules"] == {name: str(credit) for name, credit in credits.items()}
     return products if is_same and products.shape == (*[len(credits)] * 2, *[batches] * 2) else None
+
+
+def read_counter(folder: Path) -> int:
+    """Return the number of batches of a measurement in progress; 0 before the first."""
+    try:
+        return int((folder / COUNTER_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return 0
 
 
 def _gradients(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -117,6 +118,15 @@ def test_command_keeps_what_it_measured_and_names_the_study_s_rules(study: Study
     found = json.loads((tmp_path / "lake" / "gradients.json").read_text())
     assert list(found["rules"]) == ["rloo", "grpo", "grove"]
     assert json.loads((tmp_path / "study.json").read_text())["name"] == "small"
+
+
+def test_terminal_shows_the_batches_of_a_measurement_in_progress(study: Study, tmp_path: Path) -> None:
+    text = StringIO()
+    console = Console(file=text, width=80, force_terminal=True)
+    assert run_gradients(study, tmp_path, 16, recipes=(), envs=(), workers=1, console=console) == 0
+    counts = [int(found) for found in re.findall(r"of 16 batches: Lake (\d+)", text.getvalue())]
+    assert counts[0] == 0 < counts[-1] < 16 and counts == sorted(counts)
+    assert [path.name for path in (tmp_path / "lake").iterdir()] == ["gradients.json"]
 
 
 @pytest.mark.parametrize(
