@@ -15,6 +15,7 @@ import urllib.request
 import weakref
 import zlib
 from collections.abc import Coroutine, Mapping
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -207,6 +208,7 @@ class _Loop:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self.clients: set[HTTPClient] = set()
+        self._closing: set[Future[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="http", daemon=True)
         self._thread.start()
@@ -233,7 +235,9 @@ class _Loop:
         """Start closing a client, which is not used any more; nothing happens in a forked process."""
         if self._pid == os.getpid() and client in self.clients:
             self.clients.discard(client)
-            asyncio.run_coroutine_threadsafe(client.close(), self._loop)
+            closing = asyncio.run_coroutine_threadsafe(client.close(), self._loop)
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
     def _stop(self) -> None:
         """Close all connections and end the thread, at the exit of the process."""
@@ -246,6 +250,7 @@ class _Loop:
 
         with suppress(TimeoutError):
             asyncio.run_coroutine_threadsafe(close_all(), self._loop).result(timeout=5.0)
+        wait([*self._closing], timeout=5.0)
         self.clients.clear()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=5.0)

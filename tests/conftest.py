@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,12 @@ from support.sessions import session_folder
 # which uses the same examples in every run.
 settings.register_profile("patient", settings.default, deadline=None)
 settings.load_profile("patient")
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C end the processes that tests start, also where the tests run in the background of a script."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

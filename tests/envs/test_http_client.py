@@ -183,6 +183,24 @@ def test_process_exits_silently_with_open_connections(ending: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_exit_waits_until_a_dropped_client_is_closed() -> None:
+    with raw_server(ANSWER) as (url, _):
+        script = (
+            "import asyncio\n"
+            "from arboretum.envs.http_client import HTTPClient\n"
+            "from arboretum.envs.retrieval.http import HTTPRetriever\n"
+            "close = HTTPClient.close\n"
+            "async def close_slowly(client):\n"
+            "    await asyncio.sleep(0.2)\n"
+            "    await close(client)\n"
+            "HTTPClient.close = close_slowly\n"
+            f"client = HTTPRetriever({url!r})\nclient.search(['q'], 1)\ndel client\n"
+        )
+        command = [sys.executable, "-W", "error", "-c", script]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     with pytest.raises(ConfigurationError, match='retrieval over HTTP needs the extra "openai"'):
