@@ -1,6 +1,6 @@
 """Evaluate the model in a folder at several temperatures: which one suits it, and what do several attempts reach?
 
-    python examples/evaluate_folder.py                     # the shipped model; about half a minute
+    python examples/evaluate_folder.py                     # the shipped model; about a minute
     python examples/evaluate_folder.py runs/grpo/model     # a folder that training wrote
     python examples/evaluate_folder.py ~/models/Qwen3-0.6B --dialogue think --max-tokens 500
 

@@ -7,7 +7,9 @@ method. An exact test has fewer false positives than its level, so only the uppe
 
 from __future__ import annotations
 
+import itertools
 import math
+from pathlib import Path
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -16,9 +18,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from arboretum.eval.statistics import paired, stratified
+from arboretum.eval.statistics import paired, stratified, student_mean
 
 DRAWS = 500
+PAGE = Path(__file__).parents[2] / "docs" / "statistics.md"
 
 
 class Scenario(NamedTuple):
@@ -68,6 +71,29 @@ def test_interval_covers_the_difference_in_95_percent_of_simulations(
         covered += low <= scenario.difference <= high
     # Newcombe's correction makes the interval conservative where few tasks differ.
     assert covered >= binom.ppf(0.001, DRAWS, 0.95)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("tasks", "repeats"), [(8, 4), (16, 4), (64, 1), (64, 4), (256, 2)])
+def test_coverage_of_the_page_comes_out_again(tasks: int, repeats: int) -> None:
+    """Repeat a row of the table of docs/statistics.md, which compares with Student's interval over tasks."""
+    draws = 400
+    covered = []
+    for number, values in enumerate(itertools.product((0.0, 1.5, 2.5), (1.0, 4.0), (0.0, 0.3), (0.0, 0.8))):
+        scenario, rng = Scenario(*values), np.random.default_rng([tasks, repeats, number])
+        hits = np.zeros(2)
+        for _ in range(draws):
+            a, b = simulate(rng, scenario, tasks, repeats)
+            intervals = (
+                paired(a.tolist(), b.tolist()).difference,
+                student_mean((a.mean(axis=1) - b.mean(axis=1)).tolist()),
+            )
+            # Equal agents without a common task have a difference of 0, up to rounding.
+            hits += [one.low - 1e-12 <= scenario.difference <= one.high + 1e-12 for one in intervals]
+        covered.append(100 * hits / draws)
+    assert len(covered) == 24
+    cells = [f"{cell:.1f} %" for method in np.array(covered).T for cell in (method.mean(), method.min())]
+    assert f"| {tasks} × {repeats} | {' | '.join(cells)} |" in PAGE.read_text(encoding="utf-8")
 
 
 def test_interval_covers_where_agents_differ_by_task_and_one_without_clusters_does_not() -> None:
