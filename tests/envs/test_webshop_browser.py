@@ -104,17 +104,18 @@ def check_page(browser: Any, name: str) -> None:
 
 def press(browser: Any, label: str) -> None:
     """Click the element with a label once it exists, and wait until the old page is gone."""
-    from selenium.common.exceptions import StaleElementReferenceException
-    from selenium.webdriver.support.expected_conditions import staleness_of
+    from selenium.common.exceptions import WebDriverException
     from selenium.webdriver.support.ui import WebDriverWait
 
-    wait = WebDriverWait(browser, 60, ignored_exceptions=[StaleElementReferenceException])
+    # While a page changes, Chromium reports elements as stale, or as nodes of another document.
+    wait = WebDriverWait(browser, 60, ignored_exceptions=[WebDriverException])
     found = wait.until(
         lambda _: [b for b in browser.find_elements(By.CSS_SELECTOR, "button, a, label") if b.text == label],
         f"no element with the label {label!r} on {browser.current_url}",
     )
+    browser.execute_script("window.isOld = true")
     found[0].click()
-    wait.until(staleness_of(found[0]))
+    wait.until(lambda _: browser.execute_script("return !window.isOld && document.readyState === 'complete'"))
 
 
 def search_for(browser: Any, words: str) -> None:

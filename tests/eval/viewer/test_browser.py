@@ -45,10 +45,11 @@ def episode_of(run: Path, agent: str, entry: str, least: int = 0) -> Result:
 
 def wait(browser: Any, condition: Callable[[], Any]) -> Any:
     """Return the first true value of a condition, whose elements may be replaced meanwhile."""
-    from selenium.common.exceptions import StaleElementReferenceException
+    from selenium.common.exceptions import WebDriverException
     from selenium.webdriver.support.ui import WebDriverWait
 
-    ignored = [StaleElementReferenceException, IndexError]
+    # While a page changes, Chromium reports elements as stale, or as nodes of another document.
+    ignored = [WebDriverException, IndexError]
     return WebDriverWait(browser, 60, 0.05, ignored_exceptions=ignored).until(lambda _: condition())
 
 
