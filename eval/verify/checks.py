@@ -249,9 +249,10 @@ def check_task_distribution_pinning(subject: Subject) -> _Result:
 
 
 def check_set_state(subject: Subject) -> _Result:
-    """An episode continues identically in another instance from a state in its middle, random events included.
+    """An episode continues identically from a state in its middle, random events included.
 
-    The state is a snapshot that was pickled, or else the actions so far.
+    The state is a snapshot, with which the episode goes on in another instance after it was pickled, and in its
+    own after it has ended there; or else the actions so far.
     """
     for recording in subject.recordings:
         middle = len(recording.actions) // 2
@@ -264,10 +265,21 @@ def check_set_state(subject: Subject) -> _Result:
         if snapshot is None:
             steps = list(replay(other, recording.task, recording.seed, recording.actions))[middle:]
         else:
-            other.restore(pickle.loads(pickle.dumps(snapshot)))
+            stored = pickle.dumps(snapshot)
+            other.restore(pickle.loads(stored))
             steps = [first[-1]._replace(key=other.state_key())]
             steps += [take(other, action) for action in recording.actions[middle:]]
         found = difference(recording, steps, middle)
+        if found is None and snapshot is not None:
+            for action in recording.actions[middle:]:
+                take(env, action)
+            env.restore(snapshot)
+            again = [first[-1]._replace(key=env.state_key())]
+            again += [take(env, action) for action in recording.actions[middle:]]
+            found = difference(recording, again, middle)
+            if found is not None:
+                text = f"{found}, restored in the same instance; is the state mutable?"
+                return _Result(False, text, _extent(subject))
         if found is not None:
             return _Result(False, f"{found}, continued from the middle in another instance", _extent(subject))
     return _Result(True, f"{_describe(subject)}: continued from the middle in another instance", _extent(subject))

@@ -163,6 +163,31 @@ class ForgetsInSnapshots(Stairs):
         return f" ({self.ups} up)"
 
 
+class ChangesItsSnapshots(Stairs):
+    """Its state is a list, which the episode shares with snapshots of it."""
+
+    def _open(self, task):
+        self.top = int(task)
+        return [0]
+
+    def _observe(self):
+        return f"{self._state[0]} of {self.top}"
+
+    def _apply(self, action):
+        if action not in ("up", "down"):
+            return Outcome("No such action.", 0.0, False, False, False, False)
+        before = self._state[0]
+        self._state[0] = max(0, before + (1 if action == "up" else -1))
+        done = self._state[0] == self.top
+        return Outcome(self._observe(), float(done), done, done, True, before != self._state[0])
+
+    def state_key(self):
+        return self.top, *self._state
+
+    def expert_actions(self):
+        return self._within_limit(["up"] * (self.top - self._state[0]))
+
+
 class HasNoSnapshots(Stairs):
     snapshot = None
 
@@ -231,6 +256,7 @@ FAULTS = {
     "DependsOnTheHashSalt": "semantic.replayability",
     "ListsTasksOfASet": "static.task_distribution_pinning",
     "ForgetsInSnapshots": "set_state",
+    "ChangesItsSnapshots": "set_state",
 }
 
 

@@ -177,6 +177,23 @@ def test_impossible_part_is_rejected(settings: dict[str, Any], message: str) -> 
     assert str(caught.value).startswith(message)
 
 
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("\n\nPart = undefined\n", "NameError: name 'undefined' is not defined (broken_parts.py, line 3)."),
+        ("def part(:\n", "SyntaxError: invalid syntax (broken_parts.py, line 1)."),
+    ],
+)
+def test_module_that_fails_while_it_is_imported_is_named_with_the_line(
+    source: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_parts.py").write_text(source, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigurationError) as caught:
+        RECIPES["grpo"].with_settings({"credit.name": "broken_parts:Part"})
+    assert str(caught.value) == f"broken_parts:Part cannot be imported: {reason}"
+
+
 def test_terms_are_set_by_name_or_with_settings() -> None:
     by_name = RECIPES["dapo"].with_settings({"objective.terms": ["surgical"]})
     assert by_name.objective.terms == (Surgical(beta=0.1, weight=0.15, length_normalized=False),)
