@@ -19,6 +19,8 @@ from statistics import fmean
 from typing import Any, Literal
 
 from ...agents.forks import CannotFork, take_snapshot
+from ...envs.core import TextEnv
+from ...envs.snapshots import Snapshot
 from ..provenance import count_words
 from ..statistics import paired
 from .episodes import Step, difference, digests, replay, take
@@ -262,27 +264,28 @@ def check_set_state(subject: Subject) -> _Result:
             snapshot = take_snapshot(env)
         except CannotFork as error:
             return _Result(None, str(error), {})
+        rest = recording.actions[middle:]
         if snapshot is None:
             steps = list(replay(other, recording.task, recording.seed, recording.actions))[middle:]
         else:
-            stored = pickle.dumps(snapshot)
-            other.restore(pickle.loads(stored))
-            steps = [first[-1]._replace(key=other.state_key())]
-            steps += [take(other, action) for action in recording.actions[middle:]]
+            steps = _resume(other, pickle.loads(pickle.dumps(snapshot)), first[-1], rest)
         found = difference(recording, steps, middle)
-        if found is None and snapshot is not None:
-            for action in recording.actions[middle:]:
+        if found is not None:
+            return _Result(False, f"{found}, continued from the middle in another instance", _extent(subject))
+        if snapshot is not None:
+            for action in rest:
                 take(env, action)
-            env.restore(snapshot)
-            again = [first[-1]._replace(key=env.state_key())]
-            again += [take(env, action) for action in recording.actions[middle:]]
-            found = difference(recording, again, middle)
+            found = difference(recording, _resume(env, snapshot, first[-1], rest), middle)
             if found is not None:
                 text = f"{found}, restored in the same instance; is the state mutable?"
                 return _Result(False, text, _extent(subject))
-        if found is not None:
-            return _Result(False, f"{found}, continued from the middle in another instance", _extent(subject))
     return _Result(True, f"{_describe(subject)}: continued from the middle in another instance", _extent(subject))
+
+
+def _resume(env: TextEnv[Any], snapshot: Snapshot, last: Step, actions: Sequence[str]) -> list[Step]:
+    """Return the last step before a snapshot, with the state key after it is restored, and the steps after it."""
+    env.restore(snapshot)
+    return [last._replace(key=env.state_key()), *(take(env, action) for action in actions)]
 
 
 Check = Callable[[Subject], _Result]
