@@ -7,6 +7,7 @@ from typing import Any
 
 from .base import Agent, Reply, Seat
 from .checks import check_count
+from .contracts import check_parsed
 from .demonstrations import Demonstrations
 from .dialogue.base import Dialogue
 from .engines.base import Message
@@ -97,7 +98,8 @@ class ChatAgent(Agent):
         """
         chat: Chat = seat.memory
         chat.messages.append(Message("assistant", text))
-        parsed = self.dialogue.bind(seat.env).parse(text)
+        dialogue = self.dialogue.bind(seat.env)
+        parsed = check_parsed(dialogue, dialogue.parse(text))
         # A reply without an action becomes the empty action, which the environment rejects and counts as a step;
         # otherwise a model could evade the step limit.
         actions = self.dialogue.allowed(parsed.actions or ("",), seat.episode.turns)

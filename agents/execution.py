@@ -14,7 +14,9 @@ from typing import Any, TypeVar
 
 from ..envs.core import Info, TextEnv
 from ..envs.seeding import stable_seed
+from ..envs.user_code import describe_error
 from .base import Agent, Reply, Seat, Stop
+from .contracts import check_opened, check_step
 from .deadline import Expired, expires_after
 from .episode import Episode, Limits, Move, Turn
 from .forks import CannotFork, Keep, Origin, open_fork, take_fork, take_snapshot
@@ -110,6 +112,7 @@ def open_task(seat: Seat, task: str | None, seed: int, origin: Origin | None) ->
             if origin is None:
                 options = None if task is None else {"task": task}
                 seat.observation, seat.info = seat.env.reset(seed=seed, options=options)
+                check_opened(seat.env, seat.observation, seat.info)
                 episode.task = seat.env.task
             else:
                 open_fork(seat, origin, seed)
@@ -119,7 +122,7 @@ def open_task(seat: Seat, task: str | None, seed: int, origin: Origin | None) ->
     except Expired as error:
         discard(seat.env)
         _break_off(episode, expired(seat), error)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         _break_off(episode, _reason("opening the task" if origin is None else "opening the fork", error), error)
 
 
@@ -206,7 +209,7 @@ def perform(seat: Seat, turn: Turn, keep: Collection[Keep]) -> None:
     except Expired as error:
         discard(seat.env)
         _break_off(episode, expired(seat), error)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         _break_off(episode, _reason("the environment", error), error)
     turn.env_seconds = round(time.perf_counter() - start, 6)
 
@@ -259,13 +262,15 @@ def _step(seat: Seat, turn: Turn, action: str) -> None:
     """Execute one action.
 
     Raises:
-        ValueError: The environment returned a reward that is not a finite number.
+        TypeError: The environment returned something else than its interface says.
+        ValueError: The reward is not finite.
     """
     if seat.step_time_limit == math.inf:
         observation, reward, terminated, truncated, info = seat.env.step(action)
     else:
         with expires_after(begin_step(seat)):
             observation, reward, terminated, truncated, info = seat.env.step(action)
+    check_step(seat.env, observation, reward, info)
     reward = float(reward)
     if not math.isfinite(reward):
         raise ValueError(f"the reward of the action {action[:80]!r} is {reward}, not a finite number")
@@ -337,9 +342,8 @@ def _break_off(episode: Episode, reason: str, error: BaseException) -> None:
     episode.trace = "".join(traceback.format_exception(error))[-MAX_TRACE:]
 
 
-def _reason(where: str, error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
-    return f"{where} failed: {type(error).__name__}: {text}"
+def _reason(where: str, error: BaseException) -> str:
+    return f"{where} failed: {describe_error(error)}"
 
 
 def _keep_fork(agent: Agent, seat: Seat, keep: Collection[Keep]) -> None:
@@ -355,7 +359,7 @@ def _keep_fork(agent: Agent, seat: Seat, keep: Collection[Keep]) -> None:
     except Expired as error:
         discard(seat.env)
         _break_off(seat.episode, expired(seat), error)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         _break_off(seat.episode, _reason("the environment", error), error)
 
 
@@ -369,5 +373,5 @@ def call_agent(agent: Agent, method: Callable[..., T], *arguments: Any) -> T:
         return method(*arguments)
     except Stop:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise Stop(_reason(f"the agent {agent.name}", error)) from error

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from .base import Reply, Seat, Stop
 from .chat import Chat, ChatAgent
+from .contracts import check_completions
 from .dialogue import Dialogue
 from .engines.base import Completion, Engine, Message, Request, Sampling, Usage
 from .exchange import TURN, Exchange
@@ -163,7 +164,7 @@ class LanguageAgent(ChatAgent):
                 replies[i] = self.ask(seat)
         if not any(replies.values()):
             indices = {seat.memory.pending: i for i, seat in enumerate(seats)}
-            for name, completion in self.engine.collect():
+            for name, completion in check_completions(self.engine, self.engine.collect()):
                 if name in indices:
                     seat = seats[indices[name]]
                     chat: ChatState = seat.memory

@@ -11,6 +11,7 @@ import gymnasium as gym
 
 from ..envs.core import TextEnv
 from .base import Agent, Seat
+from .contracts import act
 from .episode import Episode
 from .execution import begin, call_agent, execute, expired, is_over, new_seat, trial_seed
 from .forks import Keep, Origin
@@ -137,7 +138,7 @@ def play(
             now = time.perf_counter()
             for seat in seats:
                 seat.waiting_since = seat.waiting_since or now
-            replies = steps.act(seats) if steps.in_progress else call_agent(agent, agent.act, seats)
+            replies = steps.act(seats) if steps.in_progress else call_agent(agent, act, agent, seats)
             now = time.perf_counter()
             remaining = []
             for seat, reply in zip(seats, replies, strict=True):

@@ -20,6 +20,7 @@ from typing import Any
 
 from ..envs.core import TextEnv
 from .base import Agent, Reply, Seat
+from .contracts import act
 from .execution import (
     MAX_TRACE,
     add_turn,
@@ -131,7 +132,7 @@ class WaitingSteps:
         if not self._done.empty():  # Its thread may have ended before the line above.
             self._agent.wake()
         try:
-            return call_agent(self._agent, self._agent.act, seats)
+            return call_agent(self._agent, act, self._agent, seats)
         finally:
             self._is_acting = False
 

@@ -28,6 +28,7 @@ from .snapshots import Snapshot, SnapshotRules
 from .spaces import ActionText, AnyText
 from .tasks import requested_task
 from .tools import ToolRules
+from .user_code import describe_method
 
 StateT = TypeVar("StateT")
 Info = dict[str, Any]
@@ -328,7 +329,12 @@ class TextEnv(
             return self._observe(), 0.0, self._terminated, self._truncated, self._info(False, False)
         if not isinstance(action, str):
             action = ""  # refused like any other invalid action
-        observation, reward, terminated, success, valid, changed = self._apply(action)
+        outcome = self._apply(action)
+        try:
+            observation, reward, terminated, success, valid, changed = outcome
+        except (TypeError, ValueError):
+            made_by = describe_method(self._apply)
+            raise TypeError(f"{made_by} must return an Outcome, not {outcome!r:.80}") from None
         steps = self._steps = self._steps + 1
         truncated = not terminated and self.max_steps is not None and steps >= self.max_steps
         self._success = success

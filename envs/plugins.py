@@ -19,13 +19,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import traceback
 from importlib import import_module
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import TypeVar
 
 from .errors import ConfigurationError
+from .user_code import describe_error
 
 GROUP = "arboretum.plugins"
 
@@ -111,15 +110,5 @@ def _load(path: str) -> object:
     except (ImportError, AttributeError) as error:
         raise ConfigurationError(f"{path} cannot be imported: {error}.") from error
     except Exception as error:  # Importing a module runs its code.
-        raise ConfigurationError(f"{path} cannot be imported: {_describe(error, module)}.") from error
+        raise ConfigurationError(f"{path} cannot be imported: {describe_error(error)}.") from error
     return found
-
-
-def _describe(error: Exception, module: str) -> str:
-    """Return the kind and text of an error while a module is imported, with the module's line that led to it."""
-    text = f"{type(error).__name__}: {error}"
-    if isinstance(error, SyntaxError):  # names the file and line itself
-        return text
-    file = f"{module.rpartition('.')[2]}.py"
-    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).name == file]
-    return f"{text} ({file}, line {lines[-1].lineno})" if lines else text

@@ -221,6 +221,8 @@ def print_remarks(summary: Summary, console: Console) -> None:
         console.print(
             f"[red]{rest} broke off[/] for {len(reasons) - MAX_REASONS} further reasons; see summary.json."
         )
+    if reasons:
+        console.print("Their tracebacks are in episodes.jsonl, under `trace`.", markup=False, style="dim")
 
 
 def _run(

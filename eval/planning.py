@@ -18,6 +18,7 @@ from ..envs.data import missing_files
 from ..envs.errors import ConfigurationError
 from ..envs.seeding import stable_seed
 from ..envs.tasks import GeneratedTasks
+from ..envs.user_code import describe_error
 from .store import EpisodeKey
 from .suite import Entry, Replacement, Suite
 
@@ -165,6 +166,8 @@ def plan_suite(suite: Suite, limit: int | None = None, known: KnownTasks = _none
     names_of_entries: dict[str, str] = {}
     for own, entry, env, planned, replacement in envs:
         with _naming(suite, own):
+            if not len(env.tasks):
+                raise ConfigurationError(f"{entry.env} has no tasks: {type(env).__name__}.tasks is empty.")
             names = list(found.get(planned.name) or entry.task_names(env, limit))
             for name, count in Counter(names).items():
                 if count > 1:
@@ -197,7 +200,7 @@ def _naming(suite: Suite, entry: Entry) -> Iterator[None]:
     except Exception as error:
         reason = str(error)
         if not isinstance(error, ConfigurationError):
-            reason = f"the environment cannot open its tasks: {type(error).__name__}: {error}"
+            reason = f"the environment cannot open its tasks: {describe_error(error)}"
         if entry.name != suite.name:  # The name of a suite of one environment is already in the reason.
             reason = f"suite {suite.name}, entry {entry.name!r}: {reason}"
         raise ConfigurationError(reason) from error

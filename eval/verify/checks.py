@@ -21,11 +21,12 @@ from typing import Any, Literal
 from ...agents.forks import CannotFork, take_snapshot
 from ...envs.core import TextEnv
 from ...envs.snapshots import Snapshot
+from ...envs.user_code import describe_error
 from ..provenance import count_words
 from ..statistics import paired
 from .episodes import Step, difference, digests, replay, take
 from .other_process import pin_tasks
-from .subject import NoExpert, Outcome, Subject, describe_error
+from .subject import NoExpert, Outcome, Subject
 
 FLOOR_MARGIN = 0.1
 """Smallest gap between expert and floor; `min_floor_margin` of the policy."""

@@ -11,6 +11,7 @@ from ...envs.core import TextEnv
 from ...envs.errors import ConfigurationError
 from ...envs.registry import make_env
 from ...envs.seeding import stable_seed
+from ...envs.user_code import describe_error
 from .episodes import Choose, Recording, record
 from .other_process import Elsewhere, replay_elsewhere
 
@@ -20,12 +21,6 @@ CHANCE_EPISODES = 1000
 
 class NoExpert(Exception):
     """The environment has no expert, or that has no plan."""
-
-
-def describe_error(error: BaseException) -> str:
-    """Return type and message of an error in one line."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 class Outcome(NamedTuple):

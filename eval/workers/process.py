@@ -20,6 +20,7 @@ from ...agents.base import Stop
 from ...agents.deadline import SharedDeadline, share_deadline
 from ...agents.execution import MAX_TRACE
 from ...envs.errors import ConfigurationError
+from ...envs.user_code import describe_error
 from ..planning import PlannedEpisode
 from .interface import cached_env, play_episode
 
@@ -172,7 +173,7 @@ def _serve_episodes(pipe: connection.Connection, trace: TextIO) -> None:
         try:
             planned, limits = pickle.loads(request)
         except Exception as error:  # Of a class of a notebook or a prompt, which this process cannot import.
-            reason = f"the agent cannot be loaded in worker processes ({type(error).__name__}: {error})"
+            reason = f"the agent cannot be loaded in worker processes ({describe_error(error)})"
             fix = "play with --workers 1, or define its class in a module."
             pipe.send_bytes(pickle.dumps(ConfigurationError(f"{reason}; {fix}")))
             continue
@@ -187,7 +188,7 @@ def _serve_episodes(pipe: connection.Connection, trace: TextIO) -> None:
         except (Stop, ConfigurationError) as error:
             message = error
         except Exception as error:
-            message = Stop(f"the episode of task {planned.key.task!r} failed: {type(error).__name__}: {error}")
+            message = Stop(f"the episode of task {planned.key.task!r} failed: {describe_error(error)}")
         if limits.episode is not None:
             faulthandler.cancel_dump_traceback_later()
         if os.fstat(trace.fileno()).st_size:  # The episode has ended late, but it has ended.

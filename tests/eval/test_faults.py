@@ -289,4 +289,4 @@ def test_error_with_a_lone_surrogate_is_shown_everywhere(tmp_path: Path, monkeyp
         assert "Traceback" not in done.stderr
     assert "caf\N{REPLACEMENT CHARACTER}" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     (reason,) = json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8"))["errors"]
-    assert reason.endswith("ValueError: caf\udce9")
+    assert reason.endswith("ValueError: caf\udce9 (names.py, line 7, in Fails._apply)")

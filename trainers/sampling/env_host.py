@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from ...agents.deadline import Expired, expires_after
 from ...envs.core import TextEnv
 from ...envs.errors import ConfigurationError
+from ...envs.user_code import describe_error, keep_line
 from ...eval.planning import check_tasks, digest_tasks
 from ...eval.suite import Entry
 
@@ -248,6 +249,7 @@ def _look(env: TextEnv[Any], names: Collection[str]) -> dict[str, Any]:
 
 def _failure(error: BaseException, *, is_lost: bool = False) -> EnvAnswer:
     trace = "".join(traceback.format_exception(error))
+    keep_line(error)
     return EnvAnswer(None, _portable(error), trace, is_lost=is_lost)
 
 
@@ -256,7 +258,7 @@ def _portable(error: BaseException) -> BaseException:
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
+        return RuntimeError(describe_error(error))
     return error
 
 

@@ -16,6 +16,7 @@ from ...agents.replacement import discard, is_discarded, rebuild
 from ...envs.core import TextEnv
 from ...envs.seeding import stable_seed
 from ...envs.snapshots import Snapshot
+from ...envs.user_code import describe_error
 from ..data.episodes import DrawKey
 from ..data.rollouts import Redraw
 
@@ -137,7 +138,7 @@ class Redrawer:
                 if self._limit != math.inf:
                     discard(self._env)
             except Exception as error:
-                errors.append(f"{type(error).__name__}: {error}")
+                errors.append(f"{describe_error(error)}")
             else:
                 outcomes += [] if outcome is None else [outcome]
         return Draws(tuple(outcomes), tuple(errors))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ...agents.base import Stop
+from ...agents.contracts import check_completions
 from ...agents.engines.base import Completion, Request, Sampling
 from ...agents.episode import Episode
 from ...agents.forks import Keep
@@ -345,7 +346,7 @@ class RolloutSampler:
                     request = Request(f"reply-{number}", (), list(prompts[number]), sampling, seeds[number])
                     self.engine.submit(request)
                 while len(completions) < len(own):
-                    for name, completion in self.engine.collect():
+                    for name, completion in check_completions(self.engine, self.engine.collect()):
                         if completion.finish == "error":
                             raise Stop(f"{self.engine.name} failed: {completion.error}")
                         completions[name] = completion

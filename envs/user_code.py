@@ -1,0 +1,77 @@
+"""Descriptions of errors in classes of other packages and of users, with the lines that they come from."""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+_PACKAGE = __name__.partition(".")[0]
+_LINE = "arboretum_line"
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the kind and the text of an error, with the line of the user's code that led to it.
+
+    That line is the innermost one of the traceback that belongs neither to this package nor to an installed one,
+    such as "ValueError: no such box (my_parts.py, line 21, in Terse.parse)". There may be none.
+    """
+    text = " ".join(str(error).split())
+    described = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    where = _line_of(error)
+    return described if where is None else f"{described} ({where})"
+
+
+def keep_line(error: BaseException) -> None:
+    """Note in an error the line that `describe_error` adds; a pickled error has no traceback."""
+    error.__dict__[_LINE] = _line_of(error)
+
+
+def describe_method(method: Callable[..., Any]) -> str:
+    """Return the name of a method with the line of its definition: "Terse.parse (my_parts.py, line 20)"."""
+    function = getattr(method, "__func__", method)
+    code = getattr(function, "__code__", None)
+    name = _short(getattr(function, "__qualname__", repr(function)))
+    return name if code is None else f"{name} ({Path(code.co_filename).name}, line {code.co_firstlineno})"
+
+
+def is_ours(kind: type) -> bool:
+    """Return True if a class is one of this package."""
+    return kind.__module__.partition(".")[0] == _PACKAGE
+
+
+def _line_of(error: BaseException) -> str | None:
+    if isinstance(error, SyntaxError):  # It names its file and line itself.
+        return None
+    if _LINE in error.__dict__:
+        kept: str | None = error.__dict__[_LINE]
+        return kept
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        if _is_user_code(frame.f_globals, frame.f_code):
+            return _place(frame.f_code, line)
+    return None
+
+
+def _place(code: CodeType, line: int) -> str:
+    name = _short(code.co_qualname)
+    return f"{Path(code.co_filename).name}, line {line}{'' if name == '<module>' else f', in {name}'}"
+
+
+def _short(name: str) -> str:
+    """Return a qualified name without the functions around it; comprehensions have the name of theirs."""
+    named = [part for part in name.split(".<locals>.") if not part.startswith("<")]
+    return named[-1] if named else name
+
+
+def _is_user_code(module: dict[str, Any], code: CodeType) -> bool:
+    # The name of a module that is run as a program is "__main__"; its package has the name that it is run by.
+    names = (module.get("__name__") or "", module.get("__package__") or "")
+    if any(name.partition(".")[0] == _PACKAGE for name in names) or code.co_filename.startswith("<"):
+        return False
+    paths = sysconfig.get_paths()
+    return not any(
+        code.co_filename.startswith(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib")
+    )

@@ -1,0 +1,184 @@
+"""Mistakes in classes of other packages: the error names the method and its line, and no episode is endless."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import arboretum
+from arboretum.agents.base import Stop
+from arboretum.agents.language import LanguageAgent
+from arboretum.agents.play import Job, play
+from arboretum.agents.reference import RandomAgent
+
+PAGE = Path(arboretum.__file__).parent / "docs" / "plugins.md"
+
+MISTAKES = """
+class NoReplies(Stubborn):
+    def act(self, seats): pass
+
+class Texts(Stubborn):
+    def act(self, seats): return ["one" for _ in seats]
+
+class OneText(Stubborn):
+    def act(self, seats): return [Reply("one") for _ in seats]
+
+class Fails(Stubborn):
+    def act(self, seats): return [Reply(seat.env.choices) for seat in seats]
+
+class Exits(Stubborn):
+    def act(self, seats): raise SystemExit(3)
+
+class Idle(Stubborn):
+    def act(self, seats): return [Reply(()) for _ in seats]
+
+class NoOutcome(Countdown):
+    def _apply(self, action): pass
+
+class ShortOutcome(Countdown):
+    def _apply(self, action): return "x", 1.0, False
+
+class TextReward(Countdown):
+    def _apply(self, action): return Outcome("x", "1", False, False, True, True)
+
+class NoObservation(Countdown):
+    def _observe(self): return 3
+
+class Raises(Countdown):
+    def _apply(self, action): return {}["number"]
+
+class Leaves(Countdown):
+    def _apply(self, action): raise SystemExit(3)
+
+class NoParsed(Terse):
+    def parse(self, reply): pass
+
+class TextParsed(Terse):
+    def parse(self, reply): return Parsed(reply, None, True)
+
+class NoUser(Terse):
+    def user(self, observation, turns): return observation.text
+
+class Silent(Echo):
+    def collect(self): return []
+
+class NoPairs(Echo):
+    def collect(self): return ["one"]
+
+class Refuses(Echo):
+    def submit(self, request): raise KeyError("model")
+"""
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
+    """The module of the page with mistakes in its classes."""
+    blocks = PAGE.read_text(encoding="utf-8").split("```python\n")[1:5]
+    path = tmp_path_factory.mktemp("parts") / "mistaken.py"
+    path.write_text("".join(block.partition("```")[0] for block in blocks) + MISTAKES, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("mistaken", path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules["mistaken"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["mistaken"]
+
+
+def line_of(name: str) -> int:
+    """Return the line of a class's only method within the module's text of mistakes."""
+    return MISTAKES.splitlines().index(next(one for one in MISTAKES.splitlines() if f"class {name}(" in one)) + 1
+
+
+def offset(parts: ModuleType) -> int:
+    text = Path(str(parts.__file__)).read_text(encoding="utf-8")
+    return text[: text.index(MISTAKES)].count("\n") + 1
+
+
+def one_episode(agent: Any, env: Any) -> Any:
+    (episode,) = play(agent, [env], [Job("5", 1)])
+    return episode
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "NoReplies",
+            "NoReplies.act (PLACE) must return a list of 1, a Reply or None for each seat, not None",
+        ),
+        ("Texts", "TypeError: Texts.act (PLACE) must return a Reply or None for each seat, not 'one'"),
+        ("OneText", "OneText.act (PLACE) must return a Reply whose actions are a tuple of texts, not 'one'"),
+        ("Fails", "AttributeError: 'Countdown' object has no attribute 'choices' (PLACE, in Fails.act)"),
+        ("Exits", "SystemExit: 3 (PLACE, in Exits.act)"),
+    ],
+)
+def test_mistake_in_an_agent_names_its_line(parts: ModuleType, name: str, message: str) -> None:
+    place = f"mistaken.py, line {offset(parts) + line_of(name)}"
+    with pytest.raises(Stop) as caught:
+        one_episode(getattr(parts, name)(), parts.Countdown())
+    assert str(caught.value).startswith("the agent stubborn failed: ")
+    assert message.replace("PLACE", place) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("NoParsed", "TypeError: NoParsed.parse (PLACE) must return Parsed, not None"),
+        (
+            "TextParsed",
+            "TextParsed.parse (PLACE) must return Parsed whose actions are a tuple of texts, not 'take 5. ",
+        ),
+        ("NoUser", "AttributeError: 'str' object has no attribute 'text' (PLACE, in NoUser.user)"),
+        ("Silent", "Silent.collect (PLACE) must return at least one finished request, for which it waits, not []"),
+        (
+            "NoPairs",
+            "NoPairs.collect (PLACE) must return a list of pairs of a conversation's name and its Completion",
+        ),
+        ("Refuses", "KeyError: 'model' (PLACE, in Refuses.submit)"),
+    ],
+)
+def test_mistake_in_a_dialogue_or_an_engine_names_its_line(parts: ModuleType, name: str, message: str) -> None:
+    place = f"mistaken.py, line {offset(parts) + line_of(name)}"
+    kind = getattr(parts, name)
+    is_engine = issubclass(kind, parts.Engine)
+    engine, dialogue = (kind() if is_engine else parts.Echo()), (parts.Terse() if is_engine else kind())
+    with pytest.raises(Stop) as caught:
+        one_episode(LanguageAgent("direct", engine, dialogue), parts.Countdown())
+    shown = str(caught.value)
+    assert shown.startswith("the agent direct failed: ") and message.replace("PLACE", place)[:90] in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "NoOutcome",
+            "the environment failed: TypeError: NoOutcome._apply (PLACE) must return an Outcome, not None",
+        ),
+        ("ShortOutcome", "ShortOutcome._apply (PLACE) must return an Outcome, not ('x', 1.0, False)"),
+        ("TextReward", "TextReward._apply (PLACE) must return the reward as a number, not '1'"),
+        (
+            "NoObservation",
+            "opening the task failed: TypeError: NoObservation._observe (PLACE) must return the obs",
+        ),
+        ("Raises", "the environment failed: KeyError: 'number' (PLACE, in Raises._apply)"),
+        ("Leaves", "the environment failed: SystemExit: 3 (PLACE, in Leaves._apply)"),
+    ],
+)
+def test_mistake_in_an_environment_names_its_line(parts: ModuleType, name: str, message: str) -> None:
+    place = f"mistaken.py, line {offset(parts) + line_of(name)}"
+    episode = one_episode(RandomAgent(), getattr(parts, name)())
+    assert message.replace("PLACE", place) in episode.error
+    assert "Traceback" in episode.trace
+
+
+def test_agent_without_actions_uses_up_the_steps(parts: ModuleType) -> None:
+    episode = one_episode(parts.Idle(), parts.Countdown())
+    assert episode.truncated and len(episode.turns) == 20
+    assert all(move.action == "" and not move.valid for turn in episode.turns for move in turn.moves)
