@@ -6,21 +6,16 @@ method and the line of its definition, instead of a place in this package where 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Real
 from typing import Any
 
 from ..envs.core import TextEnv
-from ..envs.user_code import describe_method, is_ours
+from ..envs.user_code import is_ours, wrong_result
 from .base import Agent, Reply, Seat
 from .dialogue.base import Dialogue, Parsed
 from .engines.base import Completion, Engine
-
-
-def wrong_result(method: Callable[..., Any], expected: str, found: object) -> TypeError:
-    """Return the error of a method that returned `found` in the place of what is expected."""
-    return TypeError(f"{describe_method(method)} must return {expected}, not {found!r:.80}")
 
 
 def is_actions(value: object) -> bool:

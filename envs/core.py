@@ -28,7 +28,7 @@ from .snapshots import Snapshot, SnapshotRules
 from .spaces import ActionText, AnyText
 from .tasks import requested_task
 from .tools import ToolRules
-from .user_code import describe_method
+from .user_code import wrong_result
 
 StateT = TypeVar("StateT")
 Info = dict[str, Any]
@@ -333,8 +333,7 @@ class TextEnv(
         try:
             observation, reward, terminated, success, valid, changed = outcome
         except (TypeError, ValueError):
-            made_by = describe_method(self._apply)
-            raise TypeError(f"{made_by} must return an Outcome, not {outcome!r:.80}") from None
+            raise wrong_result(self._apply, "an Outcome", outcome) from None
         steps = self._steps = self._steps + 1
         truncated = not terminated and self.max_steps is not None and steps >= self.max_steps
         self._success = success

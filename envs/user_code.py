@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sysconfig
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
@@ -38,6 +36,11 @@ def describe_method(method: Callable[..., Any]) -> str:
     return name if code is None else f"{name} ({Path(code.co_filename).name}, line {code.co_firstlineno})"
 
 
+def wrong_result(method: Callable[..., Any], expected: str, found: object) -> TypeError:
+    """Return the error of a method that returned `found` in the place of what is expected."""
+    return TypeError(f"{describe_method(method)} must return {expected}, not {found!r:.80}")
+
+
 def is_ours(kind: type) -> bool:
     """Return True if a class is one of this package."""
     return kind.__module__.partition(".")[0] == _PACKAGE
@@ -49,6 +52,8 @@ def _line_of(error: BaseException) -> str | None:
     if _LINE in error.__dict__:
         kept: str | None = error.__dict__[_LINE]
         return kept
+    import traceback
+
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         if _is_user_code(frame.f_globals, frame.f_code):
             return _place(frame.f_code, line)
@@ -71,6 +76,8 @@ def _is_user_code(module: dict[str, Any], code: CodeType) -> bool:
     names = (module.get("__name__") or "", module.get("__package__") or "")
     if any(name.partition(".")[0] == _PACKAGE for name in names) or code.co_filename.startswith("<"):
         return False
+    import sysconfig
+
     paths = sysconfig.get_paths()
     return not any(
         code.co_filename.startswith(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib")

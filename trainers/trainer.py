@@ -144,6 +144,7 @@ class Trainer:
                 `Monitor.failed`. A checkpoint of the last complete update is written before.
             SamplingFailed: The engine failed.
             OutOfMemory: Memory ran out during an update.
+            PartFailed: A credit rule, a selector or a term of another package failed.
             CheckpointError: The last checkpoint could not be written.
         """
         validation = self.config.validation

@@ -9,14 +9,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from ...envs.checks import at_least, fraction, one_of
 from ...envs.errors import ConfigurationError
+from ...envs.user_code import wrong_result
 from ..data.rollouts import Rollouts
 from ..data.segments import FloatArray, group_statistics, nearly_equal
+from .part_failures import part_failures
 
 Rule = Literal["fraction", "count", "top-p", "top-p-softmax", "min-p"]
 Rescale = Literal["none", "linear", "sqrt"]
@@ -79,18 +81,33 @@ def select_by_env(selector: Selector, rollouts: Rollouts) -> Selection:
 
     Returns:
         The groups of all environments; the scale is the mean over the groups of their environments' scales.
+
+    Raises:
+        PartFailed: The selector failed, or selected a group that there is not, or one twice.
     """
     if rollouts.episode_env is None:
-        return selector.select(rollouts)
+        return _select(selector, rollouts)
     envs = rollouts.group_env
     chosen: list[int] = []
     scale = 0.0
     for env in np.unique(envs):
         members = np.flatnonzero(envs == env)
-        found = selector.select(rollouts.select(members))
+        found = _select(selector, rollouts.select(members))
         chosen += members[list(found.groups)].tolist()
         scale += found.scale * len(members) / len(envs)
     return Selection(tuple(sorted(chosen)), scale)
+
+
+def _select(selector: Selector, rollouts: Rollouts) -> Selection:
+    with part_failures("selector", selector):
+        found: Any = selector.select(rollouts)
+        if not isinstance(found, Selection):
+            raise wrong_result(selector.select, "a Selection", found)
+        groups = list(found.groups)
+        if groups != sorted(set(groups)) or any(not 0 <= group < rollouts.groups for group in groups):
+            expected = f"different groups from 0 to {rollouts.groups - 1} in ascending order"
+            raise wrong_result(selector.select, expected, found.groups)
+    return found
 
 
 # ---------------------------------------------------------------------- uncertainty

@@ -79,8 +79,8 @@ def train_policy(
     Raises:
         ConfigurationError: Settings that cannot work; raised before anything is loaded where possible.
         DataError: A stored run is damaged.
-        RuntimeError: The run failed: its gradients diverged, every episode ended with an error, or a checkpoint
-            could not be written. The last checkpoint is kept.
+        RuntimeError: The run failed: its gradients diverged, a part of the recipe or every episode failed, or a
+            checkpoint could not be written. The last checkpoint is kept.
     """
     nested = {"validation": validation or {}, "monitor": monitor or {}, "lora": lora or {}}
     plain = {"seed": seed, "checkpoint_every": checkpoint_every, "checkpoint_keep": checkpoint_keep}

@@ -100,6 +100,7 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
 
 def _follow(trainer: Trainer, progress: Progress) -> str | None:
     """Run the updates and show them; return the reason if the run failed."""
+    from ..algorithms.part_failures import PartFailed
     from ..algorithms.selectors import NotEnoughGroups
     from ..learning.memory import OutOfMemory
     from ..learning.optimizer import Diverged
@@ -108,7 +109,7 @@ def _follow(trainer: Trainer, progress: Progress) -> str | None:
     try:
         for record in trainer.run():
             progress.add(record)
-    except (Diverged, NotEnoughGroups, OutOfMemory, SamplingFailed, CheckpointError) as error:
+    except (Diverged, NotEnoughGroups, OutOfMemory, PartFailed, SamplingFailed, CheckpointError) as error:
         return str(error)
     return None
 

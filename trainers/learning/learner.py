@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...envs.errors import ConfigurationError
-from ..algorithms.credit.base import PolicyProbe
+from ..algorithms.credit.base import PolicyProbe, assign_credit
 from ..algorithms.objectives.kl import kl_estimate
 from ..algorithms.objectives.loss import Sums, reduce_metrics
 from ..algorithms.objectives.penalties import tokens_in_loss
@@ -118,6 +118,7 @@ class Learner:
 
         Raises:
             ConfigurationError: The credit rule needs the policy, and `policy` is None.
+            PartFailed: The credit rule failed; see `assign_credit`.
         """
         recipe, objective = self.recipe, self.recipe.objective
         if recipe.credit.needs_policy and policy is None:
@@ -139,7 +140,7 @@ class Learner:
             rollouts = rollouts.add_token_penalties(-self.kl_coef * kl)
         in_loss = tokens_in_loss(rollouts, recipe.overlong)
         probe = {"policy": policy} if recipe.credit.needs_policy else {}
-        credit = recipe.credit.assign(rollouts, values, None if in_loss.all() else in_loss, **probe)
+        credit = assign_credit(recipe.credit, rollouts, values, None if in_loss.all() else in_loss, **probe)
         return Prepared(
             rollouts=rollouts,
             credit=credit,
@@ -172,6 +173,7 @@ class Learner:
 
         Raises:
             Diverged: See `PolicyOptimizer.step`.
+            PartFailed: A term of the objective failed.
         """
         recipe, rollouts = self.recipe, prepared.rollouts
         lr = self.optimizer.set_lr(prepared.update)

@@ -28,7 +28,7 @@ def memory_failures(microbatch_tokens: int) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not is_out_of_memory(error):
+        if not is_out_of_memory(error) and not is_out_of_memory(error.__cause__):  # of a part of another package
             raise
         raise OutOfMemory(
             f"memory ran out during an update ({str(error).partition('. ')[0]}); lower microbatch_tokens, which "

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...envs.seeding import stable_seed
 from ..algorithms.objectives.loss import Sums
-from ..algorithms.objectives.term import PairTerm
+from ..algorithms.objectives.term import PairTerm, pair_losses
 from ..algorithms.objectives.tokens import Pairs
 from ..data.microbatches import MicroBatch, make_microbatches, split_by_tokens
 from ..data.preferences import Preference, pair_rollouts
@@ -162,7 +162,7 @@ def pair_loss(
     loss = scores[2].sum() * 0.0
     sums = {"pair_margin": float(margins.sum()), "pair_accuracy": float((margins > 0).sum())}
     for term in terms:
-        losses = term.pair_losses(pairs).sum()
+        losses = pair_losses(term, pairs).sum()
         sums[f"term/{term.name}"] = sums.get(f"term/{term.name}", 0.0) + float(losses.detach())
         loss = loss + losses / total
     return loss, {**sums, "pairs": float(len(found))}

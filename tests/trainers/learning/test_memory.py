@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
 
 from arboretum.agents.base import Stop
+from arboretum.trainers.algorithms.part_failures import PartFailed
 from arboretum.trainers.learning.memory import OutOfMemory, memory_failures
 from arboretum.trainers.sampling.failures import SamplingFailed, engine_failures
 
@@ -21,6 +22,11 @@ def test_memory_that_runs_out_in_an_update_names_the_microbatch() -> None:
         memory_failures(2048),
     ):
         exhaust_memory()
+    with pytest.raises(OutOfMemory, match=r"lower microbatch_tokens"), memory_failures(2048):
+        try:
+            exhaust_memory()
+        except RuntimeError as error:
+            raise PartFailed("term kl failed") from error
 
 
 def test_memory_that_runs_out_in_sampling_names_the_episodes_in_flight() -> None:

@@ -6,12 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
 
 from ....agents.forks import Keep
+from ....envs.user_code import describe_method, wrong_result
 from ...data.cognitive_graph import CognitiveGraph, DivergencePair
 from ...data.rollouts import Rollouts
 from ...data.segments import BoolArray, FloatArray, IntArray
+from ..part_failures import part_failures
 
 
 class Advantages(NamedTuple):
@@ -117,3 +121,30 @@ class Credit(ABC):
             in_loss: Mask of the tokens that are trained on, [N]; None for all. Statistics over tokens must not
                 include the others.
         """
+
+
+def assign_credit(
+    credit: Credit, rollouts: Rollouts, values: FloatArray | None, in_loss: BoolArray | None, **probe: Any
+) -> Advantages:
+    """Return `credit.assign`, after checks of its arrays.
+
+    Raises:
+        PartFailed: The rule failed, or its arrays have another shape, or values that are not finite.
+    """
+    with part_failures("credit", credit):
+        found: Any = credit.assign(rollouts, values, in_loss, **probe)
+        if not isinstance(found, Advantages):
+            raise wrong_result(credit.assign, "Advantages", found)
+        copies = len(rollouts.copies.path)
+        for name in ("advantages", "value_targets", "multiplicity"):
+            array = getattr(found, name)
+            if array is None and name != "advantages":
+                continue
+            if np.shape(array) != (copies,):
+                expected = f"{name} of shape ({copies},), one for each copy of a sampled token"
+                raise wrong_result(credit.assign, expected, np.shape(array))
+            faults = np.count_nonzero(~np.isfinite(array))
+            if faults:
+                rule = describe_method(credit.assign)
+                raise ValueError(f"{rule} returned {faults} of {copies} {name} that are not finite")
+    return found

@@ -12,6 +12,7 @@ from .mismatch import sampler_weights
 from .ratio import importance_ratios, log_ratios
 from .settings import Objective
 from .surrogate import clipped_surrogate
+from .term import token_losses
 from .tokens import Tokens
 
 Sums = dict[str, float]
@@ -77,7 +78,7 @@ def policy_loss(objective: Objective, tokens: Tokens, kl_coef: float | None = No
         assert tokens.entropy is not None, "an entropy bonus needs Tokens.entropy"
         losses = losses - objective.entropy_coef * tokens.entropy
     for term in objective.token_terms:
-        added = term.losses(tokens)
+        added = token_losses(term, tokens)
         name = f"term/{term.name}"
         measured[name] = measured[name] + added if name in measured else added
         losses = losses + added

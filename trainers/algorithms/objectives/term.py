@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from ....envs.user_code import wrong_result
+from ..part_failures import part_failures
 from .tokens import Pairs, Tokens
 
 if TYPE_CHECKING:
@@ -52,3 +55,31 @@ class PairTerm(Term):
     @abstractmethod
     def pair_losses(self, pairs: Pairs) -> Tensor:
         """Return the term at every pair, its coefficient included, shape [p]."""
+
+
+def token_losses(term: Term, tokens: Tokens) -> Tensor:
+    """Return `term.losses`, after a check of its shape.
+
+    Raises:
+        PartFailed: The term failed, or its shape is not that of the tokens.
+    """
+    with part_failures("term", term):
+        return _of_shape(tokens.logp, term.losses(tokens), term.losses)
+
+
+def pair_losses(term: PairTerm, pairs: Pairs) -> Tensor:
+    """Return `term.pair_losses`, after a check of its shape.
+
+    Raises:
+        PartFailed: The term failed, or its shape is not that of the pairs.
+    """
+    with part_failures("term", term):
+        return _of_shape(pairs.chosen, term.pair_losses(pairs), term.pair_losses)
+
+
+def _of_shape(like: Tensor, found: Any, method: Callable[..., Any]) -> Tensor:
+    shape = getattr(found, "shape", None)
+    if shape != like.shape:
+        raise wrong_result(method, f"a tensor of shape {(*like.shape,)}", found if shape is None else (*shape,))
+    losses: Tensor = found
+    return losses
