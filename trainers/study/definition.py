@@ -22,6 +22,7 @@
       temperatures: [0.3, 0.5, 0.7]
       supervised: {lr: 5.0e-4, batch: 64}
     baseline: grpo                         # recipe that the others are compared with
+    pairs: [[ppo-large, ppo]]              # further comparisons, of the first with the second
     tuning:                                # of each recipe in each environment, on other seeds
       values: [1.0e-4, 3.0e-4, 1.0e-3]
 
@@ -31,7 +32,7 @@ Every key is a field of `Study`; `parsing` reads the file.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -166,8 +167,9 @@ class Study:
         level_tasks: Held-out tasks of each of these, or all where there are fewer; 0 to leave forgetting out.
         controls: Policies to compare with the trained ones.
         baseline: Recipe that the others are compared with, run by run; empty for no such comparison.
+        pairs: Pairs of recipes, of which the first is compared with the second, run by run, in a table of its own.
         tuning: Choice of a setting for each recipe in each environment before its runs; None for none.
-        collapse: Report whether and when runs collapsed, and the alarms of the monitor.
+        collapse: Report whether and when runs collapsed, the alarms of the monitor, and what changed on the way.
         hardware: Device, precision and memory of all training runs, by the names of `HardwareConfig`. Evaluations
             have its device and precision.
         export: Keep the final model of every run, as a folder `model` that `arboretum eval` takes.
@@ -192,6 +194,7 @@ class Study:
     level_tasks: int = 128
     controls: Controls = field(default_factory=Controls)
     baseline: str = ""
+    pairs: Sequence[tuple[str, str]] = ()
     tuning: Tuning | None = None
     collapse: bool = False
     hardware: HardwareConfig = HARDWARE
@@ -213,6 +216,11 @@ class Study:
         self.hardware.check()
         if self.baseline:
             one_of("baseline", self.baseline, tuple(self.recipes))
+        for pair in self.pairs:
+            for name in pair:
+                one_of("pairs", name, tuple(self.recipes))
+            if pair[0] == pair[1] or list(self.pairs).count(pair) > 1:
+                raise ConfigurationError(f"pairs compares {pair[0]!r} with {pair[1]!r} twice or with itself.")
         if self.tuning is not None:
             self.tuning.check()
         if self.tuning is not None and not self.validation_every:

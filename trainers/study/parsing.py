@@ -61,6 +61,7 @@ class StudyFile:
     level_tasks: int = Study.level_tasks
     controls: dict[str, Any] = field(default_factory=dict)
     baseline: str = Study.baseline
+    pairs: list[tuple[str, str]] = field(default_factory=list)
     tuning: dict[str, Any] | None = None
     collapse: bool = Study.collapse
     hardware: dict[str, Any] = field(default_factory=dict)

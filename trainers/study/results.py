@@ -16,6 +16,7 @@ from ...eval.statistics import Interval, Paired, paired, rate, student_mean
 from ...eval.statistics.crossed import crossed_difference, crossed_rate, holm
 from ...eval.statistics.repeats import pass_at_k
 from ...eval.statistics.student_t import two_sided_p
+from .changes import Changes, mean_changes, read_changes
 from .collapse import RunCollapse, read_collapse
 from .curves import common_tokens, read_curve
 from .definition import SUPERVISED, Study, Trial
@@ -67,10 +68,12 @@ class Row:
         unsolved: Fraction of tasks that no sample solved; None without samples.
         pass_gains: Gains in pass@k for the largest k: by names such as "pass@16" over the warm start, and "pass@16
             tuned" over the warm start at its best temperature.
+        pair_gains: Differences from other recipes of `Study.pairs`, run by run, by recipe and decoding.
         area: Mean success on validation tasks from the start of the runs to the tokens that all runs in the
             environment generated, with an interval over runs; None without a baseline or validations.
         area_gains: By "baseline", the difference of `area` from the baseline's, run by run.
         collapses: For each run by seed, whether and when it collapsed; empty where the study does not report it.
+        changes: Means over runs of metrics in the first and the last updates; empty where `collapses` is.
         levels: Success on the levels of the warm start: by name of the level and decoding.
         level_gains: Changes of these since the warm start, by name of the level and decoding.
         details: Further measurements, such as the temperature or the CPU time per run in seconds.
@@ -92,6 +95,8 @@ class Row:
     area: Interval | None = None
     area_gains: Mapping[str, Gain] = field(default_factory=dict)
     collapses: Mapping[int, RunCollapse] = field(default_factory=dict)
+    changes: Changes = field(default_factory=dict)
+    pair_gains: Mapping[tuple[str, str], Gain] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -117,6 +122,14 @@ class Row:
         data |= {"gains": {name: gain.to_dict() for name, gain in gains.items()}} if gains else {}
         if self.collapses:
             data["collapses"] = {str(seed): one.to_dict() for seed, one in self.collapses.items()}
+        if self.changes:
+            data["changes"] = {
+                name: {"first": first, "last": last} for name, (first, last) in self.changes.items()
+            }
+        pairs: dict[str, dict[str, object]] = {}
+        for (other, decoding), gain in self.pair_gains.items():
+            pairs.setdefault(other, {})[decoding] = gain.to_dict()
+        data |= {"pairs": pairs} if pairs else {}
         levels: dict[str, dict[str, object]] = {}
         for (level, decoding), interval in self.levels.items():
             levels.setdefault(level, {})[decoding] = interval._asdict()
@@ -136,7 +149,7 @@ def make_rows(study: Study, out: Path) -> list[Row]:
         DataError: A result cannot be read.
     """
     rows = [row for env in study.envs for row in _EnvResults(study, env, out).rows()]
-    for family in ("gains", "pass_gains", "level_gains", "area_gains"):
+    for family in ("gains", "pair_gains", "pass_gains", "level_gains", "area_gains"):
         rows = _adjust(rows, family)
     return rows
 
@@ -251,6 +264,10 @@ class _EnvResults:
         if self._study.collapse and recipe != SUPERVISED:
             found = {seed: read_collapse(self._study, Trial(self._env, recipe, seed), self._out) for seed in runs}
             row = replace(row, collapses={seed: one for seed, one in found.items() if one is not None})
+            trials = [Trial(self._env, recipe, seed) for seed in runs]
+            changes = mean_changes([read_changes(self._study, trial, self._out) for trial in trials])
+            row = replace(row, changes=changes)
+        row = replace(row, pair_gains=self._pair_gains(recipe, runs))
         if self._before is None:
             return row
         level_gains = {
@@ -288,14 +305,27 @@ class _EnvResults:
             gains["tuned"] = Gain(_compare(outcomes, self._tuned, "sampled"))
         others = {"supervised": (SUPERVISED, self._supervised), "baseline": (self._study.baseline, self._baseline)}
         for name, (other, other_runs) in others.items():
-            shared = [seed for seed in runs if seed in other_runs]
-            if shared and recipe not in (SUPERVISED, other):
-                ours = _rates([runs[seed]["outcomes"] for seed in shared], "sampled")
-                theirs = _rates([other_runs[seed]["outcomes"] for seed in shared], "sampled")
-                gains[name] = Gain(crossed_difference(ours, theirs))
+            if recipe not in (SUPERVISED, other) and runs.keys() & other_runs:
+                gains[name] = Gain(_compare_runs(runs, other_runs, "sampled"))
         if self._before is not None:
             gains["greedy"] = Gain(_compare(outcomes, self._before, "greedy"))
         return gains
+
+    def _pair_gains(self, recipe: str, runs: Mapping[int, dict[str, Any]]) -> dict[tuple[str, str], Gain]:
+        gains = {}
+        for other in [second for first, second in self._study.pairs if first == recipe]:
+            other_runs = dict(self._runs(other))
+            if runs.keys() & other_runs:
+                for decoding in ("sampled", "greedy"):
+                    gains[other, decoding] = Gain(_compare_runs(runs, other_runs, decoding))
+        return gains
+
+
+def _compare_runs(runs: Mapping[int, dict[str, Any]], others: Mapping[int, dict[str, Any]], part: str) -> Paired:
+    """Compare runs with other runs that have the same seeds, over runs and tasks."""
+    shared = [seed for seed in runs if seed in others]
+    ours, theirs = (_rates([one[seed]["outcomes"] for seed in shared], part) for one in (runs, others))
+    return crossed_difference(ours, theirs)
 
 
 def _paired_means(ours: Sequence[float], theirs: Sequence[float]) -> Paired:

@@ -28,7 +28,8 @@ from .evaluation import write_suite
 from .page import REPORT_FILE, evaluation_commands, write_page
 from .progress import StudyProgress
 from .results import make_rows
-from .table import make_tables, render_table, to_markdown
+from .table import render_table, to_markdown
+from .tables import make_tables
 from .trials import (
     EXPERT,
     OTHER_MODEL,
@@ -42,6 +43,9 @@ from .trials import (
     trial_path,
 )
 from .workers import WorkItem, run_phase, single_threaded_workers
+
+REPORTED_ONLY = ("description", "baseline", "pairs", "collapse")
+"""Fields of a study that only its tables read, so that its folder may be used on when they change."""
 
 
 def run_study(study: Study, out: Path, *, workers: int = 2, envs: Sequence[str] = (), console: Console) -> int:
@@ -101,7 +105,8 @@ def claim_folder(study: Study, out: Path) -> None:
         raise DataError(path, f"is not JSON ({error}); choose another --out.") from None
     if not isinstance(stored, dict):
         raise DataError(path, "does not hold the definition of a study; choose another --out.")
-    difference = first_difference({key: stored.get(key) for key in definition}, definition)
+    trained = {key: value for key, value in definition.items() if key not in REPORTED_ONLY}
+    difference = first_difference({key: stored.get(key) for key in trained}, trained)
     if difference is not None:
         raise ConfigurationError(
             f"{out}: holds a study that was started with other settings ({difference}); choose another --out, "

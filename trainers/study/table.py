@@ -1,21 +1,19 @@
-"""Tables of a study: success, pass@k and forgetting, for the terminal, in Markdown and for the report."""
+"""A table of a study: its rows, for the terminal and in Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ...eval.statistics import Interval
-from .collapse import FALLEN, WARNINGS
-from .definition import Study
-from .differences import differing_settings
-from .results import Gain, Row, count_comparisons
+from .results import Gain, Row
 from .trials import TUNED
 
+_NAMES = ("level", "other")
+"""Columns of names."""
 LEAST_WIDTH = 12
 """Characters that the first column of a terminal's table may have for the name of an environment."""
 Cells = Mapping[str, str]
@@ -52,240 +50,13 @@ class StudyTable:
         ]
 
 
-def make_tables(study: Study, rows: Sequence[Row]) -> list[StudyTable]:
-    """Return the tables of a study that have results."""
-    tables = [_success_table(study, rows)]
-    if any(row.passes for row in rows):
-        tables.append(_pass_table(study, rows))
-    if any(row.area for row in rows):
-        tables.append(_learning_table(study, rows))
-    if any(row.collapses for row in rows):
-        tables.append(_collapse_table(study, rows))
-    if any(row.levels for row in rows):
-        tables.append(_level_table(study, rows))
-    return tables
-
-
-def _success_table(study: Study, rows: Sequence[Row]) -> StudyTable:
-    meanings = {
-        "sampled": "gain: over the warm start, in points",
-        "tuned": "tuned: over the warm start at its best temperature on validation tasks",
-        "supervised": "SFT: over supervised fine-tuning of equal CPU time",
-        "baseline": f"{study.baseline}: over the runs of {study.baseline} with the same seeds",
-    }
-    present = {name for row in rows for name in row.gains}
-    notes = [_interval_note(study), *(meaning for name, meaning in meanings.items() if name in present)]
-    if present:
-        notes.append(_star_note(rows, "gains"))
-    if study.baseline and (differing := differing_settings(study)):
-        notes.append(f"beside credit and sampler, the recipes differ in {', '.join(differing)}")
-    return StudyTable(
-        f"{study.name}: success on {study.tasks} held-out tasks per environment",
-        notes + _single_run_note(rows),
-        {
-            "policy": "policy",
-            "runs": "runs",
-            "sampled": "sampled",
-            "range": "range",
-            "gain": "gain",
-            "tuned": "tuned",
-            "supervised": "SFT",
-            "baseline": study.baseline,
-            "greedy": "greedy",
-            "greedy gain": "gain",
-        },
-        [(row, _success_cells(row)) for row in rows],
-        wide=("range", *(("greedy gain",) if study.baseline else ())),
-    )
-
-
-def _success_cells(row: Row) -> Cells:
-    span = "" if row.lowest is None or row.highest is None else f"{100 * row.lowest:.0f} to {row.highest:.0%}"
-    return {
-        **_policy_cells(row),
-        "sampled": format_rate(row.sampled),
-        "range": span if row.runs > 1 else "",
-        "gain": _format_gain(row.gains.get("sampled")),
-        "tuned": _format_gain(row.gains.get("tuned")),
-        "supervised": _format_gain(row.gains.get("supervised")),
-        "baseline": _format_gain(row.gains.get("baseline")),
-        "greedy": "" if row.greedy is None else format_rate(row.greedy),
-        "greedy gain": _format_gain(row.gains.get("greedy")),
-    }
-
-
-def _pass_table(study: Study, rows: Sequence[Row]) -> StudyTable:
-    largest = study.pass_k[-1]
-    tasks = min(study.pass_tasks, study.tasks)
-    notes = [
-        f"fraction of tasks that k samples solve (unbiased estimate from {study.samples} per task)",
-        f"never: no sample of {study.samples} solves the task",
-    ]
-    if any(row.pass_gains for row in rows):
-        notes += [f"gain and tuned: in pass@{largest}, as in the first table", _star_note(rows, "pass_gains")]
-    numbers = {f"pass@{k} rate": f"pass@{k}" for k in study.pass_k[:-1]}
-    intervals = {f"pass@{k}": f"pass@{k}" for k in study.pass_k}
-    columns = {"policy": "policy", "runs": "runs", **numbers, **intervals, "gain": "gain", "tuned": "tuned"}
-    return StudyTable(
-        f"{study.name}: pass@k on {tasks} of these tasks",
-        notes,
-        {**columns, "never rate": "never", "never": "never"},
-        [(row, _pass_cells(row, largest)) for row in rows if row.passes],
-        wide=("never", *(f"pass@{k}" for k in study.pass_k[:-1])),
-        narrow=("never rate", *numbers),
-    )
-
-
-def _pass_cells(row: Row, largest: int) -> Cells:
-    unsolved = row.unsolved
-    return {
-        **_policy_cells(row),
-        **{f"pass@{k} rate": f"{100 * interval.value:.0f}%" for k, interval in row.passes.items()},
-        **{f"pass@{k}": format_rate(interval) for k, interval in row.passes.items()},
-        "gain": _format_gain(row.pass_gains.get(f"pass@{largest}")),
-        "tuned": _format_gain(row.pass_gains.get(f"pass@{largest} tuned")),
-        "never rate": "" if unsolved is None else f"{100 * unsolved.value:.0f}%",
-        "never": "" if unsolved is None else format_rate(unsolved),
-    }
-
-
-def _learning_table(study: Study, rows: Sequence[Row]) -> StudyTable:
-    notes = ["area: mean success on validation tasks, up to the generated tokens that all runs there reach"]
-    if study.seeds > 1:
-        notes.append("95 % intervals over training runs in brackets")
-    if any(row.area_gains for row in rows):
-        notes += [f"gain: over the runs of {study.baseline} with the same seeds", _star_note(rows, "area_gains")]
-    setting = study.tuning.setting if study.tuning is not None else ""
-    if setting:
-        notes.append(f"{setting} was chosen for each recipe and environment on validation tasks, with other seeds")
-    return StudyTable(
-        f"{study.name}: learning at equal generated tokens",
-        notes,
-        {
-            "policy": "policy",
-            "runs": "runs",
-            "tuned_value": setting.rpartition(".")[2],
-            "updates": "updates",
-            "tokens": "tokens",
-            "seconds": "CPU s",
-            "area": "area",
-            "gain": "gain",
-        },
-        [(row, _learning_cells(row)) for row in rows if row.area is not None],
-        wide=("tokens",),  # They are equal.
-    )
-
-
-def _learning_cells(row: Row) -> Cells:
-    details, area, gain = row.details, row.area, row.area_gains.get("baseline")
-    assert area is not None
-    bounds = f" [{100 * area.low:.1f}, {100 * area.high:.1f}]" if row.runs > 1 else ""
-    value = details.get("tuned_value_per_run")
-    difference = "" if gain is None else f"{100 * gain.result.difference.value:+.1f}"
-    return {
-        **_policy_cells(row),
-        "tuned_value": "" if value is None else f"{value:g}",
-        "updates": f"{details['updates_per_run']:.0f}",
-        "tokens": f"{details['generated_tokens_per_run'] / 1000:.0f}k",
-        "seconds": f"{details['cpu_seconds_per_run']:.0f}",
-        "area": f"{100 * area.value:.1f}%{bounds}",
-        "gain": difference + ("*" if gain is not None and gain.is_significant else ""),
-    }
-
-
-def _collapse_table(study: Study, rows: Sequence[Row]) -> StudyTable:
-    return StudyTable(
-        f"{study.name}: collapse of training",
-        [
-            "success of training episodes, as a moving average over the monitor's window; means over runs",
-            f"fell: update from which on it is below {FALLEN:.0%} of its peak, run by run (- if it never is)",
-            f"warned: update of the monitor's first alarm ({', '.join(WARNINGS)}), run by run",
-        ],
-        {
-            "policy": "policy",
-            "runs": "runs",
-            "updates": "updates",
-            "peak": "peak",
-            "last": "last",
-            "collapsed": "collapsed",
-            "fell": "fell",
-            "warned": "warned",
-        },
-        [(row, _collapse_cells(row)) for row in rows if row.collapses],
-    )
-
-
-def _collapse_cells(row: Row) -> Cells:
-    runs = list(row.collapses.values())
-    return {
-        **_policy_cells(row),
-        "updates": f"{fmean(run.updates for run in runs):.0f}",
-        "peak": f"{fmean(run.peak for run in runs):.0%}",
-        "last": f"{fmean(run.last for run in runs):.0%}",
-        "collapsed": f"{sum(run.fell is not None for run in runs)} of {len(runs)}",
-        "fell": " ".join("-" if run.fell is None else str(run.fell) for run in runs),
-        "warned": " ".join("-" if run.warning is None else str(run.warning.update) for run in runs),
-    }
-
-
-def _level_table(study: Study, rows: Sequence[Row]) -> StudyTable:
-    notes = ["change in points since the warm start, so that a loss is what was forgotten"]
-    if any(row.level_gains for row in rows):
-        notes.append(_star_note(rows, "level_gains"))
-    return StudyTable(
-        f"{study.name}: success on up to {study.level_tasks} tasks of each of the warm start's levels",
-        notes,
-        {
-            "policy": "policy",
-            "level": "level",
-            "sampled": "sampled",
-            "change": "change",
-            "greedy": "greedy",
-            "greedy change": "change",
-        },
-        [(row, cells) for row in rows for cells in _level_cells(row)],
-    )
-
-
-def _level_cells(row: Row) -> Iterator[Cells]:
-    for level in dict.fromkeys(level for level, _ in row.levels):
-        yield {
-            "policy": format_policy(row),
-            "level": level,
-            "sampled": format_rate(row.levels[level, "sampled"]),
-            "change": _format_gain(row.level_gains.get((level, "sampled"))),
-            "greedy": format_rate(row.levels[level, "greedy"]),
-            "greedy change": _format_gain(row.level_gains.get((level, "greedy"))),
-        }
-
-
-def _interval_note(study: Study) -> str:
-    runs = ", and over training runs where there are several" if study.seeds > 1 else ""
-    return f"95 % intervals over tasks{runs} in brackets"
-
-
-def _star_note(rows: Sequence[Row], family: str) -> str:
-    count = count_comparisons(rows, family)
-    if count == 1:
-        return "* significant at 5 % (one comparison)"
-    return f"* significant at 5 % among {count} comparisons (Holm's correction)"
-
-
-def _single_run_note(rows: Sequence[Row]) -> list[str]:
-    if all(row.runs != 1 for row in rows):
-        return []
-    return ["with one run, that run's policy is compared, not its recipe"]
-
-
-# ---------------------------------------------------------------------- formats
-
-
 def format_policy(row: Row) -> str:
     """Return the name of a row's policy for a narrow column."""
     return f"tuned, T={row.details['temperature']:g}" if row.policy == TUNED else row.policy
 
 
-def _policy_cells(row: Row) -> Cells:
+def policy_cells(row: Row) -> Cells:
+    """Return the first cells of a policy's row."""
     return {"policy": format_policy(row), "runs": str(row.runs or "")}
 
 
@@ -294,10 +65,17 @@ def format_rate(interval: Interval) -> str:
     return f"{100 * interval.value:.0f}% [{100 * interval.low:.0f}, {100 * interval.high:.0f}]"
 
 
-def _format_gain(gain: Gain | None) -> str:
+def format_gain(gain: Gain | None) -> str:
+    """Return a difference in whole points; empty without one."""
     if gain is None:
         return ""
     return f"{round(100 * gain.result.difference.value):+d}{'*' if gain.is_significant else ''}"
+
+
+def format_difference(gain: Gain) -> str:
+    """Return a difference with its interval, in points."""
+    value, low, high = (100 * number for number in gain.result.difference[:3])
+    return f"{value:+.1f}{'*' if gain.is_significant else ''} [{low:+.1f}, {high:+.1f}]"
 
 
 def render_table(table: StudyTable) -> Table:
@@ -315,7 +93,9 @@ def render_table(table: StudyTable) -> Table:
     widths = [len(format_policy(row)) + 1 for row, _ in table.rows]
     rendered.add_column(table.columns["policy"], max_width=max(LEAST_WIDTH, *widths), overflow="fold")
     for column in columns[1:]:
-        rendered.add_column(table.columns[column], justify="left" if column == "level" else "right", no_wrap=True)
+        rendered.add_column(
+            table.columns[column], justify="left" if column in ("level", "other") else "right", no_wrap=True
+        )
     before: Row | None = None
     for row, cells in table.rows:
         if before is None or row.env != before.env:

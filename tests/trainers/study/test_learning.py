@@ -13,7 +13,8 @@ from arboretum.trainers.monitor import Monitor
 from arboretum.trainers.study.collapse import find_collapse
 from arboretum.trainers.study.definition import Study, StudyEnv, Trial
 from arboretum.trainers.study.results import make_rows
-from arboretum.trainers.study.table import make_tables, to_markdown
+from arboretum.trainers.study.table import to_markdown
+from arboretum.trainers.study.tables import make_tables
 from arboretum.trainers.study.trials import trial_path
 
 STUDY = Study(

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from arboretum.envs.errors import ConfigurationError
 from arboretum.trainers.algorithms.recipes import RECIPES
 from arboretum.trainers.config.settings import EnvConfig
 from arboretum.trainers.study.curves import Curve, read_curves
@@ -19,7 +20,8 @@ from arboretum.trainers.study.definition import SUPERVISED, Study, StudyEnv, Stu
 from arboretum.trainers.study.evaluation import Outcomes
 from arboretum.trainers.study.page import draw_curves, mean_curve, write_page
 from arboretum.trainers.study.results import Row, make_rows
-from arboretum.trainers.study.table import make_tables, render_table, to_markdown
+from arboretum.trainers.study.table import render_table, to_markdown
+from arboretum.trainers.study.tables import make_tables
 from arboretum.trainers.study.trials import TUNED, WARM_START, policy_path, trial_path
 from arboretum.trainers.study.tuning import Tuning
 from support.pages import low_contrasts, set_width
@@ -261,3 +263,60 @@ def test_page_is_readable_on_a_phone(tmp_path: Path, browser: Any) -> None:
             "Lake" in table.text and browser.find_element(By.ID, str(table.get_attribute("aria-labelledby"))).text
         )
         assert not table.find_elements(By.CSS_SELECTOR, "th:not([scope])")
+
+
+def test_pairs_of_recipes_are_compared_run_by_run(tmp_path: Path) -> None:
+    study = replace(STUDY, pairs=(("rloo", "grpo"),))
+    write(tmp_path, Trial("Lake", "grpo", 0), outcomes("10 00 10 00", "1000"))
+    write(tmp_path, Trial("Lake", "grpo", 1), outcomes("10 10 00 00", "1000"))
+    write(tmp_path, Trial("Lake", "rloo", 0), outcomes("11 00 11 00", "1110"))
+    assert not any(row.pair_gains for row in make_rows(study, tmp_path)[:1])
+    write(tmp_path, Trial("Lake", "rloo", 1), outcomes("11 11 00 00", "1110"))
+    rows = by_policy(tmp_path, study)
+    assert rows["grpo"].pair_gains == {}
+    gains = rows["rloo"].pair_gains
+    # By hand: sampled, the differences (R, T) are [[1/2, 0, 1/2, 0], [1/2, 1/2, 0, 0]], with equal means of runs,
+    # 1/4, and means of tasks 1/2, 1/4, 1/4 and 0, so MS_T = 2 · (1/16 + 1/16) / 3 = 1/12.
+    half = 3.182446 * (1 / 12 / 8) ** 0.5
+    assert gains["grpo", "sampled"].result.difference == pytest.approx(
+        (1 / 4, 1 / 4 - half, 1 / 4 + half), abs=1e-6
+    )
+    assert gains["grpo", "greedy"].result.difference.value == 1 / 2
+    table = next(table for table in make_tables(study, list(rows.values())) if "run by run" in table.title)
+    text = to_markdown(table)
+    assert "| Lake | rloo | grpo | +25.0 [-7.5, +57.5] | +50.0 [" in text
+    assert "among 2 comparisons" in text
+    assert rows["rloo"].to_dict()["pairs"]["grpo"]["sampled"]["value"] == 1 / 4  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        ((("grpo", "ppo"),), "pairs must be one of 'grpo', 'rloo', not 'ppo'"),
+        ((("grpo", "grpo"),), "with itself"),
+        ((("grpo", "rloo"), ("grpo", "rloo")), "pairs compares 'grpo' with 'rloo' twice"),
+    ],
+)
+def test_pairs_that_cannot_be_compared_are_refused(pairs: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        replace(STUDY, pairs=pairs)
+
+
+def test_changes_are_means_over_the_first_and_the_last_updates_of_all_runs(tmp_path: Path) -> None:
+    study = replace(STUDY, collapse=True)
+    for seed in (0, 1):
+        trial = Trial("Lake", "grpo", seed)
+        write(tmp_path, trial, outcomes("10 00 10 00", "1000"))
+        records = [
+            {"update": update, "success": update / 50 + seed / 10, "return": 1.0, "reply_tokens": 4.0 + update}
+            for update in range(1, 31)
+        ]
+        lines = [json.dumps(record) + "\n" for record in [{"update": 0, "validation/success": 0.5}, *records]]
+        (tmp_path / trial.folder / "metrics.jsonl").write_text("".join(lines))
+    row = by_policy(tmp_path, study)["grpo"]
+    # Windows of ten updates: the means of 1 to 10 and 21 to 30 are 5.5 and 25.5, a fiftieth of them 0.11 and 0.51.
+    assert row.changes["success"] == pytest.approx((0.16, 0.56))
+    assert row.changes["reply_tokens"] == pytest.approx((9.5, 29.5)) and "entropy" not in row.changes
+    (table,) = [table for table in make_tables(study, [row]) if "on the way" in table.title]
+    assert "first and of the last 10 updates" in table.notes[0]
+    assert "| Lake | grpo | 16 → 56% | 1.00 → 1.00 | 9.5 → 29.5 |" in to_markdown(table)

@@ -30,7 +30,7 @@ from arboretum.trainers.study.definition import Study, StudyEnv, StudyLevel
 from arboretum.trainers.study.differences import differing_settings
 from arboretum.trainers.study.evaluation import evaluate_policy, evaluate_reference, make_sampler, write_suite
 from arboretum.trainers.study.parsing import load_study, parse_study, study_names
-from arboretum.trainers.study.runner import WorkItem, _run_in_workers, missing_work, run_study
+from arboretum.trainers.study.runner import WorkItem, _run_in_workers, claim_folder, missing_work, run_study
 from arboretum.trainers.study.trials import RESULT, chosen_value
 from arboretum.trainers.study.tuning import Tuning
 
@@ -386,6 +386,18 @@ def test_folder_whose_study_file_is_none_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text("[]")
     with pytest.raises(DataError, match=r"study.json: does not hold the definition of a study"):
         run_study(study, tmp_path, console=Console(file=StringIO()))
+
+
+def test_folder_goes_on_when_only_the_tables_of_its_study_change(tmp_path: Path) -> None:
+    study = replace(load_study("passes"), pairs=())
+    claim_folder(study, tmp_path)
+    stored = json.loads((tmp_path / "study.json").read_text())
+    del stored["pairs"]  # as a version without them wrote it
+    (tmp_path / "study.json").write_text(json.dumps(stored))
+    claim_folder(replace(study, pairs=(("grove_3", "grpo_3"),), baseline="grove", collapse=True), tmp_path)
+    assert json.loads((tmp_path / "study.json").read_text())["pairs"] == [["grove_3", "grpo_3"]]
+    with pytest.raises(ConfigurationError, match=r"started with other settings \(seeds was 5 and is 4\)"):
+        claim_folder(replace(study, seeds=4), tmp_path)
 
 
 def test_results_in_one_precision_are_not_continued_in_another(
