@@ -44,7 +44,7 @@ FOREIGN = {
     r"--ray\b": "needs a cluster",
     r"\b(openai|vllm-server)/": "needs a server",
     r"\b(transformers|vllm)/|--model (Qwen|smollm2|runs/smollm2)": "needs a model of another source",
-    r"--model (M|runs/warm/model)\b|runs/ppo|runs/study-": "needs a model or run of your own",
+    r"--model runs/warm/model\b|runs/ppo|runs/study-": "needs a model or run of your own",
 }
 SMALL_EVAL = ["--limit", "2", "--workers", "1"]
 SMALL_SFT = ["--episodes", "8", "--batch", "4", "--epochs", "1"]
