@@ -40,7 +40,8 @@ def results_table(summary: Summary, space: int = 1) -> Table:
     if with_score:
         table.add_column("score", justify="right", no_wrap=True)
     with_cost = _has_cost(summary)
-    for name in ("return", "steps", "tokens" if with_cost else "refused %", "n"):
+    refused = "refused %" if space else "refused\n%"  # else the longest heading by far
+    for name in ("return", "steps", "tokens" if with_cost else refused, "n"):
         table.add_column(name, justify="right", no_wrap=True)
     previous: tuple[str, str | None] | None = None
     for line in summary.lines:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+import arboretum
 from arboretum import cli
+from arboretum.agents.reference import RandomAgent
 from arboretum.cli import main
 from arboretum.envs.registry import ENVS
 from arboretum.envs.searchqa.downloads import DATA_SETS
+from arboretum.eval.table import fit_results
 
 WIDTHS = (40, 60, 80)
 HELP = sorted(path.stem for path in (Path(__file__).parent / "help").glob("*.txt"))
@@ -76,3 +80,13 @@ def test_results_show_every_number_at_every_width(
         assert too_wide(text, width) == [] and "…" not in text
         flat = re.sub(r"to\s+", "to ", text)
         assert all(re.sub(r"to\s+", "to ", rate) in flat for rate in rates), width
+
+
+def test_usual_names_are_not_folded_at_80_columns(tmp_path: Path) -> None:
+    agent = RandomAgent()
+    agent.name = "no_think:sapling"
+    result = arboretum.evaluate("TextFrozenLake-v0", agent, limit=100)
+    shown = StringIO()
+    Console(file=shown, width=80).print(fit_results(result.summary, 80))
+    (line,) = [line for line in shown.getvalue().splitlines() if "TextFrozenLake-v0" in line]
+    assert "no_think:sapling" in line and too_wide(shown.getvalue(), 80) == []
