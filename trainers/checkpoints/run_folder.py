@@ -39,7 +39,8 @@ def check_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> Non
         resume: Continue the run in the folder, which must have been started with the same settings.
 
     Raises:
-        ConfigurationError: The folder holds another run, or this one and `resume` is False.
+        ConfigurationError: The folder holds another run, or this one and `resume` is False; or the run has made
+            more updates than it is to make.
         DataError: The settings in the folder cannot be read.
     """
     folder, settings = config.out, to_plain(config)
@@ -58,6 +59,14 @@ def check_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> Non
         raise ConfigurationError(
             f"{folder}: holds a run; continue it with --resume {quote(str(folder))}, or choose another --out."
         )
+    if resume and isinstance(config, TrainingConfig):
+        made = Checkpoints(folder / CHECKPOINTS_FOLDER).index.last or 0
+        planned = config.recipe.optimization.updates
+        if made > planned:
+            raise ConfigurationError(
+                f"{folder}: has made {made} updates, more than optimization.updates={planned}; set it to {made} or"
+                " more, or leave it out."
+            )
     # Without stored settings those of the caller are taken; see `read_run_settings`.
     if resume and stored is not None:
         for name in _FIXED[type(config)]:

@@ -89,7 +89,7 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
         folder = export_checkpoint(config.out)
         console.print(f"Model: {folder}", soft_wrap=True, highlight=False, markup=False)
         if resume and trainer.state.update == before and trainer.stopped is None:
-            prolong = f"{again} --set optimization.updates={2 * max(total, before)}"
+            prolong = f"{again} --set optimization.updates={2 * total}"
             console.print(f"The run was complete; prolong it with: {escape(prolong)}", soft_wrap=True)
     if trainer.stopped is not None:
         if trainer.is_main:

@@ -18,6 +18,7 @@ from ...envs.errors import ConfigurationError
 from ...eval.suite import Entry
 from ..config.settings import ExpertConfig
 from ..state import Activity
+from .failures import Failures
 from .rollout_plan import plan_chains
 from .tasks import draw_tasks
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 MAX_ATTEMPTS = 20
 """Episodes per demonstration after which the expert is given up."""
+
+MAX_FAILED = 0.5
+"""Fraction of the demonstrations of a round that may end with an error of the environment."""
 
 
 class ScriptedEngine(Engine):
@@ -183,7 +187,7 @@ def collect_demonstrations(
         activity: Phase in progress, in which finished episodes are counted.
 
     Raises:
-        ConfigurationError: The expert solves too few tasks within the dialogue's budgets.
+        ConfigurationError: The expert solves too few tasks within the budgets, or the environment fails.
     """
     agent = Demonstrator(ScriptedEngine(tokenizer, context), dialogue, expert, template)
     envs = [entry.make() for _ in range(min(in_flight, count))]
@@ -192,8 +196,12 @@ def collect_demonstrations(
     while len(demonstrations) < count:
         names = draw_tasks(envs[0].tasks, attempts, count, seed, tasks)
         plan = plan_chains(names, 1, batch=attempts, seed=seed)
-        episodes, _ = plan.arrange((activity or Activity()).count(play(agent, envs, plan.jobs)))
+        played = list((activity or Activity()).count(play(agent, envs, plan.jobs)))
         attempts += count
+        failures = Failures.among(played)
+        if failures.exceed(MAX_FAILED):
+            raise ConfigurationError(f"{failures.describe('demonstrations')}; mend the environment {entry.env}.")
+        episodes, _ = plan.arrange(played)
         demonstrations += [episode for episode in episodes if episode.success or expert.keep == "all"]
         if attempts >= MAX_ATTEMPTS * count and len(demonstrations) < count:
             raise ConfigurationError(

@@ -105,6 +105,20 @@ def test_started_run_is_only_resumed_and_only_with_its_settings(
     claim_run_folder(kind(tmp_path), resume=True)
 
 
+def test_run_is_not_resumed_with_fewer_updates_than_it_has_made(tmp_path: Path) -> None:
+    config = training(tmp_path)
+
+    def planned(updates: int) -> TrainingConfig:
+        return dataclasses.replace(config, recipe=config.recipe.with_settings({"optimization.updates": updates}))
+
+    start(planned(20), checkpoint=12)
+    message = r"has made 12 updates, more than optimization.updates=11; set it to 12 or more, or leave it out\.$"
+    with pytest.raises(ConfigurationError, match=message):
+        claim_run_folder(planned(11), resume=True)
+    assert read_config(tmp_path, TrainingConfig) == planned(20)
+    claim_run_folder(planned(12), resume=True)
+
+
 @pytest.mark.parametrize("kind", [training, fine_tuning])
 def test_run_without_a_checkpoint_is_resumed_only_with_its_settings_but_may_start_anew(
     kind: Callable[[Path], Any], tmp_path: Path

@@ -8,6 +8,8 @@ import pytest
 
 from arboretum.agents.dialogue import make_dialogue
 from arboretum.agents.episode import Episode, Turn
+from arboretum.envs.errors import ConfigurationError
+from arboretum.envs.frozenlake.env import FrozenLake
 from arboretum.eval.suite import Entry
 
 pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
@@ -125,3 +127,13 @@ def test_searching_demonstrations_answer_only_with_what_was_shown() -> None:
         shown = "".join(turn.observation for turn in episode.turns)
         answer = learnt_text(episode.turns[-1]).removeprefix("<answer>").partition("</answer>")[0]
         assert answer and answer in shown and episode.success
+
+
+def test_failing_environment_is_named_and_not_the_expert(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: FrozenLake, action: str) -> Any:
+        raise ConnectionError("the ice is gone")
+
+    monkeypatch.setattr(FrozenLake, "_apply", fail)
+    message = "9 of 9 demonstrations ended with an error, the last with: the environment failed: ConnectionError"
+    with pytest.raises(ConfigurationError, match=message):
+        demonstrations("TextFrozenLake-v0", ExpertConfig(keep="all"), "no_think", 9)
