@@ -16,6 +16,7 @@ from rich.markup import escape
 
 from ..agents.human import HumanAgent
 from ..agents.play import TimeLimits
+from ..agents.registry import make_sampling
 from ..envs.checks import at_least
 from ..envs.errors import ConfigurationError
 from . import runner
@@ -95,6 +96,10 @@ def prepare(
     if not participants:
         raise ConfigurationError("name at least one agent, such as expert.")
     for entry in suite.entries:
+        try:
+            make_sampling({**suite.sampling, **entry.sampling})  # A mistake counts without a language agent, too.
+        except ConfigurationError as error:
+            raise ConfigurationError(f"suite {suite.name}, entry {entry.name!r}: {error}") from None
         for agent in participants.values():
             agent.dialogue(suite, entry)  # Fail fast on a setting, before environments open their data.
 

@@ -291,6 +291,16 @@ def test_mistake_is_told_before_a_model_is_loaded(
     assert not (folder / "runs").exists()
 
 
+def test_unknown_sampling_setting_is_refused_without_a_language_agent(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = "{name: A, env: TextSokoban-v0, tasks: 2}"
+    (folder / "mine.yaml").write_text(f"sampling: {{temprature: 3}}\nentries:\n  - {entry}\n")
+    with pytest.raises(SystemExit, match="2"):
+        main(["eval", "mine.yaml"])
+    assert "suite mine, entry 'A': unknown sampling setting 'temprature'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
