@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 import re
 from collections.abc import Mapping, Sequence
@@ -36,6 +37,8 @@ from .summary import EXPERT, RANDOM, Summary
 from .table import fit_repeats, fit_results, repeats_rows
 from .workers.cluster import ray_workers
 from .workers.local import local_workers
+
+_log = logging.getLogger(__name__)
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 
@@ -95,6 +98,9 @@ def prepare(
     }
     if not participants:
         raise ConfigurationError("name at least one agent, such as expert.")
+    for agent in participants.values():
+        if isinstance(agent, NamedAgent) and (warning := agent.dialogue_warning()) is not None:
+            _log.warning(warning)
     for entry in suite.entries:
         try:
             make_sampling({**suite.sampling, **entry.sampling})  # A mistake counts without a language agent, too.

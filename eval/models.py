@@ -12,7 +12,7 @@ from typing import Any
 from ..agents.engines.base import Engine
 from ..agents.engines.model_check import check_model, is_path, nearest_folder
 from ..agents.engines.registry import ENGINES, engine_class, make_engine
-from ..agents.engines.shipped_models import NAMED_MODELS, expand_home
+from ..agents.engines.shipped_models import NAMED_MODELS, expand_home, read_taught_dialogue
 from ..envs.errors import ConfigurationError
 from ..envs.plugins import plugin_class
 from .given import identify_given_engine
@@ -60,6 +60,11 @@ class Model:
     def is_local(self) -> bool:
         """True if the process that loads the model runs it, and not a server."""
         return self._engine is None and self.engine_name in _LOCAL_ENGINES
+
+    @cached_property
+    def taught_dialogue(self) -> str | None:
+        """Name of the dialogue that a local model was last trained with; None if unknown."""
+        return read_taught_dialogue(self.name) if self.is_local else None
 
     @property
     def devices(self) -> int:

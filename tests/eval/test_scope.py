@@ -20,7 +20,7 @@ from arboretum.envs.bandit import Bandit
 from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.registry import make_env
 from arboretum.eval.agents import NamedAgent, open_agents
-from arboretum.eval.evaluate import evaluate
+from arboretum.eval.evaluate import evaluate, prepare
 from arboretum.eval.models import Model, resolve_model
 from arboretum.eval.options import option_name, parse_options
 from arboretum.eval.planning import Scope, plan_suite
@@ -289,6 +289,18 @@ def test_mistake_is_told_before_a_model_is_loaded(
         run(suite, list(factories))
     assert message in str(caught.value)
     assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize("dialogue", [None, "no_think"])
+def test_warning_names_the_dialogue_that_the_model_was_taught(
+    dialogue: str | None, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_agents(["direct"], model="sapling", dialogue=dialogue) as factories:
+        prepare(load_suite("TextFrozenLake-v0"), factories, Scope(limit=1), references=False)
+    said = (
+        "direct:sapling plays in dialogue 'plain', but the model was taught 'no_think': choose --dialogue no_think"
+    )
+    assert [said in message for message in caplog.messages] == ([True] if dialogue is None else [])
 
 
 def test_unknown_sampling_setting_is_refused_without_a_language_agent(
