@@ -44,6 +44,11 @@ def run(*arguments: str, stdin: str = "", cwd: Path | None = None) -> subprocess
         (["eval", "quick", "--out", "/proc/nowhere"], "cannot be written to"),
         (["report", "/nowhere"], "holds no run (no run.json); give the folder of a run"),
         (["eval", "/nowhere.yaml"], "cannot be read"),
+        (["eval", "quick", "--limit", "three"], "--limit: 'three' is not a whole number."),
+        (["play", "TextBandit-v0", "--seed=x y"], "--seed: 'x y' is not a whole number."),
+        (["view", "--port", "it's"], '--port: "it\'s" is not a whole number.'),
+        (["eval", "quick", "--label-seconds", "long"], "--label-seconds: 'long' is not a number."),
+        (["scaling", "plan", "--batch", "big"], "--batch: 'big' is not a whole number."),
     ],
 )
 def test_mistake_of_the_user_is_reported_in_one_sentence_with_status_2(
@@ -61,6 +66,15 @@ def test_mistake_of_the_user_is_reported_in_one_sentence_with_status_2(
     assert sentence in printed.err
     assert len(printed.err.strip().splitlines()) == 1
     assert "Traceback" not in printed.err + printed.out
+
+
+@pytest.mark.parametrize("arguments", [["plan", "--frob"], ["measure", "--gpus", "8"]])
+def test_error_of_a_sub_command_points_to_its_help(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["scaling", *arguments])
+    assert f"run arboretum scaling {arguments[0]} --help" in capsys.readouterr().err
 
 
 def test_table_is_printed_to_a_pipe_whose_encoding_lacks_its_lines(
