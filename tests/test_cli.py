@@ -44,6 +44,8 @@ def run(*arguments: str, stdin: str = "", cwd: Path | None = None) -> subprocess
         (["eval", "quick", "--out", "/proc/nowhere"], "cannot be written to"),
         (["report", "/nowhere"], "holds no run (no run.json); give the folder of a run"),
         (["eval", "/nowhere.yaml"], "cannot be read"),
+        (["eval", "bad.py:Env"], "bad.py:Env cannot be imported: No module named 'bad'; did you mean bad:Env?"),
+        (["eval", "quick", "--agent", "bad.py:Mine"], "did you mean bad:Mine?"),
         (["eval", "quick", "--limit", "three"], "--limit: 'three' is not a whole number."),
         (["play", "TextBandit-v0", "--seed=x y"], "--seed: 'x y' is not a whole number."),
         (["view", "--port", "it's"], '--port: "it\'s" is not a whole number.'),
