@@ -127,7 +127,7 @@ def test_arguments_that_are_not_json_are_taken_and_told_apart(tmp_path: Path) ->
         return arboretum.evaluate(env, "random", limit=1, seed=numpy.int64(3), out=tmp_path / "run")
 
     assert play(1).complete and play(1).complete
-    with pytest.raises(ConfigurationError, match=r"another suite \(entries\[1\]\.kwargs\.retriever was .* 1' and"):
+    with pytest.raises(ConfigurationError, match=r"another suite \(--env-arg retriever was .* 1' and"):
         play(2)
 
 

@@ -155,16 +155,25 @@ def test_seed_and_repeats_are_part_of_a_runs_identity(folder: Path) -> None:
     records = [json.loads(line) for line in (out / "episodes.jsonl").read_text().splitlines()]
     assert len(records) == 4 and len({record["seed"] for record in records}) == 4
     for scope, message in (
-        (Scope(limit=2, seed=4, repeats=2), r"another suite \(seed was 3 and is 4\)"),
-        (Scope(limit=2, seed=3), r"another suite \(entries\[1\]\.repeats was 2 and is 1\)"),
-        (Scope(limit=1, seed=3, repeats=2), r"another suite \(entries\[1\]\.tasks was 2 and is 1\)"),
+        (Scope(limit=2, seed=4, repeats=2), r"another suite \(--seed was 3 and is 4\)"),
+        (Scope(limit=2, seed=3), r"another suite \(--repeats was 2 and is 1\)"),
+        (Scope(limit=1, seed=3, repeats=2), r"another suite \(--limit was 2 and is 1\)"),
     ):
         with pytest.raises(ConfigurationError, match=message):
             run("TextBandit-v0", scope=scope, out=out)
     run("TextBandit-v0", scope=Scope(limit=2, seed=0), out=folder / "zero")
     assert "seed" not in manifest_of(folder / "zero")["suite"]  # The default.
-    with pytest.raises(ConfigurationError, match=r"another suite \(seed was 0 and is 5\)"):
+    with pytest.raises(ConfigurationError, match=r"another suite \(--seed was 0 and is 5\)"):
         run("TextBandit-v0", scope=Scope(limit=2, seed=5), out=folder / "zero")
+    for env_arg, message in (
+        (["split=train"], r"another suite \(--split was 'test' and is 'train'\)"),
+        (["reverse=true"], r"another suite \(--env-arg reverse was None and is True\)"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            run("TextBandit-v0", scope=Scope(limit=2, seed=0), env_arg=env_arg, out=folder / "zero")
+    run("quick", scope=Scope(limit=2), out=folder / "quick")
+    with pytest.raises(ConfigurationError, match=r"\(--limit \(entries\[1\]\.tasks\) was 2 and is 3\)"):
+        run("quick", scope=Scope(limit=3), out=folder / "quick")
     for scope in (Scope(limit=2), Scope(limit=2, seed=1), Scope(limit=2, repeats=2)):
         run("TextBandit-v0", scope=scope)
     assert len(list((folder / "runs").iterdir())) == 3
