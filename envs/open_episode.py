@@ -12,6 +12,7 @@ _NEED_EPISODE = (
     "admissible_actions",
     "expert_actions",
     "optimum",
+    "optimum_after",
     "random_action",
     "searching_actions",
     "state_key",
