@@ -16,7 +16,7 @@ from functools import partial, wraps
 from typing import Any, NoReturn, TextIO, get_args, get_type_hints
 
 from tyro import cli
-from tyro.conf import arg, subcommand
+from tyro.conf import OmitArgPrefixes, arg, subcommand
 from tyro.extras import SubcommandApp
 
 from ..envs.errors import ConfigurationError, unknown_name
@@ -174,7 +174,8 @@ def run_verb(
         raise unknown_name("command", name, verbs)
     elif rest and not is_help and (job := _sub_verbs(verbs[name]).get(rest[0])) is not None:
         # Parsed as a command of its own, so that errors point to its help.
-        of_job = partial(cli, job, args=rest[1:], prog=f"arboretum {name} {rest[0]}")
+        prog = f"arboretum {name} {rest[0]}"
+        of_job = partial(cli, job, args=rest[1:], prog=prog, config=(OmitArgPrefixes,))
 
         def parse() -> Callable[[], int]:
             return partial(verbs[name], of_job())
