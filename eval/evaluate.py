@@ -177,8 +177,15 @@ def evaluate(
     scope.check(option_name)
     suite = load_suite(suite_name, parse_options(env_arg, "--env-arg"))
     shown = [remove_secrets(pair)[:40] for pair in env_arg]
-    with console.status("Choosing tasks"):  # Of an endless split, distinct ones are searched for.
-        prepared = prepare(suite, agents, scope, references=references, out=out, name_parts=shown)
+    try:
+        with console.status("Choosing tasks"):  # Of an endless split, distinct ones are searched for.
+            prepared = prepare(suite, agents, scope, references=references, out=out, name_parts=shown)
+    except KeyboardInterrupt:
+        console.print(
+            "[yellow]Interrupted[/] while the tasks were chosen: nothing was written. Run the same command again,"
+            " or with fewer tasks (--limit)."
+        )
+        return INTERRUPTED
     folder = prepared.folder
     store = Store(folder, {**prepared.manifest, "sessions": [describe_session(arguments)]})
     try:

@@ -192,3 +192,27 @@ def test_terminal_accepts_arrow_keys_and_undo() -> None:
     read_until("Left.")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     os.close(terminal)
+
+
+def test_interruption_while_tasks_are_chosen_says_that_nothing_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("arboretum.eval.evaluate.plan_suite", interrupt)
+    with pytest.raises(SystemExit, match="130"):
+        main(["eval", "TextBandit-v0", "--limit", "1", "--out", str(tmp_path / "run")])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Interrupted while the tasks were chosen: nothing was written. Run the same command again" in printed
+    assert not (tmp_path / "run").exists()
+
+
+def test_view_says_that_a_folder_holds_no_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = []
+    monkeypatch.setattr("arboretum.eval.viewer.command.serve", lambda *_, **__: served.append(True))
+    with pytest.raises(SystemExit):
+        main(["view", str(tmp_path), "--no-browser"])
+    assert served and f"{tmp_path}: holds no runs yet" in caplog.text
