@@ -76,8 +76,8 @@ def suite_difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | No
         now: Suite of a new run.
     """
     # The description of the suite of one environment repeats the split.
-    bare = ({**one, "description": ""} for one in (was, now))
-    difference = first_difference(*bare) or first_difference(was, now)
+    before, after = ({**one, "description": ""} for one in (was, now))
+    difference = first_difference(before, after) or first_difference(was, now)
     if difference is None:
         return None
     key, _, values = difference.partition(" was ")

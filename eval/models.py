@@ -119,7 +119,7 @@ def resolve_model(model: str, engine: str | None = None) -> tuple[str, str]:
         ConfigurationError: The text is none of these.
     """
     if not model:
-        raise ConfigurationError("--model is empty; write PROVIDER/NAME, or the path of a folder.")
+        raise ConfigurationError("the name of the model is empty; write PROVIDER/NAME, or the path of a folder.")
     if engine is not None:
         return engine, model
     provider, _, name = model.partition("/")
@@ -132,12 +132,12 @@ def resolve_model(model: str, engine: str | None = None) -> tuple[str, str]:
     if near:
         hint = f"did you mean {near[0]}{f'/{name}' if name else ''}?"
     elif "://" in model:
-        hint = "an address belongs to --base-url."
+        hint = "an address belongs to --base-url (in Python base_url=)."
     elif is_path(model):
         hint = f"there is no such folder{nearest_folder(expand_home(model))}"
     else:
         hint = f"write {', '.join(f'{one}/{model}' for one in ENGINES)}, or the path of a folder."
-    raise ConfigurationError(f"--model {model!r} names neither a folder nor a provider; {hint}")
+    raise ConfigurationError(f"model {model!r} names neither a folder nor a provider; {hint}")
 
 
 def _is_plugin(provider: str) -> bool:

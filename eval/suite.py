@@ -146,8 +146,8 @@ class Entry:
         counts = [count for count in (self.tasks, limit) if count is not None]
         if not counts:
             raise ConfigurationError(
-                f"the tasks of {self.env} are endless; choose their number with --limit, such as --limit 64, or"
-                " with `tasks` in the suite's file."
+                f"the tasks of {self.env} are endless; choose their number with --limit (in Python limit=),"
+                " such as 64, or with `tasks` in the suite's file."
             )
         count = min(counts)
         names = distinct_tasks(env, count)

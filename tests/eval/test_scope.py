@@ -261,7 +261,7 @@ def no_loading(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("qick", ["think"], {}, "unknown suite or environment 'qick'; did you mean quick"),
         ("TextSokobn-v0", ["think"], {}, "did you mean TextSokoban-v0"),
         ("nothing.yaml", ["think"], {}, "cannot be read"),
-        ("TextSokoban-v0", ["think"], {}, "choose their number with --limit"),
+        ("TextSokoban-v0", ["think"], {}, "choose their number with --limit (in Python limit=)"),
         ("quick", ["thnk"], {}, "unknown agent 'thnk'; did you mean think"),
         ("quick", ["think", "think"], {}, "named twice"),
         ("quick", ["random"], {}, "--model is for language agents"),
@@ -391,9 +391,9 @@ def test_finished_run_is_shown_without_loading_the_model(folder: Path, request: 
 def test_loading_a_local_model_prints_no_bar(folder: Path) -> None:
     pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
     command = [sys.executable, "-m", "arboretum", "eval", "TextBandit-v0", "--limit", "1", "--no-references"]
-    command += ["--agent", "direct", "--model", "sapling", "--max-tokens", "2"]
+    command += ["--agent", "no_think", "--model", "sapling", "--max-tokens", "2"]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0 and "direct:sapling" in done.stdout
+    assert done.returncode == 0 and "no_think:sapling" in done.stdout
     assert done.stderr == ""
 
 
