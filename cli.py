@@ -355,7 +355,8 @@ def data(
     """List, download or verify public data sets.
 
     Args:
-        verb: "list" shows all data sets, "get" downloads one, "verify" compares one with its recorded checksums.
+        verb: "list" shows all data that environments read, "get" downloads one set, "verify" compares one with its
+            recorded checksums.
         name: Name of the data set, for "get" and "verify".
         root: Data folder. None uses ARBORETUM_DATA.
     """
@@ -475,6 +476,7 @@ def main(arguments: list[str] | None = None) -> None:
     warnings = logging.StreamHandler()
     warnings.setFormatter(VisibleFormatter())
     logging.basicConfig(handlers=[warnings])
+    logging.getLogger("stamina").propagate = False  # retries of requests are counted, not printed
     replace_unencodable()
     with exit_on_error():
         if arguments == ["--version"]:

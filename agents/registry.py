@@ -180,8 +180,8 @@ def make_agent_sampling(agent: str, options: Mapping[str, Any]) -> Sampling:
 def needs_model(agent: str) -> ConfigurationError:
     """Return the error for a language agent without a model."""
     return ConfigurationError(
-        f"agent {agent!r} needs a model: pass --model with a folder or PROVIDER/NAME"
-        f" ({', '.join(ENGINES)}), such as --model transformers/Qwen/Qwen2.5-0.5B-Instruct."
+        f"agent {agent!r} needs a model: pass --model (in Python model=) with a folder or PROVIDER/NAME"
+        f" ({', '.join(ENGINES)}), such as transformers/Qwen/Qwen2.5-0.5B-Instruct."
     )
 
 

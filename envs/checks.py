@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,15 @@ def at_least(name: str, value: float | None, bound: float) -> None:
     """Raise unless value ≥ bound; None passes."""
     if value is not None and not value >= bound:
         raise ConfigurationError(f"{name} must be at least {bound:g}, but is {value}.")
+
+
+def whole(name: str, value: object) -> None:
+    """Raise unless the value is an integer, of Python or of NumPy; None passes."""
+    if value is not None:
+        try:
+            operator.index(value)  # type: ignore[arg-type]
+        except TypeError:
+            raise ConfigurationError(f"{name} must be a whole number, not {value!r}.") from None
 
 
 def positive(name: str, value: float) -> None:

@@ -21,6 +21,7 @@ from .copying import RebuiltCopies
 from .display import show
 from .effects import BranchRules
 from .errors import ConfigurationError, unknown_name
+from .open_episode import OpenEpisodeRules
 from .optimum import OptimumRules
 from .rendering import Rendering
 from .seeding import split_mix
@@ -63,6 +64,7 @@ OutcomeFields = tuple[str, float, bool, bool, bool, bool]
 
 class TextEnv(
     RebuiltCopies,
+    OpenEpisodeRules,
     SnapshotRules,
     BranchRules,
     OptimumRules,

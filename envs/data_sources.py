@@ -12,6 +12,8 @@ class DataSource(NamedTuple):
         folder: Subfolder of `ARBORETUM_DATA`.
         env: Id of the environment.
         publisher: Publication, and where the files come from.
+        download: Command or address that gets the files.
+        license: License in a word or two; `terms` has the details.
         layout: Files of the folder, one a line, each with its meaning.
         check: Command that shows whether the data is found.
         terms: License as its publishers state it.
@@ -20,6 +22,8 @@ class DataSource(NamedTuple):
     folder: str
     env: str
     publisher: str
+    download: str
+    license: str
     layout: tuple[tuple[str, str], ...]
     check: str
     terms: str
@@ -30,9 +34,10 @@ DATA_SOURCES: tuple[DataSource, ...] = (
         "alfworld",
         "TextALFWorld-v0",
         "ALFWorld (Shridhar et al., ICLR 2021, arXiv:2010.03768), https://github.com/alfworld/alfworld. The"
-        " command `alfworld-download` of the package `alfworld` fetches the files. The folder is called"
-        " `json_2.1.1` in every release; the files of alfworld 0.4 and later are expected, in which objects are"
-        " put down with `move X to Y`.",
+        " folder is called `json_2.1.1` in every release; the files of alfworld 0.4 and later are expected, in"
+        " which objects are put down with `move X to Y`.",
+        "`alfworld-download` of the package `alfworld`",
+        "MIT (repository)",
         (
             ("json_2.1.1/<split>/<task type>-…/<trial>/game.tw-pddl", "the game files; other files are ignored"),
             ("*.tar.xz, *.tar.gz, …", "archives of that tree, read without being unpacked"),
@@ -46,6 +51,8 @@ DATA_SOURCES: tuple[DataSource, ...] = (
         "TextWebShop-v0",
         "WebShop (Yao, Chen, Yang, Narasimhan, NeurIPS 2022), repository princeton-nlp/WebShop. Its small set has"
         " 1,000 products, the full one 1.18 million.",
+        "`setup.sh -d small` (or `all`) of https://github.com/princeton-nlp/WebShop",
+        "MIT (repository)",
         (
             ("items_shuffle*.json or .json.gz", "the products; of several such files the largest is used"),
             (
@@ -62,7 +69,9 @@ DATA_SOURCES: tuple[DataSource, ...] = (
     DataSource(
         "boxoban",
         "TextBoxoban-v0",
-        "Boxoban levels (Guez, Mirza, Gregor et al., 2018), https://github.com/google-deepmind/boxoban-levels.",
+        "Boxoban levels (Guez, Mirza, Gregor et al., 2018).",
+        "`git clone https://github.com/google-deepmind/boxoban-levels`",
+        "Apache 2.0",
         (
             ("unfiltered/{train,valid,test}/NNN.txt", "1,000 levels a file"),
             ("medium/{train,valid}/NNN.txt", "1,000 levels a file"),
@@ -75,6 +84,8 @@ DATA_SOURCES: tuple[DataSource, ...] = (
         "blocksworld",
         "TextBlocksworld-v0",
         "PlanBench's instances (Valmeekam et al., NeurIPS 2023 Datasets and Benchmarks, arXiv:2206.10498).",
+        "`git clone https://github.com/karthikv792/LLMs-Planning` (its instances)",
+        "MIT (repository)",
         (
             (
                 "blocksworld/generated_basic/*.pddl",
@@ -85,7 +96,7 @@ DATA_SOURCES: tuple[DataSource, ...] = (
             ("*.tar.xz, *.tar.gz, …", "archives of these folders, read if no file is unpacked"),
         ),
         "arboretum eval planbench",
-        "See the terms of PlanBench's publishers.",
+        "The repository is MIT-licensed. No separate license comes with the instances.",
     ),
     DataSource(
         "hotpotqa",
@@ -93,6 +104,8 @@ DATA_SOURCES: tuple[DataSource, ...] = (
         "Question sets and corpora below; `arboretum data get NAME` downloads them into their folders, from the"
         " addresses there. Each data set has a folder of its own, and the environment's argument `dataset`"
         " selects it; without it `hotpotqa` is used.",
+        "`arboretum data get hotpotqa`",
+        "CC BY-SA 4.0",
         (
             (
                 "*.jsonl, *.jsonl.gz, *.json or *.parquet",

@@ -108,7 +108,9 @@ def _load(path: str) -> object:
         for part in attribute.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
-        raise ConfigurationError(f"{path} cannot be imported: {error}.") from error
+        meant = f"{module.removesuffix('.py')}:{attribute}"
+        hint = f"; did you mean {meant}?" if meant != path else "."
+        raise ConfigurationError(f"{path} cannot be imported: {error}{hint}") from error
     except Exception as error:  # Importing a module runs its code.
         raise ConfigurationError(f"{path} cannot be imported: {describe_error(error)}.") from error
     return found

@@ -140,6 +140,17 @@ class NamedAgent:
         except ConfigurationError as error:
             raise ConfigurationError(f"suite {suite.name}, entry {entry.name!r}: {error}") from None
 
+    def dialogue_warning(self) -> str | None:
+        """Return a sentence if the model was trained with another dialogue than the agent's; None otherwise."""
+        taught = self.model.taught_dialogue if self.model is not None else None
+        dialogue = None if taught is None else self._make_dialogue({}).name
+        if dialogue == taught:
+            return None
+        return (
+            f"{self.name} plays in dialogue {dialogue!r}, but the model was taught {taught!r}: choose --dialogue"
+            f" {taught} (in Python dialogue=) if its replies are refused."
+        )
+
     def settings(self, suite: Suite, entry: Entry, /) -> dict[str, Any] | None:
         """Return the settings of an entry as plain data; None without a model."""
         dialogue = self.dialogue(suite, entry)

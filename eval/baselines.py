@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +14,8 @@ from ..agents.engines.shipped_models import (
     SAPLING,
     SEARCH_SAPLING,
     THOUGHTS_SAPLING,
+    read_taught_dialogue,
 )
-from ..assets import asset
 from ..envs.baselines import Baseline, write_baselines
 from ..envs.errors import ConfigurationError
 from .api import Evaluation, evaluate
@@ -87,7 +86,7 @@ def measure(model: str | None, out: Path | None = None, *, only: str | None = No
     if model is None:
         return evaluate(suite, [RANDOM, EXPERT], out=out)
     return evaluate(
-        suite, "direct", model=model, engine_args={"device": "cpu"}, dialogue=_taught_dialogue(model), out=out
+        suite, "direct", model=model, engine_args={"device": "cpu"}, dialogue=read_taught_dialogue(model), out=out
     )
 
 
@@ -107,17 +106,12 @@ def as_baselines(evaluation: Evaluation, model: str | None) -> Iterator[Baseline
             dict(entry.kwargs),
             entry.split,
             model or line.agent,
-            None if model is None else _taught_dialogue(model),
+            None if model is None else read_taught_dialogue(model),
             line.episodes,
             _rounded(line.success),
             _rounded(line.mean_return),
             round(line.steps, DIGITS),
         )
-
-
-def _taught_dialogue(model: str) -> str:
-    config = json.loads((asset(model) / "config.json").read_text(encoding="utf-8"))
-    return str(config["arboretum_dialogue"])
 
 
 def _rounded(interval: Interval) -> tuple[float, float, float]:

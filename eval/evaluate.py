@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 import re
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from rich.markup import escape
 
 from ..agents.human import HumanAgent
 from ..agents.play import TimeLimits
+from ..agents.registry import make_sampling
 from ..envs.checks import at_least
 from ..envs.errors import ConfigurationError
 from . import runner
@@ -35,6 +37,8 @@ from .summary import EXPERT, RANDOM, Summary
 from .table import fit_repeats, fit_results, repeats_rows
 from .workers.cluster import ray_workers
 from .workers.local import local_workers
+
+_log = logging.getLogger(__name__)
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 
@@ -94,7 +98,14 @@ def prepare(
     }
     if not participants:
         raise ConfigurationError("name at least one agent, such as expert.")
+    for agent in participants.values():
+        if isinstance(agent, NamedAgent) and (warning := agent.dialogue_warning()) is not None:
+            _log.warning(warning)
     for entry in suite.entries:
+        try:
+            make_sampling({**suite.sampling, **entry.sampling})  # A mistake counts without a language agent, too.
+        except ConfigurationError as error:
+            raise ConfigurationError(f"suite {suite.name}, entry {entry.name!r}: {error}") from None
         for agent in participants.values():
             agent.dialogue(suite, entry)  # Fail fast on a setting, before environments open their data.
 
@@ -166,8 +177,15 @@ def evaluate(
     scope.check(option_name)
     suite = load_suite(suite_name, parse_options(env_arg, "--env-arg"))
     shown = [remove_secrets(pair)[:40] for pair in env_arg]
-    with console.status("Choosing tasks"):  # Of an endless split, distinct ones are searched for.
-        prepared = prepare(suite, agents, scope, references=references, out=out, name_parts=shown)
+    try:
+        with console.status("Choosing tasks"):  # Of an endless split, distinct ones are searched for.
+            prepared = prepare(suite, agents, scope, references=references, out=out, name_parts=shown)
+    except KeyboardInterrupt:
+        console.print(
+            "[yellow]Interrupted[/] while the tasks were chosen: nothing was written. Run the same command again,"
+            " or with fewer tasks (--limit)."
+        )
+        return INTERRUPTED
     folder = prepared.folder
     store = Store(folder, {**prepared.manifest, "sessions": [describe_session(arguments)]})
     try:

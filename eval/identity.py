@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -18,11 +19,20 @@ from ..agents.dialogue import Dialogue
 from ..agents.engines.shipped_models import CHECKSUMS_FIX, model_source
 from ..agents.tokens.templates import shipped_templates
 from ..envs.addresses import public_url
+from ..envs.checks import first_difference
 from ..envs.checksums import SUMS_FILE, read_checksums
 from .plain import to_plain
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
 _CONFIGURATION = ("*.json", "*.jinja", "*.model", "*.txt")
+_SUITE_OPTIONS = (
+    (r"seed", "--seed"),
+    (r"entries\[\d+\]\.tasks", "--limit"),
+    (r"entries\[\d+\]\.repeats", "--repeats"),
+)
+"""Keys of a suite, and the options that change them."""
+_ENV_OPTIONS = ((r"entries\[1\]\.split", "--split"), (r"entries\[1\]\.kwargs\.(\w+)", r"--env-arg \1"))
+"""Keys of the suite of one environment, and the options that set them."""
 _METADATA = ("arboretum_dialogue", "transformers_version")
 """Keys of `config.json` that do not change what a model replies."""
 _NEUTRAL_OPTIONS = {
@@ -56,6 +66,27 @@ def identify_model(engine: str, model: str, base_url: str | None, options: Mappi
         if kept.get("adapter") and adapter.is_dir():
             identity["adapter"] = digest_model(adapter)
     return identity
+
+
+def suite_difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """Return the first difference of two suites as plain data, with the option that leads to it; None without one.
+
+    Args:
+        was: Suite of an existing run.
+        now: Suite of a new run.
+    """
+    # The description of the suite of one environment repeats the split.
+    before, after = ({**one, "description": ""} for one in (was, now))
+    difference = first_difference(before, after) or first_difference(was, now)
+    if difference is None:
+        return None
+    key, _, values = difference.partition(" was ")
+    is_env = [now["name"]] == [entry["env"] for entry in now["entries"]]
+    for pattern, option in (*_SUITE_OPTIONS, *(_ENV_OPTIONS if is_env else ())):
+        if found := re.fullmatch(pattern, key):
+            place = "" if is_env or key == "seed" else f" ({key})"
+            return f"{found.expand(option)}{place} was {values}"
+    return difference
 
 
 def identify_agent(

@@ -12,7 +12,7 @@ from typing import Any
 from ..agents.engines.base import Engine
 from ..agents.engines.model_check import check_model, is_path, nearest_folder
 from ..agents.engines.registry import ENGINES, engine_class, make_engine
-from ..agents.engines.shipped_models import NAMED_MODELS, expand_home
+from ..agents.engines.shipped_models import NAMED_MODELS, expand_home, read_taught_dialogue
 from ..envs.errors import ConfigurationError
 from ..envs.plugins import plugin_class
 from .given import identify_given_engine
@@ -60,6 +60,11 @@ class Model:
     def is_local(self) -> bool:
         """True if the process that loads the model runs it, and not a server."""
         return self._engine is None and self.engine_name in _LOCAL_ENGINES
+
+    @cached_property
+    def taught_dialogue(self) -> str | None:
+        """Name of the dialogue that a local model was last trained with; None if unknown."""
+        return read_taught_dialogue(self.name) if self.is_local else None
 
     @property
     def devices(self) -> int:
@@ -114,7 +119,7 @@ def resolve_model(model: str, engine: str | None = None) -> tuple[str, str]:
         ConfigurationError: The text is none of these.
     """
     if not model:
-        raise ConfigurationError("--model is empty; write PROVIDER/NAME, or the path of a folder.")
+        raise ConfigurationError("the name of the model is empty; write PROVIDER/NAME, or the path of a folder.")
     if engine is not None:
         return engine, model
     provider, _, name = model.partition("/")
@@ -127,12 +132,12 @@ def resolve_model(model: str, engine: str | None = None) -> tuple[str, str]:
     if near:
         hint = f"did you mean {near[0]}{f'/{name}' if name else ''}?"
     elif "://" in model:
-        hint = "an address belongs to --base-url."
+        hint = "an address belongs to --base-url (in Python base_url=)."
     elif is_path(model):
         hint = f"there is no such folder{nearest_folder(expand_home(model))}"
     else:
         hint = f"write {', '.join(f'{one}/{model}' for one in ENGINES)}, or the path of a folder."
-    raise ConfigurationError(f"--model {model!r} names neither a folder nor a provider; {hint}")
+    raise ConfigurationError(f"model {model!r} names neither a folder nor a provider; {hint}")
 
 
 def _is_plugin(provider: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..agents.base import Agent
 from ..agents.play import TimeLimits
-from ..envs.checks import at_least, positive
+from ..envs.checks import at_least, positive, whole
 from ..envs.core import TextEnv
 from ..envs.data import missing_files
 from ..envs.errors import ConfigurationError
@@ -54,9 +54,13 @@ class Scope:
         Args:
             shown: Function from the name of a field to its name in messages, such as `option_name`.
         """
-        at_least(shown("seed"), self.seed, 0)
-        at_least(shown("repeats"), self.repeats, 1)
-        at_least(shown("limit"), self.limit, 1)
+        for name, number, least in (
+            ("seed", self.seed, 0),
+            ("repeats", self.repeats, 1),
+            ("limit", self.limit, 1),
+        ):
+            whole(shown(name), number)
+            at_least(shown(name), number, least)
         for name, seconds in (("timeout", self.timeout), ("step_timeout", self.step_timeout)):
             if seconds is not None:
                 positive(shown(name), seconds)

@@ -31,6 +31,7 @@ from .episode_lines import (
     parse_head,
     read_lines,
 )
+from .identity import suite_difference
 from .manifest import (
     MANIFEST_COPY,
     MANIFEST_FILE,
@@ -205,7 +206,7 @@ class Store:
             )
         for field in ("suite", "agents"):
             was, now = (_without_tables(fill_defaults(one.get(field))) for one in (existing, manifest))
-            difference = first_difference(was, now)
+            difference = suite_difference(was, now) if field == "suite" else first_difference(was, now)
             if difference is not None:
                 raise ConfigurationError(
                     f"{self.folder}: holds a run of another {field.removesuffix('s')} ({difference}); choose"

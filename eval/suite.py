@@ -114,8 +114,8 @@ class Entry:
             if not missing_files(one.needs):
                 return dataclasses.replace(own, kwargs=one.kwargs, split=one.split, tasks=one.tasks), one
         raise ConfigurationError(
-            f"the data folder has no {' and no '.join(missing)}; set ARBORETUM_DATA to a folder that has them (see"
-            " `arboretum data list`)."
+            f"ARBORETUM_DATA names no folder with {' and '.join(missing)}; set it to one, or get the data"
+            " (`arboretum data list` shows the commands)."
         )
 
     def make(self) -> TextEnv[Any]:
@@ -146,8 +146,8 @@ class Entry:
         counts = [count for count in (self.tasks, limit) if count is not None]
         if not counts:
             raise ConfigurationError(
-                f"the tasks of {self.env} are endless; choose their number with --limit, such as --limit 64, or"
-                " with `tasks` in the suite's file."
+                f"the tasks of {self.env} are endless; choose their number with --limit (in Python limit=),"
+                " such as 64, or with `tasks` in the suite's file."
             )
         count = min(counts)
         names = distinct_tasks(env, count)

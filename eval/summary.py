@@ -250,7 +250,10 @@ def _notes(
     facts = manifest.get("entries", {}).values()
     missing = list(dict.fromkeys(file for one in facts for file in one.get("missing", ())))
     if missing:
-        notes.append(f"the data folder lacks {', '.join(missing)}; entries that need them played other tasks")
+        notes.append(
+            f"ARBORETUM_DATA names no folder with {', '.join(missing)}, so entries that need them played other"
+            " tasks; `arboretum data list` shows the commands that get the data"
+        )
     searching = manifest.get("uses_simulator", ())
     for agent in manifest.get("uses_success_labels", ()):
         if agent not in searching:

@@ -12,17 +12,23 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, NoReturn, TextIO
+from functools import partial, wraps
+from typing import Any, NoReturn, TextIO, get_args, get_type_hints
 
 from tyro import cli
-from tyro.conf import arg, subcommand
+from tyro.conf import OmitArgPrefixes, arg, subcommand
 from tyro.extras import SubcommandApp
 
-from ..envs.errors import unknown_name
+from ..envs.errors import ConfigurationError, unknown_name
 
 _BOX = "╭│╰+|"
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_BORDERS = re.compile(r"^[│|] | [│|]$", re.MULTILINE)
+_NOT_A_NUMBER = re.compile(
+    r"Error parsing (\S+): .*?(?:invalid literal for (int)\(\) with base 10|could not convert string to float):"
+    r" (['\"])(.*?)\3"
+)
+"""Message of tyro, on one line and without the borders of its box."""
 
 
 def as_verb(name: str) -> Any:
@@ -100,6 +106,49 @@ def print_help(parse: Callable[[], object]) -> NoReturn:
     sys.exit(0)
 
 
+def _deferred(function: Callable[..., int]) -> Callable[..., Callable[[], int]]:
+    """Return a function with the options of another, which returns its call instead of calling it."""
+
+    @wraps(function)
+    def defer(*args: Any, **options: Any) -> Callable[[], int]:
+        return partial(function, *args, **options)
+
+    return defer
+
+
+def _parse_in_words(parse: Callable[[], Callable[[], int]]) -> Callable[[], int]:
+    """Return the call that parsing the arguments of a command makes.
+
+    Args:
+        parse: Parses the arguments; where it fails, it prints a box to standard error and exits.
+
+    Raises:
+        ConfigurationError: The value of an option is not a number.
+    """
+    printed = HelpBuffer(sys.stderr)
+    try:
+        with contextlib.redirect_stderr(printed):
+            return parse()
+    except SystemExit:
+        text = _BORDERS.sub("", _ANSI.sub("", printed.getvalue()))
+        found = _NOT_A_NUMBER.search(" ".join(text.split()))
+        if found is not None:
+            option, is_whole, _, value = found.groups()
+            kind = "a whole number" if is_whole else "a number"
+            raise ConfigurationError(f"{option}: {value!r} is not {kind}.") from None
+        sys.stderr.write(printed.getvalue())
+        raise
+
+
+def _sub_verbs(function: Callable[..., int]) -> dict[str, Any]:
+    """Return the classes of a verb's sub-commands by the names that `as_verb` gave them."""
+    annotations = get_type_hints(function, include_extras=True)
+    first = next(iter(annotations.values()))
+    members = [get_args(one) for one in get_args(get_args(first)[0])] if get_args(first) else []
+    marked = [(member, getattr(mark, "name", None)) for member, *marks in filter(None, members) for mark in marks]
+    return {name: member for member, name in marked if name is not None}
+
+
 def run_verb(
     app: SubcommandApp, verbs: Mapping[str, Callable[..., int]], arguments: Sequence[str], description: str
 ) -> int:
@@ -114,15 +163,25 @@ def run_verb(
         description: One line on the command.
 
     Raises:
-        ConfigurationError: There is no such verb.
+        ConfigurationError: There is no such verb, or a value is not a number.
     """
     name, *rest = arguments
-    if name in verbs:
-        parse: Callable[[], int] = partial(cli, verbs[name], args=rest, prog=f"arboretum {name}")
-    elif name.startswith("-"):
-        parse = partial(app.cli, args=arguments, prog="arboretum", description=description)
-    else:
+    is_help = bool({"-h", "--help"} & set(arguments))
+    parse: Callable[[], Callable[[], int]]
+    if name.startswith("-"):
+        parse = partial(partial, app.cli, args=arguments, prog="arboretum", description=description)
+    elif name not in verbs:
         raise unknown_name("command", name, verbs)
-    if {"-h", "--help"} & set(arguments):
-        print_help(parse)
-    return parse()
+    elif rest and not is_help and (job := _sub_verbs(verbs[name]).get(rest[0])) is not None:
+        # Parsed as a command of its own, so that errors point to its help.
+        prog = f"arboretum {name} {rest[0]}"
+        of_job = partial(cli, job, args=rest[1:], prog=prog, config=(OmitArgPrefixes,))
+
+        def parse() -> Callable[[], int]:
+            return partial(verbs[name], of_job())
+
+    else:
+        parse = partial(cli, _deferred(verbs[name]), args=rest, prog=f"arboretum {name}")
+    if is_help:
+        print_help(lambda: parse()())
+    return _parse_in_words(parse)()

@@ -44,6 +44,13 @@ def run(*arguments: str, stdin: str = "", cwd: Path | None = None) -> subprocess
         (["eval", "quick", "--out", "/proc/nowhere"], "cannot be written to"),
         (["report", "/nowhere"], "holds no run (no run.json); give the folder of a run"),
         (["eval", "/nowhere.yaml"], "cannot be read"),
+        (["eval", "bad.py:Env"], "bad.py:Env cannot be imported: No module named 'bad'; did you mean bad:Env?"),
+        (["eval", "quick", "--agent", "bad.py:Mine"], "did you mean bad:Mine?"),
+        (["eval", "quick", "--limit", "three"], "--limit: 'three' is not a whole number."),
+        (["play", "TextBandit-v0", "--seed=x y"], "--seed: 'x y' is not a whole number."),
+        (["view", "--port", "it's"], '--port: "it\'s" is not a whole number.'),
+        (["eval", "quick", "--label-seconds", "long"], "--label-seconds: 'long' is not a number."),
+        (["scaling", "plan", "--batch", "big"], "--batch: 'big' is not a whole number."),
     ],
 )
 def test_mistake_of_the_user_is_reported_in_one_sentence_with_status_2(
@@ -61,6 +68,15 @@ def test_mistake_of_the_user_is_reported_in_one_sentence_with_status_2(
     assert sentence in printed.err
     assert len(printed.err.strip().splitlines()) == 1
     assert "Traceback" not in printed.err + printed.out
+
+
+@pytest.mark.parametrize("arguments", [["plan", "--frob"], ["measure", "--gpus", "8"]])
+def test_error_of_a_sub_command_points_to_its_help(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["scaling", *arguments])
+    assert f"run arboretum scaling {arguments[0]} --help" in capsys.readouterr().err
 
 
 def test_table_is_printed_to_a_pipe_whose_encoding_lacks_its_lines(
@@ -176,3 +192,27 @@ def test_terminal_accepts_arrow_keys_and_undo() -> None:
     read_until("Left.")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     os.close(terminal)
+
+
+def test_interruption_while_tasks_are_chosen_says_that_nothing_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("arboretum.eval.evaluate.plan_suite", interrupt)
+    with pytest.raises(SystemExit, match="130"):
+        main(["eval", "TextBandit-v0", "--limit", "1", "--out", str(tmp_path / "run")])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Interrupted while the tasks were chosen: nothing was written. Run the same command again" in printed
+    assert not (tmp_path / "run").exists()
+
+
+def test_view_says_that_a_folder_holds_no_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = []
+    monkeypatch.setattr("arboretum.eval.viewer.command.serve", lambda *_, **__: served.append(True))
+    with pytest.raises(SystemExit):
+        main(["view", str(tmp_path), "--no-browser"])
+    assert served and f"{tmp_path}: holds no runs yet" in caplog.text

@@ -34,6 +34,7 @@ from .faults import (
 
 log = logging.getLogger(__name__)
 
+_OPTION = "--base-url (in Python base_url=)"
 _LONG_SECRET = 16
 """Number of characters from which a credential is looked for in replies, too: no text contains it by chance."""
 _CREDENTIAL = re.compile(r"auth|key|token|secret|pass|cookie|(^|[-_])sig", re.IGNORECASE)
@@ -67,9 +68,9 @@ class Connection:
             base: Any = URL(base_url)
             parts = urlsplit(base_url)
         except ValueError:
-            raise ConfigurationError(f"base_url {self.base_url!r} is not a valid URL.") from None
+            raise ConfigurationError(f"{_OPTION} {self.base_url!r} is not a valid URL.") from None
         if base.scheme not in ("http", "https") or not base.host:
-            raise ConfigurationError(f"base_url must look like https://host/v1, not {self.base_url!r}.")
+            raise ConfigurationError(f"{_OPTION} must look like https://host/v1, not {self.base_url!r}.")
         self._base = base.with_user(None).with_fragment(None)
         sent = {**headers, **basic_authorization(parts)}
         queries = [pair.partition("=")[::2] for pair in parts.query.split("&")]
@@ -177,7 +178,7 @@ class Connection:
             return response.content
         if 300 <= response.status < 400:
             address = public_url(response.headers.get("location", "")).rstrip("/").removesuffix(f"/{path}")
-            raise Stop(f"{self._label} has moved; pass base_url={address[:200]!r}.")
+            raise Stop(f"{self._label} has moved; set {_OPTION} to {address[:200]!r}.")
         raise self._classify(response.status, response.headers, response.content, body or {})
 
     def _classify(

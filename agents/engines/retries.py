@@ -128,8 +128,8 @@ class Retries:
             raise RequestRejected(f"{connection.base_url} did not respond within {self._deadline:g} s.")
         if last.unreachable and not connection.answered:
             raise Stop(
-                f"no server answers at {connection.base_url} ({last}); start the server, or pass the right "
-                "base_url."
+                f"no server answers at {connection.base_url} ({last}); start the server, or name another with"
+                " --base-url (in Python base_url=)."
             )
         exceeds_deadline = last.wait is not None and now() + last.wait >= end
         wait = f"; the server requests a wait of {last.wait:.0f} s" if exceeds_deadline else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from ...assets import asset
@@ -17,6 +18,9 @@ THOUGHTS_SAPLING = "sapling-thoughts"
 
 SHIPPED_MODELS = (SAPLING, BLOCKSWORLD_SAPLING, ALFWORLD_SAPLING, SEARCH_SAPLING, THOUGHTS_SAPLING)
 """Names of the shipped models, which are those of their folders in `assets/`."""
+
+DIALOGUE_KEY = "arboretum_dialogue"
+"""Key of `config.json` with the name of the dialogue that training recorded."""
 
 CHECKSUMS_FIX = (
     "restore it from a copy or export the model again; if you changed it on purpose, delete SHA256SUMS beside it."
@@ -45,6 +49,21 @@ def model_source(name: str | Path) -> str | Path:
     if (Path(source) / SUMS_FILE).exists():
         verify_checksums(Path(source), CHECKSUMS_FIX)
     return source
+
+
+def read_taught_dialogue(name: str | Path) -> str | None:
+    """Return the name of the dialogue that a model was last trained with; None if no folder states it.
+
+    Args:
+        name: Folder of the model, or name of a shipped one.
+    """
+    folder = asset(str(name)) if name in SHIPPED_MODELS else expand_home(name)
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # Loading the model says so.
+        return None
+    taught = config.get(DIALOGUE_KEY) if isinstance(config, dict) else None
+    return taught if isinstance(taught, str) else None
 
 
 def expand_home(path: str | Path) -> Path:

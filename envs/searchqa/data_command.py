@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -10,7 +11,7 @@ from rich.table import Table
 
 from ..errors import ConfigurationError
 from ..retrieval.progress import progress_bar
-from .downloads import data_get, data_list, data_verify
+from .downloads import data_get, data_list, data_verify, folder_states
 
 
 def run_data_command(
@@ -32,14 +33,7 @@ def run_data_command(
         DataError: See `data_get` and `data_verify`.
     """
     if verb == "list":
-        listed = data_list(root)
-        table = Table(box=None, pad_edge=False, show_header=False)
-        table.add_column(no_wrap=True, min_width=max(len(known.name) for known, _ in listed))  # never shortened
-        for _ in range(3):
-            table.add_column(overflow="fold")
-        for known, state in listed:
-            table.add_row(known.name, state, known.size, known.license)
-        console.print(table)
+        _print_list(root, console)
         return 0
     if name is None:
         raise ConfigurationError(f"name the data set to {verb}; `arboretum data list` shows all of them.")
@@ -52,3 +46,24 @@ def run_data_command(
     for file, state in states.items():
         console.print(f"{file}: {state}", markup=False)
     return 0 if all(state in ("ok", "unknown") for state in states.values()) else 1
+
+
+def _print_list(root: Path | None, console: Console) -> None:
+    named = root or os.environ.get("ARBORETUM_DATA")
+    folder = f"{Path(named).expanduser()}" if named else "none; name one with --root, or set ARBORETUM_DATA to it"
+    console.print(f"Data folder: {folder}", markup=False, soft_wrap=True)
+    console.print("\nRead by environments in place of tasks that they generate:", markup=False)
+    for one, state in folder_states(root):
+        console.print(f"{one.folder:<12} {state:<7} {one.license}; get it with\n  {one.download}", markup=False)
+    console.print("\nDownloaded by `arboretum data get NAME`:", markup=False)
+    listed = data_list(root)
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True, min_width=max(len(known.name) for known, _ in listed))  # never shortened
+    table.add_column(no_wrap=True, min_width=max(len(state) for _, state in listed))
+    for _ in range(2):
+        table.add_column(overflow="fold")
+    for known, state in listed:
+        table.add_row(known.name, state, known.size, known.license)
+    console.print(table)
+    console.print("\nThe suites search an index of Wikipedia, made in the data folder with", markup=False)
+    console.print("  `arboretum index build --corpus wiki-18/corpus.jsonl.gz --out wiki-18/index`", markup=False)

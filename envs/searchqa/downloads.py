@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from ..addresses import public_url
+from ..data_sources import DATA_SOURCES, DataSource
 from ..errors import ConfigurationError, DataError, unknown_name
 from ..files import move_file, write_atomic
 
@@ -108,7 +109,7 @@ DATA_SETS: Mapping[str, DataSet] = {
 
 
 def data_list(root: str | Path | None = None) -> list[tuple[DataSet, str]]:
-    """Return every known data set with its state below the data folder.
+    """Return every data set that `data_get` downloads with its state below the data folder.
 
     The state is "here" if all files exist, "partly" if some do, "other files" if the data set's folder contains
     none of the files that `data_get` downloads but is not empty, and "absent" otherwise.
@@ -126,6 +127,20 @@ def data_list(root: str | Path | None = None) -> list[tuple[DataSet, str]]:
         )
         rows.append((data_set, state))
     return rows
+
+
+def folder_states(root: str | Path | None = None) -> list[tuple[DataSource, str]]:
+    """Return the other data that environments read, with its state below the data folder: "here" or "absent".
+
+    Args:
+        root: Data folder; None selects `ARBORETUM_DATA`. If that is not set either, everything is absent.
+    """
+    folder = _data_root(root) if root is not None or os.environ.get("ARBORETUM_DATA") else None
+    return [
+        (source, "here" if folder is not None and any((folder / source.folder).glob("*")) else "absent")
+        for source in DATA_SOURCES
+        if source.folder not in DATA_SETS
+    ]
 
 
 def data_get(
@@ -156,7 +171,14 @@ def data_get(
     """
     data_set = _find_data_set(name, catalog)
     folder = _data_root(root) / data_set.name
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(
+            error.filename or folder,
+            f"cannot be made ({error.strerror}); name another data folder with --root (in Python root=), or set"
+            " ARBORETUM_DATA to it.",
+        ) from None
     for file, url in data_set.files.items():
         target = folder / file
         if not target.is_file():
@@ -169,7 +191,8 @@ def data_get(
                 raise DataError(
                     target,
                     f"cannot be fetched ({reason}). Fetch {url} ({data_set.size} in total, {data_set.license}) on"
-                    f" a machine with network access and place it as {target}. A partial download is kept.",
+                    f" a machine with network access and place it as {target}, or name the data folder that has it"
+                    " with --root (in Python root=). A partial download is kept.",
                 ) from None
         _save_checksum(folder, file)
     return folder
@@ -195,6 +218,12 @@ def data_verify(
 
 def _find_data_set(name: str, catalog: Mapping[str, DataSet]) -> DataSet:
     if name not in catalog:
+        for source in DATA_SOURCES:
+            if name == source.folder:
+                raise ConfigurationError(
+                    f"the files of {name} are not downloaded by this command; get them with {source.download} and"
+                    f" place them in {name} below the data folder, as docs/reference/data.md describes."
+                )
         raise unknown_name("data set", name, catalog)
     return catalog[name]
 
@@ -202,7 +231,9 @@ def _find_data_set(name: str, catalog: Mapping[str, DataSet]) -> DataSet:
 def _data_root(root: str | Path | None) -> Path:
     chosen = root or os.environ.get("ARBORETUM_DATA")
     if not chosen:
-        raise ConfigurationError("there is no data folder; name it, or set ARBORETUM_DATA to it.")
+        raise ConfigurationError(
+            "no data folder is named; name one with --root (in Python root=), or set ARBORETUM_DATA to it."
+        )
     return Path(chosen).expanduser()
 
 

@@ -93,7 +93,8 @@ MEASURES: tuple[Measure, ...] = (
     Measure("score", "Mean of the entry's score, from 0 to 100.", 1, True, _scores, whole=100.0),
     Measure(
         "optimal decisions, points",
-        "Share of an episode's actions that were optimal, in % of those with something left to lose.",
+        "Mean over tasks of the share of an episode's actions that were optimal, of those with something left to"
+        " lose; the table of decisions has the share of the actions of all episodes together.",
         1,
         True,
         _of_decisions(_optimal),

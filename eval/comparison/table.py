@@ -20,9 +20,10 @@ OVERALL = "all, mean"
 """Name of the row of the mean over entries."""
 
 SUCCESS_NOTE = (
-    "First minus second, paired by task. p: McNemar's exact test with one episode per task, else sign flips over"
-    " tasks; Holm's correction for the rows of the table. n: shared tasks. shows: smallest difference that as many"
-    " tasks show with a power of 80 % at the level of 5 %, as far as agents differ on single tasks as these did."
+    "{pair}: the value of {first} minus that of {second}, paired by task. p: McNemar's exact test with one episode"
+    " per task, else sign flips over tasks; Holm's correction for the rows of the table. n: shared tasks. shows:"
+    " smallest difference that as many tasks show with a power of 80 % at the level of 5 %, as far as agents"
+    " differ on single tasks as these did."
 )
 NEEDS_NOTE = " needs: tasks that would show {:g} points so."
 MEASURE_NOTE = (
@@ -60,7 +61,9 @@ def describe(comparison: RunComparison, measure: str) -> str:
     if measure != SUCCESS:
         note = comparison.notes.get(measure)
         return " ".join(filter(None, (find_measure(measure).meaning, note)))
-    return SUCCESS_NOTE + ("" if comparison.wanted is None else NEEDS_NOTE.format(100 * comparison.wanted))
+    row = comparison.measures[SUCCESS][0]
+    note = SUCCESS_NOTE.format(pair=pair_name(row), first=row.first, second=row.second)
+    return note + ("" if comparison.wanted is None else NEEDS_NOTE.format(100 * comparison.wanted))
 
 
 def repeats_rows(comparison: RunComparison) -> list[RepeatsRow]:
@@ -131,6 +134,11 @@ def _differences(rows: Sequence[Difference], wanted: float | None) -> Table:
     return table
 
 
+def pair_name(row: Difference) -> str:
+    """Return the name of a difference, such as `B − A` for the value of B minus that of A."""
+    return f"{row.first} − {row.second}"
+
+
 def _cells(row: Difference, wanted: float | None) -> dict[str, str]:
     """Return the cells of a row by the headings of their columns."""
     is_success = row.measure == SUCCESS
@@ -138,7 +146,7 @@ def _cells(row: Difference, wanted: float | None) -> dict[str, str]:
     digits = 1 if is_success else find_measure(row.measure).digits
     difference = row.result.difference
     cells = {
-        "pair": f"{row.first} − {row.second}",
+        "pair": pair_name(row),
         "difference": signed(scale * difference.value, digits),
         "95 % interval": signed_interval(scale * difference.low, scale * difference.high, digits),
         "p (Holm)": p_value(row.adjusted),

@@ -20,9 +20,9 @@ _REASONS = _NAME + 20 + 7 + 7 + 7 + 6 + 2
 """Columns before the reasons of failure."""
 
 _LEGEND = (
-    "Optimal: of the actions taken while something could be lost. Lost: {lost} that the decisions of an"
-    " episode gave away. Fatal at: median number of the action after which nothing could be reached. Same: same"
-    " action as before in the same state."
+    "Optimal: of the actions of all episodes, taken while something could be lost. Lost: {lost} that the decisions"
+    " of an episode gave away. Fatal at: median number of the action after which nothing could be reached. Same:"
+    " same action as before in the same state."
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import webbrowser
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +14,8 @@ from ..suite import Entry, Suite
 from .app import Extension, Site, serve
 from .library import Library
 from .sessions import AgentMaker
+
+_log = logging.getLogger(__name__)
 
 
 def view_runs(
@@ -41,6 +44,11 @@ def view_runs(
     """
     check_port("--port", port)
     site = Site(Library(folder), agent_makers(agents), extensions)
+    if not site.library.found():
+        _log.warning(
+            "%s: holds no runs yet; those that `arboretum eval` and `arboretum train` write there will be listed.",
+            folder,
+        )
 
     def announce(address: str) -> None:
         ready(address)

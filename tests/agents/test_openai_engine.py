@@ -139,7 +139,7 @@ def test_invalid_options_are_rejected_at_construction(
     for options, message in (
         ({"concurrency": 0}, "concurrency must be a positive integer"),
         ({"deadline": -1}, "deadline must be a positive number"),
-        ({"base_url": "localhost:8000"}, "base_url must look like"),
+        ({"base_url": "localhost:8000"}, "--base-url .* must look like"),
         ({"cost_limit": 1.0}, "needs prices"),
         ({"cost_limit": 0.0, "prices": {"input": 1, "output": 1}}, "positive number of US dollars"),
         ({"prices": {"input": 1, "ouput": 1}}, "unknown price 'ouput'; did you mean .*output"),

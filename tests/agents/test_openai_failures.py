@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -165,7 +168,7 @@ def test_limit_of_tokens_that_the_user_gives_is_kept(endpoint: Endpoint, make: M
 def test_new_address_of_a_server_is_named_as_it_must_be_passed(endpoint: Endpoint, make: Make) -> None:
     moved = (("location", "https://api.example.org/v2/chat/completions"),)
     endpoint.script.append(ScriptedResponse(status=308, headers=moved))
-    with pytest.raises(Stop, match=r"has moved; pass base_url='https://api\.example\.org/v2'"):
+    with pytest.raises(Stop, match=r"set --base-url \(in Python base_url=\) to 'https://api\.example\.org/v2'"):
         answer(make())
 
 
@@ -265,8 +268,32 @@ def test_missing_model_after_a_first_answer_is_retried(endpoint: Endpoint, make:
 def test_unreachable_server_stops(make: Make) -> None:
     engine = make(base_url="http://127.0.0.1:9/v1")
     engine.submit(ask())
-    with pytest.raises(Stop, match=r"no server answers at http://127.0.0.1:9/v1 .*start the server"):
+    with pytest.raises(Stop, match=r"no server answers at http://127.0.0.1:9/v1 .* --base-url"):
         engine.collect()
+
+
+def test_command_prints_one_sentence_about_an_unreachable_server(tmp_path: Path) -> None:
+    command = [
+        "eval",
+        "TextBandit-v0",
+        "--limit",
+        "1",
+        "--agent",
+        "react",
+        "--model",
+        "openai/m",
+        "--workers",
+        "1",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "arboretum", *command, "--base-url", "http://127.0.0.1:9/v1"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr == "" and "start the server, or name another with --base-url" in " ".join(
+        done.stdout.split()
+    )
 
 
 # ---------------------------------------------------------------------- headers and error messages

@@ -101,6 +101,24 @@ def mid_episode_env(id: str, seed: int = 0, count: int = 4) -> TextEnv[Any]:
 # ---------------------------------------------------------------------- Gymnasium
 
 
+def test_methods_that_need_an_episode_say_so_before_the_first_reset(id: str) -> None:
+    env = make(id)
+    calls: dict[str, tuple[Any, ...]] = {
+        "admissible_actions": (),
+        "expert_actions": (),
+        "optimum": (),
+        "optimum_after": ("",),
+        "random_action": (random.Random(0),),
+        "searching_actions": ([], []),
+        "snapshot": (),
+        "state_key": (),
+        "step": ("",),
+    }
+    for name, arguments in calls.items():
+        with pytest.raises(ResetNeeded, match=r"reset\(\)"):
+            getattr(env.unwrapped, name)(*arguments)
+
+
 def test_gymnasium_env_checker_passes(id: str) -> None:
     check_env(make(id))
 

@@ -6,6 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from arboretum.cli import main
 from arboretum.envs import ConfigurationError, DataError
 from arboretum.envs.searchqa.downloads import DATA_SETS, DataSet, data_get, data_list, data_verify
 from support.raw_server import raw_server, sends
@@ -165,7 +166,7 @@ def test_all_known_addresses_are_https_and_checksums_belong_to_files():
 
 
 def test_unknown_names_and_missing_folders_are_rejected_and_states_are_listed(files, tmp_path, monkeypatch):
-    with pytest.raises(DataError, match="Not Found"):
+    with pytest.raises(DataError, match=r"Not Found.*name the data folder that has it with --root"):
         data_get("small", tmp_path, catalog=catalog(files.url, "absent"))
     with pytest.raises(ConfigurationError, match="did you mean musique"):
         data_get("musiqe", tmp_path)
@@ -177,3 +178,34 @@ def test_unknown_names_and_missing_folders_are_rejected_and_states_are_listed(fi
     (tmp_path / "nq" / "dev.jsonl").write_text("{}")
     assert {d.name: state for d, state in data_list(tmp_path)}["nq"] == "partly"
     assert set(DATA_SETS) >= {"nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle"}
+
+
+def test_list_shows_the_folders_of_environments_with_the_way_to_get_each(tmp_path, monkeypatch, capsys):
+    (tmp_path / "boxoban" / "hard").mkdir(parents=True)
+    with pytest.raises(SystemExit):
+        main(["data", "list", "--root", str(tmp_path)])
+    text = capsys.readouterr().out
+    assert f"Data folder: {tmp_path}" in text
+    states = {words[0]: words[1] for words in (line.split() for line in text.splitlines()) if len(words) > 3}
+    assert [states[name] for name in ("alfworld", "webshop", "boxoban", "blocksworld")] == [
+        "absent",
+        "absent",
+        "here",
+        "absent",
+    ]
+    assert "`alfworld-download` of the package `alfworld`" in text and "nq" in states
+    monkeypatch.delenv("ARBORETUM_DATA", raising=False)
+    with pytest.raises(SystemExit):
+        main(["data", "list"])
+    assert "Data folder: none; name one with --root, or set ARBORETUM_DATA" in capsys.readouterr().out
+
+
+def test_refusals_of_get_name_the_root_and_other_ways_to_get_data(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"Not a directory\); name another data folder with --root"):
+        data_get("nq", tmp_path / "file")
+    with pytest.raises(ConfigurationError, match="are not downloaded by this command; get them with `alf"):
+        data_get("alfworld", tmp_path)
+    monkeypatch.delenv("ARBORETUM_DATA", raising=False)
+    with pytest.raises(ConfigurationError, match="name one with --root"):
+        data_get("nq")

@@ -127,7 +127,7 @@ def test_arguments_that_are_not_json_are_taken_and_told_apart(tmp_path: Path) ->
         return arboretum.evaluate(env, "random", limit=1, seed=numpy.int64(3), out=tmp_path / "run")
 
     assert play(1).complete and play(1).complete
-    with pytest.raises(ConfigurationError, match=r"another suite \(entries\[1\]\.kwargs\.retriever was .* 1' and"):
+    with pytest.raises(ConfigurationError, match=r"another suite \(--env-arg retriever was .* 1' and"):
         play(2)
 
 
@@ -200,8 +200,11 @@ def test_failed_agent_is_stated_in_the_result() -> None:
     [
         (("TextBandt-v0",), {}, "did you mean TextBandit-v0"),
         (("TextBandit-v0", "rndom"), {}, "did you mean random"),
-        (("TextBandit-v0", "think"), {}, "needs a model"),
-        (("TextSokoban-v0",), {}, "choose their number"),
+        (("TextBandit-v0", "think"), {}, r"needs a model: pass --model \(in Python model=\)"),
+        (("TextBandit-v0", "think"), {"model": "foo/bar"}, "^model 'foo/bar' names neither"),
+        (("TextSokoban-v0",), {}, r"choose their number with --limit \(in Python limit=\)"),
+        (("TextBandit-v0",), {"limit": "three"}, "limit must be a whole number, not 'three'"),
+        (("TextBandit-v0",), {"seed": 1.5}, "seed must be a whole number, not 1.5"),
         (("TextBandit-v0", "think"), {"model": "sapling", "dialogue_args": {"turns": 1}}, "unknown setting"),
     ],
 )

@@ -282,7 +282,9 @@ def test_agents_of_one_name_have_the_names_of_their_runs_and_their_settings(
         "No common randomness: the tasks are the same, but the seeds of their episodes are not"
         " (A and C; B and C).",
     ]
-    assert "sampling.temperature" in command("compare", *temperatures)
+    text = " ".join(command("compare", *temperatures).split())
+    assert "sampling.temperature" in text and "B − A: the value of B minus that of A, paired by task." in text
+    assert "Mean over tasks of the share of an episode's actions that were optimal" in text
 
 
 def test_runs_with_other_seeds_are_pooled_as_repeats(temperatures: list[str], command: Command) -> None:

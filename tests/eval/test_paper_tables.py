@@ -133,7 +133,8 @@ def test_generated_data_is_marked_and_its_published_value_is_in_parentheses(suit
     assert "* generated encyclopedia in place of the benchmark's files: Sea, F1" in flat
     assert "* generated questions: Sea, F1" in flat and "+ other pairs: Other" in flat
     assert "( ) published for other tasks than this run's: not comparable" in flat
-    assert "the data folder lacks sea/test.jsonl" in flat
+    assert "ARBORETUM_DATA names no folder with sea/test.jsonl, so entries that need" in flat
+    assert "`arboretum data list` shows the commands that get the data" in flat
     (column, *_) = json.loads((tmp_path / "r" / "summary.json").read_text())["tables"][0]["columns"]
     assert column["generated"] == "generated encyclopedia" and column["comparable"] is False
 
@@ -141,7 +142,7 @@ def test_generated_data_is_marked_and_its_published_value_is_in_parentheses(suit
 def test_column_on_the_benchmarks_files_has_no_mark(suite: str, sea: Path, tmp_path: Path) -> None:
     text = run(suite, tmp_path / "r")
     assert row_of(text, "expert")[:3] == ["100.0", "100.0", "100.0"]
-    assert row_of(text, "Method")[1] == "40.25" and "generated" not in text and "lacks" not in text
+    assert row_of(text, "Method")[1] == "40.25" and "generated" not in text and "ARBORETUM_DATA" not in text
 
 
 def test_average_of_generated_data_and_files_is_left_out(suite: str, sea: Path, tmp_path: Path) -> None:
@@ -167,7 +168,9 @@ def test_part_of_the_tasks_is_marked(suite: str, sea: Path, tmp_path: Path) -> N
 def test_missing_files_without_a_replacement_are_named(suite: str, tmp_path: Path) -> None:
     path = Path(suite)
     path.write_text(re.sub(r"    otherwise:\n.*\n", "", SUITE))
-    with pytest.raises(ConfigurationError, match=r"entry 'Sea': the data folder has no sea/test\.jsonl; set ARB"):
+    with pytest.raises(
+        ConfigurationError, match=r"'Sea': ARBORETUM_DATA names no folder with sea/test\.jsonl; set"
+    ):
         run(suite, tmp_path / "r")
 
 

@@ -20,7 +20,7 @@ from arboretum.envs.bandit import Bandit
 from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.registry import make_env
 from arboretum.eval.agents import NamedAgent, open_agents
-from arboretum.eval.evaluate import evaluate
+from arboretum.eval.evaluate import evaluate, prepare
 from arboretum.eval.models import Model, resolve_model
 from arboretum.eval.options import option_name, parse_options
 from arboretum.eval.planning import Scope, plan_suite
@@ -155,16 +155,25 @@ def test_seed_and_repeats_are_part_of_a_runs_identity(folder: Path) -> None:
     records = [json.loads(line) for line in (out / "episodes.jsonl").read_text().splitlines()]
     assert len(records) == 4 and len({record["seed"] for record in records}) == 4
     for scope, message in (
-        (Scope(limit=2, seed=4, repeats=2), r"another suite \(seed was 3 and is 4\)"),
-        (Scope(limit=2, seed=3), r"another suite \(entries\[1\]\.repeats was 2 and is 1\)"),
-        (Scope(limit=1, seed=3, repeats=2), r"another suite \(entries\[1\]\.tasks was 2 and is 1\)"),
+        (Scope(limit=2, seed=4, repeats=2), r"another suite \(--seed was 3 and is 4\)"),
+        (Scope(limit=2, seed=3), r"another suite \(--repeats was 2 and is 1\)"),
+        (Scope(limit=1, seed=3, repeats=2), r"another suite \(--limit was 2 and is 1\)"),
     ):
         with pytest.raises(ConfigurationError, match=message):
             run("TextBandit-v0", scope=scope, out=out)
     run("TextBandit-v0", scope=Scope(limit=2, seed=0), out=folder / "zero")
     assert "seed" not in manifest_of(folder / "zero")["suite"]  # The default.
-    with pytest.raises(ConfigurationError, match=r"another suite \(seed was 0 and is 5\)"):
+    with pytest.raises(ConfigurationError, match=r"another suite \(--seed was 0 and is 5\)"):
         run("TextBandit-v0", scope=Scope(limit=2, seed=5), out=folder / "zero")
+    for env_arg, message in (
+        (["split=train"], r"another suite \(--split was 'test' and is 'train'\)"),
+        (["reverse=true"], r"another suite \(--env-arg reverse was None and is True\)"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            run("TextBandit-v0", scope=Scope(limit=2, seed=0), env_arg=env_arg, out=folder / "zero")
+    run("quick", scope=Scope(limit=2), out=folder / "quick")
+    with pytest.raises(ConfigurationError, match=r"\(--limit \(entries\[1\]\.tasks\) was 2 and is 3\)"):
+        run("quick", scope=Scope(limit=3), out=folder / "quick")
     for scope in (Scope(limit=2), Scope(limit=2, seed=1), Scope(limit=2, repeats=2)):
         run("TextBandit-v0", scope=scope)
     assert len(list((folder / "runs").iterdir())) == 3
@@ -252,7 +261,7 @@ def no_loading(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("qick", ["think"], {}, "unknown suite or environment 'qick'; did you mean quick"),
         ("TextSokobn-v0", ["think"], {}, "did you mean TextSokoban-v0"),
         ("nothing.yaml", ["think"], {}, "cannot be read"),
-        ("TextSokoban-v0", ["think"], {}, "choose their number with --limit"),
+        ("TextSokoban-v0", ["think"], {}, "choose their number with --limit (in Python limit=)"),
         ("quick", ["thnk"], {}, "unknown agent 'thnk'; did you mean think"),
         ("quick", ["think", "think"], {}, "named twice"),
         ("quick", ["random"], {}, "--model is for language agents"),
@@ -289,6 +298,28 @@ def test_mistake_is_told_before_a_model_is_loaded(
         run(suite, list(factories))
     assert message in str(caught.value)
     assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize("dialogue", [None, "no_think"])
+def test_warning_names_the_dialogue_that_the_model_was_taught(
+    dialogue: str | None, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_agents(["direct"], model="sapling", dialogue=dialogue) as factories:
+        prepare(load_suite("TextFrozenLake-v0"), factories, Scope(limit=1), references=False)
+    said = (
+        "direct:sapling plays in dialogue 'plain', but the model was taught 'no_think': choose --dialogue no_think"
+    )
+    assert [said in message for message in caplog.messages] == ([True] if dialogue is None else [])
+
+
+def test_unknown_sampling_setting_is_refused_without_a_language_agent(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = "{name: A, env: TextSokoban-v0, tasks: 2}"
+    (folder / "mine.yaml").write_text(f"sampling: {{temprature: 3}}\nentries:\n  - {entry}\n")
+    with pytest.raises(SystemExit, match="2"):
+        main(["eval", "mine.yaml"])
+    assert "suite mine, entry 'A': unknown sampling setting 'temprature'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -360,9 +391,9 @@ def test_finished_run_is_shown_without_loading_the_model(folder: Path, request: 
 def test_loading_a_local_model_prints_no_bar(folder: Path) -> None:
     pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
     command = [sys.executable, "-m", "arboretum", "eval", "TextBandit-v0", "--limit", "1", "--no-references"]
-    command += ["--agent", "direct", "--model", "sapling", "--max-tokens", "2"]
+    command += ["--agent", "no_think", "--model", "sapling", "--max-tokens", "2"]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0 and "direct:sapling" in done.stdout
+    assert done.returncode == 0 and "no_think:sapling" in done.stdout
     assert done.stderr == ""
 
 

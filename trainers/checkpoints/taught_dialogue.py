@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from ...agents.engines.shipped_models import DIALOGUE_KEY
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-KEY = "arboretum_dialogue"
 INVALID_SHARE = 0.95
 """Fraction of invalid replies from which on a model does not master the dialogue."""
 
 
 def taught_dialogue(model: PreTrainedModel) -> str | None:
     """Return the name of the dialogue that a model was last trained with; None if that is unknown."""
-    name = getattr(model.config, KEY, None)
+    name = getattr(model.config, DIALOGUE_KEY, None)
     return name if isinstance(name, str) else None
 
 
 def record_dialogue(model: PreTrainedModel, name: str) -> None:
     """Record the dialogue that a model is trained with; `save_pretrained` writes it into `config.json`."""
-    setattr(model.config, KEY, name)
+    setattr(model.config, DIALOGUE_KEY, name)
 
 
 def is_mastered(history: Iterable[Mapping[str, float]]) -> bool:

@@ -115,7 +115,7 @@ def _data_page() -> str:
     for source in DATA_SOURCES:
         layout = markdown_table(("file", "content"), [(f"`{name}`", text) for name, text in source.layout])
         parts.append(f"## `{source.folder}/`: {source.env}\n\n{source.publisher}\n\n{layout}")
-        parts.append(f"Terms: {source.terms} Try it: `{source.check}`.\n")
+        parts.append(f"Get it: {source.download}. Terms: {source.terms} Try it: `{source.check}`.\n")
     parts.append("## Question sets and corpora\n\nSizes are approximate; licenses are stated by publishers.\n")
     for one in DATA_SETS.values():
         rows = ", ".join(f"{count:,} {name}" for name, count in one.rows.items())

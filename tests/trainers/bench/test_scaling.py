@@ -250,11 +250,15 @@ def test_episodes_that_broke_off_are_no_lengths(tmp_path: Path) -> None:
     assert read_lengths(tmp_path) == [episode((2, 1, 0.5), (2, 1, 0.5))]
 
 
-def test_plan_fits_80_columns_and_says_that_it_is_predicted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_fits_80_columns_and_says_that_it_is_predicted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arboretum.trainers.bench.scaling.command.PAUSE", 0.0)
     with pytest.raises(SystemExit) as ended:
         main(["scaling", "plan", "Qwen2.5-1.5B", "--gpus", "4", "16", "--batch", "16", "--reply-scale", "4"])
     assert not ended.value.code
-    printed = capsys.readouterr().out
+    printed, progress = capsys.readouterr()
+    assert progress.splitlines()[:2] == ["simulated: in turn, 4 GPUs", "simulated: split, 4 GPUs"]
     assert max(map(len, printed.splitlines())) <= 80 and "…" not in printed
     for word in ("in turn", "split", "one ahead", "four ahead", "not measured"):
         assert word in printed
@@ -280,13 +284,22 @@ def test_wrong_option_of_plan_is_one_sentence(
     assert sentence in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize(("out", "sentence"), [(".", "is a folder; name a file"), ("x/y.json", "x: is no folder")])
+@pytest.mark.parametrize(
+    ("out", "sentence"),
+    [
+        (".", "is a folder; name a file"),
+        ("x/y.json", "x: is no folder"),
+        ("kept.json", "exists; name another file, or delete this one"),
+    ],
+)
 def test_file_that_cannot_be_written_is_refused_before_measuring(
     out: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (tmp_path / "kept.json").write_text("kept")
     with pytest.raises(SystemExit) as ended:
         main(["scaling", "measure", "--out", str(tmp_path / out)])
     assert ended.value.code == 2 and sentence in " ".join(capsys.readouterr().err.split())
+    assert (tmp_path / "kept.json").read_text() == "kept"
 
 
 @pytest.mark.heavy

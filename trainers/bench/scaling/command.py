@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,8 +15,12 @@ from tyro.conf import Positional, arg
 
 from ....envs.errors import ConfigurationError, unknown_name
 from ....envs.extras import optional_module
+from ....envs.terminal import Terminal
 from .devices import DEVICES, Assumptions
 from .model_shape import PUBLISHED, find_shape
+
+PAUSE = 10.0
+"""Least seconds between lines of progress on standard error, where there is no terminal."""
 
 if TYPE_CHECKING:
     from .episodes import Lengths
@@ -31,7 +36,7 @@ class MeasureCosts:
     far its predictions are off.
 
     Attributes:
-        out: File to write, with points and coefficients.
+        out: File to write, with points and coefficients, which must not exist.
     """
 
     out: Path = Path("scaling.json")
@@ -66,6 +71,8 @@ class MeasureCosts:
 
         if self.out.is_dir():
             raise ConfigurationError(f"--out {self.out}: is a folder; name a file in it.")
+        if self.out.exists():
+            raise ConfigurationError(f"--out {self.out}: exists; name another file, or delete this one.")
         check_parent(self.out)
         optional_module("scipy.optimize", "scaling", "fitting a cost model")
 
@@ -134,12 +141,17 @@ class PlanTraining:
         costs = assumed_costs(self.gpu, device, self.assume)
         cluster = Cluster(find_shape(self.model), costs, device, self.assume, scores=self.scores)
         plans = []
+        log = Terminal(stderr=True, highlight=False)
+        shown = time.monotonic()
         with console.status("simulating …") as status:
             for plan in make_plans(
                 cluster, self._lengths(), self.gpus, self.batch, self.in_flight, seed=self.seed
             ):
                 plans.append(plan)
                 status.update(f"simulated: {plan.name}, {plan.gpus} GPUs")
+                if not console.is_terminal and time.monotonic() - shown >= PAUSE:
+                    log.print(f"simulated: {plan.name}, {plan.gpus} GPUs", markup=False)
+                    shown = time.monotonic()
         console.print(_plan_table(plans))
         if small := sorted(set(self.gpus) - {plan.gpus for plan in plans}):
             console.print(f"Too few for this model: {', '.join(map(str, small))}.")
