@@ -127,8 +127,6 @@ class Bandit(TextEnv[Choice]):
         self.reverse = reverse
         pairs = PAIRS[split] if split else PAIRS["train"] + PAIRS["test"]
         self.tasks = [f"{a}/{b}" for safe, risky in pairs for a, b in ((safe, risky), (risky, safe))]
-        self._arms = ("", "")
-        self._risky_arm = ""
 
     optimum_is_exact = True
     optimum_measure = "payment"
@@ -145,7 +143,8 @@ class Bandit(TextEnv[Choice]):
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        return (choose_action("Choose an arm.", filter(None, self._arms)),)
+        arms = self._arms if self._task is not None else ()
+        return (choose_action("Choose an arm.", arms),)
 
     def _open(self, task: str) -> Choice:
         first, second = task.split("/")

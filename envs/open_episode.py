@@ -1,41 +1,22 @@
-"""Check that an episode is open, for the methods that need its state."""
+"""The error of environments that are asked about an episode before the first reset."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gymnasium.error import ResetNeeded
 
-_NEED_EPISODE = (
-    "admissible_actions",
-    "expert_actions",
-    "optimum",
-    "optimum_after",
-    "random_action",
-    "searching_actions",
-    "state_key",
-)
-
 
 class OpenEpisodeRules:
-    """Base of environments whose methods raise `gymnasium.error.ResetNeeded` before the first `reset`."""
+    """Base of environments whose methods raise `gymnasium.error.ResetNeeded` where they need what `reset` sets."""
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        for name in _NEED_EPISODE:
-            if name in vars(cls):
-                setattr(cls, name, _after_reset(vars(cls)[name]))
+    if not TYPE_CHECKING:  # A type checker would take every attribute for one that exists.
 
-
-def _after_reset(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of `TextEnv` that raises `ResetNeeded` while no task is open."""
-
-    @wraps(method)
-    def checked(self: Any, *args: Any, **options: Any) -> Any:
-        if self._task is None:
-            raise ResetNeeded(f"Call reset() before {method.__name__}().")
-        return method(self, *args, **options)
-
-    return checked
+        def __getattr__(self, name: str) -> Any:  # Called only for attributes that are missing.
+            is_state = name.startswith("_") and not name.startswith("__")
+            # The first reset makes the random generator before it opens a task.
+            is_new = self.__dict__.get("_task", "") is None and "_np_random" not in self.__dict__
+            if is_state and is_new:
+                raise ResetNeeded(f"Call reset() first: {type(self).__name__} has no {name} before.")
+            # The error of a property, or that there is no such attribute.
+            return object.__getattribute__(self, name)

@@ -6,6 +6,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from gymnasium.error import ResetNeeded
+
 from ..core import Outcome, RewardMode, TextEnv
 from ..data import data_folder
 from ..errors import ConfigurationError, unknown_name
@@ -154,7 +156,7 @@ class ALFWorld(TextEnv[Moment]):
     def game(self) -> Game:
         """Compiled game of the current task, as `rules` and `planner` take it."""
         if self._game is None:
-            raise ConfigurationError("no game is loaded; call reset() first.")
+            raise ResetNeeded("No game is loaded; call reset() first.")
         return self._game
 
     @property

@@ -180,7 +180,6 @@ class SearchQA(TextEnv[Inquiry]):
         self.tasks = list(source.questions)
         self._questions = source.questions
         self._is_generated = source.is_generated
-        self._question = Question("", "", ())
         self._shown: tuple[str, ...] | None = None
 
     # ------------------------------------------------------------------ TextEnv interface

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import pytest
 
 from arboretum.envs import ConfigurationError
+from arboretum.envs.bandit import Bandit
 from arboretum.envs.registry import make_env
 
 MODULE = """
@@ -48,3 +50,19 @@ def test_options_that_a_class_forwards_reach_its_base() -> None:
     assert len(make_env("paths_one:Casino", prize=2, split="test").tasks) == 16
     with pytest.raises(ConfigurationError, match=r"Casino-v0 cannot be made with .*'spilt'"):
         make_env("paths_one:Casino", spilt="test")
+
+
+def test_mistake_in_a_method_that_opens_a_task_is_no_call_for_reset() -> None:
+    class Mistaken(Bandit):
+        def _open(self, task: str) -> Any:
+            return self._levels[task]  # type: ignore[attr-defined]
+
+    class Property(Bandit):
+        @property
+        def instructions(self) -> str:
+            return self.rules  # type: ignore[attr-defined,no-any-return]
+
+    with pytest.raises(AttributeError, match="'Mistaken' object has no attribute '_levels'"):
+        Mistaken().reset(seed=1)
+    with pytest.raises(AttributeError, match="'Property' object has no attribute 'rules'"):
+        _ = Property().instructions
