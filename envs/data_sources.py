@@ -52,7 +52,7 @@ DATA_SOURCES: tuple[DataSource, ...] = (
         "WebShop (Yao, Chen, Yang, Narasimhan, NeurIPS 2022), repository princeton-nlp/WebShop. Its small set has"
         " 1,000 products, the full one 1.18 million.",
         "`setup.sh -d small` (or `all`) of https://github.com/princeton-nlp/WebShop",
-        "MIT (repository)",
+        "academic and research use",
         (
             ("items_shuffle*.json or .json.gz", "the products; of several such files the largest is used"),
             (
@@ -63,8 +63,8 @@ DATA_SOURCES: tuple[DataSource, ...] = (
             ("items_human_ins*.json or .json.gz", "crowd-sourced instructions; optional"),
         ),
         "arboretum eval webshop",
-        "The repository is MIT-licensed. No separate license is stated for the data; product texts come from"
-        " public Amazon pages.",
+        "The license of Princeton University (`LICENSE.md`, read in webshop 0.1.0) permits academic and research use"
+        " only. No separate license is stated for the data; product texts come from public Amazon pages.",
     ),
     DataSource(
         "boxoban",
