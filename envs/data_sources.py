@@ -63,8 +63,8 @@ DATA_SOURCES: tuple[DataSource, ...] = (
             ("items_human_ins*.json or .json.gz", "crowd-sourced instructions; optional"),
         ),
         "arboretum eval webshop",
-        "The license of Princeton University (`LICENSE.md`, read in webshop 0.1.0) permits academic and research use"
-        " only. No separate license is stated for the data; product texts come from public Amazon pages.",
+        "The license of Princeton University (`LICENSE.md`, read in webshop 0.1.0) permits academic and research"
+        " use only. No separate license is stated for the data; product texts come from public Amazon pages.",
     ),
     DataSource(
         "boxoban",

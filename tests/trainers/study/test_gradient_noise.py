@@ -15,11 +15,13 @@ from rich.console import Console
 
 from arboretum.cli import main
 from arboretum.envs.errors import ConfigurationError
+from arboretum.envs.files import write_atomic
 from arboretum.trainers.algorithms.recipes import get_recipe
 from arboretum.trainers.config.settings import EnvConfig
+from arboretum.trainers.study import gradients
 from arboretum.trainers.study.controls import Controls
 from arboretum.trainers.study.definition import Study, StudyEnv, Trial
-from arboretum.trainers.study.gradient_noise import estimate, noise_of, run_gradients
+from arboretum.trainers.study.gradient_noise import GradientProgress, estimate, noise_of, run_gradients
 from arboretum.trainers.study.gradients import measure_gradients, read_products
 from arboretum.trainers.trainer import Trainer
 
@@ -120,12 +122,23 @@ def test_command_keeps_what_it_measured_and_names_the_study_s_rules(study: Study
     assert json.loads((tmp_path / "study.json").read_text())["name"] == "small"
 
 
-def test_terminal_shows_the_batches_of_a_measurement_in_progress(study: Study, tmp_path: Path) -> None:
+def test_terminal_shows_the_batches_of_a_measurement_in_progress(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = StringIO()
     console = Console(file=text, width=80, force_terminal=True)
-    assert run_gradients(study, tmp_path, 16, recipes=(), envs=(), workers=1, console=console) == 0
-    counts = [int(found) for found in re.findall(r"of 16 batches: Lake (\d+)", text.getvalue())]
-    assert counts[0] == 0 < counts[-1] < 16 and counts == sorted(counts)
+
+    def write_and_show(path: Path, content: str) -> None:
+        write_atomic(path, content)
+        progress.show(["Lake"])  # in place of the process that waits for the measurement
+
+    monkeypatch.setattr(gradients, "write_atomic", write_and_show)
+    rules = {"rloo": get_recipe("rloo").credit}
+    with GradientProgress(tmp_path, 4, 1, console) as progress:
+        progress.show(["Lake"])
+        measure_gradients(study, "Lake", rules, 4, tmp_path / "lake" / "gradients.json")
+    counts = [int(found) for found in re.findall(r"of 4 batches: Lake (\d+)", text.getvalue())]
+    assert counts[:5] == [0, 1, 2, 3, 4]
     assert [path.name for path in (tmp_path / "lake").iterdir()] == ["gradients.json"]
 
 
