@@ -79,6 +79,15 @@ def test_every_setting_of_fine_tuning_has_an_option() -> None:
     assert config.out == Path("runs/sft-TextFrozenLake-v0-0") and config.hardware.lora is None
 
 
+@pytest.mark.parametrize("option", ["--engine vllm", "--base-url URL", "--vllm-memory 1", "--share-prefixes True"])
+def test_fine_tuning_rejects_options_of_sampling(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["sft", "--env", "TextFrozenLake-v0", "--model", MODEL, *option.split()])
+    assert ended.value.code == 2 and f"Unrecognized options: {option.split()[0]}" in capsys.readouterr().err
+    config = parse(SFTOptions, "--in-flight 5 --device cpu").config()
+    assert config.hardware == HardwareConfig("cpu", in_flight=5)
+
+
 def test_resumed_run_keeps_its_servers_unless_it_samples_without_them() -> None:
     stored = parse(TrainOptions, "--engine vllm-server --base-url http://a/v1,http://b/v1").config("grpo")
     kept = parse(TrainOptions, "--in-flight 8").config(None, stored).hardware
