@@ -31,6 +31,7 @@ from .trainers.algorithms.recipes import RECIPES
 from .trainers.bench import TRAINING
 from .trainers.bench.scaling.command import MeasureCosts, PlanTraining
 from .trainers.config.cli_options import SFTOptions, TrainOptions, given_options
+from .trainers.config.misplaced import check_misplaced
 from .trainers.laboratory.options import LaboratoryOptions
 from .trainers.study.options import StudyOptions
 from .trainers.study.parsing import study_names
@@ -484,6 +485,8 @@ def main(arguments: list[str] | None = None) -> None:
 
             console.print(f"arboretum {__version__}", markup=False)
             sys.exit(0)
+        if arguments[:1] == ["train"]:
+            check_misplaced(arguments[1:])
         _arguments.set(tuple(arguments))
         status = run_verb(app, VERBS, arguments or ["--help"], DESCRIPTION)
         sys.stdout.flush()

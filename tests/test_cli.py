@@ -147,6 +147,36 @@ def test_module_is_the_same_command() -> None:
     assert done.returncode == 0 and done.stdout == run("--version").stdout
 
 
+INTERRUPT = """
+import runpy, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[2]: raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+sys.argv[0] = sys.argv[1]
+"""
+"""Begins a program in which Ctrl-C comes at the import of the module that its second argument names."""
+
+
+def run_code(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("module", ["gymnasium", "arboretum.envs.plugins", "tyro", "arboretum.eval.suite"])
+def test_interrupt_while_modules_are_imported_ends_quietly(module: str, tmp_path: Path) -> None:
+    script = tmp_path / "arboretum"
+    script.write_text("from arboretum.__main__ import main\nmain()\n")
+    as_module = run_code(INTERRUPT + "runpy.run_module('arboretum', run_name='__main__')", "-m", module)
+    as_script = run_code(INTERRUPT + "runpy.run_path(sys.argv[1], run_name='__main__')", str(script), module)
+    for done in (as_module, as_script):
+        assert done.stderr == "" and done.returncode == 130
+
+
+def test_interrupt_while_another_program_imports_the_package_is_an_exception() -> None:
+    code = "try:\n    import arboretum\nexcept KeyboardInterrupt:\n    print('caught')"
+    assert run_code(INTERRUPT + code, "program.py", "gymnasium").stdout == "caught\n"
+
+
 @pytest.mark.skipif(os.name != "posix", reason="needs a shell with pipes")
 def test_reader_that_closes_the_pipe_causes_no_message() -> None:
     script = f"{sys.executable} -m arboretum train --help | (exec 0<&-; sleep 4)"

@@ -47,6 +47,9 @@ def check_model(name: str | Path, file: str = MODEL) -> None:
             raise ConfigurationError(f"{name}: the folder holds no {kind} (no {file}){_hint(folder, file)}")
     elif folder.exists():
         raise ConfigurationError(f"{name}: is a file; pass the folder of a {kind}.")
+    elif str(name).startswith("transformers/"):
+        inner = str(name).removeprefix("transformers/")
+        raise ConfigurationError(f"{name}: this {kind} is named without its engine; write {inner}.")
     elif is_path(str(name)):
         raise ConfigurationError(f"{name}: there is no such folder{nearest_folder(folder)}")
     elif find_spec("huggingface_hub") is not None:
@@ -81,6 +84,8 @@ def _check_hub(name: str, file: str, kind: str) -> None:
 
     near = difflib.get_close_matches(name, NAMED_MODELS, n=1, cutoff=0.75)
     problem = f"there is no folder {name!r}{f' (did you mean {near[0]}?)' if near else ''}"
+    shipped = "" if kind == "adapter" else f" or a shipped model: {', '.join(NAMED_MODELS)}"
+    fix = f"pass a folder{shipped}."
     try:
         if any(isinstance(try_to_load_from_cache(name, cached), str) for cached in (file, ADAPTER)):
             return
@@ -91,12 +96,12 @@ def _check_hub(name: str, file: str, kind: str) -> None:
     except RepositoryNotFoundError:
         raise ConfigurationError(
             f"{problem}, and the Hugging Face hub has no {kind} of this name (a private one requires"
-            " `hf auth login`)."
+            f" `hf auth login`); {fix}"
         ) from None
     except HfHubHTTPError:
         return  # The hub answers; loading gives its reason.
     except Exception as error:  # of any type, by the HTTP library that is installed
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConfigurationError(
-            f"{problem}, and the Hugging Face hub cannot be reached for the {kind} of this name ({reason})."
+            f"{problem}, and the Hugging Face hub cannot be reached for the {kind} of this name ({reason}); {fix}"
         ) from None

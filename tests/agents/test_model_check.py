@@ -43,6 +43,11 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("foo--bar", "no model on the Hugging Face hub can have this name"),
         ("~no-such-user/model", r"there is no home folder of '~no-such-user'; write \./~no-such-user/model"),
         ("", "the name of the model is empty"),
+        (
+            "transformers/sapling",
+            r"^transformers/sapling: this model is named without its engine; write sapling\.$",
+        ),
+        ("transformers/somebody/model", r"write somebody/model\.$"),
     ],
 )
 def test_mistyped_folder_is_named_with_its_fix(runs: Path, name: str, sentence: str) -> None:
@@ -117,6 +122,7 @@ def test_name_that_the_hub_lacks_is_reported_after_one_request(hub: tuple[str, l
     address, requests = hub
     message = check_in_process("somebody/no-such-model", address, tmp_path)
     assert message.startswith("there is no folder 'somebody/no-such-model', and the Hugging Face hub has no model")
+    assert "; pass a folder or a shipped model: sapling, " in message
     assert requests.count("/api/models/somebody/no-such-model") == 1
 
 
@@ -124,6 +130,7 @@ def test_hub_that_does_not_answer_is_reported_without_retries(tmp_path: Path) ->
     pytest.importorskip("huggingface_hub")
     message = check_in_process("somebody/model", "http://127.0.0.1:9", tmp_path)
     assert "the Hugging Face hub cannot be reached" in message and len(message.splitlines()) == 1
+    assert "; pass a folder or a shipped model: sapling, " in message
     mistyped = check_in_process("saplng", "http://127.0.0.1:9", tmp_path)
     assert mistyped.startswith("there is no folder 'saplng' (did you mean sapling?), and the Hugging Face hub")
 

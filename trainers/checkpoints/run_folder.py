@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from shlex import quote
 from typing import Any, TypeVar
@@ -101,6 +104,31 @@ def claim_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> Non
         write_atomic(folder / SETTINGS_FILE, json.dumps(settings, indent=2) + "\n")
     except OSError as error:
         raise folder_failure(error, folder) from None
+
+
+@contextmanager
+def undo_if_refused(folder: Path) -> Iterator[None]:
+    """Context of the start of a run, which leaves the folder as it was if the start raises a `ConfigurationError`.
+
+    Args:
+        folder: Folder of the run. A new one is removed with all that is in it, and so are new folders above it.
+    """
+    settings = folder / SETTINGS_FILE
+    before = settings.read_bytes() if settings.is_file() else None
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        yield
+    except ConfigurationError:
+        with suppress(OSError):  # The reason of the refusal is reported in any case.
+            if new:
+                shutil.rmtree(folder)
+                for parent in new[1:]:
+                    parent.rmdir()
+            elif before is None:
+                settings.unlink(missing_ok=True)
+            else:
+                write_atomic(settings, before)
+        raise
 
 
 def read_run_settings(folder: Path) -> dict[str, Any] | None:

@@ -9,7 +9,13 @@ from rich.console import Console
 
 from ...agents.engines.model_check import check_model
 from ..checkpoints.interruption import Interruption
-from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, MODEL_FOLDER, check_run_folder, claim_run_folder
+from ..checkpoints.run_folder import (
+    CHECKPOINTS_FOLDER,
+    MODEL_FOLDER,
+    check_run_folder,
+    claim_run_folder,
+    undo_if_refused,
+)
 from ..checkpoints.store import CheckpointError, Checkpoints
 from ..config.run import SFTConfig
 from ..reporting.progress import SFT_VIEW, Progress
@@ -50,17 +56,18 @@ def fine_tune(config: SFTConfig, *, resume: bool = False, console: Console) -> i
             activity.begin("importing PyTorch")
             require_torch()
             check_run_device(config)
-            claim_run_folder(config, resume=resume)
-            finished = config.out / MODEL_FOLDER
-            if resume and finished.exists():
-                if is_main():
-                    text = f"Model: {finished} (finished before)"
-                    console.print(text, soft_wrap=True, highlight=False, markup=False)
-                return OK
-            from ..learning.threads import limit_threads
-            from ..sft import SFTTrainer
+            with undo_if_refused(config.out):
+                claim_run_folder(config, resume=resume)
+                finished = config.out / MODEL_FOLDER
+                if resume and finished.exists():
+                    if is_main():
+                        text = f"Model: {finished} (finished before)"
+                        console.print(text, soft_wrap=True, highlight=False, markup=False)
+                    return OK
+                from ..learning.threads import limit_threads
+                from ..sft import SFTTrainer
 
-            trainer = SFTTrainer(config, resume, activity=activity, interruption=interruption)
+                trainer = SFTTrainer(config, resume, activity=activity, interruption=interruption)
             limit_threads(trainer.optimizer.policy)
             progress.total = trainer.steps
             failure = _follow(trainer, progress, console)

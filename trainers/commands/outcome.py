@@ -7,6 +7,7 @@ import os
 from rich.console import Console
 from rich.markup import escape
 
+from ..checkpoints.run_folder import SETTINGS_FILE
 from ..checkpoints.store import Checkpoints
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
@@ -33,6 +34,9 @@ def report_interrupt(checkpoints: Checkpoints, again: str, console: Console) -> 
     """
     last = checkpoints.last
     where = f"the last checkpoint is {last.name}" if last else "there is no checkpoint yet"
+    text = f"{where}; continue with: {escape(again)}"
+    if not (checkpoints.folder.parent / SETTINGS_FILE).exists():
+        text = "the run had not begun; start it with the same command."
     if is_main():
-        console.print(f"[yellow]Interrupted:[/] {where}; continue with: {escape(again)}", soft_wrap=True)
+        console.print(f"[yellow]Interrupted:[/] {text}", soft_wrap=True)
     return INTERRUPTED

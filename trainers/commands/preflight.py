@@ -10,7 +10,7 @@ from ...agents.engines.model_check import check_model
 from ...envs.errors import ConfigurationError, unknown_name
 from ...envs.extras import missing_extra
 from ..checkpoints.interruption import Interruption
-from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, check_run_folder, claim_run_folder
+from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, check_run_folder, claim_run_folder, undo_if_refused
 from ..checkpoints.store import Checkpoints
 from ..config.run import SFTConfig, TrainingConfig
 from ..state import Activity
@@ -41,10 +41,11 @@ def make_trainer(
     require_torch()
     check_run_device(config)
     _check_trackers(config.trackers)
-    claim_run_folder(config, resume=resume)
-    from ..trainer import Trainer
+    with undo_if_refused(config.out):
+        claim_run_folder(config, resume=resume)
+        from ..trainer import Trainer
 
-    return Trainer(config, resume=resume, activity=activity, interruption=interruption)
+        return Trainer(config, resume=resume, activity=activity, interruption=interruption)
 
 
 def _loads_initial_model(config: TrainingConfig) -> bool:

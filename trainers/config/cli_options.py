@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from tyro.conf import AvoidSubcommands, UseAppendAction, arg
+from tyro.conf import AvoidSubcommands, Fixed, SuppressFixed, UseAppendAction, arg
 
 from ...agents.dialogue.registry import DIALOGUES
 from ...envs.errors import ConfigurationError
@@ -47,6 +47,16 @@ class LoraOptions:
     rank: int | None = None
     alpha: float | None = None
     targets: str | None = None
+
+
+@dataclass(frozen=True)
+class SFTHardware(HardwareConfig):
+    """Device, precision and memory; `arboretum sft` samples no replies, and has no options of an engine."""
+
+    share_prefixes: Fixed[bool | None] = None
+    engine: Fixed[Literal["transformers", "vllm", "vllm-server"]] = "transformers"
+    base_url: Fixed[str | None] = None
+    vllm_memory: Fixed[float] = 0.3
 
 
 @dataclass(frozen=True)
@@ -174,7 +184,7 @@ class Options:
             raise ConfigurationError(
                 "options such as --lora.rank have no effect without --lora; add it, or remove them."
             )
-        hardware = self.hardware
+        hardware = HardwareConfig(**vars(self.hardware))
         if stored is not None:
             hardware = merge(stored.hardware, hardware, HardwareConfig(), given)
             if hardware.engine != "vllm-server" and "base_url" not in given:
@@ -260,11 +270,15 @@ class SFTOptions(Options):
     """Options of `arboretum sft`.
 
     Attributes:
+        hardware: Device, precision and memory.
         sft: Data and optimizer.
         expert: Expert that demonstrates the episodes.
     """
 
     checkpoint_every: int = 100
+    hardware: Annotated[AvoidSubcommands[SuppressFixed[SFTHardware]], arg(name="")] = field(
+        default_factory=SFTHardware
+    )
     sft: Annotated[SFTSettings, arg(name="")] = field(default_factory=SFTSettings)
     expert: ExpertConfig = field(default_factory=ExpertConfig)
 

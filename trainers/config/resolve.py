@@ -86,11 +86,17 @@ def held_out_tasks(entry: Entry, env: TextEnv[Any]) -> list[str]:
     Raises:
         ConfigurationError: The split has too few tasks.
     """
-    if entry.tasks is not None:
-        return entry.task_names(env)
-    names = distinct_tasks(env, VALIDATION_TASKS)
+    names = distinct_tasks(env, VALIDATION_TASKS if entry.tasks is None else entry.tasks)
     if not names:
-        raise ConfigurationError(f"{entry.env} has no tasks in split {entry.split!r} to validate on.")
+        raise ConfigurationError(
+            f"{entry.env} has no tasks in split {entry.split!r} to validate on; set --validation.split to another "
+            "one, or --validation.every 0."
+        )
+    if entry.tasks is not None and len(names) < entry.tasks:
+        raise ConfigurationError(
+            f"--validation.tasks asks for {entry.tasks} tasks, but {entry.env} has only {len(names)} distinct "
+            f"ones in split {entry.split!r}; lower it, or leave it out to use all."
+        )
     return names
 
 

@@ -56,6 +56,8 @@ def make_accelerator(
     if PartialState._shared_state and PartialState().num_processes == 1:
         # Accelerate keeps the settings of an earlier run in the same process.
         AcceleratorState._reset_state(reset_partial_state=True)
+    # Accelerate imports an installed DeepSpeed even if it is not used, which then warns that there is no GPU.
+    logging.getLogger("DeepSpeed").addFilter(_is_not_on_devices)
     on_cpu = device == "cpu" or not torch.accelerator.is_available()
     if on_cpu and precision == "bfloat16" and not computes_bfloat16():
         _log.warning(
@@ -95,6 +97,11 @@ def make_accelerator(
             f"Accelerate is configured for {kind}; this trainer supports DDP, FSDP 2 and DeepSpeed ZeRO 2."
         )
     return accelerator
+
+
+def _is_not_on_devices(record: logging.LogRecord) -> bool:
+    """Return False for the message in which DeepSpeed reports that it found no GPU."""
+    return record.funcName != "get_accelerator"
 
 
 def _is_set(variable: str) -> bool:

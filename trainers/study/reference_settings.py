@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 
 from ...envs.docstrings import fields_of, fields_table, markdown_table, summary_of
+from ...eval.options import option_name
 from ..algorithms.grafting import Grafting
 from ..algorithms.objectives.settings import Kl, Mismatch, Objective, Overlong
 from ..algorithms.recipe import Critic, Optimization
@@ -13,6 +14,7 @@ from ..algorithms.recipes import RECIPES
 from ..algorithms.registry import CREDITS, SAMPLERS, SELECTORS, TERMS
 from ..algorithms.rewards import Rewards
 from ..algorithms.schedules import Linear
+from ..config.cli_options import SFTHardware
 from ..config.serialize import flatten, to_plain
 from ..config.settings import (
     ExpertConfig,
@@ -81,6 +83,9 @@ def settings_page() -> str:
             field._replace(name=field.name.replace("_", "-")) for field in fields_of(cls) if field.name != "lora"
         ]
         parts += [f"### {title} ({commands})\n", fields_table(fields, prefix, "option")]
+        if title == "Hardware":
+            absent = [f"`{option_name(name)}`" for name in SFTHardware.__annotations__]
+            parts.append(f"`arboretum sft` samples no replies, and has no {', '.join(absent)}.\n")
     return "\n".join(parts)
 
 

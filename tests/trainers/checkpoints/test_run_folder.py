@@ -17,7 +17,7 @@ import arboretum
 from arboretum.cli import main
 from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.trainers.algorithms.recipes import RECIPES
-from arboretum.trainers.checkpoints.run_folder import claim_run_folder, read_config
+from arboretum.trainers.checkpoints.run_folder import claim_run_folder, read_config, undo_if_refused
 from arboretum.trainers.config.run import SFTConfig, TrainingConfig
 from arboretum.trainers.config.settings import EnvConfig, HardwareConfig
 
@@ -215,3 +215,31 @@ except ConfigurationError as error:
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 1 and "cannot be written to (File too large)" in done.stderr
     assert (tmp_path / "run.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("command", ["train grpo", "sft"])
+def test_refused_start_leaves_no_folder_behind(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("accelerate")
+    arguments = f"{command} --env TextFrozenLake-v0 --model sapling --device cpu --template nosuch"
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments.split(), "--out", str(tmp_path / "runs" / "first")])
+    assert ended.value.code == 2 and "unknown chat template 'nosuch'" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").touch()
+    with pytest.raises(SystemExit):
+        main([*arguments.split(), "--out", str(tmp_path / "mine")])
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+
+
+def test_refused_continuation_leaves_the_settings_of_the_run(tmp_path: Path) -> None:
+    start(training(tmp_path), checkpoint=1)
+    before = (tmp_path / "run.json").read_bytes()
+    with pytest.raises(ConfigurationError, match="no"), undo_if_refused(tmp_path):
+        claim_run_folder(dataclasses.replace(training(tmp_path), checkpoint_every=3), resume=True)
+        assert (tmp_path / "run.json").read_bytes() != before
+        raise ConfigurationError("no")
+    assert (tmp_path / "run.json").read_bytes() == before and (tmp_path / "checkpoints").is_dir()

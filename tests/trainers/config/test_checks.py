@@ -52,7 +52,10 @@ def error_of(command: str, out: Path, capsys: pytest.CaptureFixture[str]) -> str
             f"tree_grpo {LAKE} --set sampler.prompts=2",
             "only 2 prompts × 6 rollouts = 12 episodes; lower it, or set it to null",
         ),
-        ("grpo --env TextBandit-v0 --validation.split test --validation.tasks 64", "asks for 64 tasks"),
+        (
+            "grpo --env TextBandit-v0 --validation.split test --validation.tasks 64",
+            "--validation.tasks asks for 64 tasks, but TextBandit-v0 has only",
+        ),
         (
             "grpo --env TextBandit-v0 --validation.split train --validation.tasks 4",
             "validation would use training tasks",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,15 @@ def test_every_setting_of_fine_tuning_has_an_option() -> None:
     assert config.out == Path("runs/sft-TextFrozenLake-v0-0") and config.hardware.lora is None
 
 
+@pytest.mark.parametrize("option", ["--engine vllm", "--base-url URL", "--vllm-memory 1", "--share-prefixes True"])
+def test_fine_tuning_rejects_options_of_sampling(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["sft", "--env", "TextFrozenLake-v0", "--model", MODEL, *option.split()])
+    assert ended.value.code == 2 and f"Unrecognized options: {option.split()[0]}" in capsys.readouterr().err
+    config = parse(SFTOptions, "--in-flight 5 --device cpu").config()
+    assert config.hardware == HardwareConfig("cpu", in_flight=5)
+
+
 def test_resumed_run_keeps_its_servers_unless_it_samples_without_them() -> None:
     stored = parse(TrainOptions, "--engine vllm-server --base-url http://a/v1,http://b/v1").config("grpo")
     kept = parse(TrainOptions, "--in-flight 8").config(None, stored).hardware
@@ -123,3 +133,33 @@ def test_missing_or_contradictory_option_is_reported_in_one_sentence(
     assert ended.value.code == 2 and error.startswith("arboretum: ") and message in error
     assert error.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            "train grpo --lr 3e-4",
+            "--lr is a setting of the recipe, not an option; pass --set optimization.lr=3e-4",
+        ),
+        ("train grpo --updates=5", "--updates is a setting .* pass --set optimization.updates=5."),
+        ("train grpo --reply-tokens 9", "--reply-tokens is a setting .* pass --set sampler.reply_tokens=9."),
+        ("train grpo --objective.kl.coef 0", "--objective.kl.coef is .* pass --set objective.kl.coef=0."),
+        ("train grpo --think --seed 1", "--think is a setting .* pass --set sampler.think=VALUE."),
+        ("train ppo --lr 3e-4", "pass --set critic.lr=3e-4 or --set optimization.lr=3e-4."),
+        ("train --resume runs/a --updates 5", "pass --set optimization.updates=5."),
+    ],
+)
+def test_setting_given_as_an_option_is_answered_with_the_command_that_sets_it(
+    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments.split())
+    assert ended.value.code == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_option_that_is_no_setting_either_is_compared_with_the_options(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "grpo", "--validation.task", "5"])
+    assert "--validation.tasks" in capsys.readouterr().err

@@ -332,3 +332,20 @@ def test_unsupported_configuration_of_accelerate_is_rejected(run_of: Make, tmp_p
     with pytest.raises(AssertionError, match=r"(?s)ConfigurationError.*set fsdp_version: 2"):
         pair.train(run_of("dr_grpo", CHANGES, **OPTIONS))
     assert pair.process.wait(60) != 0
+
+
+@with_deepspeed
+def test_deepspeed_that_is_not_used_prints_nothing() -> None:
+    """Its own warnings stay."""
+    code = (
+        "from arboretum.trainers.learning.distributed import make_accelerator\n"
+        "accelerator = make_accelerator('cpu', 'float32')\n"
+        "from deepspeed.accelerator import get_accelerator\n"
+        "from deepspeed.utils import logger\n"
+        "get_accelerator(); logger.warning('low on memory')\n"
+    )
+    env = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, text=True, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if "[WARNING]" in line]
+    assert len(lines) == 1 and lines[0].endswith("low on memory")
