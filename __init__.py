@@ -7,20 +7,10 @@ Importing the package registers every environment with Gymnasium and loads nothi
     >>> observation, info = env.reset(seed=7)
 """
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-try:
-    from .envs.lazy_names import lazy_names
-    from .envs.registry import register_envs
-
-    register_envs()
-except KeyboardInterrupt:
-    # The commands `arboretum` and `python -m arboretum` end quietly; other programs get the exception.
-    if [Path(name).stem for name in sys.argv[:1]] in (["arboretum"], ["-m"]):
-        sys.exit(130)
-    raise
+from .envs.lazy_names import lazy_names
+from .envs.registry import register_envs
 
 if TYPE_CHECKING:
     from .agents.play import play
@@ -38,3 +28,5 @@ else:
 
 __all__ = ["evaluate", "play", "train"]
 __version__ = "0.1.0"
+
+register_envs()

@@ -162,7 +162,7 @@ def run_code(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("module", ["gymnasium", "arboretum.envs.plugins", "tyro", "arboretum.eval.suite"])
+@pytest.mark.parametrize("module", ["tyro", "arboretum.eval.suite"])
 def test_interrupt_while_modules_are_imported_ends_quietly(module: str, tmp_path: Path) -> None:
     script = tmp_path / "arboretum"
     script.write_text("from arboretum.__main__ import main\nmain()\n")
@@ -170,11 +170,6 @@ def test_interrupt_while_modules_are_imported_ends_quietly(module: str, tmp_path
     as_script = run_code(INTERRUPT + "runpy.run_path(sys.argv[1], run_name='__main__')", str(script), module)
     for done in (as_module, as_script):
         assert done.stderr == "" and done.returncode == 130
-
-
-def test_interrupt_while_another_program_imports_the_package_is_an_exception() -> None:
-    code = "try:\n    import arboretum\nexcept KeyboardInterrupt:\n    print('caught')"
-    assert run_code(INTERRUPT + code, "program.py", "gymnasium").stdout == "caught\n"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a shell with pipes")
