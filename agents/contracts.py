@@ -6,9 +6,8 @@ method and the line of its definition, instead of a place in this package where 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from numbers import Real
 from typing import Any
 
 from ..envs.core import TextEnv
@@ -19,8 +18,17 @@ from .engines.base import Completion, Engine
 
 
 def is_actions(value: object) -> bool:
-    """Return True if a value is a tuple of texts."""
-    return isinstance(value, tuple) and all(isinstance(action, str) for action in value)
+    """Return True if a value is a tuple or a list of texts."""
+    return isinstance(value, (tuple, list)) and all(isinstance(action, str) for action in value)
+
+
+def _is_number(value: Any) -> bool:
+    """Return True if `float` takes a value that is no text: numbers of any library, and arrays of one element."""
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return not isinstance(value, (str, bytes))
 
 
 def act(agent: Agent, seats: Sequence[Seat]) -> Sequence[Reply | None]:
@@ -31,9 +39,10 @@ def act(agent: Agent, seats: Sequence[Seat]) -> Sequence[Reply | None]:
     Raises:
         TypeError: There is not one reply, or None, for each seat, or the actions of one are no tuple of texts.
     """
-    replies: Any = agent.act(seats)
-    if not isinstance(replies, Sequence) or len(replies) != len(seats):
-        raise wrong_result(agent.act, f"a list of {len(seats)}, a Reply or None for each seat", replies)
+    found: Any = agent.act(seats)
+    replies = list(found) if isinstance(found, Iterable) else []
+    if len(replies) != len(seats):
+        raise wrong_result(agent.act, f"a list of {len(seats)}, a Reply or None for each seat", found)
     checked: list[Reply | None] = []
     for reply in replies:
         if reply is not None:
@@ -43,6 +52,8 @@ def act(agent: Agent, seats: Sequence[Seat]) -> Sequence[Reply | None]:
                 raise wrong_result(agent.act, "a Reply whose actions are a tuple of texts", reply.actions)
             if not reply.actions and reply.quit is None and reply.error is None:
                 reply = replace(reply, actions=("",))
+            elif isinstance(reply.actions, list):
+                reply = replace(reply, actions=tuple(reply.actions))
         checked.append(reply)
     return checked
 
@@ -57,7 +68,7 @@ def check_parsed(dialogue: Dialogue, parsed: object) -> Parsed:
         raise wrong_result(dialogue.parse, "Parsed", parsed)
     if not is_actions(parsed.actions):
         raise wrong_result(dialogue.parse, "Parsed whose actions are a tuple of texts", parsed.actions)
-    return parsed
+    return parsed if isinstance(parsed.actions, tuple) else parsed._replace(actions=tuple(parsed.actions))
 
 
 def check_completions(engine: Engine, finished: object) -> Sequence[tuple[str, Completion]]:
@@ -89,7 +100,7 @@ def check_step(env: TextEnv[Any], observation: object, reward: object, info: obj
     """Raise `TypeError` unless the results of `step` are those of a text environment."""
     if not isinstance(observation, str):
         raise _wrong(env, "_apply", "step", "the observation as a text", observation)
-    if type(reward) is not float and not isinstance(reward, Real):
+    if type(reward) is not float and not _is_number(reward):
         raise _wrong(env, "_apply", "step", "the reward as a number", reward)
     _check_info(env, "step", info)
 

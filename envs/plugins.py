@@ -21,10 +21,11 @@ import os
 import sys
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TypeVar
 
 from .errors import ConfigurationError
-from .user_code import describe_error
+from .user_code import describe_error, note_plugin
 
 GROUP = "arboretum.plugins"
 
@@ -103,14 +104,20 @@ def _load(path: str) -> object:
     module, _, attribute = path.partition(":")
     if os.getcwd() not in sys.path:  # as `python -m` does, so that modules in the working directory are found
         sys.path.insert(0, os.getcwd())
+    note_plugin(module)
     try:
         found: object = import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        meant = f"{module.removesuffix('.py')}:{attribute}"
-        hint = f"; did you mean {meant}?" if meant != path else "."
+    except ModuleNotFoundError as error:
+        if module != error.name and not module.startswith(f"{error.name}."):  # of an import in the module
+            raise ConfigurationError(f"{path} cannot be imported: {describe_error(error)}.") from error
+        dotted = ".".join(Path(module).with_suffix("").parts)
+        hint = f"; did you mean {dotted}:{attribute}?" if Path(module).is_file() else "."
         raise ConfigurationError(f"{path} cannot be imported: {error}{hint}") from error
     except Exception as error:  # Importing a module runs its code.
         raise ConfigurationError(f"{path} cannot be imported: {describe_error(error)}.") from error
+    try:
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except AttributeError as error:
+        raise ConfigurationError(f"{path} cannot be imported: {error}.") from error
     return found

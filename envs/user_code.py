@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
@@ -9,6 +10,13 @@ from typing import Any
 
 _PACKAGE = __name__.partition(".")[0]
 _LINE = "arboretum_line"
+_PLUGINS: set[str] = set()
+"""Top-level modules of plug-ins, whose lines are a user's even if they are installed."""
+
+
+def note_plugin(module: str) -> None:
+    """Count the lines of a module, and of its package, as a user's."""
+    _PLUGINS.add(module.partition(".")[0])
 
 
 def describe_error(error: BaseException) -> str:
@@ -73,12 +81,10 @@ def _short(name: str) -> str:
 
 def _is_user_code(module: dict[str, Any], code: CodeType) -> bool:
     # The name of a module that is run as a program is "__main__"; its package has the name that it is run by.
-    names = (module.get("__name__") or "", module.get("__package__") or "")
-    if any(name.partition(".")[0] == _PACKAGE for name in names) or code.co_filename.startswith("<"):
+    names = [(module.get(key) or "").partition(".")[0] for key in ("__name__", "__package__")]
+    if _PACKAGE in names or code.co_filename.startswith("<"):
         return False
-    import sysconfig
-
-    paths = sysconfig.get_paths()
-    return not any(
-        code.co_filename.startswith(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib")
-    )
+    if names[0] in _PLUGINS:
+        return True
+    is_installed = {"site-packages", "dist-packages"} & set(Path(code.co_filename).parts)
+    return not is_installed and names[0] not in sys.stdlib_module_names

@@ -27,8 +27,8 @@ _WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
 _CONFIGURATION = ("*.json", "*.jinja", "*.model", "*.txt")
 _SUITE_OPTIONS = (
     (r"seed", "--seed"),
-    (r"entries\[\d+\]\.tasks", "--limit"),
-    (r"entries\[\d+\]\.repeats", "--repeats"),
+    (r"entries\[\d+\]\.tasks", "--limit or `tasks`"),
+    (r"entries\[\d+\]\.repeats", "--repeats or `repeats`"),
 )
 """Keys of a suite, and the options that change them."""
 _ENV_OPTIONS = ((r"entries\[1\]\.split", "--split"), (r"entries\[1\]\.kwargs\.(\w+)", r"--env-arg \1"))

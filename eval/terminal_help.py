@@ -128,7 +128,7 @@ def _parse_in_words(parse: Callable[[], Callable[[], int]]) -> Callable[[], int]
     printed = HelpBuffer(sys.stderr)
     try:
         with contextlib.redirect_stderr(printed):
-            return parse()
+            call = parse()
     except SystemExit:
         text = _BORDERS.sub("", _ANSI.sub("", printed.getvalue()))
         found = _NOT_A_NUMBER.search(" ".join(text.split()))
@@ -138,6 +138,8 @@ def _parse_in_words(parse: Callable[[], Callable[[], int]]) -> Callable[[], int]
             raise ConfigurationError(f"{option}: {value!r} is not {kind}.") from None
         sys.stderr.write(printed.getvalue())
         raise
+    sys.stderr.write(printed.getvalue())  # warnings
+    return call
 
 
 def _sub_verbs(function: Callable[..., int]) -> dict[str, Any]:

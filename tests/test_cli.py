@@ -44,8 +44,11 @@ def run(*arguments: str, stdin: str = "", cwd: Path | None = None) -> subprocess
         (["eval", "quick", "--out", "/proc/nowhere"], "cannot be written to"),
         (["report", "/nowhere"], "holds no run (no run.json); give the folder of a run"),
         (["eval", "/nowhere.yaml"], "cannot be read"),
-        (["eval", "bad.py:Env"], "bad.py:Env cannot be imported: No module named 'bad'; did you mean bad:Env?"),
-        (["eval", "quick", "--agent", "bad.py:Mine"], "did you mean bad:Mine?"),
+        (["eval", "missing.py:Env"], "missing.py:Env cannot be imported: No module named 'missing'."),
+        (["eval", "bad.py:Env"], "did you mean bad:Env?"),
+        (["eval", "quick", "--agent", "parts/bad.py:Mine"], "did you mean parts.bad:Mine?"),
+        (["data", "verify", "alfworld"], "neither downloads the files of alfworld nor knows their checksums"),
+        (["data", "get", "alfwrld"], "unknown data set 'alfwrld'; did you mean alfworld or"),
         (["eval", "quick", "--limit", "three"], "--limit: 'three' is not a whole number."),
         (["play", "TextBandit-v0", "--seed=x y"], "--seed: 'x y' is not a whole number."),
         (["view", "--port", "it's"], '--port: "it\'s" is not a whole number.'),
@@ -61,6 +64,9 @@ def test_mistake_of_the_user_is_reported_in_one_sentence_with_status_2(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "bad.py").touch()
+    (tmp_path / "bad.py").touch()
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2

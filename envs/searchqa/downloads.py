@@ -221,10 +221,11 @@ def _find_data_set(name: str, catalog: Mapping[str, DataSet]) -> DataSet:
         for source in DATA_SOURCES:
             if name == source.folder:
                 raise ConfigurationError(
-                    f"the files of {name} are not downloaded by this command; get them with {source.download} and"
-                    f" place them in {name} below the data folder, as docs/reference/data.md describes."
+                    f"`arboretum data` neither downloads the files of {name} nor knows their checksums; get them"
+                    f" with {source.download} and place them in {name} below the data folder, as"
+                    " docs/reference/data.md describes."
                 )
-        raise unknown_name("data set", name, catalog)
+        raise unknown_name("data set", name, [*catalog, *(source.folder for source in DATA_SOURCES)])
     return catalog[name]
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ...agents.base import Agent, Reply, Seat
+from ...agents.contracts import act
 from ...agents.episode import Episode, Move
 from ...agents.execution import execute
 from ...envs.core import TextEnv
@@ -297,7 +298,7 @@ class Sessions:
             session.env.restore(session.now.snapshot)
             reply: Reply | None = None
             while reply is None:
-                (reply,) = agent.act([seat])
+                (reply,) = act(agent, [seat])
                 if reply is None and time.monotonic() > stop + RUN_SECONDS:
                     raise TimeoutError("no reply in time")
             before = len(seat.episode.turns)

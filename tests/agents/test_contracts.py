@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +39,15 @@ class Exits(Stubborn):
 
 class Idle(Stubborn):
     def act(self, seats): return [Reply(()) for _ in seats]
+
+class Lists(Stubborn):
+    def act(self, seats): return (Reply(["two"]) for _ in seats)
+
+class NumberLike(Countdown):
+    def _apply(self, action):
+        import numpy
+        self._state = 0
+        return Outcome("", numpy.array(1) == 1, True, True, True, True)
 
 class NoOutcome(Countdown):
     def _apply(self, action): pass
@@ -182,3 +193,34 @@ def test_agent_without_actions_uses_up_the_steps(parts: ModuleType) -> None:
     episode = one_episode(parts.Idle(), parts.Countdown())
     assert episode.truncated and len(episode.turns) == 20
     assert all(move.action == "" and not move.valid for turn in episode.turns for move in turn.moves)
+
+
+def test_replies_of_other_collections_and_rewards_of_other_libraries_are_taken(parts: ModuleType) -> None:
+    episode = one_episode(parts.Lists(), parts.NumberLike())
+    assert [move.action for move in episode.turns[0].moves] == ["two"]
+    assert episode.error is None and episode.total_reward == 1.0
+
+
+def test_line_of_a_plug_in_that_is_installed_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "lib" / "site-packages"
+    folder.mkdir(parents=True)
+    (folder / "installed_part.py").write_text("def fail():\n    raise KeyError('boom')\n")
+    code = (
+        "import installed_part\nfrom arboretum.envs.user_code import describe_error, note_plugin\n"
+        "for known in (False, True):\n"
+        "    known and note_plugin('installed_part')\n"
+        "    try: installed_part.fail()\n"
+        "    except KeyError as error: print(describe_error(error))\n"
+    )
+    (folder / "asks.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, "-c", "import asks"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])},
+    )
+    assert done.stdout.splitlines() == [
+        "KeyError: 'boom'",
+        "KeyError: 'boom' (installed_part.py, line 2, in fail)",
+    ]

@@ -8,6 +8,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
+from gymnasium.error import ResetNeeded
 
 from arboretum.envs import ConfigurationError
 from arboretum.envs.bandit import Bandit
@@ -66,3 +67,22 @@ def test_mistake_in_a_method_that_opens_a_task_is_no_call_for_reset() -> None:
         Mistaken().reset(seed=1)
     with pytest.raises(AttributeError, match="'Property' object has no attribute 'rules'"):
         _ = Property().instructions
+
+
+def test_attributes_that_may_be_missing_are_asked_for_before_the_first_reset() -> None:
+    class Client(Bandit):
+        def __init__(self) -> None:
+            super().__init__()
+            if not hasattr(self, "_server"):
+                self._server = getattr(self, "_other", "none")
+
+        @property
+        def _first(self) -> str:
+            return self._server.name  # type: ignore[attr-defined,no-any-return]
+
+    env = Client()
+    assert env._server == "none"
+    with pytest.raises(AttributeError, match="'str' object has no attribute 'name'"):
+        _ = env._first
+    with pytest.raises(ResetNeeded, match="Client has no _state before"):
+        _ = env._state

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from shlex import quote
@@ -32,6 +32,11 @@ _FIXED = {
     SFTConfig: ("env", "model", "seed", "dialogue", "hardware", "expert", "sft"),
 }
 """Settings that must not change when a run is resumed; see `_fixed_part` for the exceptions below them."""
+
+
+def is_main() -> bool:
+    """Return True in the process that prints; known before Accelerate is loaded, from its launcher's variable."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def check_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> None:
@@ -101,34 +106,37 @@ def claim_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> Non
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / SETTINGS_FILE, json.dumps(settings, indent=2) + "\n")
+        write_atomic(folder / SETTINGS_FILE, _as_json(settings))
     except OSError as error:
         raise folder_failure(error, folder) from None
 
 
 @contextmanager
-def undo_if_refused(folder: Path) -> Iterator[None]:
-    """Context of the start of a run, which leaves the folder as it was if the start raises a `ConfigurationError`.
+def undo_if_refused(config: TrainingConfig | SFTConfig) -> Iterator[None]:
+    """Context of the start of a run, which restores the settings in its folder if the start is refused.
 
-    Args:
-        folder: Folder of the run. A new one is removed with all that is in it, and so are new folders above it.
+    A `ConfigurationError` refuses it. Folders that were new, and are empty without the settings, are removed. Only
+    the main process of several restores anything, and nothing is touched that another run has written meanwhile.
     """
-    settings = folder / SETTINGS_FILE
+    folder, settings = config.out, config.out / SETTINGS_FILE
     before = settings.read_bytes() if settings.is_file() else None
     new = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         yield
     except ConfigurationError:
         with suppress(OSError):  # The reason of the refusal is reported in any case.
-            if new:
-                shutil.rmtree(folder)
-                for parent in new[1:]:
-                    parent.rmdir()
-            elif before is None:
-                settings.unlink(missing_ok=True)
-            else:
+            is_ours = settings.read_bytes() == _as_json(to_plain(config)).encode()
+            if is_main() and is_ours and before is not None:
                 write_atomic(settings, before)
+            elif is_main() and is_ours and Checkpoints(folder / CHECKPOINTS_FOLDER).last is None:
+                settings.unlink()
+                for path in new:
+                    path.rmdir()
         raise
+
+
+def _as_json(settings: Mapping[str, Any]) -> str:
+    return json.dumps(settings, indent=2) + "\n"
 
 
 def read_run_settings(folder: Path) -> dict[str, Any] | None:

@@ -14,13 +14,14 @@ from ..checkpoints.run_folder import (
     MODEL_FOLDER,
     check_run_folder,
     claim_run_folder,
+    is_main,
     undo_if_refused,
 )
 from ..checkpoints.store import CheckpointError, Checkpoints
 from ..config.run import SFTConfig
 from ..reporting.progress import SFT_VIEW, Progress
 from ..state import Activity
-from .outcome import FAILED, OK, is_main, report_failure, report_interrupt
+from .outcome import FAILED, OK, report_failure, report_interrupt
 from .preflight import check_run_device, require_torch
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def fine_tune(config: SFTConfig, *, resume: bool = False, console: Console) -> i
             activity.begin("importing PyTorch")
             require_torch()
             check_run_device(config)
-            with undo_if_refused(config.out):
+            with undo_if_refused(config):
                 claim_run_folder(config, resume=resume)
                 finished = config.out / MODEL_FOLDER
                 if resume and finished.exists():

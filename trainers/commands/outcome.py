@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import os
-
 from rich.console import Console
 from rich.markup import escape
 
-from ..checkpoints.run_folder import SETTINGS_FILE
+from ..checkpoints.run_folder import SETTINGS_FILE, is_main
 from ..checkpoints.store import Checkpoints
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
-
-
-def is_main() -> bool:
-    """Return True in the process that prints; known before Accelerate is loaded, from its launcher's variable."""
-    return os.environ.get("RANK", "0") == "0"
 
 
 def report_failure(failure: str, console: Console) -> None:

@@ -41,7 +41,7 @@ def make_trainer(
     require_torch()
     check_run_device(config)
     _check_trackers(config.trackers)
-    with undo_if_refused(config.out):
+    with undo_if_refused(config):
         claim_run_folder(config, resume=resume)
         from ..trainer import Trainer
 

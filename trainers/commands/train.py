@@ -12,13 +12,13 @@ from rich.markup import escape
 
 from ..checkpoints.export import export_checkpoint
 from ..checkpoints.interruption import Interruption
-from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE
+from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE, is_main
 from ..checkpoints.store import CheckpointError, Checkpoints
 from ..config.run import TrainingConfig
 from ..reporting.progress import Progress, training_view
 from ..reporting.report import write_report
 from ..state import Activity
-from .outcome import FAILED, OK, is_main, report_failure, report_interrupt
+from .outcome import FAILED, OK, report_failure, report_interrupt
 from .preflight import make_trainer
 
 if TYPE_CHECKING:

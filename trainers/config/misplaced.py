@@ -26,6 +26,8 @@ def check_misplaced(arguments: Sequence[str]) -> None:
     Raises:
         ConfigurationError: An unknown option is the path of a setting of the recipe, or the last name of one.
     """
+    if {"-h", "--help"} & set(arguments):
+        return
     for argument, following in pairwise([*arguments, "--"]):
         option, equals, value = argument.partition("=")
         name = option[2:].replace("-", "_")

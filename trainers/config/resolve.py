@@ -94,8 +94,8 @@ def held_out_tasks(entry: Entry, env: TextEnv[Any]) -> list[str]:
         )
     if entry.tasks is not None and len(names) < entry.tasks:
         raise ConfigurationError(
-            f"--validation.tasks asks for {entry.tasks} tasks, but {entry.env} has only {len(names)} distinct "
-            f"ones in split {entry.split!r}; lower it, or leave it out to use all."
+            f"--validation.tasks (validation_tasks of a study) asks for {entry.tasks} tasks, but {entry.env} has"
+            f" only {len(names)} distinct ones in split {entry.split!r}; lower it."
         )
     return names
 

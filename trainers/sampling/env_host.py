@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ...agents.contracts import check_opened, check_step
 from ...agents.deadline import Expired, expires_after
 from ...envs.core import TextEnv
 from ...envs.errors import ConfigurationError
@@ -166,7 +167,7 @@ class EnvHost:
             self._envs.pop(number, None)
             try:
                 self._envs[number] = self._build(state)
-            except (Exception, Expired) as error:
+            except (Exception, SystemExit, Expired) as error:
                 failed[number] = _pickle(_failure(error, is_lost=True))
         return failed
 
@@ -194,7 +195,7 @@ class EnvHost:
         except Expired as error:
             del self._envs[call.number]
             return _failure(error, is_lost=True)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return _failure(error)
 
     def _build(self, state: EnvState) -> TextEnv[Any]:
@@ -232,7 +233,12 @@ class EnvHost:
         if name not in CHANGES:
             return member(*arguments, **options)
         with expires_after(time.perf_counter() + self._limit):
-            return member(*arguments, **options)
+            value = member(*arguments, **options)
+        if name == "reset":
+            check_opened(env, *value)
+        elif name == "step":
+            check_step(env, value[0], value[1], value[-1])
+        return value
 
 
 def _look(env: TextEnv[Any], names: Collection[str]) -> dict[str, Any]:

@@ -20,14 +20,14 @@ Changes = Mapping[str, tuple[float, float]]
 def read_changes(study: Study, trial: Trial, out: Path) -> Changes:
     """Return the means of `MEASURES` over the first and the last window of a finished run's updates.
 
-    The window is the monitor's. Metrics that the run lacks are left out, and all are if it is shorter than that.
+    The window is the monitor's. Metrics that the run lacks are left out; a run shorter than two has none.
     """
     window = study.config(trial, out).monitor.window
     history = [one for one in read_jsonl(out / trial.folder / METRICS_FILE, damaged="skip") if one["update"]]
     found = {}
     for name in MEASURES:
         values = [one[name] for one in history if name in one]
-        if len(values) >= window:
+        if len(values) >= 2 * window:
             found[name] = (fmean(values[:window]), fmean(values[-window:]))
     return found
 

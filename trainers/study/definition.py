@@ -219,8 +219,11 @@ class Study:
         for pair in self.pairs:
             for name in pair:
                 one_of("pairs", name, tuple(self.recipes))
-            if pair[0] == pair[1] or list(self.pairs).count(pair) > 1:
-                raise ConfigurationError(f"pairs compares {pair[0]!r} with {pair[1]!r} twice or with itself.")
+        for first, second in self.pairs:
+            if first == second:
+                raise ConfigurationError(f"pairs compares {first!r} with itself; name two recipes.")
+            if sum({first, second} == set(pair) for pair in self.pairs) > 1:
+                raise ConfigurationError(f"pairs compares {first!r} and {second!r} twice; leave one pair out.")
         if self.tuning is not None:
             self.tuning.check()
         if self.tuning is not None and not self.validation_every:

@@ -93,9 +93,7 @@ def render_table(table: StudyTable) -> Table:
     widths = [len(format_policy(row)) + 1 for row, _ in table.rows]
     rendered.add_column(table.columns["policy"], max_width=max(LEAST_WIDTH, *widths), overflow="fold")
     for column in columns[1:]:
-        rendered.add_column(
-            table.columns[column], justify="left" if column in ("level", "other") else "right", no_wrap=True
-        )
+        rendered.add_column(table.columns[column], justify="left" if column in _NAMES else "right", no_wrap=True)
     before: Row | None = None
     for row, cells in table.rows:
         if before is None or row.env != before.env:

@@ -231,8 +231,9 @@ def _pair_table(study: Study, rows: Sequence[Row]) -> StudyTable:
         f"{study.name}: recipes compared run by run",
         [
             "difference in success, in points, from the runs of the other recipe with the same seeds",
-            "95 % intervals over tasks and training runs in brackets",
+            _interval_note(study),
             _star_note(rows, "pair_gains"),
+            *_single_run_note([row for row in rows if row.pair_gains]),
         ],
         {"policy": "policy", "other": "over", "sampled": "sampled", "greedy": "greedy"},
         [(row, cells) for row in rows for cells in _pair_cells(row)],

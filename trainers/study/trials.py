@@ -50,7 +50,8 @@ def run_trial(study: Study, trial: Trial, out: Path) -> None:
 
     Raises:
         ConfigurationError: A tuning run has no result yet.
-        Diverged, NotEnoughGroups, SamplingFailed, OutOfMemory, CheckpointError: See `Trainer.run`.
+        Diverged, NotEnoughGroups, SamplingFailed, OutOfMemory, PartFailed, CheckpointError: See
+            `Trainer.run`.
     """
     _prepare()
     from ..reporting.report import write_report

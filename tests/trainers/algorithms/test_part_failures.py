@@ -60,7 +60,7 @@ class Added(Term):
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        (None, r"must return Advantages, not None"),
+        (None, r"Own.assign \(test_part_failures.py, line \d+\) must return Advantages, not None"),
         (Advantages(np.zeros(3)), r"must return advantages of shape \(6,\), one for each copy .*, not \(3,\)"),
         (Advantages(np.zeros(6), multiplicity=np.ones((6, 1))), r"multiplicity of shape \(6,\), .* not \(6, 1\)"),
         (Advantages(np.array([np.nan, 0, 0, 0, 0, np.inf])), r"returned 2 of 6 advantages that are not finite"),
@@ -68,7 +68,7 @@ class Added(Term):
     ],
 )
 def test_credit_that_cannot_be_trained_on(result: Any, message: str) -> None:
-    with pytest.raises(PartFailed, match=rf"^credit own failed: .*Own.assign.*{message}|{message}"):
+    with pytest.raises(PartFailed, match=rf"^credit own failed: .*{message}"):
         assign_credit(Own(result), ROLLOUTS, None, None)
 
 

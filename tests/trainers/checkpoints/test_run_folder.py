@@ -238,8 +238,26 @@ def test_refused_start_leaves_no_folder_behind(
 def test_refused_continuation_leaves_the_settings_of_the_run(tmp_path: Path) -> None:
     start(training(tmp_path), checkpoint=1)
     before = (tmp_path / "run.json").read_bytes()
-    with pytest.raises(ConfigurationError, match="no"), undo_if_refused(tmp_path):
-        claim_run_folder(dataclasses.replace(training(tmp_path), checkpoint_every=3), resume=True)
+    config = dataclasses.replace(training(tmp_path), checkpoint_every=3)
+    with pytest.raises(ConfigurationError, match="no"), undo_if_refused(config):
+        claim_run_folder(config, resume=True)
         assert (tmp_path / "run.json").read_bytes() != before
         raise ConfigurationError("no")
     assert (tmp_path / "run.json").read_bytes() == before and (tmp_path / "checkpoints").is_dir()
+
+
+@pytest.mark.parametrize("other", ["checkpoint", "settings", "rank"])
+def test_refused_start_leaves_what_another_process_wrote(
+    other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = training(tmp_path / "run")
+    if other == "rank":
+        monkeypatch.setenv("RANK", "1")
+    with pytest.raises(ConfigurationError, match="no"), undo_if_refused(config):
+        claim_run_folder(config, resume=False)
+        if other == "checkpoint":
+            (config.out / "checkpoints" / "update-000001").mkdir(parents=True)
+        if other == "settings":
+            claim_run_folder(dataclasses.replace(config, seed=1), resume=False)
+        raise ConfigurationError("no")
+    assert read_config(config.out, TrainingConfig).seed == (1 if other == "settings" else 0)

@@ -17,7 +17,7 @@ from arboretum.agents.forks import Origin
 from arboretum.agents.play import Job, play
 from arboretum.agents.reference import RandomAgent
 from arboretum.envs.bandit import Bandit
-from arboretum.envs.core import TextEnv
+from arboretum.envs.core import Outcome, TextEnv
 from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.frozenlake import FrozenLake
 from arboretum.eval.suite import Entry
@@ -127,6 +127,17 @@ def test_outcomes_drawn_anew_are_those_of_an_environment_here() -> None:
     targets = redraw_targets(episodes, [0] * len(episodes))
     outcomes = redraw_all(hosted(entry, HostsHere(lifetime=9), count=3), targets, 5)
     assert outcomes == redraw_all([entry.make()], targets, 5) and len(outcomes) > 4
+
+
+def test_wrong_result_on_a_host_names_the_method_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mistaken(Bandit):
+        def _apply(self, action: str) -> Any:
+            return Outcome("", "1", True, True, True, True)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Entry, "make", lambda self: Mistaken())
+    (here,) = play(RandomAgent(), [Mistaken()], [Job(None, 2)])
+    (there,) = play(RandomAgent(), hosted(Entry("bandit", "TextBandit-v0"), HostsHere()), [Job(None, 2)])
+    assert there.error == here.error and "Mistaken._apply (test_hosted_env.py, line " in str(here.error)
 
 
 def test_error_on_a_host_is_recorded_as_an_error_here(monkeypatch: pytest.MonkeyPatch) -> None:

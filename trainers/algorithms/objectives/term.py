@@ -78,8 +78,7 @@ def pair_losses(term: PairTerm, pairs: Pairs) -> Tensor:
 
 
 def _of_shape(like: Tensor, found: Any, method: Callable[..., Any]) -> Tensor:
-    shape = getattr(found, "shape", None)
-    if shape != like.shape:
-        raise wrong_result(method, f"a tensor of shape {(*like.shape,)}", found if shape is None else (*shape,))
-    losses: Tensor = found
-    return losses
+    if not isinstance(found, type(like)) or found.shape != like.shape:
+        shown = (*found.shape,) if isinstance(found, type(like)) else found
+        raise wrong_result(method, f"a tensor of shape {(*like.shape,)}", shown)
+    return found
