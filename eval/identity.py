@@ -27,8 +27,8 @@ _WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
 _CONFIGURATION = ("*.json", "*.jinja", "*.model", "*.txt")
 _SUITE_OPTIONS = (
     (r"seed", "--seed"),
-    (r"entries\[\d+\]\.tasks", "--limit or `tasks`"),
-    (r"entries\[\d+\]\.repeats", "--repeats or `repeats`"),
+    (r"entries\[\d+\]\.tasks", "--limit"),
+    (r"entries\[\d+\]\.repeats", "--repeats"),
 )
 """Keys of a suite, and the options that change them."""
 _ENV_OPTIONS = ((r"entries\[1\]\.split", "--split"), (r"entries\[1\]\.kwargs\.(\w+)", r"--env-arg \1"))
@@ -84,7 +84,7 @@ def suite_difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | No
     is_env = [now["name"]] == [entry["env"] for entry in now["entries"]]
     for pattern, option in (*_SUITE_OPTIONS, *(_ENV_OPTIONS if is_env else ())):
         if found := re.fullmatch(pattern, key):
-            place = "" if is_env or key == "seed" else f" ({key})"
+            place = "" if is_env or key == "seed" else f" (or {key} of the suite)"
             return f"{found.expand(option)}{place} was {values}"
     return difference
 
