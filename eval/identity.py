@@ -84,7 +84,7 @@ def suite_difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | No
     is_env = [now["name"]] == [entry["env"] for entry in now["entries"]]
     for pattern, option in (*_SUITE_OPTIONS, *(_ENV_OPTIONS if is_env else ())):
         if found := re.fullmatch(pattern, key):
-            place = "" if is_env or key == "seed" else f" (or {key} of the suite)"
+            place = "" if is_env or key == "seed" else f", or {key} of the suite,"
             return f"{found.expand(option)}{place} was {values}"
     return difference
 
