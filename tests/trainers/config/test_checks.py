@@ -54,7 +54,7 @@ def error_of(command: str, out: Path, capsys: pytest.CaptureFixture[str]) -> str
         ),
         (
             "grpo --env TextBandit-v0 --validation.split test --validation.tasks 64",
-            "--validation.tasks asks for 64 tasks, but TextBandit-v0 has only",
+            "asks for 64 tasks, but TextBandit-v0 has only",
         ),
         (
             "grpo --env TextBandit-v0 --validation.split train --validation.tasks 4",
