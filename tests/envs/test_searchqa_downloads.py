@@ -204,7 +204,7 @@ def test_refusals_of_get_name_the_root_and_other_ways_to_get_data(tmp_path, monk
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"Not a directory\); name another data folder with --root"):
         data_get("nq", tmp_path / "file")
-    with pytest.raises(ConfigurationError, match="are not downloaded by this command; get them with `alf"):
+    with pytest.raises(ConfigurationError, match=r"neither downloads the files of alfworld .* get them with `alf"):
         data_get("alfworld", tmp_path)
     monkeypatch.delenv("ARBORETUM_DATA", raising=False)
     with pytest.raises(ConfigurationError, match="name one with --root"):
