@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from ..envs.core import Info, TextEnv
 from ..envs.seeding import stable_seed
-from ..envs.user_code import describe_error
+from ..envs.user_code import describe_failure
 from .base import Agent, Reply, Seat, Stop
 from .contracts import check_opened, check_step
 from .deadline import Expired, expires_after
@@ -123,7 +123,8 @@ def open_task(seat: Seat, task: str | None, seed: int, origin: Origin | None) ->
         discard(seat.env)
         _break_off(episode, expired(seat), error)
     except (Exception, SystemExit) as error:
-        _break_off(episode, _reason("opening the task" if origin is None else "opening the fork", error), error)
+        opening = "opening the task" if origin is None else "opening the fork"
+        _break_off(episode, describe_failure(opening, error), error)
 
 
 def prepare_agent(agent: Agent, seat: Seat, origin: Origin | None, keep: Collection[Keep]) -> None:
@@ -210,7 +211,7 @@ def perform(seat: Seat, turn: Turn, keep: Collection[Keep]) -> None:
         discard(seat.env)
         _break_off(episode, expired(seat), error)
     except (Exception, SystemExit) as error:
-        _break_off(episode, _reason("the environment", error), error)
+        _break_off(episode, describe_failure("the environment", error), error)
     turn.env_seconds = round(time.perf_counter() - start, 6)
 
 
@@ -342,10 +343,6 @@ def _break_off(episode: Episode, reason: str, error: BaseException) -> None:
     episode.trace = "".join(traceback.format_exception(error))[-MAX_TRACE:]
 
 
-def _reason(where: str, error: BaseException) -> str:
-    return f"{where} failed: {describe_error(error)}"
-
-
 def _keep_fork(agent: Agent, seat: Seat, keep: Collection[Keep]) -> None:
     """Record the state before the next turn, if forks are kept."""
     if "forks" not in keep:
@@ -360,7 +357,7 @@ def _keep_fork(agent: Agent, seat: Seat, keep: Collection[Keep]) -> None:
         discard(seat.env)
         _break_off(seat.episode, expired(seat), error)
     except (Exception, SystemExit) as error:
-        _break_off(seat.episode, _reason("the environment", error), error)
+        _break_off(seat.episode, describe_failure("the environment", error), error)
 
 
 def call_agent(agent: Agent, method: Callable[..., T], *arguments: Any) -> T:
@@ -374,4 +371,4 @@ def call_agent(agent: Agent, method: Callable[..., T], *arguments: Any) -> T:
     except Stop:
         raise
     except (Exception, SystemExit) as error:
-        raise Stop(_reason(f"the agent {agent.name}", error)) from error
+        raise Stop(describe_failure(f"the agent {agent.name}", error)) from error

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..envs.core import TextEnv
-from ..envs.user_code import describe_error
+from ..envs.user_code import describe_failure
 from .base import Agent, Reply, Seat
 
 
@@ -16,7 +16,7 @@ def _reply(choose: Callable[[Seat], str], seat: Seat) -> Reply:
     try:
         return Reply((choose(seat),))
     except Exception as error:
-        reason = f"the environment failed: {describe_error(error)}"
+        reason = describe_failure("the environment", error)
         return Reply((), error=reason, trace="".join(traceback.format_exception(error)))
 
 

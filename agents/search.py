@@ -11,7 +11,7 @@ from typing import Any
 from ..envs.errors import ConfigurationError
 from ..envs.seeding import stable_seed
 from ..envs.snapshots import Snapshot
-from ..envs.user_code import describe_error
+from ..envs.user_code import describe_failure
 from .base import Reply, Seat, Stop
 from .engines.base import Sampling, Usage
 from .episode import Episode
@@ -218,7 +218,7 @@ class SearchAgent(LanguageAgent):
         try:
             return episode.terminated or episode.truncated, seat.env.state_key(), seat.observation
         except Exception as error:
-            raise SimulationFailed(f"the environment failed: {describe_error(error)}") from error
+            raise SimulationFailed(describe_failure("the environment", error)) from error
 
     def restore(self, seat: Seat, snapshot: Snapshot, seed: int | None = None) -> None:
         """Restore the environment of an episode.
@@ -229,7 +229,7 @@ class SearchAgent(LanguageAgent):
         try:
             seat.env.restore(snapshot, seed)
         except Exception as error:
-            raise SimulationFailed(f"the environment failed: {describe_error(error)}") from error
+            raise SimulationFailed(describe_failure("the environment", error)) from error
 
     def step(self, seat: Seat, branch: Seat, reply: Reply) -> bool:
         """Execute a reply in a branch, whose state the environment must be in; return True if the branch ended.

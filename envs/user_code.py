@@ -31,6 +31,11 @@ def describe_error(error: BaseException) -> str:
     return described if where is None else f"{described} ({where})"
 
 
+def describe_failure(what: str, error: BaseException) -> str:
+    """Return the sentence, without its end, that something failed; see `describe_error`."""
+    return f"{what} failed: {describe_error(error)}"
+
+
 def keep_line(error: BaseException) -> None:
     """Note in an error the line that `describe_error` adds; a pickled error has no traceback."""
     error.__dict__[_LINE] = _line_of(error)

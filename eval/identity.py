@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..agents.dialogue import Dialogue
-from ..agents.engines.shipped_models import CHECKSUMS_FIX, model_source
+from ..agents.engines.shipped_models import CHECKSUMS_FIX, DIALOGUE_KEY, model_source
 from ..agents.tokens.templates import shipped_templates
 from ..envs.addresses import public_url
 from ..envs.checks import first_difference
@@ -33,7 +33,7 @@ _SUITE_OPTIONS = (
 """Keys of a suite, and the options that change them."""
 _ENV_OPTIONS = ((r"entries\[1\]\.split", "--split"), (r"entries\[1\]\.kwargs\.(\w+)", r"--env-arg \1"))
 """Keys of the suite of one environment, and the options that set them."""
-_METADATA = ("arboretum_dialogue", "transformers_version")
+_METADATA = (DIALOGUE_KEY, "transformers_version")
 """Keys of `config.json` that do not change what a model replies."""
 _NEUTRAL_OPTIONS = {
     *("api_key", "attempts", "concurrency", "deadline", "headers", "timeout"),

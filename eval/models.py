@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..agents.engines.base import Engine
+from ..agents.engines.faults import BASE_URL_OPTION
 from ..agents.engines.model_check import check_model, is_path, nearest_folder
 from ..agents.engines.registry import ENGINES, engine_class, make_engine
 from ..agents.engines.shipped_models import NAMED_MODELS, expand_home, read_taught_dialogue
@@ -132,7 +133,7 @@ def resolve_model(model: str, engine: str | None = None) -> tuple[str, str]:
     if near:
         hint = f"did you mean {near[0]}{f'/{name}' if name else ''}?"
     elif "://" in model:
-        hint = "an address belongs to --base-url (in Python base_url=)."
+        hint = f"an address belongs to {BASE_URL_OPTION}."
     elif is_path(model):
         hint = f"there is no such folder{nearest_folder(expand_home(model))}"
     else:

@@ -22,6 +22,7 @@ from ...envs.http_client import HTTPClient, NoResponse, ResponseTooLarge
 from ...envs.retry_after import requested_wait
 from ..base import Stop
 from .faults import (
+    BASE_URL_OPTION,
     ContextOverflow,
     OptionRejected,
     RequestRejected,
@@ -34,7 +35,6 @@ from .faults import (
 
 log = logging.getLogger(__name__)
 
-_OPTION = "--base-url (in Python base_url=)"
 _LONG_SECRET = 16
 """Number of characters from which a credential is looked for in replies, too: no text contains it by chance."""
 _CREDENTIAL = re.compile(r"auth|key|token|secret|pass|cookie|(^|[-_])sig", re.IGNORECASE)
@@ -68,9 +68,9 @@ class Connection:
             base: Any = URL(base_url)
             parts = urlsplit(base_url)
         except ValueError:
-            raise ConfigurationError(f"{_OPTION} {self.base_url!r} is not a valid URL.") from None
+            raise ConfigurationError(f"{BASE_URL_OPTION} {self.base_url!r} is not a valid URL.") from None
         if base.scheme not in ("http", "https") or not base.host:
-            raise ConfigurationError(f"{_OPTION} must look like https://host/v1, not {self.base_url!r}.")
+            raise ConfigurationError(f"{BASE_URL_OPTION} must look like https://host/v1, not {self.base_url!r}.")
         self._base = base.with_user(None).with_fragment(None)
         sent = {**headers, **basic_authorization(parts)}
         queries = [pair.partition("=")[::2] for pair in parts.query.split("&")]
@@ -178,7 +178,7 @@ class Connection:
             return response.content
         if 300 <= response.status < 400:
             address = public_url(response.headers.get("location", "")).rstrip("/").removesuffix(f"/{path}")
-            raise Stop(f"{self._label} has moved; set {_OPTION} to {address[:200]!r}.")
+            raise Stop(f"{self._label} has moved; set {BASE_URL_OPTION} to {address[:200]!r}.")
         raise self._classify(response.status, response.headers, response.content, body or {})
 
     def _classify(

@@ -6,6 +6,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+BASE_URL_OPTION = "--base-url (in Python base_url=)"
+"""Name of a server's address in messages."""
+
 _CONTEXT = re.compile(
     r"context.{0,12}(length|size)|maximum context|context window|prompt is too long|too many tokens", re.I
 )

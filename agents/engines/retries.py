@@ -11,7 +11,7 @@ from ...envs.extras import missing_extra
 from ..base import Stop
 from .base import Completion
 from .connection import Connection
-from .faults import RequestRejected, RetryableError
+from .faults import BASE_URL_OPTION, RequestRejected, RetryableError
 
 logging.getLogger("stamina").addHandler(logging.NullHandler())  # retries are counted, not printed
 
@@ -129,7 +129,7 @@ class Retries:
         if last.unreachable and not connection.answered:
             raise Stop(
                 f"no server answers at {connection.base_url} ({last}); start the server, or name another with"
-                " --base-url (in Python base_url=)."
+                f" {BASE_URL_OPTION}."
             )
         exceeds_deadline = last.wait is not None and now() + last.wait >= end
         wait = f"; the server requests a wait of {last.wait:.0f} s" if exceeds_deadline else ""

@@ -17,7 +17,7 @@ from filelock import FileLock
 
 from ...envs.core import TextEnv
 from ...envs.seeding import stable_seed
-from ...envs.user_code import describe_error
+from ...envs.user_code import describe_failure
 from ..index_reader import EPISODES_FILE, TaskOutcomes
 from ..store import Result
 from ..suite import Entry
@@ -194,7 +194,7 @@ def _label(env: TextEnv[Any] | Unlabelled, line: bytes, deadline: float) -> Labe
     except OutOfTime:
         raise
     except Exception as error:  # Of a damaged record, or of an environment whose service does not answer.
-        return Unlabelled(f"The replay failed: {describe_error(error)}")
+        return Unlabelled(describe_failure("The replay", error))
 
 
 def describe_coverage(coverage: Coverage, folder: Path, seconds: float | None) -> list[str]:

@@ -15,7 +15,7 @@ from ...agents.engines.base import Message
 from ...agents.episode import Episode, Turn
 from ...agents.exchange import TURN
 from ...envs.core import TextEnv
-from ...envs.user_code import describe_error
+from ...envs.user_code import describe_failure
 from ..decisions import Decision, EpisodeDecisions, Labels, Unlabelled, label_episode, read_labels
 from ..decisions.alternatives import find_optimal_actions
 from ..episode_filter import EpisodeFilter
@@ -117,7 +117,7 @@ def _label(env: TextEnv[Any], episode: Episode) -> Labels:
 
 
 def _failure(error: Exception) -> Unlabelled:
-    return Unlabelled(f"The replay failed: {describe_error(error)}")
+    return Unlabelled(describe_failure("The replay", error))
 
 
 # ---------------------------------------------------------------------- preferences

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from ...agents.forks import CannotFork, take_snapshot
 from ...envs.core import TextEnv
 from ...envs.snapshots import Snapshot
-from ...envs.user_code import describe_error
+from ...envs.user_code import describe_failure
 from ..provenance import count_words
 from ..statistics import paired
 from .episodes import Step, difference, digests, replay, take
@@ -333,7 +333,7 @@ def run_checks(subject: Subject) -> list[Finding]:
             findings[name] = Finding(name, "inconclusive", str(error))
             continue
         except Exception as error:  # of the environment
-            result = _Result(False, f"the environment failed: {describe_error(error)}", {})
+            result = _Result(False, describe_failure("the environment", error), {})
         status: Status = "skip" if result.passed is None else "pass" if result.passed else "fail"
         findings[name] = Finding(name, status, result.evidence, result.measured)
     return list(findings.values())

@@ -10,7 +10,7 @@ from ...envs.errors import ConfigurationError, DataError
 from ...envs.extras import optional_module
 from ...envs.pictures.png import encode_png
 from ...envs.rendering import PICTURE_MODE
-from ...envs.user_code import describe_error
+from ...envs.user_code import describe_failure
 from ..store import Result, read_episode
 from ..suite import Entry
 from .app import POLICY, Site, absent
@@ -98,7 +98,7 @@ class Opener:
         except ConfigurationError as error:
             replay = stored_replay(shown, str(error).rstrip("."))
         except Exception as error:  # Environments may come from plug-ins.
-            replay = stored_replay(shown, f"the environment failed: {describe_error(error)}")
+            replay = stored_replay(shown, describe_failure("the environment", error))
         return Opened(run, result, shown, len(trials), entry, replay, seed)
 
     def marks(self, opened: Opened, key: Any) -> Marks:

@@ -18,7 +18,7 @@ from ...agents.episode import Episode, Move
 from ...agents.recorded_start import reset_as_recorded
 from ...envs.core import TextEnv
 from ...envs.snapshots import Snapshot
-from ...envs.user_code import describe_error
+from ...envs.user_code import describe_failure
 from ..suite import Entry
 
 T = TypeVar("T")
@@ -108,7 +108,7 @@ def replay_episode(env: TextEnv[Any], episode: Episode, seed: int) -> Replay:
             return replay
         replay.snapshots.append(env.snapshot())
     except Exception as error:  # Environments may come from plug-ins.
-        replay.fault = f"the environment failed: {describe_error(error)}"
+        replay.fault = describe_failure("the environment", error)
     return replay
 
 

@@ -22,7 +22,7 @@ from ...envs.core import TextEnv
 from ...envs.errors import ConfigurationError
 from ...envs.seeding import stable_seed
 from ...envs.snapshots import Snapshot
-from ...envs.user_code import describe_error
+from ...envs.user_code import describe_failure
 from ..suite import Entry, Suite
 
 MAX_SESSIONS = 48
@@ -277,7 +277,7 @@ class Sessions:
                     return
         except Exception as error:  # Models and environments may fail in any way; the session goes on.
             session.leave()  # The conversation may have a request without a reply, and cannot be continued.
-            session.message = f"{actor} failed: {describe_error(error)}"
+            session.message = describe_failure(actor, error)
 
     def _expert_acts(self, session: Session) -> bool:
         session.env.restore(session.now.snapshot)

@@ -20,7 +20,7 @@ from ...agents.base import Stop
 from ...agents.deadline import SharedDeadline, share_deadline
 from ...agents.execution import MAX_TRACE
 from ...envs.errors import ConfigurationError
-from ...envs.user_code import describe_error
+from ...envs.user_code import describe_error, describe_failure
 from ..planning import PlannedEpisode
 from .interface import cached_env, play_episode
 
@@ -188,7 +188,7 @@ def _serve_episodes(pipe: connection.Connection, trace: TextIO) -> None:
         except (Stop, ConfigurationError) as error:
             message = error
         except Exception as error:
-            message = Stop(f"the episode of task {planned.key.task!r} failed: {describe_error(error)}")
+            message = Stop(describe_failure(f"the episode of task {planned.key.task!r}", error))
         if limits.episode is not None:
             faulthandler.cancel_dump_traceback_later()
         if os.fstat(trace.fileno()).st_size:  # The episode has ended late, but it has ended.

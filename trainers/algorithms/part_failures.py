@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ...envs.errors import ConfigurationError
-from ...envs.user_code import describe_error, is_ours
+from ...envs.user_code import describe_failure, is_ours
 
 
 class PartFailed(RuntimeError):
@@ -29,4 +29,4 @@ def part_failures(kind: str, part: Any) -> Iterator[None]:
     except Exception as error:
         if is_ours(type(part)):
             raise
-        raise PartFailed(f"{kind} {part.name} failed: {describe_error(error)}") from error
+        raise PartFailed(describe_failure(f"{kind} {part.name}", error)) from error

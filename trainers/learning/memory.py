@@ -12,10 +12,13 @@ class OutOfMemory(RuntimeError):
     """Memory ran out during an update. Checkpoints are unchanged."""
 
 
-def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return True if torch raised an error because it could not allocate memory, on a GPU or on the CPU."""
-    is_cpu = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
-    return is_cpu or isinstance(error, torch.OutOfMemoryError)
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True if an error, or its cause, is torch's for memory that it could not allocate, on GPU or CPU."""
+    return any(
+        isinstance(one, torch.OutOfMemoryError)
+        or (isinstance(one, RuntimeError) and "DefaultCPUAllocator" in str(one))
+        for one in (error, error.__cause__)
+    )
 
 
 @contextmanager
@@ -28,7 +31,7 @@ def memory_failures(microbatch_tokens: int) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not is_out_of_memory(error) and not is_out_of_memory(error.__cause__):  # of a part of another package
+        if not is_out_of_memory(error):
             raise
         raise OutOfMemory(
             f"memory ran out during an update ({str(error).partition('. ')[0]}); lower microbatch_tokens, which "

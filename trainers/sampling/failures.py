@@ -83,7 +83,7 @@ def engine_failures(in_flight: int) -> Iterator[None]:
     try:
         yield
     except (Stop, RuntimeError) as error:
-        no_memory = is_out_of_memory(error) or is_out_of_memory(error.__cause__)
+        no_memory = is_out_of_memory(error)
         if not no_memory and not isinstance(error, Stop):
             raise
         advice = f"; lower --in-flight, which is {in_flight}, or sampler.reply_tokens" if no_memory else ""

@@ -138,7 +138,7 @@ class Redrawer:
                 if self._limit != math.inf:
                     discard(self._env)
             except Exception as error:
-                errors.append(f"{describe_error(error)}")
+                errors.append(describe_error(error))
             else:
                 outcomes += [] if outcome is None else [outcome]
         return Draws(tuple(outcomes), tuple(errors))
