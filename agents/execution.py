@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from ..envs.core import Info, TextEnv
 from ..envs.seeding import stable_seed
-from ..envs.user_code import describe_failure
+from ..envs.user_code import USER_ERRORS, describe_failure
 from .base import Agent, Reply, Seat, Stop
 from .contracts import check_opened, check_step
 from .deadline import Expired, expires_after
@@ -122,7 +122,7 @@ def open_task(seat: Seat, task: str | None, seed: int, origin: Origin | None) ->
     except Expired as error:
         discard(seat.env)
         _break_off(episode, expired(seat), error)
-    except (Exception, SystemExit) as error:
+    except USER_ERRORS as error:
         opening = "opening the task" if origin is None else "opening the fork"
         _break_off(episode, describe_failure(opening, error), error)
 
@@ -210,7 +210,7 @@ def perform(seat: Seat, turn: Turn, keep: Collection[Keep]) -> None:
     except Expired as error:
         discard(seat.env)
         _break_off(episode, expired(seat), error)
-    except (Exception, SystemExit) as error:
+    except USER_ERRORS as error:
         _break_off(episode, describe_failure("the environment", error), error)
     turn.env_seconds = round(time.perf_counter() - start, 6)
 
@@ -356,7 +356,7 @@ def _keep_fork(agent: Agent, seat: Seat, keep: Collection[Keep]) -> None:
     except Expired as error:
         discard(seat.env)
         _break_off(seat.episode, expired(seat), error)
-    except (Exception, SystemExit) as error:
+    except USER_ERRORS as error:
         _break_off(seat.episode, describe_failure("the environment", error), error)
 
 
@@ -370,5 +370,5 @@ def call_agent(agent: Agent, method: Callable[..., T], *arguments: Any) -> T:
         return method(*arguments)
     except Stop:
         raise
-    except (Exception, SystemExit) as error:
+    except USER_ERRORS as error:
         raise Stop(describe_failure(f"the agent {agent.name}", error)) from error

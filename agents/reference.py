@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..envs.core import TextEnv
-from ..envs.user_code import describe_failure
+from ..envs.user_code import USER_ERRORS, describe_failure
 from .base import Agent, Reply, Seat
 
 
@@ -15,7 +15,7 @@ def _reply(choose: Callable[[Seat], str], seat: Seat) -> Reply:
     """Return the reply with the chosen action; if the environment fails to offer one, its episode is aborted."""
     try:
         return Reply((choose(seat),))
-    except Exception as error:
+    except USER_ERRORS as error:
         reason = describe_failure("the environment", error)
         return Reply((), error=reason, trace="".join(traceback.format_exception(error)))
 

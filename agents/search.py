@@ -11,7 +11,7 @@ from typing import Any
 from ..envs.errors import ConfigurationError
 from ..envs.seeding import stable_seed
 from ..envs.snapshots import Snapshot
-from ..envs.user_code import describe_failure
+from ..envs.user_code import USER_ERRORS, describe_failure
 from .base import Reply, Seat, Stop
 from .engines.base import Sampling, Usage
 from .episode import Episode
@@ -217,7 +217,7 @@ class SearchAgent(LanguageAgent):
         episode = seat.episode
         try:
             return episode.terminated or episode.truncated, seat.env.state_key(), seat.observation
-        except Exception as error:
+        except USER_ERRORS as error:
             raise SimulationFailed(describe_failure("the environment", error)) from error
 
     def restore(self, seat: Seat, snapshot: Snapshot, seed: int | None = None) -> None:
@@ -228,7 +228,7 @@ class SearchAgent(LanguageAgent):
         """
         try:
             seat.env.restore(snapshot, seed)
-        except Exception as error:
+        except USER_ERRORS as error:
             raise SimulationFailed(describe_failure("the environment", error)) from error
 
     def step(self, seat: Seat, branch: Seat, reply: Reply) -> bool:

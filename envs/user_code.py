@@ -8,6 +8,9 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+USER_ERRORS = (Exception, SystemExit)
+"""Errors of users' code that end an episode and not the process, such as `sys.exit` in an environment."""
+
 _PACKAGE = __name__.partition(".")[0]
 _LINE = "arboretum_line"
 _PLUGINS: set[str] = set()

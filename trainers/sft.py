@@ -40,6 +40,7 @@ from .learning.policy import Policy, forward_inputs, load_trainable_model
 from .learning.sharding import load_full_state_dict, merged_weights
 from .reporting.metrics import MetricsFile
 from .sampling.demonstrations import collect_demonstrations
+from .sampling.failures import Failures
 from .sampling.policy_engine import model_engine
 from .sampling.sampler import RolloutSampler
 from .state import Activity
@@ -58,6 +59,7 @@ class SFTTrainer:
         interrupted: True if the run ended early because a stop was requested.
         demonstrations: Expert episodes to train on; rolled out when the object is constructed.
         held_out: Further demonstrations, on which the loss is measured.
+        failures: Episodes of the expert that ended with an error of the environment; they are left out.
         demonstration_cpu_seconds: CPU time of rolling out all demonstrations, in this process.
         steps: Optimizer steps in total.
         history: Metrics of all steps so far.
@@ -99,6 +101,7 @@ class SFTTrainer:
         )
         record_dialogue(model, self.sampler.dialogue.name)
         held_out = max(1, sft.episodes // 16)
+        self.failures = Failures()
         self.activity.begin("demonstrating", sft.episodes + held_out, "episodes")
         cpu_start = time.process_time()
         episodes = collect_demonstrations(
@@ -113,6 +116,7 @@ class SFTTrainer:
             seed=config.seed,
             in_flight=hardware.in_flight,
             activity=self.activity,
+            on_failures=self._note_failures,
         )
         self.demonstration_cpu_seconds = time.process_time() - cpu_start
         self.activity.end()
@@ -177,6 +181,9 @@ class SFTTrainer:
                 if step % config.checkpoint_every == 0 and step < self.steps:
                     self._save(step)
                 yield record
+
+    def _note_failures(self, failures: Failures) -> None:
+        self.failures = self.failures.add(failures)
 
     def _stop_requested(self) -> bool:
         """Return True if any process was asked to stop; a collective operation."""

@@ -17,7 +17,7 @@ import arboretum
 from arboretum.agents.base import Stop
 from arboretum.agents.language import LanguageAgent
 from arboretum.agents.play import Job, play
-from arboretum.agents.reference import RandomAgent
+from arboretum.agents.reference import ExpertAgent, RandomAgent
 
 PAGE = Path(arboretum.__file__).parent / "docs" / "plugins.md"
 
@@ -66,6 +66,9 @@ class Raises(Countdown):
 
 class Leaves(Countdown):
     def _apply(self, action): raise SystemExit(3)
+
+class Unsolved(Countdown):
+    def expert_actions(self): raise SystemExit(3)
 
 class NoParsed(Terse):
     def parse(self, reply): pass
@@ -187,6 +190,12 @@ def test_mistake_in_an_environment_names_its_line(parts: ModuleType, name: str, 
     episode = one_episode(RandomAgent(), getattr(parts, name)())
     assert message.replace("PLACE", place) in episode.error
     assert "Traceback" in episode.trace
+
+
+def test_expert_that_ends_the_process_ends_its_episode_alone(parts: ModuleType) -> None:
+    place = f"mistaken.py, line {offset(parts) + line_of('Unsolved')}"
+    episode = one_episode(ExpertAgent(), parts.Unsolved())
+    assert episode.error == f"the environment failed: SystemExit: 3 ({place}, in Unsolved.expert_actions)"
 
 
 def test_agent_without_actions_uses_up_the_steps(parts: ModuleType) -> None:

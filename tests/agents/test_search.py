@@ -234,10 +234,13 @@ def test_environment_without_snapshots_is_refused(name: str, engine: Any) -> Non
         list(play(make_agent(name, engine=engine), [Opaque()], [Job(None, 0)]))
 
 
-@pytest.mark.parametrize("method", ["step", "restore", "state_key"])
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [("step", ConnectionError), ("restore", ConnectionError), ("restore", SystemExit), ("state_key", SystemExit)],
+)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_failure_of_the_environment_in_a_branch_ends_only_its_episode(
-    name: str, method: str, engine: Any, monkeypatch: pytest.MonkeyPatch
+    name: str, method: str, kind: type[BaseException], engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, calls = getattr(FrozenLake, method), 0
 
@@ -245,7 +248,7 @@ def test_failure_of_the_environment_in_a_branch_ends_only_its_episode(
         nonlocal calls
         calls += 1
         if calls == 5:
-            raise ConnectionError("the lake is gone")
+            raise kind("the lake is gone")
         return original(self, *arguments, **options)
 
     if (name, method) == ("best_of_n", "state_key"):
@@ -253,7 +256,7 @@ def test_failure_of_the_environment_in_a_branch_ends_only_its_episode(
     monkeypatch.setattr(FrozenLake, method, broken)
     episodes = run(engine, name, "TextFrozenLake-v0", 4, **SETTINGS[name])
     (failed,) = [episode for episode in episodes if episode.error is not None]
-    assert "ConnectionError: the lake is gone (test_search.py, line " in str(failed.error)
+    assert f"{kind.__name__}: the lake is gone (test_search.py, line " in str(failed.error)
 
 
 def test_best_of_n_breaks_off_where_the_environment_does_not_repeat_itself(engine: Any) -> None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
 from arboretum.agents.dialogue import make_dialogue
 from arboretum.agents.episode import Episode
 from arboretum.envs.errors import ConfigurationError, DataError
+from arboretum.envs.frozenlake import FrozenLake
 from arboretum.eval.suite import Entry
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum-rl[lm]'")
 
 from arboretum.agents.engines.local.load import load_tokenizer
+from arboretum.trainers.commands.fine_tune import fine_tune
 from arboretum.trainers.config.run import SFTConfig
 from arboretum.trainers.config.settings import (
     DialogueConfig,
@@ -187,3 +193,40 @@ def test_damaged_checkpoint_is_reported_before_demonstrations_are_rolled_out(
     monkeypatch.setattr("arboretum.trainers.sft.collect_demonstrations", lambda *_, **__: pytest.fail("too late"))
     with pytest.raises(DataError, match="is damaged"):
         SFTTrainer(config, resume=True)
+
+
+def test_failed_demonstrations_are_counted_aloud(
+    warm_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, reset, step = 0, FrozenLake.reset, FrozenLake.step
+
+    def counting(self: FrozenLake, **options: Any) -> Any:
+        nonlocal opened
+        opened += 1
+        self.__dict__["thawed"] = opened in (2, 5)
+        return reset(self, **options)
+
+    def thawing(self: FrozenLake, action: str) -> Any:
+        if self.__dict__["thawed"]:
+            raise OSError("no ice")
+        return step(self, action)
+
+    monkeypatch.setattr(FrozenLake, "reset", counting)
+    monkeypatch.setattr(FrozenLake, "step", thawing)
+    config = SFTConfig(
+        EnvConfig("TextFrozenLake-v0"),
+        str(warm_model),
+        tmp_path / "run",
+        dialogue=DialogueConfig("no_think"),
+        hardware=HardwareConfig(device="cpu", in_flight=1),
+        sft=SFTSettings(episodes=16, epochs=1, batch=8, warmup=0),
+    )
+    console = Console(file=io.StringIO(), width=200)
+    assert fine_tune(config, console=console) == 0
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    place = lines.index(next(line for line in lines if line.startswith("16 demonstrations: success 1, ")))
+    assert re.fullmatch(
+        r"2 of \d+ demonstrations ended with an error, the last with: the environment failed: OSError: no ice "
+        r"\(test_sft\.py, line \d+, in thawing\); they are left out\.",
+        lines[place + 1],
+    )

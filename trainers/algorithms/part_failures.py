@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ...envs.errors import ConfigurationError
-from ...envs.user_code import describe_failure, is_ours
+from ...envs.user_code import USER_ERRORS, describe_failure, is_ours
 
 
 class PartFailed(RuntimeError):
@@ -26,7 +26,7 @@ def part_failures(kind: str, part: Any) -> Iterator[None]:
         yield
     except ConfigurationError:
         raise
-    except Exception as error:
+    except USER_ERRORS as error:
         if is_ours(type(part)):
             raise
         raise PartFailed(describe_failure(f"{kind} {part.name}", error)) from error

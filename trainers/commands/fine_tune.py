@@ -95,6 +95,9 @@ def _follow(trainer: SFTTrainer, progress: Progress, console: Console) -> str | 
     shown = ", ".join(f"{name} {value:.3g}" for name, value in quality.items())
     if is_main():
         console.print(f"{len(trainer.demonstrations)} demonstrations: {shown}", highlight=False)
+        if trainer.failures.failed:
+            text = f"{trainer.failures.describe('demonstrations')}; they are left out."
+            console.print(text, highlight=False, markup=False)
     try:
         for record in trainer.history:
             progress.show({"update": record["step"], **record})

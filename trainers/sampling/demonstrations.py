@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from ...agents.base import Reply, Seat
@@ -171,6 +171,7 @@ def collect_demonstrations(
     seed: int = 0,
     in_flight: int = 64,
     activity: Activity | None = None,
+    on_failures: Callable[[Failures], None] | None = None,
 ) -> list[Episode]:
     """Roll out the expert until there are `count` episodes to train on.
 
@@ -185,6 +186,7 @@ def collect_demonstrations(
         seed: Seed of tasks and episodes.
         in_flight: Episodes to roll out at the same time.
         activity: Phase in progress, in which finished episodes are counted.
+        on_failures: Called with the failures of every round of episodes; failed ones are left out.
 
     Raises:
         ConfigurationError: The expert solves too few tasks within the budgets, or the environment fails.
@@ -201,6 +203,8 @@ def collect_demonstrations(
         failures = Failures.among(played)
         if failures.exceed(MAX_FAILED):
             raise ConfigurationError(f"{failures.describe('demonstrations')}; mend the environment {entry.env}.")
+        if on_failures is not None:
+            on_failures(failures)
         episodes, _ = plan.arrange(played)
         demonstrations += [episode for episode in episodes if episode.success or expert.keep == "all"]
         if attempts >= MAX_ATTEMPTS * count and len(demonstrations) < count:

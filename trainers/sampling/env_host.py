@@ -18,7 +18,7 @@ from ...agents.contracts import check_opened, check_step
 from ...agents.deadline import Expired, expires_after
 from ...envs.core import TextEnv
 from ...envs.errors import ConfigurationError
-from ...envs.user_code import describe_error, keep_line
+from ...envs.user_code import USER_ERRORS, describe_error, keep_line
 from ...eval.planning import check_tasks, digest_tasks
 from ...eval.suite import Entry
 
@@ -167,7 +167,7 @@ class EnvHost:
             self._envs.pop(number, None)
             try:
                 self._envs[number] = self._build(state)
-            except (Exception, SystemExit, Expired) as error:
+            except (*USER_ERRORS, Expired) as error:
                 failed[number] = _pickle(_failure(error, is_lost=True))
         return failed
 
@@ -195,7 +195,7 @@ class EnvHost:
         except Expired as error:
             del self._envs[call.number]
             return _failure(error, is_lost=True)
-        except (Exception, SystemExit) as error:
+        except USER_ERRORS as error:
             return _failure(error)
 
     def _build(self, state: EnvState) -> TextEnv[Any]:
@@ -248,7 +248,7 @@ def _look(env: TextEnv[Any], names: Collection[str]) -> dict[str, Any]:
         try:
             member = getattr(env, name)
             found[name] = member() if callable(member) else member
-        except Exception:  # raised to whoever calls the method
+        except USER_ERRORS:  # raised to whoever calls the method
             continue
     return found
 

@@ -16,7 +16,7 @@ from ...agents.replacement import discard, is_discarded, rebuild
 from ...envs.core import TextEnv
 from ...envs.seeding import stable_seed
 from ...envs.snapshots import Snapshot
-from ...envs.user_code import describe_error
+from ...envs.user_code import USER_ERRORS, describe_error
 from ..data.episodes import DrawKey
 from ..data.rollouts import Redraw
 
@@ -137,7 +137,7 @@ class Redrawer:
                 errors.append("the time limit of a step expired")
                 if self._limit != math.inf:
                     discard(self._env)
-            except Exception as error:
+            except USER_ERRORS as error:
                 errors.append(describe_error(error))
             else:
                 outcomes += [] if outcome is None else [outcome]
