@@ -5,6 +5,7 @@ Tyro folds the boxes of a help, but not what stands above them.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import re
@@ -29,6 +30,10 @@ _NOT_A_NUMBER = re.compile(
     r" (['\"])(.*?)\3"
 )
 """Message of tyro, on one line and without the borders of its box."""
+_NOT_NUMBERS = re.compile(
+    r"Error parsing (\S+): Could not find valid parse for arguments: (\[.*?\]) .*\[INT \.\.\.\]"
+)
+"""Its message about an option that takes several whole numbers."""
 
 
 def as_verb(name: str) -> Any:
@@ -130,12 +135,15 @@ def _parse_in_words(parse: Callable[[], Callable[[], int]]) -> Callable[[], int]
         with contextlib.redirect_stderr(printed):
             call = parse()
     except SystemExit:
-        text = _BORDERS.sub("", _ANSI.sub("", printed.getvalue()))
-        found = _NOT_A_NUMBER.search(" ".join(text.split()))
-        if found is not None:
+        text = " ".join(_BORDERS.sub("", _ANSI.sub("", printed.getvalue())).split())
+        if (found := _NOT_A_NUMBER.search(text)) is not None:
             option, is_whole, _, value = found.groups()
             kind = "a whole number" if is_whole else "a number"
             raise ConfigurationError(f"{option}: {value!r} is not {kind}.") from None
+        if (found := _NOT_NUMBERS.search(text)) is not None:
+            option, values = found[1], ast.literal_eval(found[2])
+            value = next((one for one in values if not re.fullmatch(r"[+-]?\d+", one)), values[0])
+            raise ConfigurationError(f"{option}: {value!r} is not a whole number.") from None
         sys.stderr.write(printed.getvalue())
         raise
     sys.stderr.write(printed.getvalue())  # warnings

@@ -54,6 +54,7 @@ def run(*arguments: str, stdin: str = "", cwd: Path | None = None) -> subprocess
         (["view", "--port", "it's"], '--port: "it\'s" is not a whole number.'),
         (["eval", "quick", "--label-seconds", "long"], "--label-seconds: 'long' is not a number."),
         (["scaling", "plan", "--batch", "big"], "--batch: 'big' is not a whole number."),
+        (["scaling", "plan", "--gpus", "8", "x"], "--gpus: 'x' is not a whole number."),
     ],
 )
 def test_mistake_of_the_user_is_reported_in_one_sentence_with_status_2(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -351,7 +352,7 @@ def test_failure_of_the_engine_ends_the_run_and_leaves_the_last_checkpoint(
     monkeypatch.setattr(TransformersEngine, "collect", collect)
     assert train(config, console=Console(width=300)) == 1
     output = capsys.readouterr().out
-    assert f"Stopped: {message}" in output or message in output.partition("Stopped: ")[2]
+    assert re.search(rf"Stopped \(update 3 of 4\): .*{re.escape(message)}", output, re.DOTALL)
     assert "update-000002 is kept; continue from it with: arboretum train --resume" in output
     monkeypatch.undo()
     assert finish(Trainer(config, resume=True)).state.update == 4

@@ -75,7 +75,7 @@ def fine_tune(config: SFTConfig, *, resume: bool = False, console: Console) -> i
     except KeyboardInterrupt:
         return report_interrupt(Checkpoints(config.out / CHECKPOINTS_FOLDER), again, console)
     if failure is not None:
-        report_failure(failure, console)
+        report_failure(failure, activity.place, console)
         return FAILED
     if trainer.interrupted:
         return report_interrupt(trainer.checkpoints, again, console)

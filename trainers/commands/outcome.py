@@ -11,10 +11,16 @@ from ..checkpoints.store import Checkpoints
 OK, FAILED, INTERRUPTED = 0, 1, 130
 
 
-def report_failure(failure: str, console: Console) -> None:
-    """Print why a run failed."""
+def report_failure(failure: str, place: str, console: Console) -> None:
+    """Print where and why a run failed.
+
+    Args:
+        failure: The reason.
+        place: Position in the run, such as "update 3 of 200"; empty while it is prepared.
+        console: Console to print to.
+    """
     if is_main():
-        console.print(f"[red]Stopped:[/] {escape(failure)}")
+        console.print(f"[red]Stopped{place and f' ({place})'}:[/] {escape(failure)}")
 
 
 def report_interrupt(checkpoints: Checkpoints, again: str, console: Console) -> int:

@@ -74,7 +74,7 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
             if trainer.is_main and trainer.history:
                 _write_report(config.out, console)
     if failure is not None:
-        report_failure(failure, console)
+        report_failure(failure, activity.place, console)
         if trainer.is_main and trainer.checkpoints.last is not None:
             console.print(
                 f"{trainer.checkpoints.last.name} is kept; continue from it with: {again}",

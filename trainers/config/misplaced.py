@@ -33,7 +33,10 @@ def check_misplaced(arguments: Sequence[str]) -> None:
         name = option[2:].replace("-", "_")
         if not option.startswith("--") or name.partition(".")[0].removeprefix("no_") in _OPTIONS:
             continue
-        recipe = next((one for one in arguments if one in recipe_names()), "grpo")
+        if ":" in arguments[0] and not arguments[0].startswith("-"):
+            recipe = arguments[0]  # a path such as "my_recipes:MINE"
+        else:
+            recipe = next((one for one in arguments if one in recipe_names()), "grpo")
         meant = [path for path in _setting_paths(get_recipe(recipe)) if name in (path, path.rpartition(".")[2])]
         if meant:
             value = value if equals else "VALUE" if following.startswith("--") else following

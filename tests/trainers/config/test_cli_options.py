@@ -159,6 +159,20 @@ def test_setting_given_as_an_option_is_answered_with_the_command_that_sets_it(
     assert re.search(message, capsys.readouterr().err)
 
 
+def test_setting_of_a_recipe_of_one_s_own_is_answered_with_its_path(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = "from arboretum.trainers import get_recipe\nMINE = get_recipe('ppo')\n"
+    (tmp_path / "recipes_of_mine.py").write_text(code, encoding="utf-8")
+    with pytest.raises(SystemExit):
+        main(["train", "recipes_of_mine:MINE", "--gamma", "1"])
+    # GRPO's credit has no such setting.
+    assert (
+        "--gamma is a setting of the recipe, not an option; pass --set credit.gamma=1" in capsys.readouterr().err
+    )
+
+
 def test_option_that_is_no_setting_either_is_compared_with_the_options(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["train", "grpo", "--validation.task", "5"])
