@@ -60,23 +60,7 @@ def from_episodes(
             f"{len(episodes)} episodes came with {len(groups)} group keys and {len(origins)} branches; give one "
             "of each for each episode, and one tree key if any."
         )
-    nodes: list[list[int]] = []
-    turns: list[Turn] = []
-    keys: list[DrawKey] = []
-    parents: list[int] = []
-    for index, (episode, branch) in enumerate(zip(episodes, origins, strict=True)):
-        path = _shared_turns(nodes, index, episode, branch)
-        for turn in episode.turns[len(path) :]:
-            _check(turn, episode, number=len(path) + 1, conversation=[turns[node] for node in path])
-            parents.append(path[-1] if path else -1)
-            path = [*path, len(turns)]
-            turns.append(turn)
-            keys.append((groups[index], turn.state_key, turn.actions))
-        if episode.error is not None:
-            raise ConfigurationError(
-                f"the episode of task {episode.task!r} (seed {episode.seed}) failed: {episode.error}; omit it."
-            )
-        nodes.append(path)
+    turns, parents, keys, nodes = _merge(episodes, groups, origins)
     labels: Sequence[Hashable] = trees if trees is not None else _roots(origins)
     offsets = [
         np.flatnonzero(turn.loss_mask or ()) if turn.token_ids else np.zeros(0, dtype=np.int64) for turn in turns
@@ -122,6 +106,41 @@ def from_episodes(
         turn_redraws=None if redraws is None else tuple(redraws.get(key, ()) for key in keys),
         episode_env=None if envs is None else np.array(envs, dtype=np.int64),
     )
+
+
+class _Merged(NamedTuple):
+    """Turns of all episodes, of which those that episodes share are there once.
+
+    Attributes:
+        turns: The turns, each after the one before it in its episode.
+        parents: Index of the turn before each; -1 for first turns.
+        keys: Key of each turn's further outcomes.
+        nodes: Indices of each episode's turns.
+    """
+
+    turns: list[Turn]
+    parents: list[int]
+    keys: list[DrawKey]
+    nodes: list[list[int]]
+
+
+def _merge(episodes: Sequence[Episode], groups: Sequence[Hashable], origins: Sequence[Branch | None]) -> _Merged:
+    merged = _Merged([], [], [], [])
+    turns, parents, keys, nodes = merged
+    for index, (episode, branch) in enumerate(zip(episodes, origins, strict=True)):
+        path = _shared_turns(nodes, index, episode, branch)
+        for turn in episode.turns[len(path) :]:
+            _check(turn, episode, number=len(path) + 1, conversation=[turns[node] for node in path])
+            parents.append(path[-1] if path else -1)
+            path = [*path, len(turns)]
+            turns.append(turn)
+            keys.append((groups[index], turn.state_key, turn.actions))
+        if episode.error is not None:
+            raise ConfigurationError(
+                f"the episode of task {episode.task!r} (seed {episode.seed}) failed: {episode.error}; omit it."
+            )
+        nodes.append(path)
+    return merged
 
 
 def _limits(turns: Sequence[Turn]) -> FloatArray | None:
