@@ -25,6 +25,8 @@ from .provenance import describe_run
 from .report_trees import collect_trees
 from .reported_run import ReportedRun
 from .statistics import Interval
+from .statistics.crossed import holm
+from .statistics.power import ALPHA
 from .store import EpisodeKey, Result, read_episodes
 from .suite import Entry, read_suite
 from .summary import EXPERT, RANDOM, Comparison, Line, Summary
@@ -64,6 +66,7 @@ def write_report(path: Path, summary: Summary, runs: Sequence[ReportedRun]) -> N
         rows=_group_lines(summary),
         series=_number_series(summary.agents),
         comparisons=_group_comparisons(summary),
+        level=ALPHA,
         cells=[cell for cell in cells if cell["chunks"]],
         left_out=[cell for cell in cells if cell["left_out"]],
         texts=pack(texts),
@@ -145,12 +148,13 @@ def _group_lines(summary: Summary) -> list[list[Line]]:
     return list(rows.values())
 
 
-def _group_comparisons(summary: Summary) -> list[list[Comparison]]:
-    """Group the comparisons by entry."""
-    rows: dict[str, list[Comparison]] = {}
-    for comparison in summary.comparisons:
-        if comparison.result.n:
-            rows.setdefault(comparison.entry, []).append(comparison)
+def _group_comparisons(summary: Summary) -> list[list[tuple[Comparison, float]]]:
+    """Group the comparisons by entry, each with its p-value after Holm's correction for all of them."""
+    compared = [one for one in summary.comparisons if one.result.n]
+    adjusted = holm([one.result.p_value for one in compared])
+    rows: dict[str, list[tuple[Comparison, float]]] = {}
+    for comparison, p in zip(compared, adjusted, strict=True):
+        rows.setdefault(comparison.entry, []).append((comparison, p))
     return list(rows.values())
 
 

@@ -8,10 +8,11 @@ from typing import NamedTuple
 from ...envs.files import write_atomic
 from ..page_data import encode_page
 from ..report import make_templates
+from ..statistics.power import ALPHA
 from ..summary import encode_results
 from .analysis import SUCCESS, Difference, RunComparison
 from .measures import find_measure
-from .table import MEASURE_NOTE, OVERALL, SIGNIFICANT, describe
+from .table import MEASURE_NOTE, OVERALL, describe
 
 _SPANS = (5, 10, 20, 40, 60, 100)
 """Half-widths of the picture's axis in points; the first that holds all intervals is taken."""
@@ -48,7 +49,7 @@ def write_page(comparison: RunComparison, path: Path) -> None:
         comparison=comparison,
         sections=sections,
         overall=OVERALL,
-        level=SIGNIFICANT,
+        level=ALPHA,
         span=next((span for span in _SPANS if span >= widest), _SPANS[-1]),
         success=SUCCESS,
         note=MEASURE_NOTE if len(sections) > 1 else "",

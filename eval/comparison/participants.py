@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ...envs.checks import first_difference
-from ...envs.errors import ConfigurationError, unknown_name
+from ...envs.errors import ConfigurationError, DataError, unknown_name
 from ..decisions.file import Labels, read_labels
-from ..store import EpisodeKey, Result
+from ..store import EpisodeKey, Result, read_episodes
 from ..suite import Entry
 from ..summary import EXPERT, RANDOM, StoredRun, load_run
 
@@ -127,15 +127,44 @@ def _check_data(first: Source, other: Source) -> None:
             continue
         was, now = ({key: getattr(one, key) for key in _SAME_TASKS} for one in (before, entry))
         difference = first_difference(was, now)
-        if difference is None and _task_count(first, before) == _task_count(other, entry):
-            digests = [one.run.manifest.get("tasks", {}).get(entry.name) for one in (first, other)]
-            if None not in digests and digests[0] != digests[1]:
-                difference = "other data"
+        if difference is None and not _has_same_data(first, before, other, entry):
+            difference = "other data"
         if difference is not None:
             raise ConfigurationError(
                 f"{other.folder}: has other tasks for {entry.name!r} than {first.folder} ({difference}); compare"
                 " runs on the same tasks."
             )
+
+
+def _has_same_data(first: Source, before: Entry, other: Source, entry: Entry) -> bool:
+    """Return False if the tasks of an entry in two runs differ.
+
+    Runs of as many tasks have the same digest of them. Otherwise, up to 16 episodes that both played with the same
+    seeds must begin with the same observations.
+    """
+    if _task_count(first, before) == _task_count(other, entry):
+        digests = [one.run.manifest.get("tasks", {}).get(entry.name) for one in (first, other)]
+        return None in digests or digests[0] == digests[1]
+    ours, theirs = (
+        {(one.key.task, one.seed): one for one in source.run.results.values() if one.key.entry == entry.name}
+        for source in (first, other)
+    )
+    shared = [key for key in ours if key in theirs]
+    sample = shared[:: max(1, len(shared) // 16)]
+    shown = [
+        _first_observations(source, [results[key] for key in sample])
+        for source, results in ((first, ours), (other, theirs))
+    ]
+    return all(one == two for one, two in zip(*shown, strict=True) if None not in (one, two))
+
+
+def _first_observations(source: Source, results: Sequence[Result]) -> list[str | None]:
+    """Return the observations that episodes begin with; None for those without a turn, or damaged."""
+    stored = read_episodes(source.folder, results)
+    return [
+        None if isinstance(one, DataError) or not one.episode.turns else one.episode.turns[0].observation
+        for one in stored
+    ]
 
 
 def _task_count(source: Source, entry: Entry) -> float | None:
@@ -234,7 +263,8 @@ def _identity(participant: Participant) -> str:
     source, name = participant.sources[0], participant.agent
     manifest = source.run.manifest
     parts: list[Any] = [name, *(manifest.get(key, {}).get(name) for key in ("identities", "settings", "budgets"))]
-    parts.append({key: facts.get("max_steps") for key, facts in manifest.get("entries", {}).items()})
+    limits = ("max_steps", "max_turns")
+    parts += [{key: facts.get(name) for key, facts in manifest.get("entries", {}).items()} for name in limits]
     return json.dumps(parts, sort_keys=True)
 
 

@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ..report import p_value, percent, signed, signed_interval
+from ..statistics.power import ALPHA
 from ..table import TABLE_WIDTH, RepeatsRow, fit_repeats
 from .analysis import SUCCESS, Agent, Difference, RunComparison
 from .measures import find_measure
 
-SIGNIFICANT = 0.05
 OVERALL = "all, mean"
 """Name of the row of the mean over entries."""
 
@@ -129,7 +129,7 @@ def _differences(rows: Sequence[Difference], wanted: float | None) -> Table:
         if has_entries and previous is not None and pair != previous:
             table.add_section()
         previous = pair
-        style = "bold" if row.adjusted < SIGNIFICANT else ""
+        style = "bold" if row.adjusted < ALPHA else ""
         table.add_row(Text(row.entry or OVERALL), *(Text(cell, style) for cell in _cells(row, wanted).values()))
     return table
 

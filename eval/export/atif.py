@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 from ...agents.episode import Turn
+from ...agents.exchange import TURN
 from ..episode_filter import ALL_EPISODES
 from ..store import amount
 from .conversation import clean
@@ -50,7 +51,8 @@ def trajectory(one: ExportedEpisode, source: Source) -> dict[str, Any]:
     agent = {"name": key.agent, "version": str(version)}
     if identity.get("model"):
         agent["model_name"] = str(identity["model"])
-    totals = {"total_steps": len(episode.turns)}
+    steps = [{"step_id": number, **step} for number, step in enumerate(_steps(one), 1)]
+    totals = {"total_steps": len(steps)}
     for total, name in (
         ("total_prompt_tokens", "prompt_tokens"),
         ("total_completion_tokens", "completion_tokens"),
@@ -77,7 +79,7 @@ def trajectory(one: ExportedEpisode, source: Source) -> dict[str, Any]:
         "schema_version": VERSION,
         "session_id": f"{key.entry}/{key.task}/{key.repeat}/{key.agent}",
         "agent": agent,
-        "steps": [{"step_id": number, **step} for number, step in enumerate(_steps(one), 1)],
+        "steps": steps,
         "final_metrics": metrics,
         "extra": extra,
     }
@@ -86,8 +88,9 @@ def trajectory(one: ExportedEpisode, source: Source) -> dict[str, Any]:
 def _steps(one: ExportedEpisode) -> Iterator[dict[str, Any]]:
     episode = one.episode
     system = one.instructions
-    for exchange in episode.exchanges[:1]:
-        system = next((message.content for message in exchange.messages if message.role == "system"), system)
+    first = next((exchange for exchange in episode.exchanges if exchange.purpose == TURN), None)
+    if first is not None:
+        system = next((message.content for message in first.messages if message.role == "system"), system)
     if system:
         yield {"source": "system", "message": system}
     if episode.turns:
@@ -118,12 +121,17 @@ def _steps(one: ExportedEpisode) -> Iterator[dict[str, Any]]:
 
 
 def _token_metrics(turn: Turn, context: list[int]) -> dict[str, Any]:
-    """Return the token metrics of a turn, whose tokens are appended to the context."""
+    """Return the token metrics of a turn, whose tokens are appended to the context.
+
+    Where a turn has several replies, such as those before and after a notice, the completion is the last.
+    """
     if turn.token_ids is None or turn.loss_mask is None:
         return {}
     if turn.restart:
         context.clear()
     sampled = [n for n, mask in enumerate(turn.loss_mask) if mask]
+    breaks = [place for place, (one, two) in enumerate(pairwise(sampled), 1) if two != one + 1]
+    sampled = sampled[breaks[-1] if breaks else 0 :]
     first = sampled[0] if sampled else len(turn.token_ids)
     prompt = [*context, *turn.token_ids[:first]]
     context += turn.token_ids

@@ -12,7 +12,7 @@ from ...agents.dialogue.base import Dialogue
 from ...agents.dialogue.registry import make_dialogue
 from ...agents.dialogue.think import SEPARATOR
 from ...agents.engines.base import Message
-from ...agents.episode import Episode, Turn
+from ...agents.episode import Episode
 from ...agents.exchange import TURN
 from ...envs.core import TextEnv
 from ...envs.user_code import describe_failure
@@ -159,7 +159,7 @@ def _pairs(
         best = alternatives[index]
         turn = episode.turns[number]
         prompt, reply = _request(one, number)
-        better = _replace_action(dialogue, turn, reply, actions[start:index], actions[index], best)
+        better = _replace_action(dialogue, reply, actions[start:index], actions[index], best)
         if better is not None:
             yield {
                 "prompt": plain(prompt),
@@ -177,8 +177,8 @@ def _pairs(
 
 
 def _request(one: ExportedEpisode, number: int) -> tuple[list[Message], str]:
-    """Return the messages before the reply of a turn, and the reply."""
-    for exchange in one.episode.exchanges:
+    """Return the messages before the reply that a turn's actions come from, and that reply."""
+    for exchange in reversed(one.episode.exchanges):  # A notice may have asked for another reply.
         if exchange.turn == number and exchange.purpose == TURN and exchange.answer is not None:
             return list(exchange.messages), exchange.answer
     system = [Message("system", one.instructions)] if one.instructions else []
@@ -194,9 +194,12 @@ def _dialogue(source: Source, result: Result, env: TextEnv[Any]) -> Dialogue | N
 
 
 def _replace_action(
-    dialogue: Dialogue | None, turn: Turn, reply: str, before: Sequence[str], taken: str, best: Sequence[str]
+    dialogue: Dialogue | None, reply: str, before: Sequence[str], taken: str, best: Sequence[str]
 ) -> str | None:
-    """Return a reply with the best action in the place of the taken one and all after it; None if impossible."""
+    """Return a well-formed reply with the best action in the place of the taken one and all after it.
+
+    None if that is impossible.
+    """
     if not best:
         return None
     wanted = (*before, best[0])
@@ -204,10 +207,12 @@ def _replace_action(
         return "\n".join(wanted)
     place = reply.rfind(taken)
     replaced = reply[:place] + best[0] + reply[place + len(taken) :]
-    if place >= 0 and dialogue.parse(replaced).actions == wanted:
-        return replaced
-    written = dialogue.demonstrate(turn.thought or "", f" {SEPARATOR} ".join(wanted))
-    return written if dialogue.parse(written).actions == wanted else None
+    span = dialogue.thought_span(reply)
+    thought = dialogue.parse(reply).thought if span is None else reply[slice(*span)]
+    written = dialogue.demonstrate(thought or "", f" {SEPARATOR} ".join(wanted))
+    candidates = [replaced, written] if place >= 0 else [written]
+    parsed = ((text, dialogue.parse(text)) for text in candidates)
+    return next((text for text, one in parsed if one.well_formed and one.actions == wanted), None)
 
 
 # ---------------------------------------------------------------------- labelled steps

@@ -63,8 +63,8 @@ def rate(groups: Sequence[Sequence[bool]], confidence: float = 0.95) -> Interval
     Episodes of one task are not independent. The Wilson interval is computed at Korn and Graubard's effective
     sample size (Survey Methodology 24:193, 1998): n / d times the squared ratio of t quantiles with n - 1 and
     k - 1 degrees of freedom. The design effect d is the variance of the rate between the k tasks, divided by the
-    binomial variance; it is 1 where that ratio is smaller or, at 0 % and 100 %, undefined. With one episode per
-    task this is the plain Wilson interval.
+    binomial variance, and at least 1. At 0 % and 100 %, where it is undefined, the size is k: such episodes do not
+    show whether those of one task can differ. With one episode per task this is the plain Wilson interval.
 
     Args:
         groups: Outcomes of the episodes of each task.
@@ -93,15 +93,13 @@ def tallied_rate(tasks: Tally, confidence: float = 0.95) -> Interval:
     successes = sum(m * c for (_, c), m in tasks.items())
     if n == k:
         return wilson(successes, n, confidence)
-    if k == 1:
-        return wilson(successes / n, 1, confidence)
     p = successes / n
-    effect = 1.0
-    if 0 < successes < n:
-        # In integers, so that the result does not depend on the order of the tasks.
-        squares = sum(m * (c * n - successes * size) ** 2 for (size, c), m in tasks.items())
-        between = k / (k - 1) * (squares / n**2) / n**2
-        effect = max(1.0, between / (p * (1 - p) / n))
+    if k == 1 or p in (0.0, 1.0):
+        return wilson(p * k, k, confidence)
+    # In integers, so that the result does not depend on the order of the tasks.
+    squares = sum(m * (c * n - successes * size) ** 2 for (size, c), m in tasks.items())
+    between = k / (k - 1) * (squares / n**2) / n**2
+    effect = max(1.0, between / (p * (1 - p) / n))
     quantiles = two_sided_quantile(confidence, n - 1) / two_sided_quantile(confidence, k - 1)
     effective = n / effect * quantiles**2
     effective = min(effective, n)

@@ -415,6 +415,37 @@ def test_other_data_under_the_same_names_is_refused(runs: tuple[str, str]) -> No
         compare_evaluations([Path("random"), Path("nowhere")])
 
 
+def test_other_data_is_refused_in_runs_of_other_sizes(command: Command, tmp_path: Path) -> None:
+    """The tasks of both folders have the same names; their digests are of different numbers of tasks."""
+    rows = ["#" * 10, *["#  $.    #"] * 4, *["#        #"] * 4, "#" * 10]
+    for folder, first in (("first", 1), ("second", 2)):
+        path = tmp_path / folder / "boxoban" / "unfiltered" / "test"
+        path.mkdir(parents=True)
+        levels = [
+            "\n".join([*rows[:6], f"#{'@':>{first + n}}{'#':>{9 - first - n}}", *rows[7:]]) for n in range(4)
+        ]
+        text = "".join(f"; {n}\n{level}\n\n" for n, level in enumerate(levels))
+        (path / "000.txt").write_text(text, encoding="utf-8")
+    for folder, limit, out in (("first", 2, "a"), ("second", 3, "b"), ("first", 3, "c")):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("ARBORETUM_DATA", str(tmp_path / folder))
+            options = ("--env-arg", "max_steps=5", "--limit", limit, "--no-references", "--label-seconds", 0)
+            split = ("--split", "unfiltered/test")
+            command("eval", "TextBoxoban-v0", *split, "--agent", "random", *options, "--out", out)
+    error = command("compare", "a", "b", status=2)
+    assert "b: has other tasks for 'TextBoxoban-v0' than a (other data)" in error
+    command("compare", "a", "c")
+
+
+def test_runs_with_other_limits_on_turns_are_not_pooled(command: Command, tmp_path: Path) -> None:
+    for out, turns, seed in (("short", 2, 0), ("long", 40, 1)):
+        entry = f"{{name: Lake, env: TextFrozenLake-v0, split: test, tasks: 8, max_turns: {turns}}}"
+        Path("lake.yaml").write_text(f"entries: [{entry}]\n")
+        command("eval", "lake.yaml", "--agent", "random", "--no-references", "--seed", seed, "--out", out)
+    comparison = compare_evaluations([Path("short"), Path("long")], pool=True)
+    assert [len(one.runs) for one in comparison.agents] == [1, 1]
+
+
 # ---------------------------------------------------------------------- the page
 
 HOSTILE = "<script>alert(1)</script>[red]x[/red]"

@@ -21,13 +21,16 @@ from arboretum.agents.exchange import Exchange
 from arboretum.cli import main
 from arboretum.envs.registry import make_env
 from arboretum.eval.agents import NamedAgent
+from arboretum.eval.api import evaluate as run_evaluation
 from arboretum.eval.evaluate import evaluate
 from arboretum.eval.export import command, tables
+from arboretum.eval.export.atif import _token_metrics
 from arboretum.eval.export.conversation import conversation, segments
 from arboretum.eval.export.source import describe_left_out
 from arboretum.eval.store import EpisodeKey, Result, Store, encode_episode, read_episode, read_results
 from arboretum.eval.texts import TextStore
 from support.neighbours import neighbour
+from support.scripted_engine import ScriptedEngine
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +224,8 @@ def test_atif_has_a_step_per_turn_with_the_observation_after_it(run: Path, tmp_p
             assert shown["content"] == observation
             assert shown["source_call_id"] == step["tool_calls"][-1]["tool_call_id"]
         ids = [call["tool_call_id"] for step in steps for call in step["tool_calls"]]
-        assert len(ids) == len(set(ids)) == record["final_metrics"]["total_steps"]
+        assert len(ids) == len(set(ids))
+        assert record["final_metrics"]["total_steps"] == len(record["steps"])
 
 
 def test_atif_token_ids_of_a_prompt_are_all_that_the_model_received(language_run: Path, tmp_path: Path) -> None:
@@ -242,6 +246,27 @@ def test_atif_token_ids_of_a_prompt_are_all_that_the_model_received(language_run
         sum(step["metrics"]["completion_tokens"] for step in steps)
         <= record["final_metrics"]["total_completion_tokens"]
     )
+
+
+def test_atif_of_several_trials_has_the_instructions_of_the_first(tmp_path: Path) -> None:
+    """Between its trials `reflexion` asks for a reflection, with instructions of its own."""
+    engine = ScriptedEngine(
+        lambda request, _: "Plan: go elsewhere" if "reflection" in request.conversation else "Up"
+    )
+    options = {"trials": 2}
+    run_evaluation("TextSokoban-v0", "reflexion", model=engine, limit=1, agent_args=options, out=tmp_path / "run")
+    export(tmp_path / "run", "atif", tmp_path / "t.jsonl")
+    record = next(one for one in lines(tmp_path / "t.jsonl") if one["agent"]["name"].startswith("reflexion"))
+    system = record["steps"][0]["message"]
+    assert "Sokoban" in system and "You tried a task" not in system
+
+
+def test_completion_of_a_turn_with_several_replies_is_the_last() -> None:
+    turn = Turn("o", "r", token_ids=[7, 8, 1, 2, 9, 3], loss_mask=[0, 0, 1, 1, 0, 1], logprobs=[0.0] * 5 + [-0.5])
+    context = [5]
+    metrics = _token_metrics(turn, context)
+    assert metrics["prompt_token_ids"] == [5, 7, 8, 1, 2, 9] and metrics["completion_token_ids"] == [3]
+    assert metrics["logprobs"] == [-0.5] and context == [5, 7, 8, 1, 2, 9, 3]
 
 
 CHECK_INSPECT = """

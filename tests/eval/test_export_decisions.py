@@ -16,11 +16,13 @@ from rich.console import Console
 from arboretum.agents.dialogue.registry import make_dialogue
 from arboretum.cli import main
 from arboretum.eval.agents import NamedAgent
+from arboretum.eval.api import evaluate as run_evaluation
 from arboretum.eval.decisions.labelling import label_run
 from arboretum.eval.evaluate import evaluate
 from arboretum.eval.planning import Scope
 from arboretum.eval.store import EpisodeKey, read_episode, read_results
 from arboretum.eval.suite import suite_of
+from support.scripted_engine import ScriptedEngine
 
 ROOT = Path(__file__).resolve().parents[2]
 LEVELS = suite_of("TextSokoban-v0").entries[0]
@@ -135,6 +137,34 @@ def test_pairs_of_a_language_agent_differ_in_the_action_alone(language_run: Path
         taken, chosen = (dialogue.parse(replies(row[name])[0]) for name in ("rejected", "chosen"))
         assert chosen.well_formed and chosen.actions == (*row["before"], row["optimal"][0])
         assert taken.actions[: len(chosen.actions)] == (*row["before"], row["taken"])
+
+
+QUERY = "<|begin_search_query|> river <|end_search_query|>"
+
+
+@pytest.mark.parametrize(
+    ("replies_given", "kept"),
+    [
+        ((f"First. {QUERY}", f"Again. {QUERY}", "So it is \\boxed{nonsense}"), "So it is"),
+        (("It must be \\boxed{nonsense}",), "It must be"),
+        (("Let me think about this.",), "Let me think about this."),
+    ],
+    ids=["repeated query", "answer", "malformed"],
+)
+def test_pairs_of_free_reasoning_keep_the_thought_of_the_judged_reply(
+    replies_given: tuple[str, ...], kept: str, tmp_path: Path
+) -> None:
+    engine = ScriptedEngine(lambda _, number: replies_given[min(number, len(replies_given) - 1)])
+    run_evaluation("TextSearchQA-v0", "search_o1", model=engine, limit=2, out=tmp_path / "run")
+    rows = export(tmp_path / "run", "preference", tmp_path / "p.jsonl", "--agent", "search_o1:replies")
+    dialogue = make_dialogue("search_o1")
+    judged = [row for row in rows if replies(row["rejected"]) == [replies_given[-1]]]
+    assert judged
+    for row in judged:
+        (chosen,) = replies(row["chosen"])
+        parsed = dialogue.parse(chosen)
+        assert parsed.well_formed and parsed.actions == (row["optimal"][0],)
+        assert chosen.startswith(kept) and "nonsense" not in chosen
 
 
 def test_unknown_agent_is_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

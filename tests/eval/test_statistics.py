@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binomtest, permutation_test, t, ttest_rel
+from scipy.stats import binom, binomtest, permutation_test, t, ttest_rel
 
 from arboretum.eval.decisions.statistics import clustered_share
 from arboretum.eval.statistics import (
@@ -91,10 +91,16 @@ def test_repeats_of_a_task_do_not_count_as_independent_tasks() -> None:
     assert mixed.high - mixed.low == pytest.approx(independent.high - independent.low, rel=0.05)
 
 
-def test_interval_is_continuous_where_every_episode_fails() -> None:
-    none = rate([[False] * 16] * 16)
-    one = rate([[True] + [False] * 15] + [[False] * 16] * 15)
-    assert none.low == 0.0 and 0.01 < none.high < one.high < 0.03
+@pytest.mark.parametrize(("tasks", "repeats"), [(64, 4), (64, 16), (128, 8)])
+def test_interval_covers_the_rate_of_an_agent_whose_repeats_are_all_equal(tasks: int, repeats: int) -> None:
+    """With c of its tasks solved every time, also where c is 0: exact coverage, from the binomial distribution."""
+    bounds = [rate([[True] * repeats] * c + [[False] * repeats] * (tasks - c)) for c in range(tasks + 1)]
+    for share in (0.01, 0.02, 0.05, 0.3, 0.98):
+        weights = binom.pmf(np.arange(tasks + 1), tasks, share)
+        covered = sum(w for w, one in zip(weights, bounds, strict=True) if one.low <= share <= one.high)
+        assert covered > 0.9, share
+    assert rate([[False] * repeats] * tasks) == wilson(0, tasks)
+    assert rate([[True] * repeats] * tasks) == wilson(tasks, tasks)
 
 
 @pytest.mark.parametrize("df", [1, 2, 3, 5, 15, 100, 1e5])
