@@ -275,7 +275,7 @@ class Trainer:
             trained_tokens = sum(len(row) for row in selected.rows) * recipe.optimization.passes
             microbatch_tokens = self.config.hardware.microbatch_tokens or self.optimizer.default_microbatch_tokens
             with memory_failures(microbatch_tokens):
-                metrics |= self._learn(selected, temperature, collection.scale)
+                metrics |= self._learn(selected, temperature, collection)
         self.learner.follow_policy()
         metrics |= self._timer.end(metrics, sampled_tokens=collection.budget.tokens, trained_tokens=trained_tokens)
         record = UpdateRecord({name: value for name, value in metrics.items() if math.isfinite(value)})
@@ -296,20 +296,21 @@ class Trainer:
         self._ahead.order(None if is_last else self._schedule.temperature(update))
         return delivery.collection, delivery.metrics()
 
-    def _learn(self, rollouts: Rollouts, temperature: float, scale: float) -> dict[str, float]:
+    def _learn(self, rollouts: Rollouts, temperature: float, collection: Collection) -> dict[str, float]:
         """Assign credit, make preference pairs where the objective has terms on pairs, and take the steps."""
         update = self.state.update
         probe = LearnerProbe(self.learner, self.sampler, temperature)
         prepared = self.learner.prepare(
-            rollouts, update=update, temperature=temperature, scale=scale, policy=probe
+            rollouts, update=update, temperature=temperature, scale=collection.scale, policy=probe
         )
+        is_last = self._schedule.is_complete(update + 1, self.state.tokens + collection.budget.tokens)
         if not self.config.recipe.objective.pair_terms:
-            self._log.add_trees(update + 1, prepared)
+            self._log.add_trees(update + 1, prepared, is_last=is_last)
             return self.learner.apply(prepared)
         start = time.perf_counter()
         found = prepared.credit.divergences
         grafts = self.grafter.graft(prepared.rollouts, found, update=update, temperature=temperature)
-        self._log.add_trees(update + 1, prepared, grafts.texts)
+        self._log.add_trees(update + 1, prepared, grafts.texts, is_last=is_last)
         pairs = self.learner.add_preferences(grafts.pairs, update)
         seconds = {"seconds/graft": time.perf_counter() - start}
         return self.learner.apply(prepared, pairs) | grafts.metrics | seconds

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from arboretum.trainers.config.settings import DialogueConfig, EnvConfig, Hardwa
 from arboretum.trainers.data.rollouts import Rollouts
 from arboretum.trainers.monitor import Monitor
 from arboretum.trainers.reporting.report import write_report
+from arboretum.trainers.reporting.samples import read_samples
 from arboretum.trainers.sampling.failures import EpisodesFailed
 from arboretum.trainers.sampling.tasks import draw_tasks
 from arboretum.trainers.trainer import Trainer
@@ -288,6 +290,8 @@ def test_failed_validation_of_the_last_update_is_repeated_by_a_resumed_run(
     (record,) = resumed.run()
     assert record.metrics["update"] == 2 and resumed.checkpoints.index.best == 2
     assert resumed.checkpoints.index.score == record.metrics["validation/success"]
+    samples = Counter((sample["update"], sample["task"]) for sample in read_samples(config.out))
+    assert {update for update, _ in samples} == {0, 2} and set(samples.values()) == {1}
     lines = [json.loads(line) for line in (config.out / "metrics.jsonl").read_text().splitlines()]
     assert [line["update"] for line in lines] == [0, 1, 2] and "validation/success" in lines[2]
     assert not list(Trainer(config, resume=True).run())

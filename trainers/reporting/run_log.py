@@ -53,7 +53,8 @@ class RunLog:
         if self._writes_files:
             self._config.out.mkdir(parents=True, exist_ok=True)
             self._metrics.restart(history)
-            self._samples.truncate(update if history else -1)
+            # The last validation can be missing from the history: it failed, and will be made again.
+            self._samples.truncate(min(update, int(history[-1]["update"])) if history else -1)
             self._trees.truncate(update)
         if self._config.trackers:
             settings = {
@@ -74,10 +75,12 @@ class RunLog:
         if self._writes_files:
             self._samples.add(update, episodes)
 
-    def add_trees(self, update: int, prepared: Prepared, grafts: Sequence[GraftText] = ()) -> None:
+    def add_trees(
+        self, update: int, prepared: Prepared, grafts: Sequence[GraftText] = (), *, is_last: bool
+    ) -> None:
         """Record the trees of an update, if they are due; see `TreeFile.add`."""
         if self._writes_files:
-            self._trees.add(update, prepared.rollouts, prepared.credit, grafts)
+            self._trees.add(update, prepared.rollouts, prepared.credit, grafts, is_last=is_last)
 
     def close(self) -> None:
         """Release the trackers."""

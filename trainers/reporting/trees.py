@@ -101,7 +101,6 @@ class TreeFile:
         self._path = config.out / FILE
         self._tokenizer = tokenizer
         self._every = config.validation.every
-        self._last = config.recipe.optimization.updates
 
     def truncate(self, update: int) -> None:
         """Drop the trees of updates after an update, which will be made again."""
@@ -109,7 +108,15 @@ class TreeFile:
             kept = [record for record in _read_records(self._path.parent) if record["update"] <= update]
             write_atomic(self._path, "".join(json.dumps(record) + "\n" for record in kept))
 
-    def add(self, update: int, rollouts: Rollouts, credit: Advantages, grafts: Sequence[GraftText] = ()) -> None:
+    def add(
+        self,
+        update: int,
+        rollouts: Rollouts,
+        credit: Advantages,
+        grafts: Sequence[GraftText] = (),
+        *,
+        is_last: bool = False,
+    ) -> None:
         """Append the trees of an update that show most, if they are due.
 
         Args:
@@ -118,8 +125,9 @@ class TreeFile:
             credit: Its credit. Without graphs of merged turns, episodes that branch off each other are drawn as
                 they were sampled; independent episodes make no tree.
             grafts: Rewritten thoughts of the update.
+            is_last: True if the run ends with the update.
         """
-        is_due = update in (1, self._last) or (self._every > 0 and update % self._every == 0)
+        is_due = update == 1 or is_last or (self._every > 0 and update % self._every == 0)
         if not is_due:
             return
         graphs = credit.graphs or forest_graphs(rollouts, credit.advantages)

@@ -54,6 +54,7 @@ from ..config.settings import (
     ValidationConfig,
 )
 from .controls import Controls
+from .limits import check_limits
 from .tuning import FIRST_TUNING_SEED, Tuning
 
 SUPERVISED = "supervised"
@@ -408,6 +409,7 @@ class Study:
             with _named(f"environment {name!r}"):
                 entry = make_entry(one.config, one.test_split, self.tasks)
                 entry.task_names(entry.make())
+                check_limits(self, name)
         for trial in self.trials():
             if trial.seed == 0:
                 self.config(trial, Path()).check()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from ...envs.files import write_atomic
 from ...eval.suite import Entry, Suite
 from ..config.resolve import resolve_dialogue
 from .definition import Study, env_folder
+from .limits import reference_limit
 
 if TYPE_CHECKING:
     from ..sampling.sampler import RolloutSampler
@@ -93,7 +95,8 @@ def evaluate_reference(study: Study, env: str, agent: Agent) -> Outcomes:
     The episodes for pass@k are left out for the expert, whose plan is the same in each.
     """
     dialogue = resolve_dialogue(study.dialogue_of(env), study.first_recipe(env).sampler)
-    entry = _make_entry(study, env, dialogue.action_limit)
+    entry = _make_entry(study, env)
+    entry = replace(entry, max_steps=reference_limit(entry, dialogue.action_limit))
     envs = [entry.make() for _ in range(16)]
     names = entry.task_names(envs[0])
     if agent.name == "expert":
@@ -134,9 +137,9 @@ def write_suite(study: Study, env: str, out: Path) -> Path:
     return path
 
 
-def _make_entry(study: Study, env: str, max_steps: int | None = None) -> Entry:
+def _make_entry(study: Study, env: str) -> Entry:
     config, split = study.envs[env].config, study.envs[env].test_split
-    return Entry(NAME, config.id, config.kwargs, split, study.tasks, max_steps=max_steps, repeats=study.repeats)
+    return Entry(NAME, config.id, config.kwargs, split, study.tasks, repeats=study.repeats)
 
 
 def _jobs(entry: Entry, names: Sequence[str], repeats: int, first: int = 0) -> list[Job]:

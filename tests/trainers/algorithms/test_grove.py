@@ -339,6 +339,27 @@ def test_groups_do_not_depend_on_each_other(episodes: list[Any]) -> None:
         np.testing.assert_allclose(together[rollouts.group[rollouts.copies.episode] == group], alone, atol=1e-12)
 
 
+@pytest.mark.parametrize(("turns", "actions"), [(None, None), (9, None), (None, 9)])
+def test_environments_of_a_mixture_do_not_depend_on_each_others_limits(
+    turns: int | None, actions: int | None
+) -> None:
+    limited = [
+        [("x", "a", 0.0, "y"), ("y", "gg", 1.0, None)],
+        [("x", "ww", 0.0, "y"), ("y", "g", 0.0, "z")],
+    ]
+    other = [
+        [("p", "a", 0.0, "q"), ("q", "b", 0.0, "p"), ("p", "c", 1.0, None)],
+        [("p", "c", 0.0, "q"), ("q", "a", 0.0, None)],
+    ]
+    alone = [rollouts_of(limited, turns=5, actions=3), rollouts_of(other, turns=turns, actions=actions)]
+    limits = np.concatenate([one.turn_limits for one in alone if one.turn_limits is not None])
+    together = rollouts_of(
+        [*limited, *other], [0, 0, 1, 1], turn_limits=limits, episode_env=np.array([0, 0, 1, 1])
+    )
+    expected = np.concatenate([by_turn(one, Grove().assign(one)) for one in alone])
+    np.testing.assert_allclose(by_turn(together, Grove().assign(together)), expected, atol=1e-12)
+
+
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_rounding_errors_are_no_advantage(value: float) -> None:
     """Equal returns of equal walks: nothing is better than anything else."""

@@ -170,6 +170,13 @@ def test_sampling_one_update_ahead_hides_the_shorter_phase() -> None:
     assert ahead.idle == pytest.approx(0, abs=1e-9) and synchronous.idle == pytest.approx(0.5)
 
 
+def test_episode_that_waits_for_its_environment_does_not_stop_other_replicas() -> None:
+    """Four slots on two replicas, each with a second of decoding and ten of the environment for every episode."""
+    cluster = Cluster(SHAPE, costs(decode={"step": 1.0}, update={"microbatch": 1.0}))
+    schedule = Schedule(4, 2, learners=1, slots=2, staleness=1)
+    assert run(cluster, schedule, episode((0, 1, 10.0)), updates=6, warmup=3).seconds == pytest.approx(11)
+
+
 def test_updates_in_which_a_pipeline_fills_are_not_measured() -> None:
     cluster = Cluster(SHAPE, costs(decode={"step": 1.0}, update={"microbatch": 1.0}))
     schedule = Schedule(4, 1, learners=1, staleness=4)

@@ -161,7 +161,7 @@ def write_trees(folder: Path, forest: Rollouts, updates: range = range(1, 11)) -
     folder.mkdir(exist_ok=True)
     file = TreeFile(configure(folder), Letters())  # type: ignore[arg-type]
     for update in updates:
-        file.add(update, forest, Advantages(np.zeros(len(forest.copies.action))))
+        file.add(update, forest, Advantages(np.zeros(len(forest.copies.action))), is_last=update == 10)
     return file
 
 
@@ -302,6 +302,19 @@ def test_rewritten_thoughts_stand_beside_the_branches(page: Path, browser: Any, 
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     assert low_contrasts(browser) == {}
     assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+@pytest.mark.heavy
+def test_run_that_its_tokens_end_has_the_trees_of_its_last_update(
+    run_of: Make, tmp_path: Path, one_thread: None
+) -> None:
+    from arboretum.trainers.trainer import Trainer
+
+    settings = {"optimization.updates": 50, "optimization.max_tokens": 300}
+    config = run_of("tree_grpo", settings, validation=ValidationConfig(every=10, tasks=2))
+    last = [record.metrics["update"] for record in Trainer(config).run()][-1]
+    assert 1 < last < 10
+    assert {tree.update for tree in read_trees(config.out)} == {1, last}
 
 
 @pytest.mark.heavy

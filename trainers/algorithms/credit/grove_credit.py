@@ -19,7 +19,7 @@ from ...data.rollouts import Rollouts
 from ...data.segments import BoolArray, FloatArray, IntArray, group_statistics
 from .base import Advantages, Credit
 from .group import group_advantages
-from .grove import ENDED, UNVISITED, Outcomes, Values, Visits, back_up, baselines, limit_layers
+from .grove import ENDED, UNVISITED, Layers, Outcomes, Values, Visits, back_up, baselines, limit_layers
 from .tree import prefix_weights
 
 Key = Literal["state", "step_state"]
@@ -69,6 +69,7 @@ def describe_visits(rollouts: Rollouts, key: Key = "state") -> tuple[Visits, Out
         name = rollouts.turn_next_state[turn]
         identity = (groups[turn], depths[turn] + 1, name) if by_step else (groups[turn], name)
         next_state[turn] = states.get(identity, UNVISITED)
+    limited = _has_action_limits(rollouts, group)
     drawn: list[tuple[int, float, int, int]] = []
     done: set[int] = set()
     for turn, redraws in enumerate(rollouts.turn_redraws or ()):
@@ -79,15 +80,14 @@ def describe_visits(rollouts: Rollouts, key: Key = "state") -> tuple[Visits, Out
             identity = (groups[turn], depths[turn] + 1, name) if by_step else (groups[turn], name)
             number = ENDED if name is None else states.get(identity, UNVISITED)
             if number != UNVISITED:
-                drawn.append((action[turn], reward, number, executed))
+                drawn.append((action[turn], reward, number, executed if limited[turn] else 0))
     drawn_action, drawn_reward, drawn_next, drawn_spent = (
         np.array(column) for column in (zip(*drawn, strict=True) if drawn else [[]] * 4)
     )
     spent = np.zeros(rollouts.turns)
-    if rollouts.turn_limits is not None and np.isfinite(rollouts.turn_limits[:, :, 1]).all():
-        spent = rollouts.turn_limits[:, 0, 1] - rollouts.turn_limits[:, 1, 1]
-    else:
-        drawn_spent = np.zeros(len(drawn))
+    if rollouts.turn_limits is not None:
+        before, after = rollouts.turn_limits[limited, :, 1].T
+        spent[limited] = before - after
     numbers = [np.array(values, dtype=np.int64) for values in (state, action, next_state)]
     penalty = rollouts.turn_scores - rollouts.turn_reward
     return (
@@ -99,6 +99,37 @@ def describe_visits(rollouts: Rollouts, key: Key = "state") -> tuple[Visits, Out
             np.concatenate([spent, drawn_spent]),
         ),
     )
+
+
+def _turn_envs(rollouts: Rollouts, group: IntArray) -> IntArray:
+    """Return the number of each turn's environment, [S]; 0 in a run on a single one."""
+    return np.zeros(len(group), dtype=np.int64) if rollouts.episode_env is None else rollouts.group_env[group]
+
+
+def _has_action_limits(rollouts: Rollouts, group: IntArray) -> BoolArray:
+    """Return True for turns of environments in which every episode has a limit of actions, [S]."""
+    if rollouts.turn_limits is None:
+        return np.zeros(len(group), dtype=bool)
+    is_finite, envs = np.isfinite(rollouts.turn_limits[:, :, 1]).all(axis=1), _turn_envs(rollouts, group)
+    return ~np.isin(envs, envs[~is_finite])
+
+
+def layers_by_env(rollouts: Rollouts, visits: Visits, outcomes: Outcomes) -> Layers:
+    """Return the layers of turns and outcomes, in the unit of the limit that binds in their environment."""
+    limits = rollouts.turn_limits
+    left = np.full((rollouts.turns, 2), np.inf) if limits is None else limits[:, 0]
+    envs = _turn_envs(rollouts, visits.group)
+    env_of_action = np.zeros(int(visits.action.max(initial=-1)) + 1, dtype=np.int64)
+    env_of_action[visits.action] = envs
+    outcome_envs = env_of_action[outcomes.action]
+    sizes = (len(envs), len(envs), len(outcome_envs), len(outcome_envs))
+    layers = Layers(*(np.zeros(size, dtype=np.int64) for size in sizes))
+    for env in np.unique(envs):
+        turns, ends = envs == env, outcome_envs == env
+        found = limit_layers(left[turns], outcomes.spent[ends], visits.depth[turns])
+        layers.row[turns], layers.column[turns] = found.row, found.column
+        layers.row_cost[ends], layers.column_cost[ends] = found.row_cost, found.column_cost
+    return layers
 
 
 def _is_continued(rollouts: Rollouts) -> BoolArray:
@@ -186,10 +217,7 @@ class Grove(Credit):
         visits, outcomes = describe_visits(rollouts, self.key)
         returns = rollouts.returns(penalties=True)
         statistics = group_statistics(returns, rollouts.group)
-        limits = rollouts.turn_limits
-        left = np.full((rollouts.turns, 2), np.inf) if limits is None else limits[:, 0]
-        layers = limit_layers(left, outcomes.spent, visits.depth)
-        found = back_up(visits, outcomes, layers, statistics.mean, self.gamma)
+        found = back_up(visits, outcomes, layers_by_env(rollouts, visits, outcomes), statistics.mean, self.gamma)
         turns, episodes = rollouts.paths
         length = np.bincount(rollouts.group[episodes], minlength=rollouts.groups) / statistics.count
         received = rollouts.turn_scores if self.before == "remaining" else None

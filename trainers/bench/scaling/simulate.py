@@ -18,7 +18,7 @@ import numpy as np
 from .cluster import Cluster
 from .episodes import Lengths
 
-_EndReply, _EndStep, _EndLearning = range(3)
+_EndReply, _EndStep, _EndEpisode, _EndLearning = range(4)
 
 
 @dataclass(frozen=True)
@@ -128,14 +128,11 @@ class _Simulation:
             now, _, kind, number, event, episode = heapq.heappop(self._events)
             if kind == _EndLearning:
                 self._end_learning(now)
-                continue
-            replica = self.replicas[number]
-            if kind == _EndReply:
-                if event == replica.event:
+            elif kind == _EndReply:
+                if event == self.replicas[number].event:
                     self._end_reply(number, now)
-            else:
-                assert episode is not None
-                self._begin_turn(number, episode, now)
+            elif episode is not None:
+                (self._begin_turn if kind == _EndStep else self._finish)(number, episode, now)
 
     def _push(
         self, time: float, kind: int, number: int = 0, event: int = 0, episode: _Episode | None = None
@@ -204,10 +201,9 @@ class _Simulation:
             done = replica.clock
         else:
             done = now + length.env_seconds
-        if episode.turn < len(episode.lengths):
-            self._push(done, _EndStep, number, 0, episode)
-        else:
-            self._finish(number, episode, done)
+        # An episode that ends later begins others later: their replicas have events before that.
+        is_last = episode.turn == len(episode.lengths)
+        self._push(done, _EndEpisode if is_last else _EndStep, number, 0, episode)
         self._expect(number)
 
     # ------------------------------------------------------------------ the schedule
