@@ -173,7 +173,7 @@ def test_sampling_one_update_ahead_hides_the_shorter_phase() -> None:
 def test_episode_that_waits_for_its_environment_does_not_stop_other_replicas() -> None:
     """Four slots on two replicas, each with a second of decoding and ten of the environment for every episode."""
     cluster = Cluster(SHAPE, costs(decode={"step": 1.0}, update={"microbatch": 1.0}))
-    schedule = Schedule(4, 2, learners=1, slots=2, staleness=1)
+    schedule = Schedule(4, 2, learners=1, slots=2, staleness=4)
     assert run(cluster, schedule, episode((0, 1, 10.0)), updates=6, warmup=3).seconds == pytest.approx(11)
 
 
