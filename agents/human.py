@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from ..envs.core import TextEnv
 from ..envs.snapshots import Snapshot
 from ..envs.terminal import Terminal, literal
 from .base import Agent, Reply, Seat
+from .forks import CannotFork, take_snapshot
 from .keyboard import KEYS, Keyboard, Quit, active_keys
 from .screen import Screen, board, status, verdict
 
@@ -67,7 +70,7 @@ class HumanAgent(Agent):
             self.console.print(part)
 
     def _ask(self, seat: Seat) -> Reply:
-        history: list[tuple[Snapshot, str]] = seat.memory
+        history: list[tuple[Snapshot | None, str]] = seat.memory
         message = Text()
         while True:
             actions = seat.env.admissible_actions()
@@ -94,15 +97,27 @@ class HumanAgent(Agent):
                 case command if command.startswith(":"):
                     message = Text(HELP)
                 case action if action:
-                    history.append((seat.env.snapshot(), seat.observation))
+                    history.append((self._snapshot(seat.env), seat.observation))
                     return Reply((action,))
             if message and not self._redraws:
                 self.console.print(message)
 
-    def _undo(self, seat: Seat, history: list[tuple[Snapshot, str]]) -> Text:
+    @staticmethod
+    def _snapshot(env: TextEnv[Any]) -> Snapshot | None:
+        """Return a snapshot to go back to; None of an environment that has none."""
+        try:
+            return take_snapshot(env)
+        except CannotFork:
+            return None
+
+    def _undo(self, seat: Seat, history: list[tuple[Snapshot | None, str]]) -> Text:
         if not history:
             return Text("Nothing to undo.")
-        snapshot, seat.observation = history.pop()
+        snapshot, observation = history[-1]
+        if snapshot is None:
+            return Text("This environment has no snapshots to go back to.")
+        history.pop()
+        seat.observation = observation
         seat.env.restore(snapshot)
         del seat.episode.turns[-1]
         return Text()

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any, Self, TypeVar
 
+from .errors import ConfigurationError
+
 EnvT = TypeVar("EnvT")
 
 
@@ -47,6 +49,15 @@ class RebuiltCopies:
             env.restore(state["episode"])
 
 
+def _snapshot(env: Any) -> Any:
+    if getattr(env, "snapshot", None) is None:
+        raise ConfigurationError(
+            f"{type(env).__name__} has no snapshots, so an episode cannot be copied or pickled; copy it before"
+            " reset()."
+        )
+    return env.snapshot()
+
+
 def _build(env_class: type[EnvT], args: tuple[Any, ...], kwargs: dict[str, Any]) -> EnvT:
     return env_class(*args, **kwargs)
 
@@ -57,5 +68,5 @@ def _running_state(env: Any) -> dict[str, Any]:
     return {
         "attributes": {name: getattr(env, name) for name in names},
         "spaces": [space._np_random for space in (env.action_space, env.observation_space)],
-        "episode": None if env._task is None else env.snapshot(),
+        "episode": None if env._task is None else _snapshot(env),
     }

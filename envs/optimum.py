@@ -41,8 +41,10 @@ class OptimumRules:
     _lengths_task: str | None = None
 
     if TYPE_CHECKING:  # Members of `TextEnv`.
+        max_steps: int | None
         render_mode: str | None
         _success: bool
+        _truncated: bool
         _task: str | None
 
         @property
@@ -75,6 +77,15 @@ class OptimumRules:
             return self._final_optimum()
         steps = self._cached_length() if self.optimum_is_exact else self._plan_length()
         return Optimum(0.0, None) if steps is None or steps > self.steps_left() else Optimum(1.0, steps)
+
+    def optimum_without_limit(self) -> Optimum | None:
+        """Return what `optimum` would be without the step limit, also where that limit has ended the episode."""
+        limit, truncated = self.max_steps, self._truncated
+        self.max_steps, self._truncated = None, False
+        try:
+            return self.optimum()
+        finally:
+            self.max_steps, self._truncated = limit, truncated
 
     def optimum_after(self, action: str) -> Optimum | None:
         """Return the optimum after an action, in expectation over its outcomes, without executing it.

@@ -107,6 +107,11 @@ class Connection:
         """Return a random delay on top of `wait`, so that many waiting requests do not resume at the same time."""
         return self._rng.uniform(0, min(1.0, 0.1 + wait / 4))
 
+    async def wait(self) -> None:
+        """Wait as long as the server has requested."""
+        while (wait := self._not_before - time.monotonic()) > 0:
+            await asyncio.sleep(wait + self.jitter(wait))
+
     async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Send a request and return the JSON object of its response.
 
@@ -115,8 +120,7 @@ class Connection:
             RequestRejected, ContextOverflow: This request cannot succeed.
             Stop: No request can succeed.
         """
-        while (wait := self._not_before - time.monotonic()) > 0:
-            await asyncio.sleep(wait + self.jitter(wait))
+        await self.wait()
         while True:
             try:
                 content = await self._exchange("POST", path, self._without_rejected(body))
@@ -167,12 +171,14 @@ class Connection:
         try:
             response = await self._client.request(method, url, data)
         except TimeoutError:
-            raise RetryableError(f"no complete response within {self._timeout:g} s") from None
+            raise RetryableError(f"no complete response within {self._timeout:g} s", may_cost=True) from None
         except ResponseTooLarge as error:
             raise RequestRejected(f"the response exceeds {error}") from None
         except NoResponse as error:
             raise RetryableError(
-                f"the connection failed ({self._explain(str(error))})", unreachable=True
+                f"the connection failed ({self._explain(str(error))})",
+                unreachable=True,
+                may_cost=error.connected,
             ) from None
         if 200 <= response.status < 300:
             return response.content

@@ -12,6 +12,8 @@ from ...envs.errors import ConfigurationError, unknown_name
 from ..base import Stop
 from .base import Request, Usage
 
+MAX_TOKENS = 10**9
+"""Largest credible number of tokens of one request."""
 _TOKENS_PER_MESSAGE = 8  # upper bound of role and delimiters in common chat formats
 
 
@@ -77,6 +79,26 @@ class Prices:
         limits = (body.get(name) for name in ("max_tokens", "max_completion_tokens"))
         reply = max([request.sampling.max_tokens, *(limit for limit in limits if isinstance(limit, int))])
         return self.cost_of(Usage(prompt_tokens=prompt, completion_tokens=reply))
+
+
+def read_usage(usage: Mapping[str, Any] | None) -> Usage:
+    """Return the token counts of a response.
+
+    Counts that the server does not report, or that cannot be true (negative, above `MAX_TOKENS`, no integers), are
+    0. xAI and Gemini count hidden reasoning in the total only.
+    """
+    if not isinstance(usage, Mapping):
+        return Usage()
+    details = usage.get("prompt_tokens_details")
+    prompt = _count(usage.get("prompt_tokens"))
+    cached = _count(details.get("cached_tokens")) if isinstance(details, Mapping) else 0
+    hidden_included = _count(usage.get("total_tokens")) - prompt if prompt else 0
+    return Usage(prompt, min(cached, prompt), max(_count(usage.get("completion_tokens")), hidden_included))
+
+
+def _count(value: object) -> int:
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS
+    return int(value) if is_count else 0  # type: ignore[call-overload]
 
 
 class CostLimit(Stop):

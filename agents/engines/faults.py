@@ -27,12 +27,16 @@ class RetryableError(Exception):
         message: Description of the failure.
         wait: Delay in seconds that the server requests before the next attempt; None if it requests none.
         unreachable: True if there was no response at all.
+        may_cost: True if the server may have processed the request, and charge for it.
     """
 
-    def __init__(self, message: str, wait: float | None = None, unreachable: bool = False) -> None:
+    def __init__(
+        self, message: str, wait: float | None = None, unreachable: bool = False, may_cost: bool = False
+    ) -> None:
         super().__init__(message)
         self.wait = wait
         self.unreachable = unreachable
+        self.may_cost = may_cost
 
 
 class RequestRejected(Exception):

@@ -9,13 +9,12 @@ from typing import Any
 
 from ...envs.errors import ConfigurationError
 from ..tool_calls import as_chat_messages, read_chat_message
-from .base import Completion, Finish, Request, Usage
+from .base import Completion, Finish, Request
+from .cost import read_usage
 from .faults import RetryableError
 from .remote import RemoteEngine
 
 OPENAI_URL = "https://api.openai.com/v1"
-MAX_TOKENS = 10**9
-"""Largest credible number of tokens of one request."""
 FAILED = frozenset({"abort", "error", "insufficient_system_resource"})
 """Finish reasons of replies that a server broke off (vLLM and SGLang, OpenRouter, DeepSeek)."""
 
@@ -162,23 +161,3 @@ def missing_closing_tag(text: str, stop: Sequence[str]) -> str:
         if opened > last and text.find(s, opened) < 0:
             closing_tag, last = s, opened
     return closing_tag
-
-
-def read_usage(usage: Mapping[str, Any] | None) -> Usage:
-    """Return the token counts of a response.
-
-    Counts that the server does not report, or that cannot be true (negative, above `MAX_TOKENS`, no integers), are
-    0. xAI and Gemini count hidden reasoning in the total only.
-    """
-    if not isinstance(usage, Mapping):
-        return Usage()
-    details = usage.get("prompt_tokens_details")
-    prompt = _count(usage.get("prompt_tokens"))
-    cached = _count(details.get("cached_tokens")) if isinstance(details, Mapping) else 0
-    hidden_included = _count(usage.get("total_tokens")) - prompt if prompt else 0
-    return Usage(prompt, min(cached, prompt), max(_count(usage.get("completion_tokens")), hidden_included))
-
-
-def _count(value: object) -> int:
-    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS
-    return int(value) if is_count else 0  # type: ignore[call-overload]

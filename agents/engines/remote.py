@@ -24,7 +24,7 @@ from ..base import Stop
 from .base import Completion, Engine, Request, Usage
 from .cache import CompletionCache
 from .connection import Connection
-from .cost import Budget, CostLimit, Prices
+from .cost import Budget, CostLimit, Prices, read_usage
 from .faults import ContextOverflow, RequestRejected, RetryableError, error_text
 from .retries import Retries
 
@@ -79,7 +79,9 @@ class RemoteEngine(Engine):
         deadline: Maximum duration of one request, with all attempts and waits, in seconds.
         prices: Prices in US dollars per million tokens, `{"input": …, "cached": …, "output": …}`; "cached" is
             optional. None leaves costs at 0.
-        cost_limit: Limit on the cost of all requests of this engine, in US dollars; None for no limit.
+        cost_limit: Limit on the cost of all requests of this engine, in US dollars; None for no limit. Replies
+            that cannot be used count what the server reports, and requests that are cancelled or get no response
+            in time the most that they can cost.
         cache: SQLite file of the reply cache; None for no cache.
         extra: Further fields of every request body, such as `{"reasoning_effort": "low"}`.
         headers: Further HTTP headers of every request.
@@ -295,32 +297,55 @@ class RemoteEngine(Engine):
                 return hit
         async with self._slots:
             max_cost = self._prices.max_cost(request, body) if self._prices is not None else 0.0
-            await self._budget.reserve(max_cost)
-            cost = 0.0
-            try:
-                connection = self.connection_of(request)
-                completion = await self._retries.run(partial(self._attempt, connection, request, body), connection)
-                if self._prices is not None:
-                    usage = completion.usage
-                    is_reported = usage.prompt_tokens or usage.completion_tokens
-                    cost = self._prices.cost_of(usage) if is_reported else max_cost
-                    completion = replace(completion, usage=replace(usage, cost=cost))
-            finally:
-                await self._budget.settle(max_cost, cost)
+            connection = self.connection_of(request)
+            attempt = partial(self._attempt, connection, request, body, max_cost)
+            completion = await self._retries.run(attempt, connection)
         self.usage.add(completion.usage)
         if self._cache is not None and key is not None:
             self._cache.put(key, completion)
         return completion
 
-    async def _attempt(self, connection: Connection, request: Request, body: dict[str, Any]) -> Completion:
-        reply = await connection.post(self.path, body)
+    async def _attempt(
+        self, connection: Connection, request: Request, body: dict[str, Any], max_cost: float
+    ) -> Completion:
+        """Return the completion of one attempt, within the cost limit.
+
+        An attempt that is cancelled, or that gets no response in time, may be charged by the server and counts its
+        maximum cost. The tokens of a reply that cannot be used are charged, too.
+        """
+        await connection.wait()
+        await self._budget.reserve(max_cost)
+        cost = max_cost
         try:
-            completion = self.read(reply, request)
+            try:
+                reply = await connection.post(self.path, body)
+            except RetryableError as error:
+                cost = max_cost if error.may_cost else 0.0
+                raise
+            except (RequestRejected, ContextOverflow, Stop):
+                cost = 0.0
+                raise
+            usage = read_usage(reply.get("usage"))
+            if self._prices is not None:
+                is_reported = usage.prompt_tokens or usage.completion_tokens
+                cost = self._prices.cost_of(usage) if is_reported else max_cost
+            try:
+                completion = self._read(reply, request)
+            except RetryableError:
+                self.usage.add(replace(usage, cost=cost))  # charged all the same
+                raise
+        finally:
+            await self._budget.settle(max_cost, cost)
+        connection.answered = True
+        return replace(completion, usage=replace(completion.usage, cost=cost))
+
+    def _read(self, reply: dict[str, Any], request: Request) -> Completion:
+        """Return the completion in a response; every malformed one raises a `RetryableError`."""
+        try:
+            return self.read(reply, request)
         except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
             reason = f"{type(error).__name__}: {error_text(str(error), 80)}"
             raise RetryableError(f"the response is incomplete ({reason})") from None
-        connection.answered = True
-        return completion
 
 
 def _shut_down(

@@ -14,8 +14,9 @@ from ..base import Stop
 from ..tokens.templates import turn_end_ids
 from .base import Completion, Finish, Request
 from .connection import Connection
+from .cost import read_usage
 from .faults import ContextOverflow, RequestRejected, RetryableError, error_text
-from .openai import check_finish, read_usage
+from .openai import check_finish
 from .remote import RemoteEngine
 from .vllm import nan_completion, strip_end_token
 

@@ -187,7 +187,7 @@ def label_recorded(
                 visited.add(next_key)
             decision = judge(before, expected, exact, repeated, returned)
             if decision.fatal and not dead_end:
-                dead_end = not _needs_only_steps(env)
+                dead_end = terminated or not _needs_only_steps(env)
             decisions.append(decision)
             before, key, ended = after, next_key, terminated or truncated
     if observation != recorded.final_observation:
@@ -200,12 +200,7 @@ def label_recorded(
 
 def _needs_only_steps(env: TextEnv[Any]) -> bool:
     """Return True if success would still be possible from the current state without the step limit."""
-    snapshot = env.snapshot()
-    if snapshot.terminated or snapshot.max_steps is None:
-        return False
-    env.restore(snapshot._replace(max_steps=None, truncated=False))
-    unlimited = env.optimum()
-    env.restore(snapshot)
+    unlimited = None if env.max_steps is None else env.optimum_without_limit()
     return unlimited is not None and unlimited.value > 0.0
 
 

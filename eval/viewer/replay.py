@@ -17,6 +17,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from ...agents.episode import Episode, Move
 from ...agents.recorded_start import reset_as_recorded
 from ...envs.core import TextEnv
+from ...envs.errors import ConfigurationError
 from ...envs.snapshots import Snapshot
 from ...envs.user_code import describe_failure
 from ..suite import Entry
@@ -81,6 +82,14 @@ def stored_replay(episode: Episode, fault: str | None = None) -> Replay:
     return Replay(decisions, [*shown, episode.final_observation], fault=fault)
 
 
+def check_snapshots(env: TextEnv[Any]) -> None:
+    """Raise `ConfigurationError` if an environment has no snapshots."""
+    if getattr(env, "snapshot", None) is None:
+        raise ConfigurationError(
+            f"{type(env).__name__} has no snapshots, so the viewer can neither go to its states nor play it."
+        )
+
+
 def replay_episode(env: TextEnv[Any], episode: Episode, seed: int) -> Replay:
     """Repeat an episode.
 
@@ -88,7 +97,11 @@ def replay_episode(env: TextEnv[Any], episode: Episode, seed: int) -> Replay:
         env: Environment of its entry; it is left in the last state.
         episode: The episode.
         seed: Seed of the trial, see `agents.execution.trial_seed`.
+
+    Raises:
+        ConfigurationError: The environment has no snapshots.
     """
+    check_snapshots(env)
     replay = stored_replay(episode)
     try:
         observation, info = reset_as_recorded(env, episode.task, seed, episode.chance_seed)

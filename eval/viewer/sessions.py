@@ -24,6 +24,7 @@ from ...envs.seeding import stable_seed
 from ...envs.snapshots import Snapshot
 from ...envs.user_code import describe_failure
 from ..suite import Entry, Suite
+from .replay import check_snapshots
 
 MAX_SESSIONS = 48
 """Number of sessions; a further one ends the session that was used least recently."""
@@ -201,9 +202,10 @@ class Sessions:
             seed: Seed of the episode.
 
         Raises:
-            ConfigurationError: The environment cannot be made, or the task is unknown.
+            ConfigurationError: The environment cannot be made or has no snapshots, or the task is unknown.
         """
         env = scenario.entry.make()
+        check_snapshots(env)
         observation, info = env.reset(seed=seed, options=None if task is None else {"task": task})
         return self._add(scenario, env, seed, observation, bool(info["success"]))
 

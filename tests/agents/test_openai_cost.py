@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -186,3 +187,46 @@ def test_cost_limit_holds_for_the_tokens_that_further_fields_allow(endpoint: End
     with pytest.raises(CostLimit, match=r"the next request may cost up to \$5000"):
         answer(engine, ask(max_tokens=7))
     assert not endpoint.requests
+
+
+def test_replies_that_cannot_be_used_count_for_the_cost_limit(
+    endpoint: Endpoint, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arboretum.agents.engines.retries._MIN_WAIT", 0.01)
+    usage = {"prompt_tokens": 1, "completion_tokens": 1}
+    broken = default_completion({"messages": []}, "x", finish_reason="error") | {"usage": usage}
+    endpoint.script.extend([ScriptedResponse(body=broken)] * 20)
+    engine = make(prices={"input": 0, "output": 1e6}, cost_limit=10, attempts=20)  # a reply costs 1, at most 7
+    with pytest.raises(CostLimit, match=r"\$4\.0000 are spent and the next request may cost up to \$7"):
+        answer(engine, ask(max_tokens=7))
+    assert len(endpoint.requests) == 4 and engine.usage.cost == 4.0
+
+
+def test_requests_without_a_response_in_time_count_their_maximum_cost(
+    endpoint: Endpoint, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arboretum.agents.engines.retries._MIN_WAIT", 0.01)
+    endpoint.delay = 2.0
+    engine = make(prices={"input": 0, "output": 1e6}, cost_limit=20, timeout=0.2)
+    with pytest.raises(CostLimit, match=r"\$14\.0000 are spent"):
+        answer(engine, ask(max_tokens=7))
+    assert len(endpoint.requests) == 2
+
+
+def test_released_requests_count_their_maximum_cost_and_unsent_ones_nothing(
+    endpoint: Endpoint, make: Make
+) -> None:
+    endpoint.delay = 0.5
+    engine = make(prices={"input": 0, "output": 1e6}, cost_limit=20, concurrency=1)
+    for name in "abc":
+        engine.submit(ask(name, max_tokens=7))
+    deadline = time.monotonic() + 10
+    while not endpoint.requests and time.monotonic() < deadline:
+        time.sleep(0.01)
+    for name in "abc":
+        engine.release(name)
+    with pytest.raises(CostLimit, match=r"\$7\.0000 are spent"):
+        answer(engine, ask("d", max_tokens=14))
+    assert (
+        answer(make(prices={"input": 0, "output": 1e6}, cost_limit=20), ask("e", max_tokens=14)).finish == "stop"
+    )

@@ -19,6 +19,7 @@ from rich.table import Table
 
 import arboretum
 from arboretum.agents.base import Seat
+from arboretum.agents.human import HumanAgent
 from arboretum.agents.keyboard import Keyboard, Line, active_keys
 from arboretum.agents.play import Job
 from arboretum.agents.play import play as run_episodes
@@ -340,6 +341,17 @@ def test_agent_on_display_ends_its_episode_itself() -> None:
     agent = DisplayedAgent(Once(), Terminal(file=io.StringIO()), 0.0)
     (episode,) = run_episodes(agent, [make_env("TextSokoban-v0")], [Job(None, 1)])
     assert len(episode.turns) == 1 and episode.details["ended"] == "one move is enough"
+
+
+def test_environment_without_snapshots_is_played_without_going_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = make_env("TextSokoban-v0", max_steps=2)
+    monkeypatch.setattr(type(env), "snapshot", None)
+    monkeypatch.setattr(type(env), "deterministic", True)
+    lines, shown = iter(["Left", ":undo", "Up"]), io.StringIO()
+    agent = HumanAgent(Terminal(file=shown), lambda _: next(lines))
+    (episode,) = run_episodes(agent, [env], [Job(None, 1)])
+    assert [turn.reply for turn in episode.turns] == ["Left", "Up"]
+    assert "This environment has no snapshots to go back to." in shown.getvalue()
 
 
 def test_long_line_is_shown_around_the_cursor() -> None:

@@ -51,6 +51,19 @@ def test_sampled_tokens_follow_the_distribution(temperature: float, top_p: float
     assert torch.allclose(torch.tensor(again.logprobs), expected.log()[again.tokens], atol=1e-5)
 
 
+@pytest.mark.parametrize("other", [Sampling(1.0, 0.9), Sampling(0.7, 1.0, 3), Sampling(0.0), Sampling(0.5)])
+@pytest.mark.parametrize("own", [Sampling(1.0), Sampling(0.7), Sampling(1.0, 0.5), Sampling(1.0, 1.0, 2)])
+def test_token_of_a_request_does_not_depend_on_the_settings_of_others(own: Sampling, other: Sampling) -> None:
+    logits = torch.randn(40, 30, generator=torch.Generator().manual_seed(3))
+    uniforms = draw_uniforms(1, 40)
+    for processed in (False, True):
+        alone = sample_tokens(logits, uniforms, BatchSampling([own] * 40, logits.device, processed=processed))
+        rows = [own if number % 2 else other for number in range(40)]
+        mixed = sample_tokens(logits, uniforms, BatchSampling(rows, logits.device, processed=processed))
+        assert mixed.tokens[1::2] == alone.tokens[1::2]
+        assert mixed.logprobs[1::2] == pytest.approx(alone.logprobs[1::2], abs=1e-6)
+
+
 def test_greedy_reply_has_its_logprob_at_temperature_1_in_any_batch() -> None:
     logits = torch.randn(30, generator=torch.Generator().manual_seed(2))[None]
     greedy, other = Sampling(top_p=0.3, top_k=3), Sampling(1.0, top_p=0.3)

@@ -160,6 +160,16 @@ def test_too_few_remaining_steps_are_told_from_a_dead_end(tmp_path: Path) -> Non
     assert labels_of(corner(tmp_path, max_steps=5), play_one(env, ["Right"])).outcome == "impossible"
 
 
+def test_labels_do_not_depend_on_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment may have none; its fatal decisions are told from a lack of steps all the same."""
+    env = make("TextSokoban-v0", max_steps=20)
+    episodes = [play_one(env, make_agent("random"), env.tasks[number], number) for number in range(30)]
+    expected = [labels_of(env, episode) for episode in episodes]
+    assert {"dead end", "out of steps"} <= {labels.outcome for labels in expected}
+    monkeypatch.setattr(type(env), "snapshot", None)
+    assert [labels_of(env, episode) for episode in episodes] == expected
+
+
 def test_limits_of_the_agent_do_not_enter_the_optimum(tmp_path: Path) -> None:
     env = corner(tmp_path)
     labels = labels_of(env, play_one(env, ["Right", "Up"]))

@@ -38,12 +38,14 @@ class BatchSampling:
     def __init__(self, rows: Sequence[Sampling], device: torch.device, *, processed: bool = False) -> None:
         self.processed = processed
         self.all_greedy = all(row.temperature == 0 for row in rows)
-        self.truncated = any(row.temperature > 0 and (row.top_p < 1 or row.top_k > 0) for row in rows)
+        truncated = [row.temperature > 0 and (row.top_p < 1 or row.top_k > 0) for row in rows]
+        self.some_truncated = any(truncated)
 
         def column(values: list[float]) -> torch.Tensor:
             return torch.tensor(values, dtype=torch.float32, device=device)[:, None]
 
         self.temperature = column([row.temperature if row.temperature > 0 else 1.0 for row in rows])
+        self.is_truncated = column([float(one) for one in truncated]).bool()
         self.is_greedy = column([float(row.temperature == 0) for row in rows]).bool()
         self.some_greedy = any(row.temperature == 0 for row in rows)
         self.unscaled = all(row.temperature == 1 for row in rows)
@@ -95,16 +97,18 @@ def _sample(
     scaled = logprobs if settings.unscaled else torch.log_softmax(logits / settings.temperature, dim=-1)
     probabilities = scaled.exp()
     order = None
-    if settings.truncated:
-        probabilities, order = probabilities.sort(dim=-1, descending=True, stable=True)
-        mass_before = probabilities.cumsum(dim=-1) - probabilities
-        rank = torch.arange(probabilities.shape[-1], device=probabilities.device)
+    if settings.some_truncated:
+        ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
+        mass_before = ordered.cumsum(dim=-1) - ordered
+        rank = torch.arange(ordered.shape[-1], device=ordered.device)
         # The most likely token is always kept, even at top_p = 0.
         excluded = ((mass_before >= settings.top_p) | (rank >= settings.top_k)) & (rank > 0)
-        probabilities = probabilities.masked_fill(excluded, 0.0)
+        # Other rows keep the order of the vocabulary, in which they are sampled in a batch of their own, too.
+        probabilities = torch.where(settings.is_truncated, ordered.masked_fill(excluded, 0.0), probabilities)
+        order = torch.where(settings.is_truncated, order, rank)
     cumulative = probabilities.cumsum(dim=-1)
-    if settings.truncated:
-        scaled = scaled - cumulative[:, -1:].log()
+    if settings.some_truncated:
+        scaled = torch.where(settings.is_truncated, scaled - cumulative[:, -1:].log(), scaled)
     target = torch.tensor(uniforms, dtype=cumulative.dtype, device=cumulative.device)[:, None] * cumulative[:, -1:]
     # NaN sorts above all numbers; clamp its index to the last token.
     index = torch.searchsorted(cumulative, target, right=True).clamp_(max=cumulative.shape[-1] - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,8 @@ from arboretum.agents.base import Reply, Seat
 from arboretum.agents.reference import RandomAgent
 from arboretum.agents.registry import make_agent
 from arboretum.envs.bandit import Bandit
-from arboretum.envs.registry import ENVS
+from arboretum.envs.errors import ConfigurationError
+from arboretum.envs.registry import ENVS, make_env
 from arboretum.eval.store import read_results
 from arboretum.eval.suite import Entry, Suite
 from support.environments import break_bandit
@@ -207,6 +209,21 @@ def test_start_with_what_does_not_exist_is_refused_in_a_sentence(client: Any, si
     ):
         response = client.post("/play", data={"token": site.token, **values})
         assert response.status_code == 400 and sentence in response.get_data(as_text=True)
+
+
+def test_environment_without_snapshots_is_refused_in_a_sentence(
+    client: Any, site: Site, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = make_env("TextSokoban-v0")
+    monkeypatch.setattr(type(env), "snapshot", None)
+    sentence = "Sokoban has no snapshots, so the viewer can neither go to its states nor play it"
+    response = client.post("/play", data={"token": site.token, "env": "TextSokoban-v0"})
+    assert response.status_code == 400 and sentence in response.get_data(as_text=True)
+    offset = next(iter(read_results(run).latest.values())).offset
+    assert sentence in page(create_app(Site(site.library, {})).test_client(), f"/episode/{offset}/{run.name}")
+    env.reset(seed=0)
+    with pytest.raises(ConfigurationError, match=r"cannot be copied or pickled; copy it before reset\(\)"):
+        copy.deepcopy(env)
 
 
 def test_number_of_sessions_is_bounded_and_the_least_recent_ends() -> None:
