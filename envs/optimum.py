@@ -130,6 +130,8 @@ class OptimumRules:
     def _cached_length(self) -> int | None:
         """Return `_plan_length` of the current state; the lengths of a task's states are computed once."""
         key = self.state_key()
+        if key is None:
+            return self._plan_length()
         if self._task != self._lengths_task or len(self._lengths) > _MAX_LENGTHS:
             self._lengths, self._lengths_task = {}, self._task
         elif key in self._lengths:

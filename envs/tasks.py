@@ -97,7 +97,7 @@ def parse_index(number: str) -> int | None:
 
 
 def distinct_tasks(env: TextEnv[Any], count: int) -> list[str]:
-    """Return the first tasks of an environment whose initial states are distinct.
+    """Return the first tasks of an environment whose initial states are distinct; states without a key all are.
 
     Args:
         env: Environment.
@@ -111,7 +111,7 @@ def distinct_tasks(env: TextEnv[Any], count: int) -> list[str]:
             break
         env.reset(seed=0, options={"task": task})
         key = env.state_key()
-        if key not in seen:
+        if key is None or key not in seen:
             seen.add(key)
             names.append(task)
     return names

@@ -70,7 +70,10 @@ def replay(env: TextEnv[Any], episode: Episode, trial: int = 0) -> list[TurnEnd]
                 if env.counts_as_effect(move.action, before, info):
                     effects.append(move.action)
             is_over = bool(turn.moves) and terminated
-            ends.append(TurnEnd((observation, episode.success) if is_over else env.state_key(), tuple(effects)))
+            state = (observation, episode.success) if is_over else env.state_key()
+            if state is None:
+                return None
+            ends.append(TurnEnd(state, tuple(effects)))
     except Exception:
         return None  # An environment of another version, without its data, or of another author.
     return ends if observation == episode.final_observation else None

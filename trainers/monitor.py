@@ -70,11 +70,12 @@ class Monitor:
         penalty: Sign "penalty": the moving average of the standard deviation of penalties within groups is above
             this multiple of that of returns.
         action: Response to a fatal sign. "warn" prints a warning, as for every sign; "stop" ends the run;
-            "rollback" returns to the best checkpoint that a whole window without signs followed, and continues
-            from it with lower learning rates.
+            "rollback" returns to the best checkpoint that passed its probation, and continues from it with lower
+            learning rates. One checkpoint at a time is on probation, for a window of updates; it passes if none
+            of the checkpoints until then shows a sign.
         fatal: Signs that trigger the action.
-        uninformative: Consecutive updates without any advantage (all episodes of each prompt had equal returns)
-            after which the run stops; 0 for no limit. Such updates take no step.
+        uninformative: Consecutive updates without any advantage (all episodes of each prompt had equal returns, or
+            the selector kept no group) after which the run stops; 0 for no limit. Such updates take no step.
         failed: Fraction of the episodes of an update or a validation above which the run stops because they ended
             with an error of the environment. Below, such episodes count as unsolved, and are not trained on. The
             same fraction holds for redrawn outcomes; those with an error are left out.

@@ -171,7 +171,8 @@ class Trainer:
             if record.metrics.get("steps", 0.0) or record.metrics.get("steps_skipped", 0.0):
                 self.state.uninformative = 0
             else:
-                record.notes.append(self._schedule.count_uninformative())
+                selected = record.metrics["groups_kept"] > 0
+                record.notes.append(self._schedule.count_uninformative(selected=selected))
                 record.metrics["uninformative"] = float(self.state.uninformative)
             yield self._finish(record, validate=self._schedule.is_due(validation.every))
 

@@ -39,6 +39,8 @@ _LONG_SECRET = 16
 """Number of characters from which a credential is looked for in replies, too: no text contains it by chance."""
 _CREDENTIAL = re.compile(r"auth|key|token|secret|pass|cookie|(^|[-_])sig", re.IGNORECASE)
 """Names of headers and of query parameters whose values are credentials."""
+_LATE = frozenset({408, 504, 524})
+"""Statuses of a gateway that did not wait for the reply, which the server behind it may have completed."""
 _ABOUT_CONTENT = frozenset({400, 413, 422, 451})
 """Statuses that a server which has answered before returns for one conversation, not for all."""
 
@@ -127,10 +129,12 @@ class Connection:
                 break
             except OptionRejected:
                 pass
-        reply = self._decode(content)
+        return self._decode(content)
+
+    def check_reply(self, reply: Mapping[str, Any]) -> None:
+        """Raise a `RetryableError` if a response describes an error instead of holding a reply."""
         if reply.get("error") and not reply.get("choices"):
             raise RetryableError(f"the response is an error: {self._explain(reply)}")
-        return reply
 
     async def get(self, path: str) -> dict[str, Any]:
         """Request a page and return the JSON object of its response.
@@ -145,7 +149,7 @@ class Connection:
             reply = decode_json(self._secrets.hide_in_reply(content))
         except ValueError:
             text = self._explain(content[:200].decode(errors="replace"), 80)
-            raise RetryableError(f"the response is not JSON: {text!r}") from None
+            raise RetryableError(f"the response is not JSON: {text!r}", may_cost=True) from None
         if not isinstance(reply, dict):
             raise RetryableError(f"the response is not a JSON object: {self._explain(reply, 80)!r}")
         return reply
@@ -214,7 +218,7 @@ class Connection:
             wait = requested_wait(headers, time.time())
             if wait is not None:
                 self._not_before = max(self._not_before, time.monotonic() + wait)
-            return RetryableError(reason, wait)
+            return RetryableError(reason, wait, may_cost=status in _LATE)
         # A server that has answered accepts the options and the model, so these are about the conversation.
         by_content = (self.answered and status in _ABOUT_CONTENT) or is_content_refusal(body)
         return RequestRejected(f"{self._label} rejects this request: {reason}", by_content)

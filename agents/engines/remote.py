@@ -326,10 +326,10 @@ class RemoteEngine(Engine):
                 cost = 0.0
                 raise
             usage = read_usage(reply.get("usage"))
-            if self._prices is not None:
-                is_reported = usage.prompt_tokens or usage.completion_tokens
-                cost = self._prices.cost_of(usage) if is_reported else max_cost
+            is_error = reply.get("error") and not reply.get("choices")
+            cost = self._cost_of(usage, 0.0 if is_error else max_cost)
             try:
+                connection.check_reply(reply)
                 completion = self._read(reply, request)
             except RetryableError:
                 self.usage.add(replace(usage, cost=cost))  # charged all the same
@@ -338,6 +338,12 @@ class RemoteEngine(Engine):
             await self._budget.settle(max_cost, cost)
         connection.answered = True
         return replace(completion, usage=replace(completion.usage, cost=cost))
+
+    def _cost_of(self, usage: Usage, unreported: float) -> float:
+        """Return the cost of tokens in US dollars; a given one where the server reports no tokens."""
+        if self._prices is None:
+            return 0.0
+        return self._prices.cost_of(usage) if usage.prompt_tokens or usage.completion_tokens else unreported
 
     def _read(self, reply: dict[str, Any], request: Request) -> Completion:
         """Return the completion in a response; every malformed one raises a `RetryableError`."""

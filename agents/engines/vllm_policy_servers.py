@@ -236,7 +236,9 @@ async def _post(connection: Connection, path: str, body: dict[str, Any]) -> dict
         Stop: There is no answer, or an error.
     """
     try:
-        return await connection.post(path, body)
+        reply = await connection.post(path, body)
+        connection.check_reply(reply)
+        return reply
     except RetryableError as error:
         state = "does not answer" if error.unreachable else "failed"
         raise Stop(f"the server at {connection.base_url} {state} ({error}).") from None

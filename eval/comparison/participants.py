@@ -13,6 +13,7 @@ from typing import Any
 
 from ...envs.checks import first_difference
 from ...envs.errors import ConfigurationError, DataError, unknown_name
+from ...envs.registry import ENVS
 from ..decisions.file import Labels, read_labels
 from ..store import EpisodeKey, Result, read_episodes
 from ..suite import Entry
@@ -139,14 +140,19 @@ def _check_data(first: Source, other: Source) -> None:
 def _has_same_data(first: Source, before: Entry, other: Source, entry: Entry) -> bool:
     """Return False if the tasks of an entry in two runs differ.
 
-    Runs of as many tasks have the same digest of them. Otherwise, up to 16 episodes that both played with the same
-    seeds must begin with the same observations.
+    Runs of as many tasks have the same digest of them. Otherwise, about 16 tasks of both must begin with the same
+    observations; in environments of plug-ins, which may begin at random, those with the same seeds.
     """
     if _task_count(first, before) == _task_count(other, entry):
         digests = [one.run.manifest.get("tasks", {}).get(entry.name) for one in (first, other)]
         return None in digests or digests[0] == digests[1]
+    is_shipped = any(spec.id == entry.env for spec in ENVS)
     ours, theirs = (
-        {(one.key.task, one.seed): one for one in source.run.results.values() if one.key.entry == entry.name}
+        {
+            (one.key.task, None if is_shipped else one.seed): one
+            for one in source.run.results.values()
+            if one.key.entry == entry.name
+        }
         for source in (first, other)
     )
     shared = [key for key in ours if key in theirs]

@@ -178,12 +178,12 @@ def label_recorded(
                 if rng_state == previous:
                     expected = after
             choice = key, action
-            repeated = choice in taken
+            repeated = key is not None and choice in taken
             taken.add(choice)
             next_key, returned = key, False
             if info["changed"]:
                 next_key = env.state_key()
-                returned = next_key in visited and next_key != key
+                returned = next_key is not None and next_key in visited and next_key != key
                 visited.add(next_key)
             decision = judge(before, expected, exact, repeated, returned)
             if decision.fatal and not dead_end:

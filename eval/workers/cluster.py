@@ -157,7 +157,7 @@ def _play(waiting: deque[PlannedEpisode], members: list[_Member], start: _Start)
                     members.remove(member)
                     members += _replace(member, start)
                     if not members:
-                        raise Stop(f"every node of the Ray cluster has died ({first_line(error)})") from None
+                        raise Stop(f"no worker is left on the Ray cluster ({first_line(error)})") from None
                     continue
                 for one in finished:
                     if member.held.pop(one.key, None) is not None:

@@ -202,6 +202,21 @@ def test_replies_that_cannot_be_used_count_for_the_cost_limit(
     assert len(endpoint.requests) == 4 and engine.usage.cost == 4.0
 
 
+def test_errors_count_what_they_report_and_replies_that_are_cut_off_their_maximum(
+    endpoint: Endpoint, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arboretum.agents.engines.retries._MIN_WAIT", 0.01)
+    error = {"error": {"message": "overloaded"}}
+    usage = {"prompt_tokens": 1, "completion_tokens": 3}
+    bodies: list[Any] = [error, error | {"usage": usage}, b'{"choices": [{"mess']
+    endpoint.script.extend(ScriptedResponse(body=body) for body in bodies)
+    endpoint.script.extend(ScriptedResponse(status=status, body=b"late") for status in (503, 504))
+    engine = make(prices={"input": 0, "output": 1e6}, cost_limit=20)  # 0, 3, at most 7, 0, at most 7
+    with pytest.raises(CostLimit, match=r"\$17\.0000 are spent"):
+        answer(engine, ask(max_tokens=7))
+    assert len(endpoint.requests) == 5
+
+
 def test_requests_without_a_response_in_time_count_their_maximum_cost(
     endpoint: Endpoint, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

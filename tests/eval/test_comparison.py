@@ -426,14 +426,20 @@ def test_other_data_is_refused_in_runs_of_other_sizes(command: Command, tmp_path
         ]
         text = "".join(f"; {n}\n{level}\n\n" for n, level in enumerate(levels))
         (path / "000.txt").write_text(text, encoding="utf-8")
-    for folder, limit, out in (("first", 2, "a"), ("second", 3, "b"), ("first", 3, "c")):
+    for folder, limit, seed, out in (
+        ("first", 2, 0, "a"),
+        ("second", 3, 0, "b"),
+        ("second", 3, 1, "b-1"),
+        ("first", 3, 1, "c"),
+    ):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("ARBORETUM_DATA", str(tmp_path / folder))
-            options = ("--env-arg", "max_steps=5", "--limit", limit, "--no-references", "--label-seconds", 0)
-            split = ("--split", "unfiltered/test")
-            command("eval", "TextBoxoban-v0", *split, "--agent", "random", *options, "--out", out)
-    error = command("compare", "a", "b", status=2)
-    assert "b: has other tasks for 'TextBoxoban-v0' than a (other data)" in error
+            tasks = ("--split", "unfiltered/test", "--limit", limit, "--seed", seed)
+            options = ("--env-arg", "max_steps=5", "--no-references", "--label-seconds", 0, "--out", out)
+            command("eval", "TextBoxoban-v0", *tasks, "--agent", "random", *options)
+    for other in ("b", "b-1"):
+        error = command("compare", "a", other, status=2)
+        assert f"{other}: has other tasks for 'TextBoxoban-v0' than a (other data)" in error
     command("compare", "a", "c")
 
 

@@ -407,7 +407,11 @@ def test_updates_without_an_advantage_change_nothing_and_end_the_run(selector: s
     assert scores == [scores[0], None, None, scores[0]] and scores[0] is not None  # The last update is validated.
     assert [record.metrics["uninformative"] for record in records] == [1, 2, 3]
     assert "the policy is unchanged (3 in a row)" in records[-1].notes[0]
-    assert trainer.stopped is not None and trainer.stopped.startswith("3 updates in a row had no advantage")
+    reasons = {
+        "all": "had no advantage: all episodes",
+        "dynamic": "took no step: the selector dynamic kept no group",
+    }
+    assert trainer.stopped is not None and trainer.stopped.startswith(f"3 updates in a row {reasons[selector]}")
     resumed = Trainer(config, resume=True)
     assert resumed.state.uninformative == 3 and resumed.state.update == 3
 

@@ -192,7 +192,7 @@ class ValidationConfig:
 
     Attributes:
         every: Updates between two validations; 0 turns validation off. The first validation precedes the first
-            update, the last one follows the last update.
+            update, the last one follows the last update, unless the monitor ends the run at a fatal sign.
         tasks: Number of held-out tasks: the first distinct ones of the split. None uses 256 (a 95 % interval of at
             most ± 6 points), or all tasks of a split that has fewer.
         split: Task split of the held-out tasks.

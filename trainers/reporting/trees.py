@@ -90,7 +90,7 @@ class StoredTree:
 
 
 class TreeFile:
-    """File of a run's trees, of its first update, its last one, and those that are validated.
+    """File of a run's trees, of its first update, the last planned one, and those with a planned validation.
 
     Args:
         config: Configuration of the run.

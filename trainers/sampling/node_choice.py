@@ -85,5 +85,6 @@ def return_spreads(trees: Sequence[Tree]) -> dict[Hashable, float]:
             remaining = 0.0
             for turn in reversed(episode.turns):
                 remaining += sum(move.reward for move in turn.moves)
-                returns[turn.state_key].append(remaining)
+                if turn.state_key is not None:
+                    returns[turn.state_key].append(remaining)
     return {key: float(np.std(values, ddof=1)) if len(values) > 1 else 0.0 for key, values in returns.items()}

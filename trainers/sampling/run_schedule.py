@@ -66,17 +66,22 @@ class RunSchedule:
             return temperature.at(update, max(total - 1, 1))
         return temperature
 
-    def count_uninformative(self) -> str:
-        """Count an update that took no step for want of advantages, and return a note; too many stop the run."""
+    def count_uninformative(self, *, selected: bool = True) -> str:
+        """Count an update that took no step for want of advantages, and return a note; too many stop the run.
+
+        Args:
+            selected: False if the selector kept no group of the update.
+        """
         self._state.uninformative += 1
         count, limit = self._state.uninformative, self._config.monitor.uninformative
+        recipe = self._config.recipe
+        what, reason = "had no advantage", "all episodes of each prompt had equal returns"
+        if not selected:
+            what, reason = "took no step", f"the selector {recipe.selector.name} kept no group of the last"
         if limit and count >= limit:
             self.stopped = (
-                f"{count} updates in a row had no advantage: all episodes of each prompt had equal returns. "
-                f"Choose easier tasks, a better initial model or more {self._config.recipe.sampler.size_setting}, "
-                "or raise --monitor.uninformative."
+                f"{count} updates in a row {what}: {reason}. Choose easier tasks, a better initial model or more "
+                f"{recipe.sampler.size_setting}, or raise --monitor.uninformative."
             )
-        return (
-            f"update {self._state.update}: no episode has an advantage, so the policy is "
-            f"unchanged ({count} in a row)."
-        )
+        cause = "no episode has an advantage" if selected else "the selector kept no group"
+        return f"update {self._state.update}: {cause}, so the policy is unchanged ({count} in a row)."
