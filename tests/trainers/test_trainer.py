@@ -326,6 +326,25 @@ def test_update_that_fails_leaves_a_checkpoint_with_the_counters_of_its_start(
     assert resumed.state == before and before.update == 1
 
 
+def test_run_that_would_stop_again_is_not_advised_to_go_on(
+    run_of: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes: dict[str, object] = {
+        "sampler.prompts": 3,
+        "optimization.updates": 9,
+        "selector.max_batches": 2,
+        "selector.on_exhausted": "raise",
+    }
+    config = run_of("dapo", changes, validation=ValidationConfig(every=0), checkpoint_every=1)
+    kept = iter([(0, 1, 2)])
+    monkeypatch.setattr(Dynamic, "select", lambda self, rollouts: Selection(next(kept, (0,))))
+    assert train(config, console=Console(width=300)) == 1
+    output = capsys.readouterr().out
+    assert "Stopped (update 2 of 9): 2 generation batches had 2 of 3 informative groups" in output
+    assert "update-000001 is kept; a resumed run would stop in the same way again, so begin a new one" in output
+    assert "continue from it" not in output
+
+
 @pytest.mark.parametrize(
     ("error", "message"),
     [

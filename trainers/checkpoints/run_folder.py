@@ -17,12 +17,12 @@ from ...eval.manifest import check_holds_no_study
 from ..config.resolve import resolve_validation
 from ..config.run import SFTConfig, TrainingConfig
 from ..config.serialize import from_plain, to_plain
+from .store import METRICS_FILE as METRICS_FILE
 from .store import Checkpoints
 
 ConfigT = TypeVar("ConfigT", TrainingConfig, SFTConfig)
 
 SETTINGS_FILE = "run.json"
-METRICS_FILE = "metrics.jsonl"
 CHECKPOINTS_FOLDER = "checkpoints"
 MODEL_FOLDER = "model"
 """Names within the folder of a run: of its settings, the metrics of its updates, its checkpoints and the model."""
@@ -212,5 +212,6 @@ def _fixed_part(name: str, value: Any) -> Any:
     if name == "recipe" and isinstance(value, dict):
         optimization = value.get("optimization")
         if isinstance(optimization, dict):
-            return {**value, "optimization": {k: v for k, v in optimization.items() if k != "updates"}}
+            kept = {k: v for k, v in optimization.items() if k not in ("updates", "max_tokens")}
+            return {**value, "optimization": kept}
     return value

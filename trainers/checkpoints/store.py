@@ -7,20 +7,25 @@
 
 A checkpoint is written to a folder of another name, flushed to the disk and renamed; then the index is replaced;
 then checkpoints that the index no longer names are deleted. A process killed between two of these steps leaves an
-index that names complete checkpoints. If the index is lost, the newest folder is the last checkpoint.
+index that names complete checkpoints. If the index is lost, the newest folder is the last checkpoint, and the
+metrics of the run say which one is the best.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ...envs.checksums import verify_checksums, write_checksums
 from ...envs.errors import DataError
 from ...envs.files import replace_folder, write_atomic
+
+METRICS_FILE = "metrics.jsonl"
+"""File of a run's metrics, beside the folder of its checkpoints."""
 
 
 class CheckpointError(RuntimeError):
@@ -109,11 +114,25 @@ class Checkpoints:
                 raise DataError(path, f"is not an index of checkpoints ({error}); {advice}") from None
         else:
             names = [path.name.removeprefix("update-") for path in folder.glob("update-*")]
-            updates = sorted(int(name) for name in names if name.isdigit())[-keep:]
-            self.index = Index(last=updates[-1], older=tuple(updates[:-1])) if updates else Index()
+            self.index = self._rebuilt_index(sorted(int(name) for name in names if name.isdigit()))
         for update in self.index.named:
             if not self.path(update).is_dir():
                 raise DataError(path, f"names {self.path(update).name}, which does not exist; {advice}")
+
+    def _rebuilt_index(self, updates: Sequence[int]) -> Index:
+        """Return the index of checkpoints without one: the last ones, and the best by the run's metrics."""
+        if not updates:
+            return Index()
+        scores: dict[int, float] = {}
+        path = self.folder.parent / METRICS_FILE
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+            with suppress(ValueError, TypeError, KeyError):  # A line can be damaged.
+                record = json.loads(line)
+                if record["update"] in updates:
+                    scores[record["update"]] = float(record["validation/success"])
+        best = max(scores, key=lambda update: (scores[update], -update), default=None)
+        kept = updates[-self.keep :]
+        return Index(kept[-1], tuple(kept[:-1]), best, None if best is None else scores[best])
 
     @property
     def last(self) -> Path | None:

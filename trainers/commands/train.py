@@ -65,7 +65,7 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
             for metrics in trainer.history:
                 progress.show(metrics)
             before = trainer.state.update
-            failure = _follow(trainer, progress)
+            failure, is_certain = _follow(trainer, progress)
     except KeyboardInterrupt:
         return report_interrupt(Checkpoints(config.out / CHECKPOINTS_FOLDER), again, console)
     finally:
@@ -76,11 +76,12 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
     if failure is not None:
         report_failure(failure, activity.place, console)
         if trainer.is_main and trainer.checkpoints.last is not None:
-            console.print(
-                f"{trainer.checkpoints.last.name} is kept; continue from it with: {again}",
-                markup=False,
-                soft_wrap=True,
+            then = (
+                "a resumed run would stop in the same way again, so begin a new one with other settings."
+                if is_certain
+                else f"continue from it with: {again}"
             )
+            console.print(f"{trainer.checkpoints.last.name} is kept; {then}", markup=False, soft_wrap=True)
         return FAILED
     if trainer.interrupted:
         return report_interrupt(trainer.checkpoints, again, console)
@@ -89,7 +90,10 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
         folder = export_checkpoint(config.out)
         console.print(f"Model: {folder}", soft_wrap=True, highlight=False, markup=False)
         if resume and trainer.state.update == before and trainer.stopped is None:
-            prolong = f"{again} --set optimization.updates={2 * total}"
+            limit = config.recipe.optimization.max_tokens
+            ended = limit is not None and trainer.state.tokens >= limit
+            more = f"max_tokens={2 * limit}" if limit is not None and ended else f"updates={2 * total}"
+            prolong = f"{again} --set optimization.{more}"
             console.print(f"The run was complete; prolong it with: {escape(prolong)}", soft_wrap=True)
     if trainer.stopped is not None:
         if trainer.is_main:
@@ -98,8 +102,12 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
     return OK
 
 
-def _follow(trainer: Trainer, progress: Progress) -> str | None:
-    """Run the updates and show them; return the reason if the run failed."""
+def _follow(trainer: Trainer, progress: Progress) -> tuple[str | None, bool]:
+    """Run the updates and show them.
+
+    Returns:
+        The reason if the run failed, and whether a resumed run would fail in the same way again.
+    """
     from ..algorithms.part_failures import PartFailed
     from ..algorithms.selectors import NotEnoughGroups
     from ..learning.memory import OutOfMemory
@@ -110,8 +118,9 @@ def _follow(trainer: Trainer, progress: Progress) -> str | None:
         for record in trainer.run():
             progress.add(record)
     except (Diverged, NotEnoughGroups, OutOfMemory, PartFailed, SamplingFailed, CheckpointError) as error:
-        return str(error)
-    return None
+        # They follow from settings and weights, which a resumed run shares.
+        return str(error), isinstance(error, (Diverged, NotEnoughGroups))
+    return None, False
 
 
 def _has_metrics_only(folder: Path) -> bool:

@@ -21,6 +21,7 @@ from ...eval.report import make_templates
 from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE, SETTINGS_FILE
 from ..checkpoints.store import Checkpoints
 from ..config.resolve import resolve_validation
+from ..monitor import current_lineage
 from .charts import HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw_overlays
 from .report import format_settings, read_history, run_kind
 from .result import Validation, read_validation
@@ -29,12 +30,13 @@ from .terminal_plot import Series, plot, running_mean
 MISSING = "–"
 _STYLES = ("cyan", "magenta", "yellow", "green", "blue", "red")
 _COMPARABLE = (
-    "env.",
+    "env.id",
+    "env.kwargs",
+    "env.dialogue",
     "mixture",
     "dialogue.",
     "validation.split",
     "validation.tasks",
-    "validation.repeats",
     "validation.temperature",
     *(
         f"recipe.sampler.{name}"
@@ -156,6 +158,7 @@ def _summarize(
     trained = [one for one in validations if one.update]
     index = Checkpoints(folder / CHECKPOINTS_FOLDER).index
     best = [one for one in trained if one.update == index.best]
+    current = {record["update"] for record in current_lineage(history)}  # without updates that were undone
     return ValidationRow(
         name,
         int(history[-1]["update"]) if history else 0,
@@ -163,7 +166,7 @@ def _summarize(
         next((one for one in validations if not one.update), None),
         # A study deletes the checkpoints of its trials.
         best[0] if best else max(trained, key=lambda one: one.success.value, default=None),
-        trained[-1] if trained else None,
+        next((one for one in reversed(trained) if one.update in current), None),
     )
 
 

@@ -34,15 +34,15 @@ def env_metrics(collection: Collection, names: Sequence[str]) -> dict[str, float
             for number, batch in enumerate(collection.batches)
             for group in np.flatnonzero(batch.group_env == env).tolist()
         ]
-        failed = collection.env_failures[env].failed
-        own = {"episodes": 0.0, "failed": float(failed)}
+        failures = collection.env_failures[env]
+        own = {"episodes": 0.0, "failed": float(failures.failed)}
         if groups:
             parts = [
                 batch.select(np.flatnonzero(batch.group_env == env))
                 for batch in collection.batches
                 if (batch.group_env == env).any()
             ]
-            own = rollout_metrics(Rollouts.concatenate(parts), failed)
+            own = rollout_metrics(Rollouts.concatenate(parts), failures)
             own["groups_kept"] = sum(group in kept for group in groups) / len(groups)
         found |= {f"{metric}/{name}": value for metric, value in own.items()}
     return found

@@ -59,7 +59,7 @@ class MetricsFile:
             file.write(json.dumps(record) + "\n")
 
 
-def rollout_metrics(rollouts: Rollouts, failed: int = 0) -> dict[str, float]:
+def rollout_metrics(rollouts: Rollouts, failures: Failures | None = None) -> dict[str, float]:
     """Return statistics of the episodes of an update, before selection.
 
     Of all episodes: `failed` (number of those that ended with an error) and `success` (fraction; failed ones are
@@ -72,8 +72,11 @@ def rollout_metrics(rollouts: Rollouts, failed: int = 0) -> dict[str, float]:
 
     Args:
         rollouts: Complete episodes.
-        failed: Number of further episodes, which ended with an error.
+        failures: Failures among all sampled episodes, of which a sampler may have returned a part; None if there
+            are none.
     """
+    failed = 0 if failures is None else failures.failed
+    complete = 1.0 if failures is None else 1.0 - failed / max(failures.episodes, 1)
     returns = rollouts.returns(penalties=False)
     statistics = group_statistics(returns, rollouts.group, rollouts.groups)
     paths = rollouts.paths
@@ -82,7 +85,7 @@ def rollout_metrics(rollouts: Rollouts, failed: int = 0) -> dict[str, float]:
     episodes = max(rollouts.episodes, 1)
     return {
         "failed": float(failed),
-        "success": float(rollouts.success.mean()) * (rollouts.episodes / (rollouts.episodes + failed)),
+        "success": float(rollouts.success.mean()) * complete,
         "return": float(returns.mean()),
         "group_return_std": float(statistics.std.mean()),
         "silent_groups": float(np.mean(statistics.std == 0)),

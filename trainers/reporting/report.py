@@ -22,7 +22,7 @@ from ...eval.run_index import EPISODES_FILE
 from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE, SETTINGS_FILE
 from ..checkpoints.store import Checkpoints
 from ..config.serialize import flatten, to_plain
-from ..monitor import ROLLED_BACK, Monitor
+from ..monitor import ROLLED_BACK, Monitor, current_lineage
 from .charts import HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw_charts
 from .result import Validation, read_validation
 from .samples import read_samples
@@ -156,7 +156,9 @@ def _summarize_validations(history: Sequence[Mapping[str, float]], best: int | N
     if not validated:
         return []
     names: dict[int, list[str]] = {}
-    for update, name in ((0, "before training"), (best, "best"), (max(validated), "last")):
+    current = [int(record["update"]) for record in current_lineage(history)]  # without updates that were undone
+    last = max((update for update in current if update in validated), default=None)
+    for update, name in ((0, "before training"), (best, "best"), (last, "last")):
         if update in validated:
             names.setdefault(update, []).append(name)
     first = read_validation(validated[min(validated)])

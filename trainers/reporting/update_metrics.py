@@ -25,7 +25,7 @@ def collection_metrics(
         envs: Names of the environments.
     """
     rollouts = Rollouts.concatenate(collection.batches)
-    metrics = rollout_metrics(rollouts, collection.failures.failed)
+    metrics = rollout_metrics(rollouts, collection.failures)
     metrics |= collection.budget.metrics() | collection.trees
     metrics["batches"] = float(len(collection.batches))
     metrics |= sampling

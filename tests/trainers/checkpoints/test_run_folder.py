@@ -55,6 +55,19 @@ def test_folder_of_another_kind_of_run_is_left_unchanged(
     assert (tmp_path / "run.json").read_bytes() == before
 
 
+@pytest.mark.parametrize(("setting", "is_end"), [("max_tokens", True), ("updates", True), ("lr", False)])
+def test_ends_of_a_run_may_be_moved_when_it_is_resumed(setting: str, is_end: bool, tmp_path: Path) -> None:
+    config = training(tmp_path)
+    start(config, checkpoint=3)
+    changed = config.recipe.with_settings({f"optimization.{setting}": {"lr": 0.5}.get(setting, 4000)})
+    resumed = dataclasses.replace(config, recipe=changed)
+    if is_end:
+        claim_run_folder(resumed, resume=True)
+    else:
+        with pytest.raises(ConfigurationError, match=r"optimization\.lr was"):
+            claim_run_folder(resumed, resume=True)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows reports a path below a file as missing")
 @pytest.mark.parametrize("arguments", ["train grpo --env TextFrozenLake-v0", "sft --env TextFrozenLake-v0"])
 @pytest.mark.parametrize("name", ["notes.txt", "notes.txt/run"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 import subprocess
 import sys
@@ -215,6 +216,22 @@ def test_newest_checkpoint_is_the_last_one_without_an_index(tmp_path: Path) -> N
     assert reopened.index == Index(last=20)
     reopened.save(40, writer(40))
     assert [path.name for path in sorted(tmp_path.glob("update-*"))] == ["update-000040"]
+
+
+def test_best_checkpoint_is_kept_without_an_index(tmp_path: Path) -> None:
+    """The metrics of the run have the scores; deleting the index is what the message of a damaged one advises."""
+    folder = tmp_path / "checkpoints"
+    checkpoints = Checkpoints(folder)
+    scores = {40: 0.9, 50: 0.6}
+    for update, score in scores.items():
+        checkpoints.save(update, writer(update), score)
+    lines = [json.dumps({"update": update, "validation/success": score}) for update, score in scores.items()]
+    (tmp_path / "metrics.jsonl").write_text("\n".join([lines[0], "damaged", '{"update": 45}', lines[1]]))
+    (folder / "index.json").unlink()
+    reopened = Checkpoints(folder)
+    assert reopened.index == Index(last=50, best=40, score=0.9)
+    reopened.save(60, writer(60), 0.7)
+    assert names(folder) == ["index.json", "update-000040", "update-000060"]
 
 
 # ---------------------------------------------------------------------- the checkpoint to roll back to

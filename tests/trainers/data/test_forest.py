@@ -23,6 +23,7 @@ from arboretum.trainers.algorithms.selectors import All, Dynamic, Selector, Unce
 from arboretum.trainers.data.episodes import Branch, from_episodes
 from arboretum.trainers.data.rollouts import Rollouts
 from arboretum.trainers.reporting.metrics import rollout_metrics
+from arboretum.trainers.sampling.failures import Failures
 
 
 def random_turn(rng: np.random.Generator, *, can_restart: bool) -> Turn:
@@ -169,7 +170,8 @@ def test_branch_that_the_episodes_do_not_have_is_rejected() -> None:
 @given(seeds)
 def test_metrics_of_episodes_are_those_of_their_chains(seed: int) -> None:
     forest, chains = both(seed)
-    ours, theirs = rollout_metrics(forest, failed=1), rollout_metrics(chains, failed=1)
+    failures = Failures(forest.episodes + 1, 1)
+    ours, theirs = rollout_metrics(forest, failures), rollout_metrics(chains, failures)
     of_distinct_turns = {"valid_turns", "reply_tokens"}
     assert ours.keys() == theirs.keys() >= of_distinct_turns
     for name in ours.keys() - of_distinct_turns:

@@ -164,6 +164,23 @@ def test_validations_on_other_tasks_are_marked_as_not_comparable(runs: list[Path
     assert caution == "The validations differ in validation.tasks, so their rates are not comparable."
 
 
+def test_runs_on_more_training_tasks_have_comparable_validations(runs: list[Path], tmp_path: Path) -> None:
+    other = write_run(tmp_path / "d", "grpo", {}, [validation(0, 0.5)])
+    settings = json.loads((other / "run.json").read_text())
+    settings["env"]["tasks"] = 100
+    (other / "run.json").write_text(json.dumps(settings))
+    comparison = compare_runs([runs[0], other])
+    assert comparison.differences["env.tasks"] == ["null", "100"] and comparison.caution == ""
+
+
+def test_last_validation_is_not_one_of_a_policy_that_was_rolled_back(tmp_path: Path) -> None:
+    collapsed = {**validation(6, 0.1), "rolled_back_to": 4}
+    history = [validation(0, 0.3), validation(2, 0.4), validation(4, 0.5), collapsed]
+    runs = [write_run(tmp_path / name, "grpo", {}, history) for name in "ab"]
+    last = compare_runs(runs).validations[0].last
+    assert last is not None and (last.update, last.success.value) == (4, 0.5)
+
+
 def test_option_of_one_environment_is_one_difference(tmp_path: Path) -> None:
     plain = write_run(tmp_path / "a", "grpo", {}, [])
     sparse = write_run(tmp_path / "b", "grpo", {}, [])
