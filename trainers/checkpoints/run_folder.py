@@ -10,6 +10,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, TypeVar
 
+from filelock import FileLock, Timeout
+
 from ...envs.checks import first_difference
 from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import folder_failure, write_atomic
@@ -133,6 +135,41 @@ def undo_if_refused(config: TrainingConfig | SFTConfig) -> Iterator[None]:
                 for path in new:
                     path.rmdir()
         raise
+
+
+@contextmanager
+def sole_writer(folder: Path) -> Iterator[None]:
+    """Context in which no other process may write the run in a folder. A folder that stays empty is removed.
+
+    Of the processes of one run only the main one takes the folder. If it dies, the operating system frees it.
+
+    Raises:
+        ConfigurationError: Another process is writing the run, or the folder cannot be written to.
+    """
+    if not is_main():
+        yield
+        return
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    lock = FileLock(folder / ".lock", timeout=0, thread_local=False)
+    try:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+        except Timeout:
+            raise ConfigurationError(
+                f"{folder}: another process is writing this run; wait for it, or choose another --out."
+            ) from None
+        except OSError as error:
+            raise folder_failure(error, folder) from None
+        try:
+            yield
+        finally:
+            lock.release()
+            Path(lock.lock_file).unlink(missing_ok=True)
+    finally:
+        with suppress(OSError):  # They hold something.
+            for path in new:
+                path.rmdir()
 
 
 def _as_json(settings: Mapping[str, Any]) -> str:

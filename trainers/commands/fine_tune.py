@@ -15,6 +15,7 @@ from ..checkpoints.run_folder import (
     check_run_folder,
     claim_run_folder,
     is_main,
+    sole_writer,
     undo_if_refused,
 )
 from ..checkpoints.store import CheckpointError, Checkpoints
@@ -47,6 +48,7 @@ def fine_tune(config: SFTConfig, *, resume: bool = False, console: Console) -> i
     title, again = f"fine-tuning on {config.env.id}", f"arboretum sft --resume {quote(str(config.out))}"
     try:
         with (
+            sole_writer(config.out),
             interruption.handle_signals(),
             Progress(console, title, 0, view=SFT_VIEW, activity=activity, quiet=not is_main()) as progress,
         ):

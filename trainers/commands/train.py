@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from ..checkpoints.export import export_checkpoint
 from ..checkpoints.interruption import Interruption
-from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE, is_main
+from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE, is_main, sole_writer
 from ..checkpoints.store import CheckpointError, Checkpoints
 from ..config.run import TrainingConfig
 from ..reporting.progress import Progress, training_view
@@ -49,6 +49,7 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
     trainer: Trainer | None = None
     try:
         with (
+            sole_writer(config.out),
             interruption.handle_signals(),
             Progress(
                 console, title, total, max_tokens=max_tokens, view=view, activity=activity, quiet=not is_main()

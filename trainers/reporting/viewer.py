@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import BaseLoader, PackageLoader
 
@@ -77,7 +78,7 @@ def _describe(name: str, folder: Path) -> Listing | None:
     """Return the line of a run on the first page; None if it is no training run."""
     if not is_training_run(folder):
         return None
-    address = f"/training/{name}"
+    address = f"/training/{quote(name)}"
     try:
         settings = read_run_settings(folder) or {}
         history = read_history(folder / METRICS_FILE)

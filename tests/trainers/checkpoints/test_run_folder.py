@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 import arboretum
 from arboretum.cli import main
@@ -53,6 +54,24 @@ def test_folder_of_another_kind_of_run_is_left_unchanged(
         with pytest.raises(ConfigurationError, match="another kind of run"):
             claim_run_folder(second(tmp_path), resume=resume)
     assert (tmp_path / "run.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["train grpo --env TextFrozenLake-v0 --model sapling", "sft --env TextFrozenLake-v0 --model sapling", "train"],
+)
+def test_folder_that_another_process_writes_is_refused(
+    arguments: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    start(training(folder), checkpoint=3)
+    before = (folder / "run.json").read_bytes()
+    option = "--resume" if arguments == "train" else "--out"
+    with FileLock(folder / ".lock"), pytest.raises(SystemExit) as ended:
+        main([*arguments.split(), option, str(folder)])
+    sentence = f"arboretum: {folder}: another process is writing this run; wait for it, or choose another --out."
+    assert ended.value.code == 2 and capsys.readouterr().err.splitlines()[-1] == sentence
+    assert (folder / "run.json").read_bytes() == before
 
 
 @pytest.mark.parametrize(("setting", "is_end"), [("max_tokens", True), ("updates", True), ("lr", False)])
