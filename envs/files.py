@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from .errors import ConfigurationError, DataError
 
@@ -238,6 +238,25 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def lock_run_folder(folder: Path) -> FileLock:
+    """Make the folder of a run and return its lock, acquired; the system releases it when the process dies.
+
+    Raises:
+        ConfigurationError: Another process holds it, or the folder cannot be written to.
+    """
+    lock = FileLock(folder / ".lock", timeout=0, thread_local=False)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        raise ConfigurationError(
+            f"{folder}: another process is writing this run; wait for it, or choose another --out."
+        ) from None
+    except OSError as error:
+        raise folder_failure(error, folder) from None
+    return lock
 
 
 def folder_failure(error: OSError, folder: Path) -> ConfigurationError:

@@ -15,12 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from filelock import FileLock, Timeout
-
 from ..agents.episode import Episode
 from ..envs.checks import first_difference
 from ..envs.errors import ConfigurationError, DataError
-from ..envs.files import BINARY, PART, folder_failure, move_file, write_atomic
+from ..envs.files import BINARY, PART, lock_run_folder, move_file, write_atomic
 from .episode_lines import (
     LINE_END,
     EncodedEpisode,
@@ -72,16 +70,7 @@ class Store:
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
         self.folder = folder
         self._sessions = list(manifest.get("sessions", ()))
-        self._lock = FileLock(folder / ".lock", timeout=0, thread_local=False)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._lock.acquire()  # The operating system releases it when the process dies.
-        except Timeout:
-            raise ConfigurationError(
-                f"{folder}: another process is writing this run; wait for it, or choose another --out."
-            ) from None
-        except OSError as error:
-            raise folder_failure(error, folder) from None
+        self._lock = lock_run_folder(folder)
         try:
             self.repairs = self._restore_manifest()
             self._create_or_check_manifest(manifest)

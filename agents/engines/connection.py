@@ -133,7 +133,7 @@ class Connection:
 
     def check_reply(self, reply: Mapping[str, Any]) -> None:
         """Raise a `RetryableError` if a response describes an error instead of holding a reply."""
-        if reply.get("error") and not reply.get("choices"):
+        if is_error(reply):
             raise RetryableError(f"the response is an error: {self._explain(reply)}")
 
     async def get(self, path: str) -> dict[str, Any]:
@@ -256,6 +256,11 @@ class _Secrets:
 def _secret_forms(values: Iterable[str | None]) -> set[str]:
     forms = {form for value in values if value for form in (value, unquote(value))}
     return {form for form in forms if len(form) >= 4 and form != "none"}
+
+
+def is_error(reply: Mapping[str, Any]) -> bool:
+    """Return True if a response describes an error instead of holding a reply."""
+    return bool(reply.get("error") and not reply.get("choices"))
 
 
 def encode_json(data: Any) -> bytes:

@@ -23,7 +23,7 @@ from ...envs.errors import ConfigurationError
 from ..base import Stop
 from .base import Completion, Engine, Request, Usage
 from .cache import CompletionCache
-from .connection import Connection
+from .connection import Connection, is_error
 from .cost import Budget, CostLimit, Prices, read_usage
 from .faults import ContextOverflow, RequestRejected, RetryableError, error_text
 from .retries import Retries
@@ -326,8 +326,7 @@ class RemoteEngine(Engine):
                 cost = 0.0
                 raise
             usage = read_usage(reply.get("usage"))
-            is_error = reply.get("error") and not reply.get("choices")
-            cost = self._cost_of(usage, 0.0 if is_error else max_cost)
+            cost = self._cost_of(usage, 0.0 if is_error(reply) else max_cost)
             try:
                 connection.check_reply(reply)
                 completion = self._read(reply, request)

@@ -297,18 +297,21 @@ def test_failed_validation_of_the_last_update_is_repeated_by_a_resumed_run(
     assert not list(Trainer(config, resume=True).run())
 
 
+STRICT: dict[str, object] = {
+    "sampler.prompts": 3,
+    "optimization.updates": 9,
+    "selector.max_batches": 2,
+    "selector.on_exhausted": "raise",
+}
+"""Settings of a run that stops where too few groups are informative."""
+
+
 @pytest.mark.parametrize("cause", ["errors", "groups"])
 def test_update_that_fails_leaves_a_checkpoint_with_the_counters_of_its_start(
     cause: str, run_of: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second generation batch of update 2 ends with errors, or is the last without enough groups."""
-    changes: dict[str, object] = {
-        "sampler.prompts": 3,
-        "optimization.updates": 9,
-        "selector.max_batches": 2,
-        "selector.on_exhausted": "raise",
-    }
-    config = run_of("dapo", changes, validation=ValidationConfig(every=0), checkpoint_every=9)
+    config = run_of("dapo", STRICT, validation=ValidationConfig(every=0), checkpoint_every=9)
     monkeypatch.setattr(Dynamic, "select", lambda self, rollouts: Selection((0, 1, 2)))
     trainer = Trainer(config)
     records = trainer.run()
@@ -329,13 +332,7 @@ def test_update_that_fails_leaves_a_checkpoint_with_the_counters_of_its_start(
 def test_run_that_would_stop_again_is_not_advised_to_go_on(
     run_of: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    changes: dict[str, object] = {
-        "sampler.prompts": 3,
-        "optimization.updates": 9,
-        "selector.max_batches": 2,
-        "selector.on_exhausted": "raise",
-    }
-    config = run_of("dapo", changes, validation=ValidationConfig(every=0), checkpoint_every=1)
+    config = run_of("dapo", STRICT, validation=ValidationConfig(every=0), checkpoint_every=1)
     kept = iter([(0, 1, 2)])
     monkeypatch.setattr(Dynamic, "select", lambda self, rollouts: Selection(next(kept, (0,))))
     assert train(config, console=Console(width=300)) == 1

@@ -10,11 +10,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, TypeVar
 
-from filelock import FileLock, Timeout
-
 from ...envs.checks import first_difference
 from ...envs.errors import ConfigurationError, DataError
-from ...envs.files import folder_failure, write_atomic
+from ...envs.files import folder_failure, lock_run_folder, write_atomic
 from ...eval.manifest import check_holds_no_study
 from ..config.resolve import resolve_validation
 from ..config.run import SFTConfig, TrainingConfig
@@ -150,17 +148,8 @@ def sole_writer(folder: Path) -> Iterator[None]:
         yield
         return
     new = [path for path in (folder, *folder.parents) if not path.exists()]
-    lock = FileLock(folder / ".lock", timeout=0, thread_local=False)
     try:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            lock.acquire()
-        except Timeout:
-            raise ConfigurationError(
-                f"{folder}: another process is writing this run; wait for it, or choose another --out."
-            ) from None
-        except OSError as error:
-            raise folder_failure(error, folder) from None
+        lock = lock_run_folder(folder)
         try:
             yield
         finally:
