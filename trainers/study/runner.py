@@ -171,6 +171,9 @@ def _write_results(study: Study, out: Path, console: Console) -> None:
         console.print()
         console.print(render_table(table))
     console.print()
+    if not tables:
+        console.print("No trial or control is finished, so there are no results yet.")
+        return
     lines = [f"Tables: {out / 'table.md'}; with learning curves: {out / REPORT_FILE}"]
     lines += [f"Evaluate a final model, such as: {commands[0]}"] if commands else []
     for line in lines:

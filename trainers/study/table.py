@@ -91,7 +91,7 @@ def render_table(table: StudyTable) -> Table:
     columns = table.used(terminal=True)
     # The name of an environment, above its policies, wraps where it is longer than theirs.
     widths = [len(format_policy(row)) + 1 for row, _ in table.rows]
-    rendered.add_column(table.columns["policy"], max_width=max([LEAST_WIDTH, *widths]), overflow="fold")
+    rendered.add_column(table.columns["policy"], max_width=max(LEAST_WIDTH, *widths), overflow="fold")
     for column in columns[1:]:
         rendered.add_column(table.columns[column], justify="left" if column in _NAMES else "right", no_wrap=True)
     before: Row | None = None

@@ -15,7 +15,7 @@ from .table import Cells, StudyTable, format_difference, format_gain, format_pol
 
 def make_tables(study: Study, rows: Sequence[Row]) -> list[StudyTable]:
     """Return the tables of a study that have results."""
-    tables = [_success_table(study, rows)]
+    tables = [_success_table(study, rows)] if rows else []
     if any(row.pair_gains for row in rows):
         tables.append(_pair_table(study, rows))
     if any(row.passes for row in rows):

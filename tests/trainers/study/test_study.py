@@ -496,7 +496,12 @@ def test_failed_trial_is_reported_and_the_others_are_kept(small: Study, tmp_path
 
 
 @pytest.mark.heavy
-def test_interrupted_study_prints_the_results_so_far(warm_model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "results"), [("study.json", "there are no results yet"), ("warm-start-Lake.json", "warm start")]
+)
+def test_interrupted_study_prints_the_results_so_far(
+    warm_model: Path, tmp_path: Path, file: str, results: str
+) -> None:
     definition = tmp_path / "mine.yaml"
     definition.write_text(
         f"name: mine\nmodel: {warm_model}\nenvs: [{{name: Lake, id: TextFrozenLake-v0}}]\n"
@@ -513,12 +518,12 @@ def test_interrupted_study_prints_the_results_so_far(warm_model: Path, tmp_path:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
     )
     deadline = time.monotonic() + 240
-    while not (out / "warm-start-Lake.json").exists() and time.monotonic() < deadline:
+    while not (out / file).exists() and time.monotonic() < deadline:
         time.sleep(0.5)
     study.send_signal(signal.SIGINT)
     output, _ = study.communicate(timeout=60)
     assert study.returncode == 130
-    assert "Interrupted:" in output and "warm start" in output and "Traceback" not in output
+    assert "Interrupted:" in output and results in output and "Traceback" not in output
 
 
 SAPLING = """\
