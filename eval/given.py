@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..agents.base import Agent
+from ..agents.dialogue.registry import dialogue_path
 from ..agents.engines.base import Engine
 from ..agents.engines.shipped_models import model_source
 from ..agents.language import LanguageAgent
@@ -33,6 +34,9 @@ def identify_given_agent(agent: Agent) -> dict[str, Any]:
     identity = identify_agent(
         agent.dialogue, identify_given_engine(agent.engine), dataclasses.asdict(agent.sampling), settings
     )
+    path = dialogue_path(agent.dialogue)
+    if path is not None:
+        identity["dialogue"]["class"] = path
     return identity | _identify_object(agent, _LANGUAGE_STATE)
 
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..agents.dialogue import Dialogue
+from ..agents.dialogue.registry import dialogue_path
 from ..agents.engines.base import Sampling
 from .plain import hide_secrets_in_text
 
@@ -41,8 +42,13 @@ def describe_settings(dialogue: Dialogue, sampling: Sampling, examples: int) -> 
         sampling: The sampling settings, without the dialogue's stop texts.
         examples: Number of solved tasks in the system message.
     """
+    path = dialogue_path(dialogue)
     return {
-        "dialogue": {"name": dialogue.name, **dataclasses.asdict(dialogue)},
+        "dialogue": {
+            "name": dialogue.name,
+            **({} if path is None else {"class": path}),
+            **dataclasses.asdict(dialogue),
+        },
         "sampling": dataclasses.asdict(sampling),
         "examples": examples,
     }

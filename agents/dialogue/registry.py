@@ -39,3 +39,9 @@ def make_dialogue(name: str, options: Mapping[str, Any] | None = None) -> Dialog
         if option not in known:
             raise unknown_name(f"setting of dialogue {name}", option, known)
     return kind(**(options or {}))
+
+
+def dialogue_path(dialogue: Dialogue) -> str | None:
+    """Return the path `module:attr` of a dialogue's class; None for a built-in one, which its name tells apart."""
+    kind = type(dialogue)
+    return None if kind in DIALOGUES.values() else f"{kind.__module__}:{kind.__qualname__}"

@@ -15,6 +15,7 @@ from ...agents.engines.base import Message
 from ...agents.episode import Episode
 from ...agents.exchange import TURN
 from ...envs.core import TextEnv
+from ...envs.errors import ConfigurationError
 from ...envs.user_code import describe_failure
 from ..decisions import Decision, EpisodeDecisions, Labels, Unlabelled, label_episode, read_labels
 from ..decisions.alternatives import find_optimal_actions
@@ -190,7 +191,16 @@ def _dialogue(source: Source, result: Result, env: TextEnv[Any]) -> Dialogue | N
     """Return an agent's dialogue in an environment; None for an agent without one, whose reply is its actions."""
     settings: Mapping[str, Any] = source.manifest.get("settings", {}).get(result.key.agent, {})
     options = dict(settings.get(result.key.entry, {}).get("dialogue", {}))
-    return make_dialogue(options.pop("name"), options).bind(env) if "name" in options else None
+    if "name" not in options:
+        return None
+    name = options.pop("name")
+    path = options.pop("class", name)
+    try:
+        return make_dialogue(path, options).bind(env)
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"{source.folder}: the dialogue {path} of {result.key.agent} cannot be made here: {error}"
+        ) from error
 
 
 def _replace_action(

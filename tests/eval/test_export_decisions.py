@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shutil
+import sys
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,74 @@ def test_pairs_of_free_reasoning_keep_the_thought_of_the_judged_reply(
         parsed = dialogue.parse(chosen)
         assert parsed.well_formed and parsed.actions == (row["optimal"][0],)
         assert chosen.startswith(kept) and "nonsense" not in chosen
+
+
+ARROWS = """
+import dataclasses
+from arboretum.agents.dialogue.base import Parsed
+from arboretum.agents.dialogue.plain import Plain
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arrows(Plain):
+    def parse(self, reply):
+        found = reply.removeprefix("-> ")
+        return Parsed((found,), None, True) if found != reply else Parsed((), None, False)
+
+    def demonstrate(self, thought, action):
+        return f"-> {action}"
+"""
+
+
+@pytest.fixture
+def arrows_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder of a run in a dialogue of one's own, which inherits the name of the built-in `plain`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "arrows", raising=False)
+    (tmp_path / "arrows.py").write_text(ARROWS)
+    engine = ScriptedEngine(lambda _, number: "-> " + ("Up", "Down", "Left", "Right")[number % 4])
+    run_evaluation(
+        "TextSokoban-v0", "direct", model=engine, dialogue="arrows:Arrows", limit=6, out=tmp_path / "run"
+    )
+    return tmp_path / "run"
+
+
+def test_pairs_are_written_in_the_dialogue_of_a_plug_in_that_inherits_a_built_in_name(
+    arrows_run: Path, tmp_path: Path
+) -> None:
+    rows = export(arrows_run, "preference", tmp_path / "p.jsonl", "--agent", "direct:replies")
+    assert len(rows) > 5
+    for row in rows:
+        assert replies(row["chosen"]) == [f"-> {row['optimal'][0]}"]
+        assert replies(row["rejected"]) == [f"-> {row['taken']}"]
+
+
+@pytest.mark.parametrize(
+    ("stored", "message"),
+    [
+        (
+            {"class": "gone:Arrows", "name": "plain"},
+            "the dialogue gone:Arrows of direct:replies cannot be made here",
+        ),
+        ({"name": "arows"}, "the dialogue arows of direct:replies cannot be made here: unknown dialogue 'arows'"),
+    ],
+    ids=["class", "name of an earlier version"],
+)
+def test_dialogue_that_cannot_be_made_for_pairs_is_one_sentence(
+    stored: dict[str, str], message: str, arrows_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("run.json", ".run.json"):
+        manifest = json.loads((arrows_run / name).read_text())
+        (settings,) = manifest["settings"]["direct:replies"].values()
+        del settings["dialogue"]["class"]
+        settings["dialogue"] |= stored
+        (arrows_run / name).write_text(json.dumps(manifest))
+    with pytest.raises(SystemExit) as ended:
+        main(["export", str(arrows_run), "--to", "preference", "--out", str(tmp_path / "p.jsonl")])
+    assert ended.value.code == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"{arrows_run}: {message}" in said and not (tmp_path / "p.jsonl").exists()
 
 
 def test_unknown_agent_is_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

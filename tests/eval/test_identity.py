@@ -14,12 +14,16 @@ from rich.console import Console
 
 import arboretum
 from arboretum.agents.base import Agent, Reply, Seat
+from arboretum.agents.dialogue.base import Dialogue
+from arboretum.agents.dialogue.plain import Plain
 from arboretum.agents.dialogue.think import Think
+from arboretum.agents.language import LanguageAgent
 from arboretum.envs import checksums
 from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.eval.agents import open_agents
 from arboretum.eval.evaluate import evaluate
 from arboretum.eval.identity import digest_model, identify_agent, identify_model, model_label
+from support.scripted_engine import ScriptedEngine
 
 SUITE = "name: small\nentries:\n  - {name: Bandit, env: TextBandit-v0, split: test, tasks: 2}\n"
 
@@ -213,6 +217,27 @@ def test_given_agent_that_nothing_identifies_resumes_only_its_own_run(tmp_path: 
         named = Fixed(object())
         named.identity = "version 3"  # type: ignore[attr-defined]
         assert play_given(named, tmp_path / "named").complete
+
+
+class Terse(Plain):
+    """Dialogue of a caller, with the name of the built-in `plain`."""
+
+
+class Terser(Terse):
+    """Another one of the same name."""
+
+
+def test_given_agents_of_dialogues_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
+    def play(dialogue: Dialogue) -> Any:
+        return play_given(LanguageAgent("mine", ScriptedEngine(lambda *_: "A"), dialogue), tmp_path)
+
+    play(Terse())
+    assert play(Terse()).complete
+    for other, value in ((Plain(), "None"), (Terser(), f"'{__name__}:Terser'")):
+        with pytest.raises(
+            ConfigurationError, match=rf"another \S+ \(dialogue\.class was '{__name__}:Terse' and is {value}"
+        ):
+            play(other)
 
 
 def test_given_language_agents_are_told_apart_by_dialogue_sampling_and_weights(
