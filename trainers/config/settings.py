@@ -81,7 +81,7 @@ class LoraConfig:
     """
 
     rank: int = 64
-    alpha: float = 64
+    alpha: float = 64.0
     targets: str = "all-linear"
 
     def check(self) -> None:

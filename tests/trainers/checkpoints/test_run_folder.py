@@ -20,7 +20,8 @@ from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.trainers.algorithms.recipes import RECIPES
 from arboretum.trainers.checkpoints.run_folder import claim_run_folder, read_config, undo_if_refused
 from arboretum.trainers.config.run import SFTConfig, TrainingConfig
-from arboretum.trainers.config.settings import EnvConfig, HardwareConfig
+from arboretum.trainers.config.serialize import from_plain, to_plain
+from arboretum.trainers.config.settings import EnvConfig, HardwareConfig, LoraConfig
 
 LAKE = EnvConfig("TextFrozenLake-v0")
 
@@ -200,6 +201,17 @@ def test_stored_settings_are_read_back_unchanged_from_a_moved_folder(
     claim_run_folder(config, resume=False)
     (tmp_path / "before").rename(tmp_path / "after")
     assert read_config(tmp_path / "after", type(config)) == dataclasses.replace(config, out=tmp_path / "after")
+
+
+@pytest.mark.parametrize("recipe", [*RECIPES, None])
+def test_settings_have_the_same_text_after_they_were_read(recipe: str | None, tmp_path: Path) -> None:
+    """A default of 64 in the place of 64.0 became another setting of a resumed run."""
+    config: Any = fine_tuning(tmp_path) if recipe is None else training(tmp_path)
+    if recipe is not None:
+        config = dataclasses.replace(config, recipe=RECIPES[recipe])
+    config = dataclasses.replace(config, hardware=HardwareConfig(lora=LoraConfig()))
+    before = to_plain(config)
+    assert json.dumps(to_plain(from_plain(type(config), before))) == json.dumps(before)
 
 
 def test_settings_of_another_version_are_reported_with_the_unknown_setting(tmp_path: Path) -> None:
