@@ -177,7 +177,7 @@ class Connection:
         except TimeoutError:
             raise RetryableError(f"no complete response within {self._timeout:g} s", may_cost=True) from None
         except ResponseTooLarge as error:
-            raise RequestRejected(f"the response exceeds {error}") from None
+            raise RequestRejected(f"the response exceeds {error}", may_cost=True) from None
         except NoResponse as error:
             raise RetryableError(
                 f"the connection failed ({self._explain(str(error))})",

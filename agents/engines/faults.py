@@ -46,11 +46,13 @@ class RequestRejected(Exception):
         message: Description of the failure.
         by_content: True if the server refuses the content of the conversation; False if the request failed for
             another reason.
+        may_cost: True if the server may have processed the request, and charge for it.
     """
 
-    def __init__(self, message: str, by_content: bool = False) -> None:
+    def __init__(self, message: str, by_content: bool = False, may_cost: bool = False) -> None:
         super().__init__(message)
         self.by_content = by_content
+        self.may_cost = may_cost
 
 
 class OptionRejected(Exception):

@@ -80,8 +80,8 @@ class RemoteEngine(Engine):
         prices: Prices in US dollars per million tokens, `{"input": …, "cached": …, "output": …}`; "cached" is
             optional. None leaves costs at 0.
         cost_limit: Limit on the cost of all requests of this engine, in US dollars; None for no limit. Replies
-            that cannot be used count what the server reports, and requests that are cancelled or get no response
-            in time the most that they can cost.
+            that cannot be used count what the server reports; requests that are cancelled, or get no response in
+            time or one above 64 MB, count the most that they can cost.
         cache: SQLite file of the reply cache; None for no cache.
         extra: Further fields of every request body, such as `{"reasoning_effort": "low"}`.
         headers: Further HTTP headers of every request.
@@ -310,8 +310,8 @@ class RemoteEngine(Engine):
     ) -> Completion:
         """Return the completion of one attempt, within the cost limit.
 
-        An attempt that is cancelled, or that gets no response in time, may be charged by the server and counts its
-        maximum cost. The tokens of a reply that cannot be used are charged, too.
+        An attempt that is cancelled, that gets no response in time, or one too large to be read, may be charged by
+        the server and counts its maximum cost. The tokens of a reply that cannot be used are charged, too.
         """
         await connection.wait()
         await self._budget.reserve(max_cost)
@@ -319,10 +319,10 @@ class RemoteEngine(Engine):
         try:
             try:
                 reply = await connection.post(self.path, body)
-            except RetryableError as error:
+            except (RetryableError, RequestRejected) as error:
                 cost = max_cost if error.may_cost else 0.0
                 raise
-            except (RequestRejected, ContextOverflow, Stop):
+            except (ContextOverflow, Stop):
                 cost = 0.0
                 raise
             usage = read_usage(reply.get("usage"))

@@ -228,6 +228,19 @@ def test_requests_without_a_response_in_time_count_their_maximum_cost(
     assert len(endpoint.requests) == 2
 
 
+def test_responses_beyond_the_limit_of_size_count_their_maximum_cost(
+    endpoint: Endpoint, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arboretum.envs.http_client.MAX_RESPONSE", 1 << 20)
+    endpoint.script.extend([ScriptedResponse(body=default_completion({"messages": []}, "x" * (1 << 21)))] * 2)
+    engine = make(prices={"input": 0, "output": 1e6}, cost_limit=20)
+    for name in "ab":
+        assert answer(engine, ask(name, max_tokens=7)).error == "the response exceeds 1 MB"
+    with pytest.raises(CostLimit, match=r"\$14\.0000 are spent"):
+        answer(engine, ask("c", max_tokens=7))
+    assert len(endpoint.requests) == 2
+
+
 def test_released_requests_count_their_maximum_cost_and_unsent_ones_nothing(
     endpoint: Endpoint, make: Make
 ) -> None:
