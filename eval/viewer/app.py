@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 
 from ...envs.checks import check_port
 from ...envs.display import visible
-from ...envs.errors import DataError
+from ...envs.errors import ConfigurationError, DataError
 from ...envs.extras import optional_module
 from ..report import make_templates
 from .library import Library
@@ -193,6 +193,10 @@ def create_app(site: Site) -> Any:
     @app.errorhandler(DataError)  # type: ignore[untyped-decorator]
     def damaged(error: DataError) -> Any:
         return site.message("Cannot be read", str(error), 500)
+
+    @app.errorhandler(ConfigurationError)  # type: ignore[untyped-decorator]
+    def refused(error: ConfigurationError) -> Any:
+        return site.message("Not possible", str(error), 400)
 
     @app.errorhandler(500)  # type: ignore[untyped-decorator]
     def failed(error: Any) -> Any:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ...agents.episode import Episode
 from ...agents.execution import trial_seed
+from ...envs.core import TextEnv
 from ...envs.errors import ConfigurationError, DataError
 from ...envs.extras import optional_module
 from ...envs.pictures.png import encode_png
 from ...envs.rendering import PICTURE_MODE
+from ...envs.snapshots import Snapshot
 from ...envs.user_code import describe_failure
 from ..store import Result, read_episode
 from ..suite import Entry
@@ -117,9 +121,35 @@ class Opener:
         snapshot = opened.replay.snapshot(position)
         if snapshot is None:
             return TEXT_ONLY
-        with self._site.bench.env(opened.entry) as env:
-            env.restore(snapshot)
-            return look_of(env)
+        try:
+            with self.state(opened, snapshot) as env:
+                return look_of(env)
+        except ConfigurationError:
+            return TEXT_ONLY
+
+    @contextmanager
+    def state(self, opened: Opened, snapshot: Snapshot, *, is_slow: bool = False) -> Iterator[TextEnv[Any]]:
+        """Context with the environment of an episode in one of its states.
+
+        Args:
+            opened: The episode; it has no states any more if the environment does not restore them.
+            snapshot: The state.
+            is_slow: See `Bench.env`.
+
+        Raises:
+            ConfigurationError: The environment does not restore its own states.
+        """
+        with self._site.bench.env(opened.entry, is_slow=is_slow) as env:
+            try:
+                env.restore(snapshot)
+            except Exception as error:  # Environments may come from plug-ins.
+                fault = (
+                    f"{type(env).__name__} does not restore its own states; its _open must not draw random numbers"
+                    f" ({str(error).rstrip('.')})"
+                )
+                opened.replay.snapshots, opened.replay.fault = [], fault
+                raise ConfigurationError(f"{fault}.") from error
+            yield env
 
 
 def register(app: Any, site: Site) -> None:
@@ -175,7 +205,7 @@ def register(app: Any, site: Site) -> None:
         position = parse_number(flask.request.args.get("at", ""), 0)
         trial = flask.request.args.get("trial") or None
         snapshot = state(opened, position)
-        with site.bench.env(opened.entry, is_slow=True) as env:
+        with opener.state(opened, snapshot, is_slow=True) as env:
             found = what_if(env, snapshot)
             env.restore(snapshot)
             has_pictures = look_of(env).has_picture and any(not one.is_random for one in found.consequences)
@@ -196,10 +226,9 @@ def register(app: Any, site: Site) -> None:
     def picture(offset: int, position: int, name: str) -> Any:
         opened = opened_or_404(name, offset)
         snapshot = state(opened, position)
-        with site.bench.env(opened.entry) as env:
+        with opener.state(opened, snapshot) as env:
             if PICTURE_MODE not in env.metadata["render_modes"]:
                 absent()
-            env.restore(snapshot)
             if "then" in flask.request.args:
                 env.step(flask.request.args["then"])
             pixels = env.picture()
@@ -213,8 +242,7 @@ def register(app: Any, site: Site) -> None:
     def page(offset: int, position: int, name: str) -> Any:
         opened = opened_or_404(name, offset)
         snapshot = state(opened, position)
-        with site.bench.env(opened.entry) as env:
-            env.restore(snapshot)
+        with opener.state(opened, snapshot) as env:
             text = env.page_html("/scene")
         if text is None:
             absent()

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from arboretum.eval.store import Result, read_results
+from arboretum.envs.frozenlake import FrozenLake
+from arboretum.eval.store import Result, read_episode, read_results
 from support.viewer import HOSTILE, make_run
 
 SOLVED = '✓<span class="word"> solved</span>'
@@ -168,6 +169,32 @@ def test_environment_that_cannot_be_made_leaves_the_texts(run: Path, tmp_path: P
     page = text_of(client.get(f"/episode/{result.offset}/small?at=1"))
     assert "TextGone-v0" in page and "######" in page
     assert client.get(f"/marks/{result.offset}/small").json["marks"] == [[None, ""]] * result.steps
+
+
+def test_environment_that_draws_its_levels_leaves_the_texts_and_says_so(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A level that is opened again, after that of another page, is another one."""
+    open_level = FrozenLake._open
+
+    def draw(self: FrozenLake, task: str) -> int:
+        vars(self)["drawn"] = self.np_random.random()
+        return open_level(self, task)
+
+    monkeypatch.setattr(FrozenLake, "_open", draw)
+    monkeypatch.setattr(FrozenLake, "_level_content", lambda self: vars(self)["drawn"])
+    site = Site(Library(run.parent), {})
+    client = create_app(site).test_client()
+    one, other, _ = (r for (agent, entry, _), r in results(run).items() if (agent, entry) == ("expert", "Lake"))
+    for result in (one, other):
+        assert 'id="fault"' not in text_of(client.get(f"/episode/{result.offset}/{run.name}"))
+    sentence = "FrozenLake does not restore its own states; its _open must not draw random numbers"
+    refused = client.get(f"/whatif/{other.offset}/{run.name}")
+    assert refused.status_code == 400 and sentence in refused.get_data(as_text=True)
+    page = text_of(client.get(f"/episode/{one.offset}/{run.name}?at=1"))
+    assert f"States cannot be shown beyond step 0: {sentence}" in page
+    assert read_episode(run, one).turns[1].observation in page and "/picture/" not in page
+    assert 'id="fault"' in text_of(client.get(f"/episode/{other.offset}/{run.name}"))
 
 
 def test_another_site_s_name_for_this_machine_is_refused(site: Site) -> None:
