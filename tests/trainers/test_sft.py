@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from arboretum.agents.dialogue import make_dialogue
+from arboretum.agents.dialogue import Parsed, make_dialogue
+from arboretum.agents.dialogue.plain import Plain
 from arboretum.agents.episode import Episode
 from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.envs.frozenlake import FrozenLake
@@ -96,6 +97,34 @@ def test_budget_too_small_for_the_expert_is_reported(warm_model: Path) -> None:
     budget = {"max_turns": 1, "max_actions_per_turn": 1}
     with pytest.raises(ConfigurationError, match="raise max_turns"):
         demonstrations(warm_model, "TextSokobanHard-v0", "no_think", ExpertConfig(), 4, **budget)
+
+
+class Loud(Plain):
+    """Dialogue that inherits how `Plain` writes demonstrations, and parses another form."""
+
+    def parse(self, reply: str) -> Parsed:
+        return Parsed((reply[4:],), None, True) if reply.startswith("Do: ") else Parsed((), None, False)
+
+
+@pytest.mark.parametrize("keep", ["solved", "all"])
+def test_dialogue_that_refuses_its_own_demonstrations_is_named_with_one_of_them(
+    warm_model: Path, tmp_path: Path, keep: Any
+) -> None:
+    config = SFTConfig(
+        EnvConfig("TextFrozenLake-v0"),
+        str(warm_model),
+        tmp_path / "run",
+        dialogue=DialogueConfig(f"{__name__}:Loud"),
+        hardware=HardwareConfig(device="cpu"),
+        expert=ExpertConfig(keep=keep),
+    )
+    message = (
+        r"^Loud\.parse \(test_sft\.py, line \d+\) refuses the demonstration '\w+' of its own dialogue; have"
+        r" Dialogue\.demonstrate \(\w+\.py, line \d+\) write replies that it accepts\.$"
+    )
+    with pytest.raises(ConfigurationError, match=message):
+        fine_tune(config, console=Console(file=io.StringIO()))
+    assert not (tmp_path / "run").exists()
 
 
 # ---------------------------------------------------------------------- training

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from ...agents.base import Reply, Seat
+from ...agents.base import Reply, Seat, Stop
 from ...agents.demonstrations import plan_in_words
 from ...agents.dialogue import Dialogue
 from ...agents.dialogue.think import SEPARATOR
@@ -15,6 +15,7 @@ from ...agents.language import ChatState, LanguageAgent
 from ...agents.play import play
 from ...agents.reference import searching_plan
 from ...envs.errors import ConfigurationError
+from ...envs.user_code import describe_method
 from ...eval.suite import Entry
 from ..config.settings import ExpertConfig
 from ..state import Activity
@@ -81,6 +82,8 @@ class Demonstrator(LanguageAgent):
         thought = plan_in_words(plan) if self.expert.thoughts == "plan" else ""
         dialogue = self.dialogue.bind(seat.env)
         ids = self._encode(dialogue, thought, actions)
+        if not is_noisy:
+            _check_demonstration(dialogue, thought, actions)
         if is_noisy and not self.expert.learn_noise:
             # A thought names the random action, so the expert's part of the reply ends before the thought.
             expert_ids = [] if self.dialogue.has_thoughts else self._encode(dialogue, "", [*actions[:-1], ""])
@@ -105,7 +108,7 @@ class Demonstrator(LanguageAgent):
 
     def _encode(self, dialogue: Dialogue, thought: str, actions: Sequence[str]) -> list[int]:
         """Return the token ids of a reply, its end included and the prefill excluded."""
-        reply = dialogue.demonstrate(thought, f" {SEPARATOR} ".join(actions))
+        reply = _demonstrate(dialogue, thought, actions)
         # The prefill is part of the prompt; sampling begins after it.
         sampled = reply.removeprefix(dialogue.prefill)
         ids = list(self._script.tokenizer.encode(sampled, add_special_tokens=False))
@@ -150,6 +153,21 @@ class Demonstrator(LanguageAgent):
         return [action for action in known if action not in now]
 
 
+def _demonstrate(dialogue: Dialogue, thought: str, actions: Sequence[str]) -> str:
+    return dialogue.demonstrate(thought, f" {SEPARATOR} ".join(actions))
+
+
+def _check_demonstration(dialogue: Dialogue, thought: str, actions: Sequence[str]) -> None:
+    """Raise `Stop` if a dialogue does not accept the expert's actions in the form that it gives them."""
+    reply = _demonstrate(dialogue, thought, actions)
+    parsed = dialogue.parse(dialogue.prefill + reply.removeprefix(dialogue.prefill))
+    if not (parsed.well_formed and parsed.actions):
+        raise Stop(
+            f"{describe_method(dialogue.parse)} refuses the demonstration {reply[:300]!r} of its own dialogue;"
+            f" have {describe_method(dialogue.demonstrate)} write replies that it accepts."
+        )
+
+
 def _common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
     """Return the length of the longest common prefix of two sequences."""
     length = 0
@@ -189,7 +207,8 @@ def collect_demonstrations(
         on_failures: Called with the failures of every round of episodes; failed ones are left out.
 
     Raises:
-        ConfigurationError: The expert solves too few tasks within the budgets, or the environment fails.
+        ConfigurationError: The expert solves too few tasks within the budgets, the environment or the dialogue
+            fails, or the dialogue refuses its own demonstrations.
     """
     agent = Demonstrator(ScriptedEngine(tokenizer, context), dialogue, expert, template)
     envs = [entry.make() for _ in range(min(in_flight, count))]
@@ -198,7 +217,10 @@ def collect_demonstrations(
     while len(demonstrations) < count:
         names = draw_tasks(envs[0].tasks, attempts, count, seed, tasks)
         plan = plan_chains(names, 1, batch=attempts, seed=seed)
-        played = list((activity or Activity()).count(play(agent, envs, plan.jobs)))
+        try:
+            played = list((activity or Activity()).count(play(agent, envs, plan.jobs)))
+        except Stop as error:
+            raise ConfigurationError(str(error)) from error
         attempts += count
         failures = Failures.among(played)
         if failures.exceed(MAX_FAILED):
