@@ -28,6 +28,9 @@ _seeking = threading.Lock()
 PART = ".part"
 """Suffix of files and folders that are still being written. A killed process may leave one; it is never read."""
 
+LOCK_FILE = ".lock"
+"""Name of the file in the folder of a run by which a process that writes the run locks it; it is never deleted."""
+
 
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Write a file atomically: a reader, or a crash, finds either the old content or the new content.
@@ -246,7 +249,7 @@ def lock_run_folder(folder: Path) -> FileLock:
     Raises:
         ConfigurationError: Another process holds it, or the folder cannot be written to.
     """
-    lock = FileLock(folder / ".lock", timeout=0, thread_local=False)
+    lock = FileLock(folder / LOCK_FILE, timeout=0, thread_local=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()

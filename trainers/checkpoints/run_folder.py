@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from ...envs.checks import first_difference
 from ...envs.errors import ConfigurationError, DataError
-from ...envs.files import folder_failure, lock_run_folder, write_atomic
+from ...envs.files import LOCK_FILE, folder_failure, lock_run_folder, write_atomic
 from ...eval.manifest import check_holds_no_study
 from ..config.resolve import resolve_validation
 from ..config.run import SFTConfig, TrainingConfig
@@ -137,9 +137,11 @@ def undo_if_refused(config: TrainingConfig | SFTConfig) -> Iterator[None]:
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Context in which no other process may write the run in a folder. A folder that stays empty is removed.
+    """Context in which no other process may write the run in a folder. A new folder that stays empty is removed.
 
-    Of the processes of one run only the main one takes the folder. If it dies, the operating system frees it.
+    Of the processes of one run only the main one takes the folder. If it dies, the operating system frees it. The
+    lock's file stays: of two processes that lock the same path, one before and one after the file is deleted, both
+    would hold their lock.
 
     Raises:
         ConfigurationError: Another process is writing the run, or the folder cannot be written to.
@@ -153,8 +155,10 @@ def sole_writer(folder: Path) -> Iterator[None]:
         try:
             yield
         finally:
+            with suppress(OSError):  # Windows keeps a file that is open.
+                if new and [path.name for path in folder.iterdir()] == [LOCK_FILE]:
+                    (folder / LOCK_FILE).unlink()
             lock.release()
-            Path(lock.lock_file).unlink(missing_ok=True)
     finally:
         with suppress(OSError):  # They hold something.
             for path in new:

@@ -11,9 +11,10 @@ from typing import Any
 from ...envs.errors import ConfigurationError
 from ..checkpoints.export import export_checkpoint
 from ..checkpoints.interruption import Interruption
-from ..checkpoints.run_folder import MODEL_FOLDER
+from ..checkpoints.run_folder import MODEL_FOLDER, sole_writer
 from ..checkpoints.stored_config import resolve_training_config
 from ..config.cli_options import LoraOptions, TrainOptions
+from ..config.run import TrainingConfig
 from ..config.serialize import from_plain
 from ..config.settings import HardwareConfig, SteppingConfig, ValidationConfig
 from ..monitor import Monitor
@@ -77,7 +78,8 @@ def train_policy(
         Folder, best model and metrics of the run.
 
     Raises:
-        ConfigurationError: Settings that cannot work; raised before anything is loaded where possible.
+        ConfigurationError: Settings that cannot work, or another process is writing the folder; raised before
+            anything is loaded where possible.
         DataError: A stored run is damaged.
         RuntimeError: The run failed: its gradients diverged, a part of the recipe or every episode failed, or a
             checkpoint could not be written. The last checkpoint is kept.
@@ -115,10 +117,16 @@ def train_policy(
     if lora is not None:
         names.add("lora")
     config = resolve_training_config(recipe, options, names)
+    with sole_writer(config.out):
+        return _train(config, resume is not None, on_record)
+
+
+def _train(
+    config: TrainingConfig, resume: bool, on_record: Callable[[UpdateRecord], None] | None
+) -> TrainingResult:
+    """Train a policy in a folder that no other process writes; see `train_policy`."""
     activity = Activity()
-    trainer = make_trainer(
-        config, resume=resume is not None, activity=activity, interruption=Interruption(activity)
-    )
+    trainer = make_trainer(config, resume=resume, activity=activity, interruption=Interruption(activity))
     try:
         for record in trainer.run():
             if on_record is not None:

@@ -40,6 +40,12 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
     Raises:
         ConfigurationError: Settings that cannot work; raised before anything is loaded where possible.
     """
+    with sole_writer(config.out):
+        return _train(config, resume, console)
+
+
+def _train(config: TrainingConfig, resume: bool, console: Console) -> int:
+    """Train a policy in a folder that no other process writes; see `train`."""
     activity = Activity()
     interruption = Interruption(activity)
     title, optimization = f"{config.recipe.name} on {config.env_names}", config.recipe.optimization
@@ -49,7 +55,6 @@ def train(config: TrainingConfig, *, resume: bool = False, console: Console) -> 
     trainer: Trainer | None = None
     try:
         with (
-            sole_writer(config.out),
             interruption.handle_signals(),
             Progress(
                 console, title, total, max_tokens=max_tokens, view=view, activity=activity, quiet=not is_main()

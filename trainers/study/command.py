@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ...envs.errors import ConfigurationError
+from ..checkpoints.run_folder import sole_writer
 from ..laboratory.options import LaboratoryOptions
 from .options import StudyOptions
 from .parsing import load_study
@@ -37,32 +38,35 @@ def run(
         Exit status.
 
     Raises:
-        ConfigurationError: There is no such study, or it cannot work.
+        ConfigurationError: There is no such study, it cannot work, or another process is writing its folder.
     """
     if name == "credit":
         options.reject()
         from ..laboratory.command import run_laboratory
 
-        return run_laboratory(laboratory, out or Path("runs") / "study-credit", workers=workers, console=console)
+        out = out or Path("runs") / "study-credit"
+        with sole_writer(out):
+            return run_laboratory(laboratory, out, workers=workers, console=console)
     laboratory.reject()
     study = load_study(name)
     if options.precision is not None:
         study = replace(study, hardware=replace(study.hardware, precision=options.precision))
     folder = out or Path("runs") / f"study-{study.name}"
-    if options.gradients is None:
-        if options.recipes:
-            raise ConfigurationError(
-                "--recipes chooses what --gradients measures; give both. A study trains the recipes of its file."
-            )
-        return run_study(study, folder, workers=workers, envs=options.envs, console=console)
-    from .gradient_noise import run_gradients
+    if options.gradients is None and options.recipes:
+        raise ConfigurationError(
+            "--recipes chooses what --gradients measures; give both. A study trains the recipes of its file."
+        )
+    with sole_writer(folder):
+        if options.gradients is None:
+            return run_study(study, folder, workers=workers, envs=options.envs, console=console)
+        from .gradient_noise import run_gradients
 
-    return run_gradients(
-        study,
-        folder,
-        options.gradients,
-        recipes=options.recipes,
-        envs=options.envs,
-        workers=workers,
-        console=console,
-    )
+        return run_gradients(
+            study,
+            folder,
+            options.gradients,
+            recipes=options.recipes,
+            envs=options.envs,
+            workers=workers,
+            console=console,
+        )

@@ -18,7 +18,7 @@ import arboretum
 from arboretum.cli import main
 from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.trainers.algorithms.recipes import RECIPES
-from arboretum.trainers.checkpoints.run_folder import claim_run_folder, read_config, undo_if_refused
+from arboretum.trainers.checkpoints.run_folder import claim_run_folder, read_config, sole_writer, undo_if_refused
 from arboretum.trainers.config.run import SFTConfig, TrainingConfig
 from arboretum.trainers.config.serialize import from_plain, to_plain
 from arboretum.trainers.config.settings import EnvConfig, HardwareConfig, LoraConfig
@@ -73,6 +73,42 @@ def test_folder_that_another_process_writes_is_refused(
     sentence = f"arboretum: {folder}: another process is writing this run; wait for it, or choose another --out."
     assert ended.value.code == 2 and capsys.readouterr().err.splitlines()[-1] == sentence
     assert (folder / "run.json").read_bytes() == before
+
+
+def test_training_from_python_in_a_folder_that_another_process_writes_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    start(training(folder), checkpoint=3)
+    before = (folder / "run.json").read_bytes()
+    for options in ({"resume": folder}, {"recipe": "grpo", "env": LAKE.id, "model": "sapling", "out": folder}):
+        with (
+            FileLock(folder / ".lock"),
+            pytest.raises(ConfigurationError, match="another process is writing this run"),
+        ):
+            arboretum.train(**options)  # type: ignore[arg-type]
+    assert (folder / "run.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("arguments", ["trees", "trees --gradients 2", "credit"])
+def test_study_in_a_folder_that_another_process_writes_is_refused(
+    arguments: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with FileLock(tmp_path / ".lock"), pytest.raises(SystemExit) as ended:
+        main(["study", *arguments.split(), "--out", str(tmp_path)])
+    assert ended.value.code == 2 and f"{tmp_path}: another process is writing this run" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows deletes no file that is open")
+def test_process_that_waits_for_the_end_of_a_run_locks_out_a_third_one(tmp_path: Path) -> None:
+    """The lock's file was deleted at the end of the run, after which two processes held it."""
+    import fcntl
+
+    with sole_writer(tmp_path):
+        second = (tmp_path / ".lock").open()
+    with second:
+        fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with pytest.raises(ConfigurationError, match="another process is writing"), sole_writer(tmp_path):
+            pass
 
 
 @pytest.mark.parametrize(("setting", "is_end"), [("max_tokens", True), ("updates", True), ("lr", False)])
@@ -276,7 +312,7 @@ def test_refused_start_leaves_no_folder_behind(
     (tmp_path / "mine" / "notes.txt").touch()
     with pytest.raises(SystemExit):
         main([*arguments.split(), "--out", str(tmp_path / "mine")])
-    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == [".lock", "notes.txt"]
 
 
 def test_refused_continuation_leaves_the_settings_of_the_run(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def test_folder_of_something_else_is_refused(
         main(["study", "credit", "--tasks", "lake4", "--arms", "exact", "--seeds", "1", "--out", str(tmp_path)])
     assert ended.value.code == 2
     assert sentence in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == [file]
+    assert {path.name for path in tmp_path.iterdir()} == {".lock", file}
 
 
 def test_options_of_the_laboratory_are_rejected_for_other_studies(capsys: pytest.CaptureFixture[str]) -> None:
