@@ -20,6 +20,7 @@ from ..planning import Plan, PlannedEpisode
 from ..store import EpisodeKey
 from .connection import Place, connected, first_line, living_nodes, make_actor
 from .interface import FinishedEpisode
+from .local import OPENING
 from .node import NodeWorker, ReplicaWorker
 
 _PER_PROCESS = 16
@@ -44,11 +45,22 @@ class _Member:
         self.place, self.ahead = place, ahead
         self.actor = start(place)
         self.held: dict[EpisodeKey, PlannedEpisode] = {}
+        self.is_open = False
         self.starts = 1
+
+    def call(self) -> Any:
+        """Return the call that the worker has to answer next, or None while it has nothing to do.
+
+        The first one is answered when Ray has found room for the worker, which it may never do, so the worker gets no
+        episode before.
+        """
+        if not self.is_open:
+            return self.actor.__ray_ready__.remote()
+        return self.actor.collect.remote() if self.held else None
 
     def fill(self, waiting: deque[PlannedEpisode], members: int) -> None:
         """Submit waiting episodes once half of those before are played, and fewer towards the end of the queue."""
-        if waiting and 2 * len(self.held) <= self.ahead:
+        if self.is_open and waiting and 2 * len(self.held) <= self.ahead:
             count = min(self.ahead - len(self.held), math.ceil(len(waiting) / (2 * members)))
             batch = [waiting.popleft() for _ in range(count)]
             self.held |= {one.key: one for one in batch}
@@ -136,28 +148,34 @@ class Cluster:
 def _play(waiting: deque[PlannedEpisode], members: list[_Member], start: _Start) -> Iterator[FinishedEpisode]:
     """Play episodes by workers, and yield them as they arrive."""
     import ray
-    from ray.exceptions import RayActorError, RayTaskError
+    from ray.exceptions import ActorUnschedulableError, RayActorError, RayTaskError
 
-    collecting: dict[Any, _Member] = {}
+    called: dict[Any, _Member] = {}
     try:
         while waiting or any(member.held for member in members):
             for member in members:
                 member.fill(waiting, len(members))
-                if member.held and member not in collecting.values():
-                    collecting[member.actor.collect.remote()] = member
-            ready, _ = ray.wait(list(collecting), num_returns=1)
+                if member not in called.values() and (call := member.call()) is not None:
+                    called[call] = member
+            limit = None if any(member.is_open for member in members) else OPENING
+            ready, _ = ray.wait(list(called), num_returns=1, timeout=limit)
+            if not ready:
+                raise Stop(f"no worker started on the Ray cluster within {OPENING:g} s; see `ray status` for free CPUs")
             for call in ready:
-                member = collecting.pop(call)
+                member = called.pop(call)
                 try:
                     finished = ray.get(call)
                 except RayTaskError as error:
                     raise (error.cause if isinstance(error.cause, Exception) else error) from None
-                except RayActorError as error:
+                except (RayActorError, ActorUnschedulableError) as error:
                     member.give_back(waiting)
                     members.remove(member)
                     members += _replace(member, start)
                     if not members:
                         raise Stop(f"no worker is left on the Ray cluster ({first_line(error)})") from None
+                    continue
+                if not member.is_open:
+                    member.is_open = True
                     continue
                 for one in finished:
                     if member.held.pop(one.key, None) is not None:

@@ -27,6 +27,9 @@ entries:
 """
 
 
+MODEL = ["--agent", "no_think", "--model", "sapling", "--max-tokens", "24", "--no-references"]
+
+
 @pytest.fixture
 def cluster() -> Iterator[RayCluster]:
     made = RayCluster()
@@ -71,6 +74,19 @@ def wait_for_episodes(folder: Path, count: int) -> None:
         time.sleep(0.02)
 
 
+def lakes(folder: Path, tasks: int) -> str:
+    path = folder / "lake.yaml"
+    path.write_text(
+        textwrap.dedent(f"""\
+        name: lake
+        dialogue: {{max_actions: 10, max_turns: 5, max_actions_per_turn: 5}}
+        entries:
+          - {{name: lake, env: TextFrozenLake-v0, split: test, tasks: {tasks}, kwargs: {{success_rate: 1.0}}}}
+        """)
+    )
+    return str(path)
+
+
 def test_node_that_dies_loses_no_episode_and_doubles_none(suite: str, cluster: RayCluster, tmp_path: Path) -> None:
     run = start_eval(suite, tmp_path / "ray", "--ray", cluster.address)
     wait_for_episodes(tmp_path / "ray", 200)
@@ -98,19 +114,10 @@ def test_node_with_other_data_is_refused(cluster: RayCluster, tmp_path: Path) ->
 
 def test_model_plays_in_a_copy_on_every_node(cluster: RayCluster, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
-    path = tmp_path / "lake.yaml"
-    path.write_text(
-        textwrap.dedent("""\
-        name: lake
-        dialogue: {max_actions: 10, max_turns: 5, max_actions_per_turn: 5}
-        entries:
-          - {name: lake, env: TextFrozenLake-v0, split: test, tasks: 24, kwargs: {success_rate: 1.0}}
-        """)
-    )
-    options = ["--agent", "no_think", "--model", "sapling", "--max-tokens", "24", "--no-references"]
-    status, output = finish(start_eval(str(path), tmp_path / "ray", *options, "--ray", cluster.address))
+    path = lakes(tmp_path, 24)
+    status, output = finish(start_eval(path, tmp_path / "ray", *MODEL, "--ray", cluster.address))
     assert status == 0, output
-    status, output = finish(start_eval(str(path), tmp_path / "here", *options))
+    status, output = finish(start_eval(path, tmp_path / "here", *MODEL))
     assert status == 0, output
     # Logits are rounded in batches of another size, so a few replies may differ; the episodes are the same ones.
     ours, theirs = records(tmp_path / "ray"), records(tmp_path / "here")
@@ -118,3 +125,19 @@ def test_model_plays_in_a_copy_on_every_node(cluster: RayCluster, tmp_path: Path
     assert key == [(r["task"], r["repeat"], r["seed"]) for r in theirs] and len(key) == 24
     same = sum(a["turns"][0]["reply"] == b["turns"][0]["reply"] for a, b in zip(ours, theirs, strict=True))
     assert same >= 20
+
+
+def test_copy_whose_gpu_is_lost_with_its_node_gets_no_episodes(tmp_path: Path) -> None:
+    """The copy is started again, but Ray finds no GPU for it: the other copy has the one that is left."""
+    pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
+    cluster = RayCluster(gpus=1)
+    try:
+        path = lakes(tmp_path, 96)
+        run = start_eval(path, tmp_path / "ray", *MODEL, "--in-flight", "4", "--ray", cluster.address)
+        wait_for_episodes(tmp_path / "ray", 8)
+        cluster.kill_second_node()
+        status, output = finish(run)
+    finally:
+        cluster.stop()
+    assert status == 0, output
+    assert len(records(tmp_path / "ray")) == 96

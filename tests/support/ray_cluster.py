@@ -11,9 +11,9 @@ CLUSTER = """
 import json, sys
 from ray.cluster_utils import Cluster
 
-head = {"num_cpus": int(sys.argv[1]), "object_store_memory": 100_000_000}
-cluster = Cluster(initialize_head=True, head_node_args=head)
-second = cluster.add_node(num_cpus=1, object_store_memory=100_000_000)
+common = {"num_gpus": int(sys.argv[2]), "object_store_memory": 100_000_000}
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": int(sys.argv[1]), **common})
+second = cluster.add_node(num_cpus=1, **common)
 print(json.dumps({"address": cluster.address}), flush=True)
 for line in sys.stdin:
     if line.strip() == "kill":
@@ -30,11 +30,12 @@ class RayCluster:
 
     Args:
         cpus: CPUs of the node that stays; the other one has one.
+        gpus: GPUs that Ray counts on each node, whether or not this machine has any.
     """
 
-    def __init__(self, cpus: int = 1) -> None:
+    def __init__(self, cpus: int = 1, gpus: int = 0) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", CLUSTER, str(cpus)],
+            [sys.executable, "-c", CLUSTER, str(cpus), str(gpus)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
