@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import DataError, unknown_name
+from ..errors import ConfigurationError, DataError, unknown_name
 from ..extras import optional_module
 from ..retrieval.documents import parse_row, read_lines
 from ..retrieval.interface import Document
@@ -19,8 +20,8 @@ CORPUS_FILES = ("corpus.jsonl", "corpus.jsonl.gz")
 _OTHER_FILES = frozenset({*CORPUS_FILES, CHECKSUMS_FILE, "manifest.json"})
 """Files of a data set's folder that have no questions, though their names end as if they had."""
 
-_NAMED_SPLITS = {"dev60": "dev60_with_context", "dev": "dev7405"}
-"""File stems of the splits whose files in the HotpotQA sample have longer names."""
+_NAMED_SPLITS = {"dev60_with_context": "dev60", "dev7405": "dev"}
+"""Splits by the file stems of the HotpotQA sample, which have longer names."""
 _SPLIT_NAMES = frozenset({"train", "dev", "valid", "test"})
 
 
@@ -191,20 +192,34 @@ def context_corpus(questions: Iterable[Question]) -> list[Document]:
 
 
 def question_files(folder: Path) -> dict[str, Path]:
-    """Return the question files of a data set's folder by split, in alphabetical order of file names."""
-    found = {}
+    """Return the question files of a data set's folder by split, in alphabetical order of file names.
+
+    Where several names stand for one split, such as "dev" in those of HotpotQA's two development sets, the splits are
+    the whole names.
+
+    Raises:
+        ConfigurationError: Two files have the same name but for its ending.
+    """
+    stems: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         suffix = next((s for s in reversed(SUFFIXES) if path.name.endswith(s)), None)
         if suffix is None or path.name in _OTHER_FILES or not path.is_file():
             continue
-        stem = path.name.removesuffix(".gz").rpartition(".")[0]
-        split = next((name for name, file in _NAMED_SPLITS.items() if file == stem), stem)
-        found[_infer_split(split)] = path
-    return found
+        stem = path.name.removesuffix(suffix)
+        if stem in stems:
+            raise ConfigurationError(
+                f"{folder}: {stems[stem].name} and {path.name} are both the split {stem!r}; keep one of them there."
+            )
+        stems[stem] = path
+    splits = {stem: _infer_split(stem) for stem in stems}
+    shared = {split for split, count in Counter(splits.values()).items() if count > 1}
+    return {stem if splits[stem] in shared else splits[stem]: path for stem, path in stems.items()}
 
 
 def _infer_split(stem: str) -> str:
     """Return the split named in a file stem, such as "dev" for `hotpot_dev_distractor_v1`, or else the stem."""
+    if stem in _NAMED_SPLITS:
+        return _NAMED_SPLITS[stem]
     parts = re.split(r"[^A-Za-z0-9]+", stem.lower())
     named = [part for part in parts if part in _SPLIT_NAMES]
     return named[0] if len(named) == 1 else stem

@@ -113,6 +113,29 @@ def test_question_files_are_found_by_split(tmp_path):
     }
 
 
+@pytest.mark.parametrize(
+    ("names", "splits"),
+    [
+        (("hotpot_dev_distractor_v1.json", "hotpot_dev_fullwiki_v1.json", "hotpot_train_v1.1.json"), None),
+        (("dev.jsonl", "dev60_with_context.jsonl", "dev7405.jsonl.gz"), ("dev", "dev60", "dev7405")),
+        (("nq_test.jsonl", "triviaqa_test.jsonl"), ("nq_test", "triviaqa_test")),
+    ],
+)
+def test_files_of_one_split_are_all_found(tmp_path, names, splits):
+    for name in names:
+        (tmp_path / name).touch()
+    files = question_files(tmp_path)
+    assert tuple(path.name for path in files.values()) == names
+    assert tuple(files) == (splits or ("hotpot_dev_distractor_v1", "hotpot_dev_fullwiki_v1", "train"))
+
+
+def test_files_of_the_same_name_but_for_the_ending_are_refused(tmp_path):
+    for name in ("train.jsonl", "train.parquet"):
+        (tmp_path / name).touch()
+    with pytest.raises(ConfigurationError, match=r"train\.jsonl and train\.parquet are both the split 'train'; keep"):
+        question_files(tmp_path)
+
+
 def test_unknown_data_set_is_named_with_the_nearest(tmp_path, monkeypatch):
     monkeypatch.setenv("ARBORETUM_DATA", str(tmp_path))
     with pytest.raises(ConfigurationError, match=r"unknown data set 'hotpotqq'; did you mean hotpotqa.*as data="):
