@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, SupportsIndex
 
 import gymnasium as gym
 import msgspec
@@ -106,8 +107,9 @@ class RemoteEnv(gym.Env[str, str]):
         """Begin an episode; see the class and `TextEnv.reset`."""
         super().reset(seed=seed)
         opening = dict(options or {})
-        if type(opening.get("task")) is int:
-            opening["index"] = opening.pop("task")
+        task = opening.get("task")
+        if isinstance(task, SupportsIndex) and not isinstance(task, bool):
+            opening["index"] = operator.index(opening.pop("task"))
         given = opening.get("injected_state")
         if given is None:
             opening["seed"] = int(self.np_random.integers(2**31)) if seed is None else seed

@@ -194,8 +194,8 @@ def context_corpus(questions: Iterable[Question]) -> list[Document]:
 def question_files(folder: Path) -> dict[str, Path]:
     """Return the question files of a data set's folder by split, in alphabetical order of file names.
 
-    Where several names stand for one split, such as "dev" in those of HotpotQA's two development sets, the splits are
-    the whole names.
+    Where several names stand for one split, as HotpotQA's two development sets do for "dev", the splits are the
+    whole names.
 
     Raises:
         ConfigurationError: Two files have the same name but for its ending.
@@ -208,7 +208,7 @@ def question_files(folder: Path) -> dict[str, Path]:
         stem = path.name.removesuffix(suffix)
         if stem in stems:
             raise ConfigurationError(
-                f"{folder}: {stems[stem].name} and {path.name} are both the split {stem!r}; keep one of them there."
+                f"{folder}: {stems[stem].name} and {path.name} are both the split {stem!r}; keep one of them."
             )
         stems[stem] = path
     splits = {stem: _infer_split(stem) for stem in stems}

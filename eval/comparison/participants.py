@@ -19,7 +19,7 @@ from ..store import EpisodeKey, Result, read_episodes
 from ..suite import Entry
 from ..summary import EXPERT, RANDOM, StoredRun, load_run
 
-_SAME_TASKS = ("env", "kwargs", "split", "score")
+SAME_TASKS = ("env", "kwargs", "split", "score")
 """Settings of an entry that decide what its tasks are, and what counts as their result."""
 
 
@@ -126,7 +126,7 @@ def _check_data(first: Source, other: Source) -> None:
         before = ours.get(entry.name)
         if before is None:
             continue
-        was, now = ({key: getattr(one, key) for key in _SAME_TASKS} for one in (before, entry))
+        was, now = ({key: getattr(one, key) for key in SAME_TASKS} for one in (before, entry))
         difference = first_difference(was, now)
         if difference is None and not _has_same_data(first, before, other, entry):
             difference = "other data"

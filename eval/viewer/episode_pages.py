@@ -189,7 +189,7 @@ def register(app: Any, site: Site) -> None:
             neighbors=_neighbors(opened.run, query, number),
             rivals=_rivals(site, opened),
             agents=site.sessions.agents,
-            kind=outcome_of(opened.result),
+            kind=outcome_of(opened.episode),
             kind_of=outcome_of,
         )
 

@@ -1,4 +1,4 @@
-"""Leaderboard: the success of all agents of all runs, one table for each suite."""
+"""Leaderboard: the success of all agents of all runs, one table for each suite and choice of its tasks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ...envs.checks import first_difference
+from ..comparison.participants import SAME_TASKS
 from ..paper_results import FilledTable, fill_tables
 from ..run_index import EPISODES_FILE, Cell
 from ..statistics import Interval, wilson
@@ -57,7 +59,7 @@ class Board(NamedTuple):
 
     Attributes:
         suite: Name of the suite.
-        description: Description of the suite.
+        description: Description of the suite; of other tasks than those of its first table, how they differ.
         entries: Names of the entries.
         rows: The best mean first.
         runs: Name, number of complete episodes and number of expected ones of each run.
@@ -70,15 +72,53 @@ class Board(NamedTuple):
     runs: list[tuple[str, int, int]]
 
 
+class _Tasks(NamedTuple):
+    """What decides the tasks of an entry: its settings, their number, and a digest of them."""
+
+    settings: dict[str, Any]
+    count: float | None
+    digest: str | None
+
+
 def boards(runs: Sequence[EvaluationRun]) -> list[Board]:
-    """Return the leaderboards of runs, in their order."""
-    by_suite: dict[str, list[EvaluationRun]] = {}
+    """Return the leaderboards of runs, in their order. Runs of a suite on other tasks have their own table."""
+    groups: list[tuple[dict[str, _Tasks], list[EvaluationRun]]] = []
     for run in runs:
-        by_suite.setdefault(run.suite.name, []).append(run)
-    return [_board(name, group) for name, group in by_suite.items()]
+        tasks = _tasks_of(run)
+        for known, group in groups:
+            if group[0].suite.name == run.suite.name and _difference(known, tasks) is None:
+                group.append(run)
+                known.update({name: one for name, one in tasks.items() if name not in known})
+                break
+        else:
+            groups.append((tasks, [run]))
+    first: dict[str, dict[str, _Tasks]] = {}
+    return [
+        _board(group, _difference(first.setdefault(group[0].suite.name, tasks), tasks)) for tasks, group in groups
+    ]
 
 
-def _board(name: str, runs: Sequence[EvaluationRun]) -> Board:
+def _tasks_of(run: EvaluationRun) -> dict[str, _Tasks]:
+    found = {}
+    for entry in run.suite.entries:
+        expected, digest = (run.manifest.get(key, {}).get(entry.name) for key in ("expected", "tasks"))
+        count = None if expected is None else expected / entry.repeats
+        found[entry.name] = _Tasks({key: getattr(entry, key) for key in SAME_TASKS}, count, digest)
+    return found
+
+
+def _difference(known: Mapping[str, _Tasks], tasks: Mapping[str, _Tasks]) -> str | None:
+    """Return how the tasks of entries of the same name differ; None if they are the same."""
+    for name, other in tasks.items():
+        one = known.get(name, other)
+        if (difference := first_difference(one.settings, other.settings)) is not None:
+            return f"{name}: {difference}"
+        if one.count == other.count and None not in (one.digest, other.digest) and one.digest != other.digest:
+            return f"{name}: other data"
+    return None
+
+
+def _board(runs: Sequence[EvaluationRun], difference: str | None) -> Board:
     lines = {run.name: [line for line in run_lines(run) if line.group is None] for run in runs}
     entries = list(dict.fromkeys(line.entry for found in lines.values() for line in found))
     rows = []
@@ -91,7 +131,9 @@ def _board(name: str, runs: Sequence[EvaluationRun]) -> Board:
                 rows.append(Row(run.name, agent, agent in (RANDOM, EXPERT), cells, sum(rates) / len(rates)))
     rows.sort(key=lambda row: -row.mean)
     counts = [(run.name, sum(line.episodes for line in lines[run.name]), run.expected) for run in runs]
-    return Board(name, runs[0].suite.description, entries, rows, counts)
+    suite = runs[0].suite
+    description = f"Other tasks: {difference}" if difference else suite.description
+    return Board(suite.name, description, entries, rows, counts)
 
 
 def _score(line: Line | None) -> Score | None:

@@ -27,7 +27,7 @@ MAX_DEPTH = 6
 _REFRESH = 2.0
 """Seconds for which a search for runs is valid."""
 
-_SKIPPED = frozenset({"checkpoints", "model", "node_modules", "__pycache__"})
+_SKIPPED = frozenset({"node_modules", "__pycache__"})
 
 
 @dataclass(frozen=True)

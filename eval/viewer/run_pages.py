@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
+from ...agents.episode import Episode
 from ...envs.errors import DataError
 from ...envs.extras import optional_module
 from ..episode_filter import SORT_KEYS, EpisodeFilter
@@ -76,7 +77,7 @@ def parse_number(text: str, default: int) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 15 else default
 
 
-def outcome_of(result: Result) -> str:
+def outcome_of(result: Result | Episode) -> str:
     """Return the outcome of an episode: "solved", "unsolved" or "error"."""
     return "error" if result.error is not None else "solved" if result.success else "unsolved"
 

@@ -145,12 +145,17 @@ class Session:
             self.left.append(self.seats.pop(name))
 
     def act(self, action: str, actor: str = PERSON) -> None:
-        """Execute an action."""
+        """Execute an action. A failure of the environment is a remark, and the state stays."""
         self.message = ""
         if self.now.ended or len(self.frames) > MAX_TURNS:
             return
-        self.env.restore(self.now.snapshot)
-        observation, reward, terminated, truncated, info = self.env.step(action)
+        try:
+            self.env.restore(self.now.snapshot)
+            observation, reward, terminated, truncated, info = self.env.step(action)
+        except Exception as error:  # Servers may be away, and environments may come from plug-ins.
+            self.message = describe_failure("the environment", error)
+            self.env.restore(self.now.snapshot)
+            return
         move = Move(action, float(reward), bool(info["valid"]), bool(info["changed"]))
         self.add(actor, "", (move,), observation, (terminated, truncated, bool(info["success"])))
 
@@ -288,7 +293,7 @@ class Sessions:
             session.message = "The expert has no plan from here."
             return False
         session.act(plan[0], EXPERT)
-        return True
+        return not session.message
 
     def _agent_acts(self, session: Session, name: str, stop: float) -> bool:
         """Let an agent reply once. It sees the state in which it began as the first observation of an episode."""

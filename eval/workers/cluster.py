@@ -51,8 +51,8 @@ class _Member:
     def call(self) -> Any:
         """Return the call that the worker has to answer next, or None while it has nothing to do.
 
-        The first one is answered when Ray has found room for the worker, which it may never do, so the worker gets no
-        episode before.
+        The first one is answered when Ray has found room for the worker, which may be never; until then the worker
+        gets no episode.
         """
         if not self.is_open:
             return self.actor.__ray_ready__.remote()
@@ -160,7 +160,9 @@ def _play(waiting: deque[PlannedEpisode], members: list[_Member], start: _Start)
             limit = None if any(member.is_open for member in members) else OPENING
             ready, _ = ray.wait(list(called), num_returns=1, timeout=limit)
             if not ready:
-                raise Stop(f"no worker started on the Ray cluster within {OPENING:g} s; see `ray status` for free CPUs")
+                raise Stop(
+                    f"no worker started on the Ray cluster within {OPENING:g} s; see `ray status` for what is free"
+                )
             for call in ready:
                 member = called.pop(call)
                 try:

@@ -132,7 +132,9 @@ def test_files_of_one_split_are_all_found(tmp_path, names, splits):
 def test_files_of_the_same_name_but_for_the_ending_are_refused(tmp_path):
     for name in ("train.jsonl", "train.parquet"):
         (tmp_path / name).touch()
-    with pytest.raises(ConfigurationError, match=r"train\.jsonl and train\.parquet are both the split 'train'; keep"):
+    with pytest.raises(
+        ConfigurationError, match=r"train\.jsonl and train\.parquet are both the split 'train'; keep"
+    ):
         question_files(tmp_path)
 
 

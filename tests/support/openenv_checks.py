@@ -22,6 +22,7 @@ ACTIONS = ["Up", "Left", "Fly", "Down", "Right", "Right", "Down", "Up", "Left", 
 def play(url: str) -> Any:
     """Play with our client, through a session that the server closes in between."""
     import gymnasium
+    import numpy as np
     from gymnasium.utils.env_checker import check_env
 
     import arboretum  # noqa: F401
@@ -36,7 +37,12 @@ def play(url: str) -> Any:
     again = [env.reset(options={"injected_state": state}), env.step("Up")]
     check_env(env)
     problems = []
-    for options in ({"task": "nowhere"}, {"tsak": 1}, {"task": 10**12}, {"injected_state": {"task": "any/1"}}):
+    for options in (
+        {"task": "nowhere"},
+        {"tsak": 1},
+        {"task": np.int64(10**12)},
+        {"injected_state": {"task": "any/1"}},
+    ):
         try:
             env.reset(seed=1, options=options)
         except ValueError as error:

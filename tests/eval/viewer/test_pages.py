@@ -6,11 +6,14 @@ import json
 import re
 import shutil
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import arboretum
+from arboretum.agents.base import Agent, Reply, Seat
 from arboretum.envs.frozenlake import FrozenLake
 from arboretum.eval.store import Result, read_episode, read_results
 from support.viewer import HOSTILE, make_run
@@ -53,6 +56,47 @@ def test_leaderboard_names_agents_with_their_rates_the_best_first(client: Any) -
     order = re.findall(r'<a href="/run/small\?agent=(\w+)">', page)
     assert order[0] in ("expert", "hostile") and order[-1] == "random" and len(order) == 3
     assert page.count("100.0") >= 2
+
+
+def test_runs_on_other_tasks_have_a_leaderboard_of_their_own(tmp_path: Path) -> None:
+    suite = "name: small\nentries: [{name: Lake, env: TextFrozenLake-v0, tasks: %d, kwargs: {size: %d}}]\n"
+    for name, (tasks, size) in {"a": (2, 3), "b": (2, 5), "c": (1, 3), "d": (2, 3)}.items():
+        make_run(tmp_path / name, suite % (tasks, size))
+    page = text_of(create_app(Site(Library(tmp_path), {})).test_client().get("/"))
+    first, second = (re.findall(r'"/run/(\w)/', board) for board in page.split("<section")[1:])
+    assert (set(first), set(second)) == ({"a", "c", "d"}, {"b"})
+    assert page.count("Other tasks: Lake: kwargs.size was 3 and is 5") == 1
+
+
+@pytest.mark.parametrize("name", ["model", "checkpoints/100"])
+def test_run_is_found_in_a_folder_of_any_name(run: Path, tmp_path: Path, name: str) -> None:
+    shutil.copytree(run, tmp_path / name)
+    assert list(Library(tmp_path).found()) == [name]
+
+
+class _SecondTry(Agent):
+    """Agent that gives up in its first trial, and solves the task in the second one."""
+
+    name = "second"
+    one_process = True
+
+    def act(self, seats: Sequence[Seat]) -> list[Reply | None]:
+        return [
+            Reply((seat.env.expert_actions()[0],)) if seat.episode.trials else Reply(("Left",), quit="gave up")
+            for seat in seats
+        ]
+
+    def again(self, seat: Seat) -> bool:
+        return not seat.episode.success
+
+
+def test_every_trial_has_its_own_outcome(tmp_path: Path) -> None:
+    arboretum.evaluate("TextSokobanEasy-v0", _SecondTry(), limit=1, out=tmp_path / "second")
+    client = create_app(Site(Library(tmp_path), {})).test_client()
+    (result,) = (r for r in read_results(tmp_path / "second").latest.values() if r.key.agent == "second")
+    first, last = (text_of(client.get(f"/episode/{result.offset}/second?trial={k}&at=999")) for k in (0, 1))
+    assert first.count(UNSOLVED) == 2 and SOLVED not in first and "1 steps" in first
+    assert last.count(SOLVED) == 2 and UNSOLVED not in last and f"{result.steps} steps" in last
 
 
 def test_results_of_a_finished_run_with_repeats_are_those_of_its_summary(tmp_path: Path) -> None:

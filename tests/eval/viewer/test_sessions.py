@@ -162,6 +162,20 @@ class Unreliable(RandomAgent):
         self.ended += 1
 
 
+def test_failure_of_the_environment_is_a_remark_and_the_state_stays(
+    client: Any, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = post(client, site, "/play", env="TextBandit-v0", task="Teacher/Trader", seed="1")
+    with monkeypatch.context() as patch:
+        break_bandit(patch)
+        for form in ({"do": "act", "action": "Teacher"}, {"do": "play", "actor": "expert", "turns": "all"}):
+            post(client, site, address, **form)
+            text = page(client, address)
+            assert "the environment failed: ConnectionError" in text and "step 0" in text
+    post(client, site, address, do="act", action="Teacher")
+    assert "failed" not in page(client, address) and "step 1" in page(client, address)
+
+
 def test_agent_that_failed_begins_anew_and_every_episode_of_an_agent_is_ended() -> None:
     agent = Unreliable()
     sessions = Sessions({"unreliable": lambda suite, entry: agent})
