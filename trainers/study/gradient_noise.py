@@ -98,8 +98,9 @@ def estimate(products: Array, chosen: NDArray[np.int64]) -> tuple[Array, Array]:
     means = (part * different).sum((2, 3)) / different.sum()
     power = np.trace(np.diagonal(part), axis1=0, axis2=1) / len(chosen)
     squares = np.diagonal(means)
+    lengths = np.sqrt(np.where(squares > 0, squares, np.nan))
     with np.errstate(invalid="ignore", divide="ignore"):
-        return squares / (power - squares), means[0] / np.sqrt(squares[0] * squares)
+        return squares / (power - squares), means[0] / (lengths[0] * lengths)
 
 
 def noise_of(products: Array) -> list[Noise]:

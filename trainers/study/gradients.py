@@ -16,7 +16,9 @@ from ...agents.forks import Keep
 from ...envs.files import write_atomic
 from ..algorithms.credit.base import Credit
 from ..algorithms.credit.group import Group
+from ..algorithms.objectives.penalties import apply_overlong_penalty
 from ..algorithms.schedules import Linear
+from ..algorithms.selectors import select_groups
 from ..checkpoints.components import Components, build_components
 from ..config.run import TrainingConfig
 from ..data.rollouts import Rollouts
@@ -89,7 +91,8 @@ def measure_gradients(study: Study, env: str, credits: Mapping[str, Credit], bat
             drawn=max(credit.redraws for credit in credits.values()),
         )
         one_step = replace(config.recipe.optimization, passes=1, episodes_per_step=None)
-        config = replace(config, recipe=replace(config.recipe, credit=keep, optimization=one_step))
+        recipe = replace(config.recipe, credit=keep, critic=None, optimization=one_step)
+        config = replace(config, recipe=recipe)
         components = build_components(config, TrainerState(), None)
         try:
             gradients = []
@@ -115,9 +118,10 @@ def read_products(path: Path, credits: Mapping[str, Credit], batches: int) -> np
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         products = np.asarray(found["products"], dtype=np.float64)
-    except (OSError, ValueError, KeyError, TypeError):
+        rules = list(found["rules"].items())  # The products are in their order.
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    is_same = found["rules"] == {name: str(credit) for name, credit in credits.items()}
+    is_same = rules == [(name, str(credit)) for name, credit in credits.items()]
     return products if is_same and products.shape == (*[len(credits)] * 2, *[batches] * 2) else None
 
 
@@ -151,11 +155,29 @@ def _gradients(
     temperature = scheduled.at(0, 1) if isinstance(scheduled, Linear) else scheduled
     for number in range(batches):
         collected = components.collector.collect(temperature)
-        rollouts = recipe.rewards.apply(Rollouts.concatenate(collected.batches))
+        if not collected.kept:
+            yield [recorder.take() for _ in learners]
+            continue
+        selected = select_groups(collected.batches, collected.kept)
+        selected = recipe.rewards.apply(apply_overlong_penalty(selected, recipe.overlong))
         row = []
         for learner in learners:
-            needs_policy = learner.recipe.credit.needs_policy
-            probe = LearnerProbe(learner, components.sampler, temperature) if needs_policy else None
-            learner.update(rollouts, update=number, temperature=temperature, policy=probe)
+            credit = learner.recipe.credit
+            probe = LearnerProbe(learner, components.sampler, temperature) if credit.needs_policy else None
+            learner.update(
+                _with_redraws(selected, credit.redraws),
+                update=number,
+                temperature=temperature,
+                scale=collected.scale,
+                policy=probe,
+            )
             row.append(recorder.take())
         yield row
+
+
+def _with_redraws(rollouts: Rollouts, count: int) -> Rollouts:
+    """Return rollouts with the first `count` redrawn outcomes of each turn, as if no more had been drawn."""
+    if rollouts.turn_redraws is None:
+        return rollouts
+    kept = tuple(redraws[:count] for redraws in rollouts.turn_redraws) if count else None
+    return replace(rollouts, turn_redraws=kept)

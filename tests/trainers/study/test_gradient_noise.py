@@ -16,6 +16,8 @@ from rich.console import Console
 from arboretum.cli import main
 from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.files import write_atomic
+from arboretum.trainers.algorithms.credit.base import Credit
+from arboretum.trainers.algorithms.credit.grove_credit import Grove
 from arboretum.trainers.algorithms.recipes import get_recipe
 from arboretum.trainers.config.settings import EnvConfig
 from arboretum.trainers.study import gradients
@@ -86,6 +88,13 @@ def test_signal_that_cannot_be_told_from_noise_has_no_ratio() -> None:
     assert math.isinf(other.high)
 
 
+def test_two_signals_that_cannot_be_told_from_noise_have_no_direction() -> None:
+    gradients = np.array([[[1.0, 0.0], [-1.0, 0.0]] * 5, [[0.5, 0.1], [-0.5, 0.1]] * 5])
+    gradients[1, :, 1] *= [1, -1] * 5
+    unit, other = noise_of(np.einsum("anw,bmw->abnm", gradients, gradients))
+    assert max(unit.signal, other.signal) < 0 and math.isnan(unit.direction) and math.isnan(other.direction)
+
+
 def test_gradients_are_those_of_the_first_updates_of_training(study: Study, tmp_path: Path) -> None:
     credits = {name: get_recipe(name).credit for name in ("rloo", "grpo", "grove")}
     path = tmp_path / "gradients.json"
@@ -102,6 +111,55 @@ def test_gradients_are_those_of_the_first_updates_of_training(study: Study, tmp_
         trainer.close()
         norm = record.metrics["grad_norm"]
         assert norm > 0 and math.sqrt(products[number, number, 0, 0]) == pytest.approx(norm, rel=1e-4), name
+
+
+def test_gradients_are_those_of_the_groups_that_the_first_recipe_keeps(study: Study, tmp_path: Path) -> None:
+    """With 16 episodes a batch, DAPO samples until four groups differ within, and weights what it finds."""
+    recipes: dict[str, dict[str, object]] = {"dapo": {"selector.max_batches": 3}}
+    study = replace(study, recipes=recipes)
+    path, credits = tmp_path / "gradients.json", {"dapo": get_recipe("dapo").credit}
+    measure_gradients(study, "Lake", credits, 1, path)
+    products = read_products(path, credits, 1)
+    trainer = Trainer(study.config(Trial("Lake", "dapo", seed=0), tmp_path / "run"))
+    record = next(trainer.run())
+    trainer.close()
+    assert products is not None and record.metrics["groups_kept"] < 4 * record.metrics["batches"]
+    assert math.sqrt(products[0, 0, 0, 0]) == pytest.approx(record.metrics["grad_norm"], rel=1e-4)
+
+
+def test_redraws_of_one_rule_are_not_in_the_gradients_of_another(study: Study, tmp_path: Path) -> None:
+    slippery = StudyEnv(EnvConfig("TextFrozenLake-v0", {"observation_format": "grid"}))
+    study = replace(study, envs={"Lake": slippery})
+    grove = get_recipe("grove").credit
+    assert isinstance(grove, Grove)
+    rules: dict[str, Credit] = {"grove": grove, "two": replace(grove, redraws=2), "six": replace(grove, redraws=6)}
+    measured = {}
+    for names in (("grove",), ("two",), ("grove", "two", "six")):
+        path, credits = tmp_path / f"{'-'.join(names)}.json", {name: rules[name] for name in names}
+        measure_gradients(study, "Lake", credits, 1, path)
+        measured[names] = read_products(path, credits, 1)
+    alone, two, together = measured.values()
+    assert alone is not None and two is not None and together is not None
+    squares = [together[number, number, 0, 0] for number in range(3)]
+    assert squares[:2] == pytest.approx([alone[0, 0, 0, 0], two[0, 0, 0, 0]], rel=1e-4)
+    assert len(set(squares)) == 3
+
+
+def test_first_recipe_with_a_critic_plays_the_episodes(study: Study, tmp_path: Path) -> None:
+    study = replace(study, recipes={"ppo": {}})
+    credits = {name: get_recipe(name).credit for name in ("rloo", "grpo")}
+    measure_gradients(study, "Lake", credits, 1, tmp_path / "gradients.json")
+    assert read_products(tmp_path / "gradients.json", credits, 1) is not None
+
+
+def test_products_are_read_for_the_rules_in_their_order_only(tmp_path: Path) -> None:
+    path, credits = tmp_path / "gradients.json", {name: get_recipe(name).credit for name in ("rloo", "grpo")}
+    rules = {name: str(credit) for name, credit in credits.items()}
+    path.write_text(json.dumps({"rules": rules, "products": np.zeros((2, 2, 1, 1)).tolist()}))
+    assert read_products(path, credits, 1) is not None
+    assert read_products(path, dict(reversed(credits.items())), 1) is None
+    path.write_text(json.dumps({"products": [[[[1.0]]]]}))
+    assert read_products(path, credits, 1) is None
 
 
 def test_command_keeps_what_it_measured_and_names_the_study_s_rules(study: Study, tmp_path: Path) -> None:
