@@ -7,9 +7,9 @@ Every one of R runs is evaluated on the same T tasks. The result of run r on tas
 with independent random effects of the run (its seed), of the task, and of both together (sampling of the episodes
 included). With the mean squares MS_R of runs, MS_T of tasks and MS_E of the rest, the mean of all y[r, t] has the
 variance (MS_R - MS_E) / (R T) between runs, with R - 1 degrees of freedom, plus MS_T / (R T) between tasks, with
-T - 1. A negative difference counts as 0. The half-width of the interval of the mean is
+T - 1. A negative difference counts as 0, and MS_T as MS_E at least. The half-width of the interval of the mean is
 
-    h = sqrt(t²[R - 1] (MS_R - MS_E) / (R T) + t²[T - 1] MS_T / (R T))
+    h = sqrt(t²[R - 1] max(MS_R - MS_E, 0) / (R T) + t²[T - 1] max(MS_T, MS_E) / (R T))
 
 with the quantiles t of Student's distribution; with one variance alone it is the ordinary t interval. Radiology
 analyzes readers and cases by these mean squares (Hillis, Statistics in Medicine 26:596, 2007). The rule for h is

@@ -15,8 +15,9 @@ class LaboratoryOptions:
     """Options of the laboratory.
 
     Attributes:
-        tasks: Tasks of the laboratory. None given takes all but lock24f1.
-        arms: Arms of the laboratory, or registered credits. None given takes all but t-star-policy.
+        tasks: Tasks of the laboratory. None given takes all but lock24f1 and those with plans.
+        arms: Arms of the laboratory, or registered credits. None given takes all but
+            t-star-policy and those that tell plans apart.
         seeds: Paired seeds of the laboratory. None is 30.
         regime: Step sizes in the laboratory: "fixed-kl" scales every update to one divergence, "tuned" chooses a
             learning rate for each arm on other seeds. None is "fixed-kl".

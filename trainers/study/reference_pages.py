@@ -99,7 +99,7 @@ def _laboratory_page() -> str:
             "## Tasks\n",
             markdown_table(("name", "tasks"), tasks),
             "## Arms\n\nThe name of another registered credit, a plug-in's included, is an arm with the credit's"
-            " defaults and eight chains.\n",
+            " defaults and eight chains, or four trees where it needs trees.\n",
             markdown_table(("name", "arm", "compared with"), arms),
             "## `results.jsonl`: one record per run\n",
             fields_table(fields_of(Run), heading="key"),
