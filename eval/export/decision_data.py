@@ -41,6 +41,9 @@ def write_preference(source: Source, path: Path) -> int:
     def rows() -> Iterator[dict[str, Any]]:
         reasons: Counter[str] = Counter()
         for one, labels, env in _labelled_episodes(source):
+            if labels.unknown and not labels.judged:
+                reasons["no action has a known optimum."] += 1
+                continue
             chosen = _choose(one.episode, labels)
             alternatives = _find_alternatives(env, one.episode, chosen)
             if isinstance(alternatives, Unlabelled):
@@ -62,15 +65,31 @@ def write_stepwise(source: Source, path: Path) -> int:
     Args:
         source: The run.
         path: File to write.
+
+    Raises:
+        ConfigurationError: No episode can be labelled and judged; the source's problems have the reasons.
     """
 
     def rows() -> Iterator[dict[str, Any]]:
+        reasons: Counter[str] = Counter()
         for one, labels, _ in _labelled_episodes(source):
             row = _steps(one, labels)
             if row["labels"]:
                 yield row
+            elif not one.episode.turns:
+                reasons["no turn was played."] += 1
+            elif labels.unknown:
+                reasons["an action of the first turn has no known optimum."] += 1
+            else:
+                reasons["nothing could be reached from the start."] += 1
+        source.problems += _describe(reasons)
 
-    return write_lines(path, rows())
+    number = write_lines(path, rows())
+    if not number and source.exported:
+        raise ConfigurationError(
+            f"{source.folder}: there is nothing to export (none of its {source.exported} episodes can be judged)."
+        )
+    return number
 
 
 def _labelled_episodes(source: Source) -> Iterator[tuple[ExportedEpisode, EpisodeDecisions, TextEnv[Any]]]:

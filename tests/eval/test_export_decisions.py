@@ -249,9 +249,13 @@ def test_episodes_played_with_other_data_are_left_out_and_said(
     text = (other / "run.json").read_text()
     for name in ("run.json", ".run.json"):
         (other / name).write_text(text.replace('"env": "TextSokoban-v0"', '"env": "TextSokobanNewVocab-v0"'))
-    assert export(other, "stepwise", tmp_path / "s.jsonl") == []
-    said = " ".join(capsys.readouterr().out.split())
+    with pytest.raises(SystemExit) as ended:
+        main(["export", str(other), "--to", "stepwise", "--out", str(tmp_path / "s.jsonl")])
+    assert ended.value.code == 2 and not (tmp_path / "s.jsonl").exists()
+    shown = capsys.readouterr()
+    said = " ".join(shown.out.split())
     assert "24 episodes are left out: The replay differs from the record in the observation" in said
+    assert "there is nothing to export (none of its 24 episodes can be judged)." in shown.err
 
 
 def test_pairs_of_other_data_than_that_of_the_stored_labels_are_left_out_and_said(
