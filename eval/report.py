@@ -18,6 +18,7 @@ from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, select_
 from ..envs.errors import DataError
 from ..envs.files import write_atomic
 from .decisions import REASONS, DecisionLine, Labels
+from .decisions.coverage import describe_unknown
 from .decisions.file import plain_labels
 from .page_data import encode_page, pack
 from .paper_text import make_grid
@@ -73,6 +74,7 @@ def write_report(path: Path, summary: Summary, runs: Sequence[ReportedRun]) -> N
         trees=trees,
         trees_left_out=left_out,
         decisions=_group_decisions(summary),
+        unknown=describe_unknown(summary.decisions),
         outcomes=list(REASONS),
         seen_outcomes={name for line in summary.decisions for name in line.outcomes},
         reasons=REASONS,

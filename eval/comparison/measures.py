@@ -80,8 +80,9 @@ def _optimal(labels: EpisodeDecisions) -> float | None:
     return 100.0 * labels.optimal / labels.judged if labels.judged else None
 
 
-def _fatal(labels: EpisodeDecisions) -> float:
-    return 0.0 if labels.first_fatal is None else 100.0
+def _fatal(labels: EpisodeDecisions) -> float | None:
+    # Of an episode of which not everything is known, only a fatal decision can be: that would raise the share.
+    return None if labels.unknown else 100.0 * bool(labels.fatal)
 
 
 def _repeated(labels: EpisodeDecisions) -> float | None:

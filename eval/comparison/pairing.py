@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
 
-from ..decisions import Unlabelled
-from ..decisions.coverage import describe_unlabelled, has_labels_file
+from ..decisions import Unlabelled, summarize_decisions
+from ..decisions.coverage import describe_unknown, describe_unlabelled, has_labels_file
 from .participants import Participant, Source, entries_of
 
 
@@ -24,9 +24,10 @@ def shared_tasks(a: Participant, b: Participant, entry: str) -> list[str]:
 def describe_left_out(participants: Sequence[Participant], sources: Sequence[Source]) -> list[str]:
     """Return a sentence for each group of tasks and of episodes that a table leaves out.
 
-    These are tasks that another agent has completed, episodes that are not complete, and episodes without labels.
+    These are tasks that another agent has completed, episodes that are not complete, episodes without labels, and
+    actions of unknown optimum.
     """
-    return [*_missing_tasks(participants, sources), *_unlabelled(participants)]
+    return [*_missing_tasks(participants, sources), *_unlabelled(participants), *_unknown(participants)]
 
 
 def _missing_tasks(participants: Sequence[Participant], sources: Sequence[Source]) -> list[str]:
@@ -70,6 +71,18 @@ def _unlabelled(participants: Sequence[Participant]) -> list[str]:
             failed = sum(isinstance(source.labels.get(key), Unlabelled) for key in complete)
             if failed:
                 found.append(f"{failed} of {len(complete)} episodes cannot be labelled.")
+            sentences += [f"{one.letter}: {sentence}" for sentence in found]
+    return sentences
+
+
+def _unknown(participants: Sequence[Participant]) -> list[str]:
+    """Return a sentence for each agent and entry with actions of unknown optimum."""
+    sentences = []
+    for one in participants:
+        for source in one.sources:
+            labels = {key: found for key, found in source.labels.items() if key.agent == one.agent}
+            episodes = Counter((key.entry, key.agent) for key in labels)
+            found = describe_unknown(summarize_decisions(episodes, labels))
             sentences += [f"{one.letter}: {sentence}" for sentence in found]
     return sentences
 

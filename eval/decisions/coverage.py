@@ -1,13 +1,14 @@
-"""Sentences about the episodes of a run that have no labels, and the command that labels them."""
+"""Sentences about episodes without labels, the command that labels them, and actions of unknown optimum."""
 
 from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from .file import FILE
+from .statistics import DecisionLine
 
 MAX_NAMES = 5
 """Number of agents and entries without any label that a sentence names at most."""
@@ -55,6 +56,21 @@ def describe_unlabelled(
     names = _without_any(episodes, labelled)
     among = f", among them all of {', '.join(names)}" if names and number < total else ""
     return [missing_labels(number, total, among, folder)]
+
+
+def describe_unknown(lines: Iterable[DecisionLine]) -> list[str]:
+    """Return a sentence for each entry and agent with actions of unknown optimum, and on what its figures rest."""
+    sentences = []
+    for line in lines:
+        if not line.unknown:
+            continue
+        has = "has" if line.unknown == 1 else "have"
+        known = f"over the {line.known} of {line.labelled} episodes without such actions"
+        sentences.append(
+            f"{line.entry}, {line.agent}: {line.unknown} of {line.decisions} actions {has} no known optimum; lost,"
+            f" extra steps and the share of fatal decisions are {known if line.known else 'unknown'}."
+        )
+    return sentences
 
 
 def _without_any(episodes: Mapping[tuple[str, str], int], labelled: Mapping[tuple[str, str], int]) -> list[str]:

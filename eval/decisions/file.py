@@ -21,7 +21,7 @@ from ..store import EpisodeKey, Result
 from .labels import REASONS, Decision, EpisodeDecisions, Unlabelled
 
 FILE = "decisions.jsonl"
-VERSION = 2
+VERSION = 3
 """Version of the labels and of their form in the file."""
 
 Labels = EpisodeDecisions | Unlabelled

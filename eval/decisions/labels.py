@@ -104,19 +104,26 @@ class EpisodeDecisions:
 
     @property
     def first_fatal(self) -> int | None:
-        """Number of the first fatal action, counted from 1; None without one."""
+        """Number of the first action that is known to be fatal, counted from 1; None without one."""
         return next((number for number, d in enumerate(self.decisions, 1) if d.fatal), None)
 
     @property
-    def step_regret(self) -> float:
-        """Sum of the regrets in steps. In a deterministic environment with an exact optimum, the additional length
-        of a solved episode over the shortest one."""
-        return sum(d.step_regret or 0.0 for d in self.decisions)
+    def fatal(self) -> bool | None:
+        """True if an action is known to be fatal; None if none is and the optimum of some action is unknown."""
+        if self.first_fatal is not None:
+            return True
+        return None if self.unknown else False
 
     @property
-    def value_regret(self) -> float:
-        """Sum of the regrets in value."""
-        return sum(d.value_regret or 0.0 for d in self.decisions)
+    def step_regret(self) -> float | None:
+        """Sum of the regrets in steps; None if the optimum of an action is unknown. In a deterministic environment
+        with an exact optimum, the additional length of a solved episode over the shortest one."""
+        return None if self.unknown else sum(d.step_regret or 0.0 for d in self.decisions)
+
+    @property
+    def value_regret(self) -> float | None:
+        """Sum of the regrets in value; None if the optimum of an action is unknown."""
+        return None if self.unknown else sum(d.value_regret or 0.0 for d in self.decisions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +148,8 @@ def judge(before: Optimum | None, after: Optimum | None, exact: bool, repeated: 
         repeated: See `Decision`.
         returned: See `Decision`.
     """
+    if exact and before is not None and before.value == 0.0:  # Whatever the outcome, nothing was left to lose.
+        return Decision(None, 0.0, None, False, repeated, returned)
     if before is None or after is None:
         return Decision(None, None, None, None, repeated, returned)
     value = round(before.value - after.value, VALUE_DECIMALS)

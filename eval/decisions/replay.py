@@ -224,12 +224,12 @@ def _find_outcome(
     """
     if success:
         return labels.SOLVED
-    if start is None or end is None:
-        return labels.UNKNOWN
-    if start.value == 0.0:
+    if start is not None and start.value == 0.0:
         return labels.IMPOSSIBLE
     if any(decision.fatal for decision in decisions):
         return labels.DEAD_END if dead_end else labels.OUT_OF_STEPS
+    if start is None or end is None:
+        return labels.UNKNOWN
     if end.value > 0.0:
         return labels.WORSE_END if ended else labels.UNFINISHED
     if any(decision.fatal is None for decision in decisions):

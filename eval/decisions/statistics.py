@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
+from typing import TypeVar
 
 from ..statistics import Interval, rate, student_mean, wilson
 from ..statistics.intervals import normal_quantile
@@ -13,6 +14,8 @@ from ..statistics.student_t import two_sided_quantile
 from ..store import EpisodeKey
 from .file import Labels
 from .labels import REASONS, EpisodeDecisions
+
+_Value = TypeVar("_Value", bound=float)
 
 
 @dataclass(frozen=True)
@@ -32,11 +35,14 @@ class DecisionLine:
         decisions: Number of actions.
         judged: Number of actions while there was something to lose, of known optimum.
         unknown: Number of actions of unknown optimum.
+        known: Number of labelled episodes without such actions, on which `value_regret`, `step_regret` and `fatal`
+            rest; these have no value if there are none.
         optimal: Share of optimal actions among the judged ones.
         value_regret: Mean loss of attainable value per episode.
         step_regret: Mean number of additional steps per episode, before success became impossible.
         fatal: Share of episodes with a fatal decision.
-        first_fatal: Median number, from 1, of the first fatal action, among these episodes; None without any.
+        first_fatal: Median number, from 1, of the first action known to be fatal, among the episodes with such an
+            action; None without any.
         repeated: Share of actions that were taken before in the same state of the episode.
         returned: Share of actions that led back to an earlier state of the episode.
         outcomes: Number of episodes by outcome (see `REASONS`), most frequent first.
@@ -52,6 +58,7 @@ class DecisionLine:
     decisions: int
     judged: int
     unknown: int
+    known: int
     optimal: Interval
     value_regret: Interval
     step_regret: Interval
@@ -97,8 +104,8 @@ def _summarize(entry: str, agent: str, number: int, labels: Mapping[EpisodeKey, 
         pairs = [[counts(one) for one in group] for group in tasks.values()]
         return clustered_share([(sum(x for x, _ in group), sum(n for _, n in group)) for group in pairs])
 
-    def average(amount: Callable[[EpisodeDecisions], float]) -> Interval:
-        return student_mean([fmean(amount(one) for one in group) for group in tasks.values()])
+    def average(amount: Callable[[EpisodeDecisions], float | None]) -> Interval:
+        return student_mean([fmean(group) for group in _values(tasks.values(), amount)])
 
     return DecisionLine(
         entry=entry,
@@ -110,16 +117,27 @@ def _summarize(entry: str, agent: str, number: int, labels: Mapping[EpisodeKey, 
         decisions=sum(len(one.decisions) for one in episodes),
         judged=sum(one.judged for one in episodes),
         unknown=sum(one.unknown for one in episodes),
+        known=sum(not one.unknown for one in episodes),
         optimal=share(lambda one: (one.optimal, one.judged)),
         value_regret=average(lambda one: one.value_regret),
         step_regret=average(lambda one: one.step_regret),
-        fatal=rate([[one.first_fatal is not None for one in group] for group in tasks.values()]),
+        # Of an episode of which not everything is known, only a fatal decision can be: counted alone, such
+        # episodes would raise the share.
+        fatal=rate(_values(tasks.values(), lambda one: None if one.unknown else one.fatal)),
         first_fatal=float(median(fatal)) if fatal else None,
         repeated=share(lambda one: (sum(d.repeated for d in one.decisions), len(one.decisions))),
         returned=share(lambda one: (sum(d.returned for d in one.decisions), len(one.decisions))),
         outcomes=_by_frequency(Counter(one.outcome for one in episodes)),
         problems=_by_frequency(problems),
     )
+
+
+def _values(
+    tasks: Iterable[Sequence[EpisodeDecisions]], amount: Callable[[EpisodeDecisions], _Value | None]
+) -> list[list[_Value]]:
+    """Return a number of the episodes of each task, without episodes where it is None and tasks without others."""
+    values = [[value for one in group if (value := amount(one)) is not None] for group in tasks]
+    return [group for group in values if group]
 
 
 def _by_frequency(counts: Counter[str]) -> dict[str, int]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from ..report import number
+from .coverage import describe_unknown
 from .labels import SOLVED
 from .statistics import DecisionLine
 
@@ -98,9 +99,10 @@ def describe_failures(line: DecisionLine) -> list[str]:
 
 
 def describe_basis(lines: Sequence[DecisionLine]) -> list[str]:
-    """Return the explanation of the table, and a sentence for each entry of whose episodes some have no labels."""
+    """Return the explanation of the table, and sentences on what has no known optimum, or no labels."""
     measures = list(dict.fromkeys(line.measure for line in lines if line.measure))
     notes = [_LEGEND.format(lost=" or ".join(measures))] if measures else []
+    notes += describe_unknown(lines)
     for line in lines:
         for reason, count in line.problems.items():
             notes.append(
