@@ -17,6 +17,7 @@ from ...eval.manifest import check_holds_no_study
 from ..config.resolve import resolve_validation
 from ..config.run import SFTConfig, TrainingConfig
 from ..config.serialize import from_plain, to_plain
+from ..config.task_data import DATA, check_data, describe_run_data
 from .store import METRICS_FILE as METRICS_FILE
 from .store import Checkpoints
 
@@ -97,12 +98,19 @@ def claim_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> Non
         resume: Continue the run in the folder.
 
     Raises:
-        ConfigurationError: See `check_run_folder`, or the folder cannot be written to.
+        ConfigurationError: See `check_run_folder`; the run was started on other data; or the folder cannot be
+            written to.
         DataError: The settings in the folder cannot be read.
     """
     check_run_folder(config, resume=resume)
     folder, settings = config.out, to_plain(config)
-    if read_run_settings(folder) == settings:
+    stored = read_run_settings(folder)
+    if not resume or stored is None:
+        data = describe_run_data(config)
+    elif data := stored.get(DATA, {}):  # Runs of older versions have none.
+        check_data(folder, data, describe_run_data(config))
+    settings |= {DATA: data} if data else {}
+    if stored == settings:
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -124,8 +132,8 @@ def undo_if_refused(config: TrainingConfig | SFTConfig) -> Iterator[None]:
     try:
         yield
     except ConfigurationError:
-        with suppress(OSError):  # The reason of the refusal is reported in any case.
-            is_ours = settings.read_bytes() == _as_json(to_plain(config)).encode()
+        with suppress(OSError, DataError):  # The reason of the refusal is reported in any case.
+            is_ours = _without_data(read_run_settings(folder)) == to_plain(config)
             if is_main() and is_ours and before is not None:
                 write_atomic(settings, before)
             elif is_main() and is_ours and Checkpoints(folder / CHECKPOINTS_FOLDER).last is None:
@@ -163,6 +171,11 @@ def sole_writer(folder: Path) -> Iterator[None]:
         with suppress(OSError):  # They hold something.
             for path in new:
                 path.rmdir()
+
+
+def _without_data(settings: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the part of stored settings that is the configuration of the run."""
+    return {name: value for name, value in (settings or {}).items() if name != DATA}
 
 
 def _as_json(settings: Mapping[str, Any]) -> str:
@@ -211,7 +224,7 @@ def read_config(folder: Path, kind: type[ConfigT]) -> ConfigT:
     if ("recipe" in settings) != (kind is TrainingConfig):
         raise ConfigurationError(f"{folder}: holds a run of another kind, not of `arboretum {command}`.")
     try:
-        return from_plain(kind, {**settings, "out": str(folder)})
+        return from_plain(kind, {**_without_data(settings), "out": str(folder)})
     except ConfigurationError as error:
         raise DataError(
             folder / SETTINGS_FILE, f"was written by another version of Arboretum ({error})."

@@ -161,7 +161,7 @@ def run_gradients(
     missing = [env for env in envs if read_products(paths[env], credits[env], batches) is None]
     if missing:
         study.check_models(missing)
-    claim_folder(study, out)
+    claim_folder(study, out, is_done=not missing)
     work = [WorkItem(env, measure_gradients, (study, env, credits[env], batches, paths[env])) for env in missing]
     try:
         with (

@@ -20,7 +20,9 @@ from ...eval.manifest import STUDY_FILE, check_holds_no_run
 from ..checkpoints.interruption import Interruption
 from ..commands.outcome import FAILED, INTERRUPTED, OK
 from ..commands.preflight import require_torch
+from ..config.resolve import make_entry
 from ..config.serialize import to_plain
+from ..config.task_data import DATA, Data, check_data, describe_data
 from ..state import Activity
 from .curves import read_curves
 from .definition import Study
@@ -74,7 +76,7 @@ def run_study(study: Study, out: Path, *, workers: int = 2, envs: Sequence[str] 
     work = missing_work(study, out, envs)
     if any(work):
         study.check_models(envs)
-    claim_folder(study, out)
+    claim_folder(study, out, is_done=not any(work))
     console.print(f"{study.name}: {escape(study.description)}", highlight=False)
     failures: list[str] = []
     status = OK
@@ -91,11 +93,22 @@ def run_study(study: Study, out: Path, *, workers: int = 2, envs: Sequence[str] 
     return status or (FAILED if failures else OK)
 
 
-def claim_folder(study: Study, out: Path) -> None:
-    """Write the study's definition into its folder, unless the folder holds another study, or a run."""
+def claim_folder(study: Study, out: Path, *, is_done: bool = False) -> None:
+    """Write the study's definition into its folder, unless the folder holds another study, or a run.
+
+    Args:
+        study: Study to claim the folder for.
+        out: Folder of the study.
+        is_done: True if no result is missing; then the folder is claimed with any data.
+
+    Raises:
+        ConfigurationError: The folder holds another study, one that was started on other data, or a run.
+        DataError: The definition in the folder cannot be read.
+    """
     path, definition = out / STUDY_FILE, to_plain(study)
     if not path.exists():
         check_holds_no_run(out)
+        definition |= {DATA: data} if (data := _describe_data(study)) else {}
     try:
         out.mkdir(parents=True, exist_ok=True)
         stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else definition
@@ -112,7 +125,24 @@ def claim_folder(study: Study, out: Path) -> None:
             f"{out}: holds a study that was started with other settings ({difference}); choose another --out, "
             "or delete the folder."
         )
+    if stored.get(DATA):  # Studies of older versions have none.
+        if not is_done:
+            check_data(out, stored[DATA], _describe_data(study))
+        definition[DATA] = stored[DATA]
     write_atomic(path, json.dumps(definition, indent=2) + "\n")
+
+
+def _describe_data(study: Study) -> Data:
+    """Return the origin of the tasks on which policies are trained, validated and evaluated."""
+    envs = study.envs.items()
+    entries = {
+        "train": {name: make_entry(env.config, env.config.split) for name, env in envs},
+        "test": {name: make_entry(env.config, env.test_split) for name, env in envs},
+        "levels": {name: make_entry(level.config, level.test_split) for name, level in study.levels.items()},
+    }
+    if study.validation_every:
+        entries["validation"] = {name: make_entry(env.config, env.validation_split) for name, env in envs}
+    return describe_data(entries)
 
 
 def missing_work(study: Study, out: Path, envs: Sequence[str]) -> list[list[WorkItem]]:
