@@ -190,7 +190,7 @@ def plan_suite(suite: Suite, limit: int | None = None, known: KnownTasks = _none
             "max_steps": env.max_steps,
             "max_turns": entry.max_turns,
             "tasks": _origin(env),
-            "split": entry.split,
+            "split": entry.played_split,
         }
         if replacement is not None:
             facts[planned.name] |= {"replaced": replacement.note, "missing": missing_files(own.needs)}

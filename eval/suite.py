@@ -131,6 +131,12 @@ class Entry:
             kwargs["max_steps"] = self.max_steps
         return make_env(self.env, **kwargs)
 
+    @property
+    def played_split(self) -> str | None:
+        """Name of the task split, which may be one of `kwargs`; None for the environment's default."""
+        split = self.kwargs.get("split") if self.split is None else self.split
+        return None if split is None else str(split)
+
     def task_names(self, env: TextEnv[Any], limit: int | None = None) -> list[str]:
         """Return the names of the entry's tasks: the first `tasks` of the split whose initial states are distinct.
 
@@ -154,7 +160,7 @@ class Entry:
         if self.tasks is not None and len(names) < count:
             raise ConfigurationError(
                 f"suite entry {self.name!r} asks for {count} tasks, but {self.env} has only {len(names)}"
-                f" distinct ones in split {self.split!r}; lower `tasks`, or omit it to use all."
+                f" distinct ones in split {self.played_split!r}; lower `tasks`, or omit it to use all."
             )
         return names
 
@@ -283,9 +289,11 @@ def suite_of(env: str, **kwargs: Any) -> Suite:
     Raises:
         ConfigurationError: The environment cannot be made.
     """
-    split, max_steps = kwargs.pop("split", None), kwargs.pop("max_steps", None)
-    entry = Entry(env, env, kwargs, split=split, max_steps=max_steps)
-    if split is None:
+    # Other values of the two, such as None, stay arguments: in the fields of an entry, None means "not given".
+    limit = kwargs.pop("max_steps") if type(kwargs.get("max_steps")) is int else None
+    split = kwargs.pop("split") if isinstance(kwargs.get("split"), str) else None
+    entry = Entry(env, env, kwargs, split=split, max_steps=limit)
+    if split is None and "split" not in kwargs:
         for candidate in HELD_OUT_SPLITS:
             held_out = dataclasses.replace(entry, split=candidate)
             try:
@@ -294,7 +302,7 @@ def suite_of(env: str, **kwargs: Any) -> Suite:
                 continue
             entry = held_out
             break
-    where = "all tasks" if entry.split is None else f"split {entry.split}"
+    where = "all tasks" if entry.played_split is None else f"split {entry.played_split}"
     return Suite(env, f"{env}, {where}", (entry,))
 
 

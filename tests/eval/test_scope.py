@@ -24,7 +24,7 @@ from arboretum.eval.evaluate import evaluate, prepare
 from arboretum.eval.models import Model, resolve_model
 from arboretum.eval.options import option_name, parse_options
 from arboretum.eval.planning import Scope, plan_suite
-from arboretum.eval.suite import load_suite
+from arboretum.eval.suite import load_suite, suite_of
 
 
 @pytest.fixture
@@ -135,6 +135,42 @@ def test_single_environment_is_evaluated_on_its_own_held_out_split(
     monkeypatch.delenv("ARBORETUM_DATA", raising=False)
     (entry,) = load_suite(env).entries
     assert entry.split == split
+
+
+class YearBandit(Bandit):
+    """Bandit whose splits are numbers."""
+
+    def __init__(self, *, split: int, **options: Any) -> None:
+        super().__init__(split={2023: "train", 2024: "test"}[split], **options)
+
+
+@pytest.mark.parametrize(("option", "limit"), [("max_steps=default", 100), ("max_steps=null", None)])
+def test_run_with_a_documented_step_limit_that_is_no_number_is_resumed(
+    folder: Path, option: str, limit: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env = "TextSokoban-v0"
+    command = ["eval", env, "--env-arg", option, "--agent", "expert", "--no-references", "--limit", "3"]
+    for _ in range(2):
+        with pytest.raises(SystemExit) as stopped:
+            main([*command, "--label-seconds", "0", "--workers", "1", "--out", "run"])
+        assert stopped.value.code == 0, capsys.readouterr().err
+    assert manifest_of(folder / "run")["entries"][env]["max_steps"] == limit
+    assert manifest_of(folder / "run")["suite"]["entries"][0]["split"] == "test"
+
+
+def test_numbered_split_is_played_and_named_in_the_report(folder: Path) -> None:
+    path = f"{__name__}:YearBandit"
+    run(path, env_arg=["split=2024"], out=folder / "run")
+    assert manifest_of(folder / "run")["suite"]["description"] == f"{path}, split 2024"
+    assert "tasks of the environment, split 2024" in (folder / "run" / "report.html").read_text(encoding="utf-8")
+
+
+def test_explicit_none_of_split_and_step_limit_reaches_the_environment() -> None:
+    """They differ from leaving the arguments out: None removes the limit, and plays the tasks of all splits."""
+    env = suite_of("TextSokoban-v0", split=None, max_steps=None).entries[0].make()
+    assert env.max_steps is None
+    assert list(env.tasks[:9]) == list(make_env("TextSokoban-v0").tasks[:9])
+    assert list(env.tasks[:9]) != list(load_suite("TextSokoban-v0").entries[0].make().tasks[:9])
 
 
 def test_limit_takes_a_prefix_of_the_suites_tasks() -> None:
