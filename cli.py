@@ -215,7 +215,7 @@ def export(
     /,
     to: Format,
     out: Path | None = None,
-    agent: UseAppendAction[tuple[str, ...]] = (),
+    agent: tuple[str, ...] = (),
     all_episodes: bool = False,
 ) -> int:
     """Export the episodes of an evaluation run to the format of another tool.
@@ -226,7 +226,7 @@ def export(
             (inspect), or trajectories (atif).
         out: File or folder to write, which must not exist. None makes a name of the format in the folder of the
             run.
-        agent: Name of an agent to export. None given exports all agents.
+        agent: Agents to export, by name. None given exports all agents.
         all_episodes: With sft: also export unsuccessful episodes.
     """
     from .eval.export.command import export_run

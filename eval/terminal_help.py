@@ -12,12 +12,14 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from functools import partial, wraps
-from typing import Any, NoReturn, TextIO, get_args, get_type_hints
+from itertools import chain
+from typing import Annotated, Any, NoReturn, TextIO, get_args, get_origin, get_type_hints
 
 from tyro import cli
-from tyro.conf import OmitArgPrefixes, arg, subcommand
+from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg, subcommand
 from tyro.extras import SubcommandApp
 
 from ..envs.errors import ConfigurationError, unknown_name
@@ -159,6 +161,48 @@ def _sub_verbs(function: Callable[..., int]) -> dict[str, Any]:
     return {name: member for member, name in marked if name is not None}
 
 
+def _list_options(owner: Callable[..., Any]) -> Iterator[str]:
+    """Yield the names of the options of a verb, or of a class of options, that take several values at once.
+
+    A prefix, such as that of `--monitor.fatal`, is left out.
+    """
+    for name, annotation in get_type_hints(owner, include_extras=True).items():
+        kind, *marks = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
+        if isinstance(kind, type) and is_dataclass(kind):
+            yield from _list_options(kind)
+        elif get_args(kind)[1:] == (...,) and UseAppendAction not in marks and Positional not in marks:
+            yield name
+
+
+def _join_repeated(arguments: Sequence[str], owner: Callable[..., Any]) -> list[str]:
+    """Return the arguments with all values of a repeated option behind its first occurrence.
+
+    Of an option that takes several values, tyro keeps the last occurrence only.
+
+    Args:
+        arguments: Arguments of a verb.
+        owner: Function or class with the verb's options.
+    """
+    options = {*_list_options(owner)}
+    first: dict[str, list[str]] = {}
+    current: list[str] = []
+    parts = [current]
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        name = name.replace("-", "_")
+        if name in first:
+            current = first[name]
+            current += [value] if equals else []
+        elif argument.startswith("--"):
+            current = [argument]
+            parts.append(current)
+            if name[2:].rpartition(".")[2] in options:
+                first[name] = current
+        else:
+            current.append(argument)
+    return [*chain.from_iterable(parts)]
+
+
 def run_verb(
     app: SubcommandApp, verbs: Mapping[str, Callable[..., int]], arguments: Sequence[str], description: str
 ) -> int:
@@ -185,13 +229,15 @@ def run_verb(
     elif rest and not is_help and (job := _sub_verbs(verbs[name]).get(rest[0])) is not None:
         # Parsed as a command of its own, so that errors point to its help.
         prog = f"arboretum {name} {rest[0]}"
-        of_job = partial(cli, job, args=rest[1:], prog=prog, config=(OmitArgPrefixes,))
+        of_job = partial(cli, job, args=_join_repeated(rest[1:], job), prog=prog, config=(OmitArgPrefixes,))
 
         def parse() -> Callable[[], int]:
             return partial(verbs[name], of_job())
 
     else:
-        parse = partial(cli, _deferred(verbs[name]), args=rest, prog=f"arboretum {name}")
+        parse = partial(
+            cli, _deferred(verbs[name]), args=_join_repeated(rest, verbs[name]), prog=f"arboretum {name}"
+        )
     if is_help:
         print_help(lambda: parse()())
     return _parse_in_words(parse)()

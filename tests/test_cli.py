@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import os
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from arboretum.cli import main
+from arboretum.trainers.config.run import TrainingConfig
 
 
 def run(*arguments: str, stdin: str = "", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -75,6 +77,45 @@ def test_mistake_of_the_user_is_reported_in_one_sentence_with_status_2(
     assert sentence in printed.err
     assert len(printed.err.strip().splitlines()) == 1
     assert "Traceback" not in printed.err + printed.out
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--agent", "random", "--agent", "expert"],
+        ["--agent=random", "--limit", "2", "--agent", "expert"],
+        ["--agent", "random", "expert"],
+    ],
+)
+def test_all_agents_of_a_repeated_option_play_and_are_exported(
+    given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["--no-references", "--label-seconds", "0", "--workers", "1", "--limit", "2", "--out", "run"]
+    chosen = [one for one in given if one not in ("--limit", "2")]
+    for command in (
+        ["eval", "TextBandit-v0", *given, *options],
+        ["export", "run", "--to", "csv", *chosen],
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(command)
+        assert ended.value.code == 0, capsys.readouterr().err
+    with (tmp_path / "run" / "episodes.csv").open() as file:
+        assert {row["agent"] for row in csv.DictReader(file)} == {"random", "expert"}
+
+
+def test_repeated_options_of_a_group_and_of_a_sub_command_keep_all_values(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["scaling", "plan", "--gpus", "x", "--batch", "8", "--gpus", "16"])
+    assert "--gpus: 'x' is not a whole number." in capsys.readouterr().err
+    configs: list[TrainingConfig] = []
+    monkeypatch.setattr("arboretum.trainers.commands.train.train", lambda config, **_: configs.append(config))
+    signs = ["--monitor.fatal", "variance", "--monitor.action=stop", "--monitor.fatal=silence", "penalty"]
+    with pytest.raises(SystemExit):
+        main(["train", "grpo", "--env", "TextBandit-v0", "--model", "sapling", *signs])
+    assert configs[0].monitor.fatal == ("variance", "silence", "penalty")
 
 
 @pytest.mark.parametrize("arguments", [["plan", "--frob"], ["measure", "--gpus", "8"]])
