@@ -33,15 +33,21 @@ class Model:
         options: Further arguments of the engine.
 
     Raises:
-        ConfigurationError: The engine or an option is unknown, or a folder does not exist.
+        ConfigurationError: The engine or an option is unknown, a folder does not exist, or two addresses differ.
     """
 
     def __init__(
         self, engine: str, name: str, base_url: str | None = None, options: Mapping[str, Any] | None = None
     ) -> None:
-        self.engine_name, self.name, self.base_url = engine, name, base_url
         self.options = dict(options or {})
-        engine_class(engine, [*self.options, *(["base_url"] if base_url is not None else [])])
+        address = self.options.pop("base_url", None)
+        if address is not None and base_url not in (None, address):
+            raise ConfigurationError(
+                f"{BASE_URL_OPTION} is {base_url!r}, but the engine's argument base_url {address!r}; remove one."
+            )
+        self.engine_name, self.name = engine, name
+        self.base_url = base_url if address is None else str(address)
+        engine_class(engine, [*self.options, *(["base_url"] if self.base_url is not None else [])])
         self._source = name
         if engine in _LOCAL_ENGINES:
             if is_path(name) or Path(name).is_dir():

@@ -20,7 +20,7 @@ ENGINES: dict[str, tuple[str, str]] = {
 """Name -> (module of this package, class); the module is imported when its engine is made."""
 
 
-def make_engine(name: str, model: str, **options: Any) -> Engine:
+def make_engine(name: str, model: str, /, **options: Any) -> Engine:
     """Make an engine by name.
 
     Args:
@@ -72,5 +72,5 @@ def _options(kind: type[Engine]) -> list[str] | None:
             _, *parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()
             known += [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name != "model"]
             if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-                return known
+                return [*dict.fromkeys(known)]
     return None

@@ -163,6 +163,8 @@ def test_registry_accepts_inherited_options_and_rejects_unknown_ones(endpoint: E
         assert isinstance(engine, OpenAIEngine) and answer(engine).finish == "stop"
     with pytest.raises(ConfigurationError, match=r"unknown option of engine openai 'concurency'.*concurrency"):
         make_engine("openai", "m", concurency=2)
+    with pytest.raises(ConfigurationError, match="unknown option of engine openai 'name'; known: base_url, "):
+        make_engine("openai", "m", name=2)
 
 
 # ---------------------------------------------------------------------- concurrency

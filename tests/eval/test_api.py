@@ -248,6 +248,16 @@ def test_evaluation_runs_inside_an_event_loop() -> None:
     assert result.line("direct:m").episodes == 4
 
 
+def test_address_of_the_server_may_be_given_as_argument_of_the_engine() -> None:
+    pytest.importorskip("aiohttp", reason="needs the extra openai")
+    from arboretum.eval.bench.endpoint import Endpoint
+
+    with Endpoint().running() as endpoint:
+        address = {"base_url": endpoint.url}
+        result = arboretum.evaluate("TextBandit-v0", "direct", model="openai/m", engine_args=address, limit=2)
+    assert result.complete and len(endpoint.requests) >= 2
+
+
 def test_given_engine_stays_open() -> None:
     pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
     from arboretum.agents.engines.registry import make_engine
