@@ -167,7 +167,7 @@ def resolve_id(id: str) -> str:
     return id
 
 
-def make_env(id: str, **kwargs: Any) -> TextEnv[Any]:
+def make_env(id: str, /, **kwargs: Any) -> TextEnv[Any]:
     """Make an environment like `gym.make(id, **kwargs).unwrapped`, with errors that name the fix.
 
     Args:

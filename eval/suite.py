@@ -276,7 +276,7 @@ def load_suite(name: str, env_args: Mapping[str, Any] | None = None) -> Suite:
     return suite
 
 
-def suite_of(env: str, **kwargs: Any) -> Suite:
+def suite_of(env: str, /, **kwargs: Any) -> Suite:
     """Return a suite of one environment, on its held-out tasks.
 
     Without `split` among the arguments, the split is the first of `HELD_OUT_SPLITS` that the environment has, or

@@ -17,6 +17,8 @@ import pytest
 from arboretum.cli import main
 from arboretum.trainers.config.run import TrainingConfig
 
+ASK_A_MODEL = ["eval", "TextBandit-v0", "--agent", "direct", "--limit", "1", "--model", "openai/m"]
+
 
 def run(*arguments: str, stdin: str = "", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -56,6 +58,14 @@ def run(*arguments: str, stdin: str = "", cwd: Path | None = None) -> subprocess
         (["view", "--port", "it's"], '--port: "it\'s" is not a whole number.'),
         (["eval", "quick", "--label-seconds", "long"], "--label-seconds: 'long' is not a number."),
         (["scaling", "plan", "--batch", "big"], "--batch: 'big' is not a whole number."),
+        (["eval", "TextBandit-v0", "--env-arg", "env=1"], "unknown option of TextBandit-v0 'env'; known: split,"),
+        (["eval", "TextBandit-v0", "--env-arg", "id=3"], "unknown option of TextBandit-v0 'id'; known: split,"),
+        (["play", "TextBandit-v0", "--env-arg", "id=3"], "unknown option of TextBandit-v0 'id'; known: split,"),
+        ([*ASK_A_MODEL, "--engine-arg", "base_url=5"], "base_url=) must look like https://host/v1, not '5'."),
+        (
+            [*ASK_A_MODEL, "--engine-arg", "base_url=http://a/v1", "--base-url", "http://b/v1"],
+            "is 'http://b/v1', but the engine's argument base_url 'http://a/v1'; remove one.",
+        ),
         (["scaling", "plan", "--gpus", "8", "x"], "--gpus: 'x' is not a whole number."),
     ],
 )
