@@ -69,17 +69,6 @@ def test_run_in_a_folder_is_resumed(tmp_path: Path) -> None:
         arboretum.evaluate("TextBandit-v0", "random", limit=5, seed=1, out=tmp_path / "run")
 
 
-@pytest.mark.parametrize("limit", ["auto", None])
-def test_step_limit_of_a_made_environment_is_its_own(limit: str | None, tmp_path: Path) -> None:
-    env = gym.make("TextBlocksworld-v0", max_steps=limit, split="test")
-    for _ in range(2):
-        result = arboretum.evaluate(env, "expert", references=False, limit=3, out=tmp_path)
-    assert result.line("expert").episodes == 3
-    longest = max(len(episode.turns) for episode in result.episodes.values())
-    recorded = json.loads((tmp_path / "run.json").read_text())["entries"]["TextBlocksworld-v0"]["max_steps"]
-    assert recorded is None if limit is None else recorded >= longest
-
-
 def test_dataframe_has_a_row_per_episode(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas", reason="needs pandas")
     result = arboretum.evaluate("TextBandit-v0", limit=5, repeats=2)
@@ -222,6 +211,17 @@ def test_failed_agent_is_stated_in_the_result() -> None:
 def test_mistake_raises_one_sentence(arguments: Any, options: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         arboretum.evaluate(*arguments, **options)
+
+
+@pytest.mark.parametrize("limit", ["auto", None])
+def test_step_limit_of_a_made_environment_is_its_own(limit: str | None, tmp_path: Path) -> None:
+    env = gym.make("TextBlocksworld-v0", max_steps=limit, split="test")
+    for _ in range(2):
+        result = arboretum.evaluate(env, "expert", references=False, limit=3, out=tmp_path)
+    assert result.line("expert").episodes == 3
+    longest = max(len(episode.turns) for episode in result.episodes.values())
+    recorded = json.loads((tmp_path / "run.json").read_text())["entries"]["TextBlocksworld-v0"]["max_steps"]
+    assert recorded is None if limit is None else recorded >= longest
 
 
 def test_result_names_what_it_has() -> None:
