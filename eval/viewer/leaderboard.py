@@ -76,7 +76,7 @@ class _Tasks(NamedTuple):
     """What decides the tasks of an entry: its settings, their number, and a digest of them."""
 
     settings: dict[str, Any]
-    count: float | None
+    number: float | None
     digest: str | None
 
 
@@ -113,7 +113,7 @@ def _difference(known: Mapping[str, _Tasks], tasks: Mapping[str, _Tasks]) -> str
         one = known.get(name, other)
         if (difference := first_difference(one.settings, other.settings)) is not None:
             return f"{name}: {difference}"
-        if one.count == other.count and None not in (one.digest, other.digest) and one.digest != other.digest:
+        if one.number == other.number and None not in (one.digest, other.digest) and one.digest != other.digest:
             return f"{name}: other data"
     return None
 
