@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Mapping
 from functools import cached_property
@@ -47,6 +48,8 @@ class Model:
             )
         self.engine_name, self.name = engine, name
         self.base_url = base_url if address is None else str(address)
+        if engine == "openai":  # The identity names the server that the engine would take from the environment.
+            self.base_url = self.base_url or os.environ.get("OPENAI_BASE_URL") or None
         engine_class(engine, [*self.options, *(["base_url"] if self.base_url is not None else [])])
         self._source = name
         if engine in _LOCAL_ENGINES:

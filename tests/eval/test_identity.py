@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
@@ -121,6 +122,33 @@ def test_secrets_and_settings_without_effect_are_not_stored() -> None:
             }
         },
     }
+
+
+def test_run_is_not_resumed_against_another_server_of_the_environment_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("aiohttp", reason="needs the extra openai")
+    from arboretum.eval.bench.endpoint import Endpoint
+
+    def play(**options: Any) -> Any:
+        return arboretum.evaluate(
+            "TextBandit-v0", "direct", model="openai/m", limit=1, out=tmp_path / "out", **options
+        )
+
+    with Endpoint().running() as endpoint:
+        address = endpoint.url
+        monkeypatch.setenv("OPENAI_BASE_URL", address.replace("://", "://user:secret@") + "?key=secret")
+        assert play().complete
+        assert endpoint.requests
+    assert "secret" not in (tmp_path / "out" / "run.json").read_text(encoding="utf-8")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://user:secret@other.example/v1")
+    expected = f"another direct:m (server was '{address}' and is 'http://other.example/v1')"
+    with pytest.raises(ConfigurationError, match=re.escape(expected)):
+        play()
+    assert play(base_url=address).complete  # the same server
+    monkeypatch.delenv("OPENAI_BASE_URL")
+    with pytest.raises(ConfigurationError, match=re.escape(f"(server was '{address}' and is None)")):
+        play()
 
 
 def test_edited_template_is_another_agent(tmp_path: Path) -> None:
