@@ -87,8 +87,9 @@ class MCTS(SearchAgent):
     descend by PUCT (AlphaZero, Silver et al., 2018) with the model's probability of a move as its prior. A state
     that is reached for the first time is played to the end of the episode with the model's replies, and its return
     is the value of all moves on the way. Every simulation executes its moves anew, with new randomness, so that
-    the value of a move averages over its outcomes; outcomes with one state key are one state. The most simulated
-    move is played, and the part of the tree below its actual outcome is kept for the next turn.
+    the value of a move averages over its outcomes; outcomes with one state key are one state, and those without a
+    key are different ones. The most simulated move is played, and the part of the tree below its actual outcome is
+    kept for the next turn.
 
     Simulations run in rounds of `parallel`, together with those of all other episodes. The result depends on the
     seed only. A turn in which all sampled replies have the same actions is played without simulations.

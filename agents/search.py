@@ -211,14 +211,17 @@ class SearchAgent(LanguageAgent):
     def state_key(self, seat: Seat) -> Hashable:
         """Return the key of the current state of an episode or a branch, its end and its observation included.
 
+        It equals no other key where the environment has none.
+
         Raises:
             SimulationFailed: The environment failed.
         """
         episode = seat.episode
         try:
-            return episode.terminated or episode.truncated, seat.env.state_key(), seat.observation
+            key = seat.env.state_key()
         except USER_ERRORS as error:
             raise SimulationFailed(describe_failure("the environment", error)) from error
+        return episode.terminated or episode.truncated, object() if key is None else key, seat.observation
 
     def restore(self, seat: Seat, snapshot: Snapshot, seed: int | None = None) -> None:
         """Restore the environment of an episode.

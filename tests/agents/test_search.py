@@ -14,6 +14,7 @@ from arboretum.agents.episode import Episode
 from arboretum.agents.exchange import TURN
 from arboretum.agents.play import Job, play
 from arboretum.agents.registry import make_agent
+from arboretum.envs.core import TextEnv
 from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.frozenlake.env import FrozenLake
 from arboretum.envs.registry import make_env
@@ -280,11 +281,12 @@ def test_time_limit_ends_a_search(name: str, engine: Any) -> None:
 
 
 class Directions(Engine):
-    """Engine without tokens, which answers with a direction that depends on the seed of the request."""
+    """Engine without tokens, which answers with a word that depends on the seed of the request."""
 
     name = "directions"
 
-    def __init__(self) -> None:
+    def __init__(self, *words: str) -> None:
+        self.words = words or ("Up", "Down", "Left", "Right")
         self.usage = Usage()
         self._waiting: list[Request] = []
 
@@ -292,7 +294,7 @@ class Directions(Engine):
         self._waiting.append(request)
 
     def collect(self) -> list[tuple[str, Completion]]:
-        words = [("Up", "Down", "Left", "Right")[request.seed % 4] for request in self._waiting]
+        words = [self.words[request.seed % len(self.words)] for request in self._waiting]
         names = [request.conversation for request in self._waiting]
         self._waiting.clear()
         done = [Completion(f"<answer>{word}</answer>", "stop", usage=Usage(10, 0, 3)) for word in words]
@@ -304,3 +306,52 @@ def test_search_works_with_engines_without_tokens_and_logprobs(name: str) -> Non
     blind, seeing = (run(Directions(), one, max_turns=8, tasks=8) for one in ("no_think", name))
     assert sum(episode.total_reward for episode in seeing) > sum(episode.total_reward for episode in blind)
     assert all(episode.details["completion_tokens"] > 50 for episode in seeing)
+
+
+class Wager(TextEnv[tuple[str]]):
+    """The first action wins 0.8 ("safe"), or 1 or nothing ("gamble"); the second shows what."""
+
+    instructions = "Write safe or gamble, and then either once more."
+
+    def __init__(self, has_key: bool) -> None:
+        super().__init__(config={"has_key": has_key}, max_steps=2)
+        self.tasks, self.has_key = ["wager"], has_key
+
+    def _open(self, task: str) -> tuple[str]:
+        return ("start",)
+
+    def _observe(self) -> str:
+        return "Choose." if self._state == ("start",) else "Chosen."
+
+    def _apply(self, action: str) -> Any:
+        if self._state == ("start",):
+            won = "good" if self._random() < 0.5 else "bad"
+            self._state = ("safe" if action == "safe" else won,)
+            return self._observe(), 0.0, False, False, True, True
+        reward = {"safe": 0.8, "good": 1.0, "bad": 0.0}[self._state[0]]
+        return "Over.", reward, True, reward > 0, True, True
+
+    def state_key(self) -> Any:
+        return self._state if self.has_key else None
+
+    def admissible_actions(self) -> tuple[str, ...]:
+        return "safe", "gamble"
+
+    def expert_actions(self) -> list[str]:
+        return ["safe", "safe"]
+
+
+def test_tree_search_averages_over_outcomes_without_a_state_key() -> None:
+    chosen = {}
+    for has_key in (True, False):
+        agent = make_agent(
+            "mcts",
+            engine=Directions("safe", "gamble"),
+            sampling={"temperature": 1.0},
+            simulations=100,
+            parallel=1,
+        )
+        episodes = list(play(agent, [Wager(has_key)], [Job("wager", seed) for seed in range(12)]))
+        assert [episode.error for episode in episodes] == [None] * 12
+        chosen[has_key] = sum(episode.turns[0].moves[0].action == "gamble" for episode in episodes)
+    assert max(chosen.values()) <= 1  # One samples no "safe" in its first turn.
