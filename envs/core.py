@@ -362,6 +362,11 @@ class TextEnv(
         return None
 
     @property
+    def reads_files(self) -> bool:
+        """True if the tasks come from a benchmark's files."""
+        return type(self).generated_data is not TextEnv.generated_data and self.generated_data is None
+
+    @property
     def task(self) -> str:
         """Name of the open task."""
         if self._task is None:

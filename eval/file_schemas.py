@@ -27,7 +27,8 @@ RUN_FILE: Mapping[str, str] = {
     "tasks": "By entry: digest of its tasks. A run is resumed only with the same.",
     "sessions": "Calls that played episodes: date and command, without credentials.",
     "versions": "Versions of Arboretum, Python, Gymnasium and NumPy.",
-    "entries": "By entry: limits of steps and turns, origin of the tasks, and split. If a replacement was"
+    "entries": "By entry: limits of steps (`by task` if they depend on it) and turns, origin of the tasks, and"
+    " split. If a replacement was"
     " played because files were missing: its note (`replaced`) and the files (`missing`).",
 }
 """Keys of `run.json`."""

@@ -18,6 +18,9 @@ MANIFEST_COPY = ".run.json"
 STUDY_FILE = "study.json"
 """Definition of a study of `arboretum study`, in its folder."""
 
+BY_TASK = "by task"
+"""Step limit in `entries` of an environment whose tasks have limits of their own."""
+
 SCHEMA = 2
 """Version of the files of a run, in `schema` of `run.json`.
 
@@ -60,7 +63,7 @@ class _Settings(TypedDict):
 class _Facts(TypedDict):
     tasks: str
     split: NotRequired[str | None]
-    max_steps: NotRequired[int | None]
+    max_steps: NotRequired[int | str | None]
     max_turns: NotRequired[int | None]
     replaced: NotRequired[str]
     missing: NotRequired[list[str]]

@@ -20,6 +20,7 @@ from ..envs.errors import ConfigurationError
 from ..envs.seeding import stable_seed
 from ..envs.tasks import GeneratedTasks
 from ..envs.user_code import describe_error
+from .manifest import BY_TASK
 from .store import EpisodeKey
 from .suite import Entry, Replacement, Suite
 
@@ -176,6 +177,7 @@ def plan_suite(suite: Suite, limit: int | None = None, known: KnownTasks = _none
         with _naming(suite, own):
             if not len(env.tasks):
                 raise ConfigurationError(f"{entry.env} has no tasks: {type(env).__name__}.tasks is empty.")
+            max_steps: int | str | None = env.max_steps  # before a task is opened, which may set its own
             names = list(found.get(planned.name) or entry.task_names(env, limit))
             for name, count in Counter(names).items():
                 if count > 1:
@@ -183,11 +185,13 @@ def plan_suite(suite: Suite, limit: int | None = None, known: KnownTasks = _none
                         f"{count} tasks of {entry.env} have the name {name!r}; names must differ."
                     )
             digests[planned.name] = digest_tasks(env, names)
+            if env.max_steps != max_steps:
+                max_steps = BY_TASK
         entries.append(planned if limit is None else dataclasses.replace(planned, tasks=len(names)))
         names_of_entries[entry.name] = planned.name
         tasks[planned.name] = names
         facts[planned.name] = {
-            "max_steps": env.max_steps,
+            "max_steps": max_steps,
             "max_turns": entry.max_turns,
             "tasks": _origin(env),
             "split": entry.played_split,
@@ -218,8 +222,7 @@ def _origin(env: TextEnv[Any]) -> str:
     """Return the origin of an environment's tasks in words."""
     if env.generated_data is not None:
         return env.generated_data
-    has_files = type(env).generated_data is not TextEnv.generated_data
-    return "the benchmark's files" if has_files else "tasks of the environment"
+    return "the benchmark's files" if env.reads_files else "tasks of the environment"
 
 
 def describe_tasks(env: TextEnv[Any]) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any
 from ..agents.dialogue import Dialogue
 from ..agents.dialogue.registry import dialogue_path
 from ..agents.engines.base import Sampling
+from .manifest import BY_TASK
 from .plain import hide_secrets_in_text
 
 _ADDRESS = re.compile(r"([a-z][\w+.-]*://)(?:[^/\s]*@)?([^\s?#]*)(?:[?#]\S*)?", re.IGNORECASE)
@@ -129,7 +130,8 @@ def count_words(count: int, name: str) -> str:
 
 
 def _limits_line(entry: Mapping[str, Any]) -> str:
-    found = [count_words(entry[key], key) for key in ("max_steps", "max_turns") if entry.get(key)]
+    limits = {key: entry[key] for key in ("max_steps", "max_turns") if entry.get(key)}
+    found = ["steps by task" if limit == BY_TASK else count_words(limit, key) for key, limit in limits.items()]
     return " and ".join(found) or "none"
 
 

@@ -156,11 +156,13 @@ class Blocksworld(TextEnv[Position]):
             raise unknown_name("split", split, (*SPLITS, PLANBENCH))
         if data is not None and not uses_planbench:
             raise ConfigurationError(f"data= belongs to split='{PLANBENCH}'; set that split, or omit data=.")
-        self._adaptive = max_steps == "auto" and mode == "step"
+        self._limit_by_task = max_steps == "auto" and mode == "step" and uses_planbench
+        if max_steps == "auto":
+            max_steps = 1 if mode == "plan" else None if uses_planbench else _step_limit(blocks)
         source: dict[str, object] = {"planbench": True} if uses_planbench else {"family": family, "blocks": blocks}
         super().__init__(
             config={"notation": notation, "mode": mode, **source},
-            max_steps=None if self._adaptive else 1 if max_steps == "auto" else max_steps,
+            max_steps=max_steps,
             reward_mode=reward_mode,
             admissible=admissible,
             render_mode=render_mode,
@@ -176,6 +178,10 @@ class Blocksworld(TextEnv[Position]):
             self.tasks = self._instances.split(split)
         else:
             self.tasks = GeneratedTasks(split)
+
+    @property
+    def reads_files(self) -> bool:
+        return self._instances is not None
 
     @property
     def problem(self) -> Problem:
@@ -228,8 +234,8 @@ class Blocksworld(TextEnv[Position]):
         else:
             level = _generated_level(self.family, self.blocks, task, self.notation)
         self._level = level
-        if self._adaptive:
-            self.max_steps = _step_limit(level.problem)
+        if self._limit_by_task:
+            self.max_steps = _step_limit(len(level.problem.names))
         return level.start
 
     def _observe(self) -> str:
@@ -311,7 +317,7 @@ class Blocksworld(TextEnv[Position]):
         if self.mode == "step" or self._ended:
             return super().random_action(rng)
         blocks = self._state.blocks
-        return "\n".join(self._level.random_walk(blocks, rng, _step_limit(self._level.problem)))
+        return "\n".join(self._level.random_walk(blocks, rng, _step_limit(len(self._level.problem.names))))
 
     def expert_actions(self) -> list[str] | None:
         return None if self._ended else self._within_limit(self._find_plan())
@@ -321,8 +327,8 @@ class Blocksworld(TextEnv[Position]):
         return plan if self.mode == "step" else ["\n".join(plan)]
 
 
-def _step_limit(problem: Problem) -> int:
-    return max(1, 8 * (len(problem.names) - 1))
+def _step_limit(blocks: int) -> int:
+    return max(1, 8 * (blocks - 1))
 
 
 def _generated_level(*key: Any) -> Level:

@@ -34,3 +34,18 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
         return shown.out if status == 0 else shown.err
 
     return run
+
+
+@pytest.fixture
+def planbench(tmp_path: Path) -> Path:
+    """Folder of a PlanBench instance of two blocks, and one of three."""
+    folder = tmp_path / "planbench"
+    folder.mkdir()
+    for number, (names, table) in enumerate(
+        [("a b", "(on a b) (ontable b)"), ("a b c", "(on a b) (on b c) (ontable c)")]
+    ):
+        (folder / f"instance-{number}.pddl").write_text(
+            f"(define (problem p) (:domain blocksworld-4ops) (:objects {names})"
+            f" (:init (handempty) {table} (clear a)) (:goal (and (ontable a))))"
+        )
+    return folder

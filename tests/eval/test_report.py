@@ -134,6 +134,23 @@ def test_head_names_the_origin_of_tasks(data: Path, monkeypatch: pytest.MonkeyPa
         assert head == {"limits of an episode": ["50 steps"], "data": [f"{origin}, split valid_unseen"]}
 
 
+def test_head_names_planbench_files_and_limits_by_task(planbench: Path) -> None:
+    from arboretum.eval.planning import plan_suite
+    from arboretum.eval.provenance import describe_run
+    from arboretum.eval.suite import Entry, Suite
+
+    folder = {"data": str(planbench)}
+    for kwargs, limit, split, files in (
+        (folder, None, "planbench", "the benchmark's files"),
+        (folder, 7, "planbench", "the benchmark's files"),
+        ({"blocks": 3}, None, "test", "tasks of the environment"),
+    ):
+        entry = Entry("B", "TextBlocksworld-v0", kwargs, split=split, max_steps=limit, tasks=2)
+        head = dict(describe_run({"entries": plan_suite(Suite("s", "", (entry,))).facts}))
+        steps = f"{limit} steps" if limit else "steps by task" if kwargs is folder else "16 steps"
+        assert head == {"limits of an episode": [steps], "data": [f"{files}, split {split}"]}
+
+
 def test_score_of_all_or_nothing_has_the_interval_of_a_success_rate() -> None:
     """Of 6 of 8, worked by hand: (0.75 + z²/16 ± z √(0.75·0.25/8 + z²/256)) / (1 + z²/8) with z = 1.96."""
     from arboretum.eval.statistics import wilson
