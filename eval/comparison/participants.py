@@ -203,14 +203,13 @@ def choose_participants(
         for name in source.run.agents:
             if name in named or not named:
                 found.append(_participant(source, name))
-    found = _pool(found) if pool else found
-    before = len(found)
-    found = _merge_references(found)
-    if len(found) == 1 < before:
+    distinct = _merge_references(found)
+    if len(distinct) == 1 < len(found):
         raise ConfigurationError(
-            f"a comparison needs at least two agents, and the episodes of {found[0].agent} are identical in these"
-            " runs, so that they were counted once; name a run of another agent, or with another --seed."
+            f"a comparison needs at least two agents, and the episodes of {distinct[0].agent} are identical in"
+            " these runs, so that they were counted once; name a run of another agent, or with another --seed."
         )
+    found = _pool(distinct) if pool else distinct
     if len(found) < 2:
         names = ", ".join(one.agent for one in found) or "none"
         raise ConfigurationError(f"a comparison needs at least two agents, and the runs have {names} to compare.")

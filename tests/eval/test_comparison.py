@@ -303,10 +303,20 @@ def test_runs_with_other_seeds_are_pooled_as_repeats(temperatures: list[str], co
     assert comparison.randomness[0].startswith("Common randomness in part")
     assert (comparison.settings["seed"], comparison.settings["repeats"]) == (["0, 1", "0"], ["2", "1"])
 
-    command("eval", "TextFrozenLake-v0", "--agent", "random", "--no-references", "--limit", 8, "--out", "r1")
-    command("eval", "TextFrozenLake-v0", "--agent", "random", "--no-references", "--limit", 8, "--out", "r2")
-    error = command("compare", "r1", "r2", "hot", "--pool", status=2)
-    assert "r1 and r2 have the same episodes of random: --pool takes runs with different seeds" in error
+    shutil.copytree("cold", "copy")
+    error = command("compare", "cold", "copy", "hot", "--pool", status=2)
+    assert "cold and copy have the same episodes of no_think:sapling: --pool takes runs with different" in error
+
+
+def test_reference_with_equal_episodes_in_several_runs_is_pooled_once(
+    temperatures: list[str], command: Command
+) -> None:
+    runs = [Path(one) for one in ("cold", "cold-1", "hot")]
+    random, *others = compare_evaluations(runs, ["random", "no_think:sapling"], pool=True).agents
+    assert (random.name, random.episodes, list(random.runs)) == ("random", 16, ["cold", "cold-1"])
+    assert [one.episodes for one in others] == [16, 8]
+    error = command("compare", "cold", "cold-1", "--agent", "random", "--pool", status=2)
+    assert "needs at least two agents, and the runs have random to compare" in error
 
 
 def test_reference_with_equal_episodes_in_several_runs_is_taken_once(temperatures: list[str]) -> None:
@@ -450,6 +460,17 @@ def test_runs_with_other_limits_on_turns_are_not_pooled(command: Command, tmp_pa
         command("eval", "lake.yaml", "--agent", "random", "--no-references", "--seed", seed, "--out", out)
     comparison = compare_evaluations([Path("short"), Path("long")], pool=True)
     assert [len(one.runs) for one in comparison.agents] == [1, 1]
+
+
+def test_runs_with_the_same_limits_by_task_are_pooled(command: Command, planbench: Path) -> None:
+    arguments = ["TextBlocksworld-v0", "--split", "planbench", "--env-arg", f"data={planbench}", "--workers", 1]
+    for out, limit, seed in (("few", 1, 0), ("all", 2, 1)):
+        command("eval", *arguments, "--agent", "random", "--limit", limit, "--seed", seed, "--out", out)
+    comparison = compare_evaluations([Path("few"), Path("all")], ["random", "expert"], pool=True)
+    assert [(one.name, list(one.runs)) for one in comparison.agents] == [
+        ("random", ["few", "all"]),
+        ("expert", ["few", "all"]),
+    ]
 
 
 # ---------------------------------------------------------------------- the page
