@@ -154,7 +154,7 @@ def label_recorded(
     visited: set[Hashable] = {key}
     taken: set[tuple[Hashable, str]] = set()
     decisions: list[Decision] = []
-    dead_end = False
+    dead_end: bool | None = False
     ended = False
     for turn in recorded.turns:
         if observation != turn.observation:
@@ -187,7 +187,7 @@ def label_recorded(
                 visited.add(next_key)
             decision = judge(before, expected, exact, repeated, returned)
             if decision.fatal and not dead_end:
-                dead_end = terminated or not _needs_only_steps(env)
+                dead_end = terminated or _is_dead_end(env)
             decisions.append(decision)
             before, key, ended = after, next_key, terminated or truncated
     if observation != recorded.final_observation:
@@ -198,17 +198,19 @@ def label_recorded(
     return EpisodeDecisions(tuple(decisions), outcome, exact, env.optimum_measure)
 
 
-def _needs_only_steps(env: TextEnv[Any]) -> bool:
-    """Return True if success would still be possible from the current state without the step limit."""
-    unlimited = None if env.max_steps is None else env.optimum_without_limit()
-    return unlimited is not None and unlimited.value > 0.0
+def _is_dead_end(env: TextEnv[Any]) -> bool | None:
+    """Return True if success is impossible after a fatal action also without the step limit; None if unknown."""
+    if env.max_steps is None:
+        return True
+    unlimited = env.optimum_without_limit()
+    return None if unlimited is None else unlimited.value <= 0.0
 
 
 def _find_outcome(
     decisions: list[Decision],
     start: Optimum | None,
     end: Optimum | None,
-    dead_end: bool,
+    dead_end: bool | None,
     ended: bool,
     success: bool,
 ) -> str:
@@ -218,7 +220,7 @@ def _find_outcome(
         decisions: Labels of its actions.
         start: Optimum of the first state.
         end: Optimum of the last state.
-        dead_end: True if a fatal decision left no possibility even without the step limit.
+        dead_end: True if a fatal decision left no possibility even without the step limit; None if unknown.
         ended: True if the environment ended the episode.
         success: True if the task was solved.
     """
@@ -227,6 +229,8 @@ def _find_outcome(
     if start is not None and start.value == 0.0:
         return labels.IMPOSSIBLE
     if any(decision.fatal for decision in decisions):
+        if dead_end is None:
+            return labels.UNKNOWN
         return labels.DEAD_END if dead_end else labels.OUT_OF_STEPS
     if start is None or end is None:
         return labels.UNKNOWN

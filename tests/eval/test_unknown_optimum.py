@@ -1,7 +1,7 @@
 """Decisions of unknown optimum in labels, tables, reports, comparisons and exports: not counted as without loss.
 
 The environment leaves the outcome of "dice" to chance, so that the expected optimum after it is unknown by
-default. At the number `hard` its optimum is unknown, too.
+default. At the number `hard` its optimum is unknown, too, unless the steps that are left are too few.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Dice(TextEnv[int]):
         return ["one"] * self._state
 
     def optimum(self):
-        return None if self._state == self.hard else super().optimum()
+        is_unknown = self._state == self.hard and self.steps_left() >= self.hard
+        return None if is_unknown else super().optimum()
 
     def expert_actions(self):
         return [*self.task.split("-")[self._steps :], *["one"] * 6]
@@ -128,6 +129,12 @@ def test_fatal_action_after_an_unknown_start_is_the_reason_of_the_failure() -> N
     labels = labels_of("one-lose", hard=6)
     assert labels.outcome == "dead end" and labels.first_fatal == 2 and labels.value_regret is None
     assert labels_of("lose", hard=6).outcome == "unknown"
+
+
+def test_fatal_action_is_no_dead_end_where_the_optimum_without_the_step_limit_is_unknown() -> None:
+    labels = labels_of("grow", hard=106)
+    assert labels.first_fatal == 1 and labels.outcome == "unknown"
+    assert labels_of("grow-lose", hard=106).outcome == "unknown"  # Nothing was left to lose.
 
 
 def test_action_of_unknown_result_loses_nothing_only_where_nothing_is_provably_left() -> None:
