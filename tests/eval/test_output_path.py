@@ -15,6 +15,7 @@ from arboretum import cli
 from arboretum.cli import main
 from arboretum.envs.files import write_atomic
 from arboretum.envs.terminal import Terminal
+from support.permissions import readable_by_all
 
 RUN_FILES = ("run.json", ".run.json", "summary.json", "episodes.jsonl", "texts.jsonl", "decisions.jsonl")
 
@@ -117,16 +118,12 @@ def test_failed_write_names_the_wanted_file(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX systems")
 def test_read_only_runs_print_their_tables_and_name_the_file_that_cannot_be_written(runs: list[Path]) -> None:
     run = runs[0]
-    modes = {folder: folder.stat().st_mode for folder in run.parents if folder.stat().st_uid == os.geteuid()}
-    modes = {folder: mode for folder, mode in modes.items() if folder not in (Path("/"), Path("/tmp"))}
 
     def unprivileged(*arguments: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", UNPRIVILEGED, *map(str, (run, runs[1], *arguments))]
         return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "80"})
 
-    try:
-        for folder, mode in modes.items():
-            folder.chmod(mode | 0o055)
+    with readable_by_all(run):
         run.parent.chmod(0o777)
         run.chmod(0o555)
         for file in run.iterdir():
@@ -136,9 +133,6 @@ def test_read_only_runs_print_their_tables_and_name_the_file_that_cannot_be_writ
         export = unprivileged("export", run, "--to", "csv")
         (run / "decisions.jsonl").unlink()
         labels = unprivileged("decisions", run)
-    finally:
-        for folder, mode in modes.items():
-            folder.chmod(mode)
     reason = f"{run / 'report.html'}: could not be written (Permission denied)"
     assert "success" in report.stdout and "why not solved" in report.stdout
     assert report.stderr == f"arboretum: {reason}; choose another --out.\n" and report.returncode == 2

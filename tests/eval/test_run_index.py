@@ -31,6 +31,7 @@ from arboretum.eval.results import report
 from arboretum.eval.run_index import INDEX_FILE, open_index
 from arboretum.eval.store import EpisodeKey, Result, Store, encode_episode, read_episode, read_results
 from arboretum.eval.summary import load_run
+from support.permissions import readable_by_all
 
 SUITE = """
 entries:
@@ -345,19 +346,12 @@ def test_folder_that_cannot_be_written_is_read(state: str, run: Path) -> None:
     elif state == "absent":
         (run / INDEX_FILE).unlink()
     before = sorted(file.name for file in run.iterdir())
-    parents = [parent for parent in [run, *run.parents] if parent.stat().st_uid == os.geteuid()]
-    modes = {parent: parent.stat().st_mode for parent in parents if parent not in (Path("/"), Path("/tmp"))}
-    try:
-        for parent, mode in modes.items():
-            parent.chmod(mode | 0o055)
+    with readable_by_all(run):
         run.chmod(0o555)
         for file in run.iterdir():
             file.chmod(0o444)
         command = [sys.executable, "-c", UNPRIVILEGED, str(run)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-    finally:
-        for parent, mode in modes.items():
-            parent.chmod(mode)
     assert done.stdout.split() == [str(EPISODES)] * 2, done.stderr
     assert sorted(file.name for file in run.iterdir()) == before
 
