@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from ..decisions.labels import EpisodeDecisions
+from ..decisions.statistics import fatal_in_share
 from ..store import Result
 from ..suite import Entry
 from .participants import Participant
@@ -81,8 +82,8 @@ def _optimal(labels: EpisodeDecisions) -> float | None:
 
 
 def _fatal(labels: EpisodeDecisions) -> float | None:
-    # Of an episode of which not everything is known, only a fatal decision can be: that would raise the share.
-    return None if labels.unknown else 100.0 * bool(labels.fatal)
+    fatal = fatal_in_share(labels)
+    return None if fatal is None else 100.0 * fatal
 
 
 def _repeated(labels: EpisodeDecisions) -> float | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...envs.checks import first_difference
 from ...envs.errors import ConfigurationError, DataError, unknown_name
@@ -19,8 +19,34 @@ from ..store import EpisodeKey, Result, read_episodes
 from ..suite import Entry
 from ..summary import EXPERT, RANDOM, StoredRun, load_run
 
-SAME_TASKS = ("env", "kwargs", "split", "score")
+_SAME_TASKS = ("env", "kwargs", "split", "score")
 """Settings of an entry that decide what its tasks are, and what counts as their result."""
+
+
+class PlayedTasks(NamedTuple):
+    """Identity of the tasks of an entry in a run.
+
+    Attributes:
+        settings: Settings of the entry that decide them.
+        number: Number of tasks; None where the run does not record it.
+        digest: Digest of the tasks; None where the run does not record it.
+    """
+
+    settings: dict[str, Any]
+    number: float | None
+    digest: str | None
+
+    def has_other_digest(self, other: PlayedTasks) -> bool:
+        """Return True if as many tasks have another digest, so that they come from other data."""
+        digests = {self.digest, other.digest}
+        return self.number == other.number and None not in digests and len(digests) == 2
+
+
+def played_tasks(manifest: Mapping[str, Any], entry: Entry) -> PlayedTasks:
+    """Return the identity of the tasks of an entry in the run with a manifest."""
+    expected, digest = (manifest.get(key, {}).get(entry.name) for key in ("expected", "tasks"))
+    number = None if expected is None else expected / entry.repeats
+    return PlayedTasks({key: getattr(entry, key) for key in _SAME_TASKS}, number, digest)
 
 
 @dataclass(frozen=True)
@@ -126,9 +152,9 @@ def _check_data(first: Source, other: Source) -> None:
         before = ours.get(entry.name)
         if before is None:
             continue
-        was, now = ({key: getattr(one, key) for key in SAME_TASKS} for one in (before, entry))
-        difference = first_difference(was, now)
-        if difference is None and not _has_same_data(first, before, other, entry):
+        was, now = played_tasks(first.run.manifest, before), played_tasks(other.run.manifest, entry)
+        difference = first_difference(was.settings, now.settings)
+        if difference is None and not _has_same_data(first, was, other, now, entry):
             difference = "other data"
         if difference is not None:
             raise ConfigurationError(
@@ -137,15 +163,14 @@ def _check_data(first: Source, other: Source) -> None:
             )
 
 
-def _has_same_data(first: Source, before: Entry, other: Source, entry: Entry) -> bool:
+def _has_same_data(first: Source, was: PlayedTasks, other: Source, now: PlayedTasks, entry: Entry) -> bool:
     """Return False if the tasks of an entry in two runs differ.
 
     Runs of as many tasks have the same digest of them. Otherwise, about 16 tasks of both must begin with the same
     observations; in environments of plug-ins, which may begin at random, those with the same seeds.
     """
-    if _task_count(first, before) == _task_count(other, entry):
-        digests = [one.run.manifest.get("tasks", {}).get(entry.name) for one in (first, other)]
-        return None in digests or digests[0] == digests[1]
+    if was.number == now.number:
+        return not was.has_other_digest(now)
     is_shipped = any(spec.id == entry.env for spec in ENVS)
     ours, theirs = (
         {
@@ -171,11 +196,6 @@ def _first_observations(source: Source, results: Sequence[Result]) -> list[str |
         None if isinstance(one, DataError) or not one.episode.turns else one.episode.turns[0].observation
         for one in stored
     ]
-
-
-def _task_count(source: Source, entry: Entry) -> float | None:
-    expected = source.run.manifest.get("expected", {}).get(entry.name)
-    return None if expected is None else expected / entry.repeats
 
 
 def choose_participants(

@@ -121,15 +121,22 @@ def _summarize(entry: str, agent: str, number: int, labels: Mapping[EpisodeKey, 
         optimal=share(lambda one: (one.optimal, one.judged)),
         value_regret=average(lambda one: one.value_regret),
         step_regret=average(lambda one: one.step_regret),
-        # Of an episode of which not everything is known, only a fatal decision can be: counted alone, such
-        # episodes would raise the share.
-        fatal=rate(_values(tasks.values(), lambda one: None if one.unknown else one.fatal)),
+        fatal=rate(_values(tasks.values(), fatal_in_share)),
         first_fatal=float(median(fatal)) if fatal else None,
         repeated=share(lambda one: (sum(d.repeated for d in one.decisions), len(one.decisions))),
         returned=share(lambda one: (sum(d.returned for d in one.decisions), len(one.decisions))),
         outcomes=_by_frequency(Counter(one.outcome for one in episodes)),
         problems=_by_frequency(problems),
     )
+
+
+def fatal_in_share(labels: EpisodeDecisions) -> bool | None:
+    """Return whether an episode has a fatal decision, for the share of such episodes; None to leave it out.
+
+    Of an episode of which not everything is known, only a fatal decision can be known, so that it would raise the
+    share.
+    """
+    return None if labels.unknown else labels.fatal
 
 
 def _values(

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...envs.checks import first_difference
-from ..comparison.participants import SAME_TASKS
+from ..comparison.participants import PlayedTasks, played_tasks
 from ..paper_results import FilledTable, fill_tables
 from ..run_index import EPISODES_FILE, Cell
 from ..statistics import Interval, wilson
@@ -72,19 +72,11 @@ class Board(NamedTuple):
     runs: list[tuple[str, int, int]]
 
 
-class _Tasks(NamedTuple):
-    """What decides the tasks of an entry: its settings, their number, and a digest of them."""
-
-    settings: dict[str, Any]
-    number: float | None
-    digest: str | None
-
-
 def boards(runs: Sequence[EvaluationRun]) -> list[Board]:
     """Return the leaderboards of runs, in their order. Runs of a suite on other tasks have their own table."""
-    groups: list[tuple[dict[str, _Tasks], list[EvaluationRun]]] = []
+    groups: list[tuple[dict[str, PlayedTasks], list[EvaluationRun]]] = []
     for run in runs:
-        tasks = _tasks_of(run)
+        tasks = {entry.name: played_tasks(run.manifest, entry) for entry in run.suite.entries}
         for known, group in groups:
             if group[0].suite.name == run.suite.name and _difference(known, tasks) is None:
                 group.append(run)
@@ -92,28 +84,19 @@ def boards(runs: Sequence[EvaluationRun]) -> list[Board]:
                 break
         else:
             groups.append((tasks, [run]))
-    first: dict[str, dict[str, _Tasks]] = {}
+    first: dict[str, dict[str, PlayedTasks]] = {}
     return [
         _board(group, _difference(first.setdefault(group[0].suite.name, tasks), tasks)) for tasks, group in groups
     ]
 
 
-def _tasks_of(run: EvaluationRun) -> dict[str, _Tasks]:
-    found = {}
-    for entry in run.suite.entries:
-        expected, digest = (run.manifest.get(key, {}).get(entry.name) for key in ("expected", "tasks"))
-        count = None if expected is None else expected / entry.repeats
-        found[entry.name] = _Tasks({key: getattr(entry, key) for key in SAME_TASKS}, count, digest)
-    return found
-
-
-def _difference(known: Mapping[str, _Tasks], tasks: Mapping[str, _Tasks]) -> str | None:
+def _difference(known: Mapping[str, PlayedTasks], tasks: Mapping[str, PlayedTasks]) -> str | None:
     """Return how the tasks of entries of the same name differ; None if they are the same."""
     for name, other in tasks.items():
         one = known.get(name, other)
         if (difference := first_difference(one.settings, other.settings)) is not None:
             return f"{name}: {difference}"
-        if one.number == other.number and None not in (one.digest, other.digest) and one.digest != other.digest:
+        if one.has_other_digest(other):
             return f"{name}: other data"
     return None
 

@@ -81,12 +81,15 @@ class Demonstrator(LanguageAgent):
         actions, plan, is_noisy = self._choose(seat)
         thought = plan_in_words(plan) if self.expert.thoughts == "plan" else ""
         dialogue = self.dialogue.bind(seat.env)
-        ids = self._encode(dialogue, thought, actions)
+        reply = _demonstrate(dialogue, thought, actions)
         if not is_noisy:
-            _check_demonstration(dialogue, thought, actions)
+            _check_demonstration(dialogue, reply)
+        ids = self._encode(dialogue, reply)
         if is_noisy and not self.expert.learn_noise:
             # A thought names the random action, so the expert's part of the reply ends before the thought.
-            expert_ids = [] if self.dialogue.has_thoughts else self._encode(dialogue, "", [*actions[:-1], ""])
+            expert_ids: list[int] = []
+            if not self.dialogue.has_thoughts:
+                expert_ids = self._encode(dialogue, _demonstrate(dialogue, "", [*actions[:-1], ""]))
             self._expert_tokens[seat.memory.name] = _common_prefix(ids, expert_ids)
         self._script.replies[seat.memory.name] = ids
         return super().ask(seat, text)
@@ -106,9 +109,8 @@ class Demonstrator(LanguageAgent):
             self._expert_tokens.pop(seat.memory.name, None)
         super().end(seat)
 
-    def _encode(self, dialogue: Dialogue, thought: str, actions: Sequence[str]) -> list[int]:
+    def _encode(self, dialogue: Dialogue, reply: str) -> list[int]:
         """Return the token ids of a reply, its end included and the prefill excluded."""
-        reply = _demonstrate(dialogue, thought, actions)
         # The prefill is part of the prompt; sampling begins after it.
         sampled = reply.removeprefix(dialogue.prefill)
         ids = list(self._script.tokenizer.encode(sampled, add_special_tokens=False))
@@ -157,9 +159,8 @@ def _demonstrate(dialogue: Dialogue, thought: str, actions: Sequence[str]) -> st
     return dialogue.demonstrate(thought, f" {SEPARATOR} ".join(actions))
 
 
-def _check_demonstration(dialogue: Dialogue, thought: str, actions: Sequence[str]) -> None:
-    """Raise `Stop` if a dialogue does not accept the expert's actions in the form that it gives them."""
-    reply = _demonstrate(dialogue, thought, actions)
+def _check_demonstration(dialogue: Dialogue, reply: str) -> None:
+    """Raise `Stop` if a dialogue does not accept a reply in which it wrote the expert's actions."""
     parsed = dialogue.parse(dialogue.prefill + reply.removeprefix(dialogue.prefill))
     if not (parsed.well_formed and parsed.actions):
         raise Stop(

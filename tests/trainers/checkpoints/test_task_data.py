@@ -47,7 +47,7 @@ def start(config: TrainingConfig | SFTConfig) -> bytes:
 
 
 def write_levels(path: Path, count: int, column: int = 1) -> None:
-    """Write a file of up to eight levels, which differ in the column of the player; that of the first is given."""
+    """Write a file of up to eight levels, which differ in the column of the player, `column` in the first."""
     levels = []
     for number in range(count):
         rows = ["##########", *["#   $.   #"] * 4, *["#        #"] * 4, "##########"]
@@ -120,6 +120,7 @@ def test_validation_data_of_a_run_without_validation_is_not_compared(files: Path
     start(config)
     write_levels(files / "medium" / "valid" / "000.txt", 2)
     claim_run_folder(config, resume=True)
+    assert list(json.loads((config.out / "run.json").read_text())["data"]) == ["train"]
 
 
 def test_run_of_an_older_version_is_resumed_on_any_data(
