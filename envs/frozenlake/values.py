@@ -123,9 +123,9 @@ class Policy:
         # Expected times grow without bound where the goal is unreachable, so those cells do not count.
         solvable = self._nonterminal & (new_values > 0.0)
         converged = (
-            np.allclose(new_values, values, rtol=0.0, atol=_TOLERANCE)
-            and np.allclose(new_times[solvable], times[solvable], rtol=1e-9, atol=0.0)
-            and steps > len(values)
+            steps > len(values)
+            and np.all(np.abs(new_values - values) <= _TOLERANCE)
+            and np.all(np.abs(new_times - times)[solvable] <= 1e-9 * times[solvable])
         )
         if converged or steps >= _MAX_SWEEPS:
             self._last, self._last_steps = sweep, steps
