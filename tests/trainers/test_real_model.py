@@ -139,7 +139,7 @@ def lora_run(out: Path, updates: int) -> TrainingConfig:
     """
     recipe = RECIPES["grpo"].with_settings(
         {
-            "sampler.prompts": 2,
+            "sampler.prompts": 1,
             "sampler.rollouts": 3,
             "sampler.reply_tokens": REPLY,
             "sampler.max_turns": 2,
@@ -151,7 +151,7 @@ def lora_run(out: Path, updates: int) -> TrainingConfig:
             "optimization.updates": updates,
             "optimization.warmup": 0,
             "optimization.lr": 1e-3,
-            "optimization.episodes_per_step": 6,
+            "optimization.episodes_per_step": 3,
         }
     )
     return TrainingConfig(
