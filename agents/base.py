@@ -35,6 +35,7 @@ class Seat:
         fork: State before the current turn; None unless `play` keeps forks.
         max_turns: Replies after which `play` truncates the episode; None for no limit.
         waits: True if `play` steps the environment in a thread; see `TextEnv.waits`.
+        actions_left: Valid actions that the agent's own limits allow in the current turn; None for no limit.
     """
 
     env: TextEnv[Any]
@@ -51,6 +52,7 @@ class Seat:
     fork: Fork | None = None
     max_turns: int | None = None
     waits: bool = False
+    actions_left: int | None = None
 
 
 class Stop(RuntimeError):

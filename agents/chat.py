@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from .base import Agent, Reply, Seat
+from .base import Agent, Reply, Seat, Stop
 from .checks import check_count
 from .contracts import check_parsed
 from .demonstrations import Demonstrations
@@ -66,7 +66,17 @@ class ChatAgent(Agent):
         return text
 
     def opening(self, seat: Seat) -> list[Message]:
-        """Return the messages before the first turn."""
+        """Return the messages before the first turn.
+
+        Raises:
+            Stop: Nothing would end an episode in which every action is refused.
+        """
+        bounds = (self.dialogue.max_turns, seat.max_turns)
+        if not getattr(seat.env, "counts_refused", True) and bounds == (None, None):
+            raise Stop(
+                "an episode in which every action is refused would never end, since count_refused is false and"
+                " turns have no limit; set max_turns, such as --dialogue-arg max_turns=5."
+            )
         return [Message("system", self.system(seat))]
 
     def prompt(self, seat: Seat, text: str | None = None) -> list[Message]:
@@ -89,7 +99,7 @@ class ChatAgent(Agent):
         return chat.messages if self.dialogue.history == "full" else self._truncated_history(chat, seat)
 
     def read(self, seat: Seat, text: str, **recorded: Any) -> Reply:
-        """Add a reply to the messages, and return it parsed, with its actions cut to the budgets.
+        """Add a reply to the messages, and return it parsed, with as many actions as a turn may have.
 
         Args:
             seat: The episode.
@@ -102,7 +112,7 @@ class ChatAgent(Agent):
         parsed = check_parsed(dialogue, dialogue.parse(text))
         # A reply without an action becomes the empty action, which the environment rejects and counts as a step;
         # otherwise a model could evade the step limit.
-        actions = self.dialogue.allowed(parsed.actions or ("",), seat.episode.turns)
+        actions = (parsed.actions or ("",))[: self.dialogue.max_actions_per_turn]
         return Reply(actions, text, parsed.thought, well_formed=parsed.well_formed, **recorded)
 
     def refuse(self, reason: str | None, cut: bool | None = None) -> Reply:

@@ -191,6 +191,7 @@ def add_turn(agent: Agent, seat: Seat, reply: Reply, agent_seconds: float, keep:
     )
     if "limits" in keep:
         turn.limits = _limits(agent, seat)
+    seat.actions_left = call_agent(agent, agent.limits, seat).actions
     episode.turns.append(turn)
     return turn
 
@@ -235,28 +236,32 @@ def settle(agent: Agent, seat: Seat, reply: Reply, keep: Collection[Keep]) -> No
 
 
 def _execute_actions(seat: Seat, turn: Turn, actions: Sequence[str], keep: Collection[Keep]) -> None:
-    """Execute the actions of a turn until the episode ends, and record what is kept of the states."""
+    """Execute the actions of a turn until the episode ends, and record what is kept of the states.
+
+    Actions beyond the agent's limit on valid ones are removed from the turn.
+    """
     env, episode = seat.env, seat.episode
     if "choices" in keep:
         turn.choices = env.admissible_actions()
-    if "states" not in keep:
-        for action in actions:
-            _step(seat, turn, action)
-            if episode.terminated or episode.truncated:
-                return
-        return
-    key = turn.state_key = env.state_key()
+    records = "states" in keep
+    key = turn.state_key = env.state_key() if records else None
     effects = []
+    left = seat.actions_left
     for action in actions:
         _step(seat, turn, action)
-        if env.counts_as_effect(action, key, seat.info):
-            effects.append(action)
-        key = env.state_key()
+        if records:
+            if env.counts_as_effect(action, key, seat.info):
+                effects.append(action)
+            key = env.state_key()
         if episode.terminated or episode.truncated:
             break
-    turn.effects = tuple(effects)
-    if not episode.terminated:
-        turn.next_state_key = key
+        if left is not None and turn.moves[-1].valid and (left := left - 1) == 0:
+            turn.actions = tuple(actions[: len(turn.moves)])
+            break
+    if records:
+        turn.effects = tuple(effects)
+        if not episode.terminated:
+            turn.next_state_key = key
 
 
 def _step(seat: Seat, turn: Turn, action: str) -> None:

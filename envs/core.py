@@ -173,6 +173,7 @@ class TextEnv(
         render_mode: str | None = None,
         max_observation: int = 4096,
         max_action: int = 4096,
+        count_refused: bool = True,
     ) -> None:
         """
         Args:
@@ -185,6 +186,7 @@ class TextEnv(
                 asynchronous vector environments.
             max_action: Maximum length of a string in the action space. `step` never raises on a longer action; an
                 environment that cannot use it refuses it like any other invalid one.
+            count_refused: Refused actions count as steps. False leaves the limit on them to the agent.
 
         Raises:
             ConfigurationError: A value is invalid.
@@ -196,6 +198,7 @@ class TextEnv(
         self.observation_space = AnyText(max_observation)
         self.action_space = ActionText(max_action, self._sample_action, self._constant_actions)
         self.max_steps = max_steps
+        self.counts_refused = count_refused
         self.reward_mode: RewardMode = reward_mode
         self.admissible = admissible
         self.render_mode = self._check_render_mode(render_mode)
@@ -336,7 +339,7 @@ class TextEnv(
             observation, reward, terminated, success, valid, changed = outcome
         except (TypeError, ValueError):
             raise wrong_result(self._apply, "an Outcome", outcome) from None
-        steps = self._steps = self._steps + 1
+        steps = self._steps = self._steps + (valid or self.counts_refused)
         truncated = not terminated and self.max_steps is not None and steps >= self.max_steps
         self._success = success
         if terminated or truncated:

@@ -100,9 +100,9 @@ class PaperTable:
 
     Attributes:
         title: Heading of the table.
-        columns: The columns, a list with the keys below.
+        columns: The columns, in their order.
         measure: Quantity and unit of the values, such as "exact match in %"; it follows the title.
-        published: Rows that were published, a list with the keys below.
+        published: Rows that were published.
         transposed: Show a row for each of `columns`, and agents and published rows side by side.
     """
 

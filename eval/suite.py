@@ -81,7 +81,7 @@ class Entry:
         sampling: Settings of the language agents' sampling (see `Sampling`); they override the suite's.
         needs: Files below `ARBORETUM_DATA` that the entry reads, as paths or patterns such as `nq/test.*`. Without
             one of them, the first of `otherwise` whose own files exist is played.
-        otherwise: Replacements, a list with the keys below.
+        otherwise: Replacements, of which the first whose files exist is played.
     """
 
     name: str
@@ -176,7 +176,7 @@ class Suite:
         seed: Base seed; together with entry, task and repeat it determines the seed of every episode.
         dialogue: Settings of the language agents' dialogue in all entries.
         sampling: Settings of the language agents' sampling in all entries.
-        tables: Tables of the results in the layout of a paper, a list with the keys below.
+        tables: Tables of the results in the layout of a paper.
     """
 
     name: str

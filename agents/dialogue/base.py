@@ -192,11 +192,6 @@ class Dialogue(ABC):
             return None
         return max(0, self.max_actions - sum(move.valid for turn in turns for move in turn.moves))
 
-    def allowed(self, actions: tuple[str, ...], turns: list[Turn]) -> tuple[str, ...]:
-        """Return the leading actions of a reply that are within the budgets."""
-        left = self.actions_left(turns)
-        return actions[: self.max_actions_per_turn if left is None else min(left, self.max_actions_per_turn)]
-
     def spent(self, turns: list[Turn]) -> str | None:
         """Return the reason why a budget ends the episode; None if the episode may continue."""
         if self.max_turns is not None and len(turns) >= self.max_turns:

@@ -12,7 +12,8 @@ from .base import Dialogue, Parsed, strip_span
 SEPARATOR = "||"
 
 _BETWEEN = re.compile(r"</think>\s*<answer>")
-_TAGS = re.compile(r"</?(?:think|answer)>")
+_TAGS = re.compile(r"</?(?:think|answer)>|<\|im_(?:start|end)\|>")
+"""Texts that are removed from thoughts and actions: the tags, and the marks of messages in a chat."""
 
 
 def split_actions(text: str) -> tuple[str, ...]:

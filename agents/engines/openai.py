@@ -45,7 +45,8 @@ class OpenAIEngine(RemoteEngine):
         model: Name of the model, such as "gpt-4.1-mini".
         base_url: URL of the API. None uses the environment variable OPENAI_BASE_URL, or else OpenAI's API.
         api_key: API key. None uses the environment variable OPENAI_API_KEY; local servers usually need none.
-        continue_prefill: Send the prefill; see above.
+        continue_prefill: Send the beginning that an agent requests of a reply, as the beginning of the assistant
+            message, with the flags by which vLLM and SGLang continue it.
         **options: See `RemoteEngine`.
 
     Raises:

@@ -50,7 +50,8 @@ class Blocksworld(TextEnv[Position]):
     With `mode="plan"` an action is a complete plan with one line per action, optionally between the lines [PLAN]
     and [PLAN END]. A plan is applied as a whole. If a line cannot be parsed or executed, no line is applied, and
     the observation names the line and the reason. `info` then also contains `lenient_success`, the result of
-    PlanBench's lenient parser (which skips lines that it cannot parse), and `failed_line` (counted from 1; 0 if no
+    PlanBench's lenient parser (which skips lines that it cannot parse, such as those that leave out the word
+    "block"), and `failed_line` (counted from 1; 0 if no
     line failed).
 
     ## Observations

@@ -31,8 +31,6 @@ _FORMS = tuple(
     )
 )
 _LIST_MARKER = re.compile(r"(?:\d{1,4}[.)]|[-*]) ")
-_VERB = re.compile(r"unstack|stack|pick[-_ ]?up|put[-_ ]?down")
-_WORD = re.compile(r"[a-z0-9_-]+")
 
 
 class Unreadable(str):
@@ -55,6 +53,9 @@ class Vocabulary:
         self.words = tuple(_color(name) if uses_colors else name for name in names)
         self._numbers = {word: number for number, word in enumerate(self.words)}
         self._numbers |= {name: number for number, name in enumerate(self.names)}
+        others = [color for color in COLORS if uses_colors and color not in self.words]
+        self._known_blocks = (*self.words, *others)
+        self._mentions = re.compile(rf"(?<![a-z0-9])({'|'.join(map(re.escape, self._known_blocks))}) block")
         self._count = len(self.names)
         blocks = range(self._count)
         self._separator = ", " if notation == "english" else " "
@@ -240,21 +241,26 @@ class Vocabulary:
     def read_leniently(self, line: str) -> Action | None:
         """Parse an action by PlanBench's lenient rules, or return None for a line that they skip.
 
-        A line is an action if it contains an operator and as many block names as the operator takes, in order of
-        appearance, among any other words.
+        A line is an action if an operator is one of its words, and if it names as many different blocks, such as
+        "red block", as the operator takes; they count in the order of their first mentions. Of several operators
+        the first of `PICK_UP`, `PUT_DOWN`, `STACK` and `UNSTACK` counts. An action in PDDL, which PlanBench does
+        not parse, is read strictly.
+
+        Returns:
+            The action; a block of PlanBench's that the task does not have is numbered beyond the task's.
         """
         text = line.lower()
-        verb = _VERB.search(text)
-        if verb is None:
+        if text.strip().startswith("("):
+            read = self.read(line)
+            return None if isinstance(read, Unreadable) else read
+        for verb in (PICK_UP, PUT_DOWN):
+            text = text.replace(verb.replace("-", " "), verb)
+        words = text.split()
+        verb = next((one for one in (PICK_UP, PUT_DOWN, STACK, UNSTACK) if one in words), "")
+        first: dict[str, None] = dict.fromkeys(self._mentions.findall(text))
+        if not verb or len(first) != (2 if verb in (STACK, UNSTACK) else 1):
             return None
-        words = _WORD.findall(f"{text[: verb.start()]} {text[verb.end() :]}")
-        blocks = [self._numbers[word] for word in words if word in self.words]
-        if not blocks:
-            blocks = [self._numbers[word] for word in words if word in self._numbers]
-        name = re.sub(r"[_ ]", "-", verb.group()).replace("pickup", PICK_UP).replace("putdown", PUT_DOWN)
-        if len(blocks) != (2 if name in (STACK, UNSTACK) else 1):
-            return None
-        return Action(name, *blocks)
+        return Action(verb, *(self._known_blocks.index(word) for word in first))
 
     def _block_names(self) -> tuple[str, ...]:
         return self.words if self.notation == "english" else self.names

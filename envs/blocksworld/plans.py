@@ -98,7 +98,7 @@ def plan_lines(reply: str) -> list[tuple[int, str]]:
 def _reaches_goal(goal: Goal, state: Arrangement, actions: Iterable[Action]) -> bool:
     """Return True if every action is legal in turn and the goal holds after the last."""
     for action in actions:
-        if unmet(action, state) is not None:
+        if max(action.block, action.other) >= len(state) or unmet(action, state) is not None:
             return False
         state = successor(action, state)
     return reached(goal, state)

@@ -86,6 +86,8 @@ class FrozenLake(TextEnv[int]):
     * `observation_format`: "grid", "grid_coord" or "coord".
     * `split`: "train", "valid" or "test", which share no map. None uses the maps of all three.
     * `max_steps=100`: step limit; 100 as in Gymnasium. RAGEN uses 10.
+    * `count_refused=True`: refused actions count as steps. With False only moves do, as in RAGEN, where a reply
+      without one uses up a turn; the dialogue must then limit the turns.
 
     `render_mode="rgb_array"` gives pictures of 48 x 48 pixels a cell.
 
@@ -135,6 +137,7 @@ class FrozenLake(TextEnv[int]):
         reward_mode: RewardMode = "dense",
         admissible: bool = False,
         render_mode: str | None = None,
+        count_refused: bool = True,
     ) -> None:
         settings = resolve_settings(
             preset,
@@ -160,6 +163,7 @@ class FrozenLake(TextEnv[int]):
             admissible=admissible,
             render_mode=render_mode,
             max_observation=max(16_384, 16 * len("".join(desc or ()))),  # a symbol and a position per cell
+            count_refused=count_refused,
         )
         self._map = desc
         self.tasks = GeneratedTasks(split) if desc is None else (_MAP_TASK,)

@@ -180,6 +180,7 @@ class SearchQA(TextEnv[Inquiry]):
         self.tasks = list(source.questions)
         self._questions = source.questions
         self._is_generated = source.is_generated
+        self._has_own_corpus = retriever is not None
         self._shown: tuple[str, ...] | None = None
 
     # ------------------------------------------------------------------ TextEnv interface
@@ -191,7 +192,7 @@ class SearchQA(TextEnv[Inquiry]):
     @property
     def replay_is_costly(self) -> bool:
         """True unless the corpus is the generated encyclopedia, which is searched in memory."""
-        return not self._is_generated
+        return self._has_own_corpus or not self._is_generated
 
     @property
     def instructions(self) -> str:

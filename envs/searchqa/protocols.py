@@ -125,7 +125,7 @@ class TagsProtocol(SearchProtocol):
         format_state = tags.advance(state.format, tags.truncate_turn(action))
         if parsed is not None and parsed.kind == "answer":
             return self._answer(state, parsed.text, format_state)
-        if is_last or parsed is None or not parsed.text:
+        if is_last or parsed is None:
             if self._scores_format:
                 # A refused turn remains part of the dialogue, so the dialogue can no longer be well-formed.
                 state = state._replace(format=FormatState.BROKEN)

@@ -84,6 +84,7 @@ class BoardEnv(TextEnv[State]):
         reward_mode: RewardMode,
         admissible: bool,
         render_mode: str | None,
+        count_refused: bool = True,
     ) -> None:
         self.vocabulary = resolve_vocabulary(vocabulary)
         if observation_format not in OBSERVATION_FORMATS:
@@ -96,6 +97,7 @@ class BoardEnv(TextEnv[State]):
             admissible=admissible,
             render_mode=render_mode,
             max_observation=8192,
+            count_refused=count_refused,
         )
         self._moves: dict[str, Move] = {}
         self._render: Renderer | None = None

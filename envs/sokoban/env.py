@@ -135,6 +135,8 @@ class Sokoban(BoardEnv):
     * `vocabulary="standard"`: symbols of the board; "standard", "new", or a `Vocabulary`.
     * `observation_format="grid"`: "grid", "coord" or "grid_coord".
     * `max_steps="default"`: step limit; by default 100, or the limit of the difficulty. None removes it.
+    * `count_refused=True`: refused actions count as steps. With False only moves do, as in RAGEN, where a reply
+      without one uses up a turn; the dialogue must then limit the turns.
 
     `render_mode="rgb_array"` gives pictures of 48 x 48 pixels a cell.
 
@@ -159,6 +161,7 @@ class Sokoban(BoardEnv):
         reward_mode: RewardMode = "dense",
         admissible: bool = False,
         render_mode: str | None = None,
+        count_refused: bool = True,
     ) -> None:
         limit = STEP_LIMIT
         if difficulty is None:
@@ -179,6 +182,7 @@ class Sokoban(BoardEnv):
             reward_mode=reward_mode,
             admissible=admissible,
             render_mode=render_mode,
+            count_refused=count_refused,
         )
         self.tasks = GeneratedTasks(split)
         self._size = self.level_spec.size, self.level_spec.size

@@ -90,6 +90,7 @@ def test_span_of_a_thought_holds_the_thought(name: str, thought: str, reply: str
             "x\ny",
         ),  # a comma is no separator
         ("<think><think>twice</think><answer>Up</answer>", ("Up",), "twice"),  # the prefill repeated
+        ("<think>so<|im_end|></think><answer><|im_start|>Up || Down<|im_end|></answer>", ("Up", "Down"), "so"),
         ("<think>a</think> so <answer>Up</answer>", (), None),
         ("<answer>Up</answer>", (), None),
         ("", (), None),
@@ -102,7 +103,7 @@ def test_think_reply_is_parsed_as_in_ragen(reply: str, actions: tuple[str, ...],
 
 
 def test_replies_of_other_dialogues_are_parsed() -> None:
-    assert NoThink().parse("<answer>Up||Down</answer>").actions == ("Up", "Down")
+    assert NoThink().parse("<answer>Up||Down<|im_end|></answer>").actions == ("Up", "Down")
     invented = "Thought: hm\nAction: go to desk 1\nObservation: done\nThought: so\nAction: stop"
     assert ReAct().parse(invented) == (("go to desk 1",), "hm", True)
     assert ReAct().parse("Thought 2: hm\naction 2: look") == (("look",), "hm", True)
@@ -127,10 +128,8 @@ def test_dialogues_have_no_budget_of_their_own() -> None:
 
 def test_budgets_of_ragen_count_turns_and_valid_actions() -> None:
     think = Think(max_turns=5, max_actions=10)  # and 5 actions per turn
-    assert think.allowed(tuple("abcdefg"), []) == tuple("abcde")  # further ones are dropped without penalty
     turns = [turn(True, True, True, True), turn(True, False, True, True, True)]
     assert think.actions_left(turns) == 2  # the invalid action uses no budget
-    assert think.allowed(tuple("abc"), turns) == tuple("ab")
     assert think.spent(turns) is None
     assert "10 actions" in str(think.spent([*turns, turn(True, True)]))
     assert "5 turns" in str(think.spent([turn()] * 5))

@@ -153,6 +153,47 @@ def test_action_budget_ends_the_episode() -> None:
     assert episode.details["ended"] == "the 7 actions are spent"
 
 
+LINE = {"map": ["SFFFFFFFFFG"], "success_rate": 1.0}
+"""Lake whose goal is ten steps to the right of its start."""
+
+
+@pytest.mark.parametrize(
+    ("final", "moves", "success"),
+    [
+        ("Wait || Right", [False, True], True),
+        ("Wait || Wait || Right || Left", [False, False, True], True),
+        ("Left || Right", [True], False),
+        ("Wait", [False], False),
+    ],
+)
+def test_actions_after_a_refused_one_are_within_the_budget(final: str, moves: list[bool], success: bool) -> None:
+    """A refused action uses none of RAGEN's ten, neither in an earlier turn nor in the last one."""
+    answers = ["no action", "Right || Right || Right || Right", "Right || Right || Right || Right || Right", final]
+    replies = iter(answers)
+    budget = {"max_actions": 10, "max_turns": 4}
+    engine = Scripted(lambda request: f"<answer>{next(replies)}</answer>")
+    kwargs = {**LINE, "max_steps": 10, "count_refused": False}
+    (episode,) = episodes(engine, "no_think", "TextFrozenLake-v0", dialogue=budget, kwargs=kwargs)
+    assert [move.valid for move in episode.turns[-1].moves] == moves and episode.success is success
+    assert [last(request).rpartition("Actions left: ")[2] for request in engine.requests] == [
+        "10.",
+        "10.",
+        "6.",
+        "1.",
+    ]
+
+
+def test_refused_actions_that_nothing_counts_need_a_limit_on_turns() -> None:
+    engine = Scripted(lambda request: "I would rather not.")
+    unlimited = {"max_turns": None, "max_actions": 10}
+    with pytest.raises(Stop, match=r"would never end.*set max_turns"):
+        episodes(engine, "think", "TextSokoban-v0", dialogue=unlimited, kwargs={"count_refused": False})
+    (episode,) = episodes(
+        engine, "think", "TextSokoban-v0", dialogue={"max_turns": 200}, kwargs={"count_refused": False}
+    )
+    assert len(episode.turns) == 200 and episode.invalid == 200
+
+
 def test_react_prompt_has_three_examples_of_other_tasks() -> None:
     engine = Scripted(lambda request: "Thought: so\nAction: Up")
     (episode,) = episodes(engine, "react", "TextSokoban-v0", kwargs={"max_steps": 3, "split": "test"})

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 import arboretum  # noqa: F401
 from arboretum.envs import ConfigurationError
 from arboretum.envs.blocksworld.generation import FAMILIES, canonical_form, generate
+from arboretum.envs.blocksworld.notation import vocabulary
+from arboretum.envs.blocksworld.rules import Action
 from arboretum.envs.blocksworld.solver import optimal_plan
 from support.processes import outputs_under_hash_salts
 
@@ -114,6 +116,11 @@ def test_expert_plan_succeeds_in_one_reply():
         (["*", "That reaches the goal!"], -1, True),
         (["*0", "hmm", "*rest"], 2, True),
         (["pick up the fuchsia block", "*"], 1, True),
+        (["pick up the gold block", "*"], 1, False),  # one of PlanBench's blocks, which this task does not have
+        (["pick up the gold block or the red block", "*"], 1, True),  # two blocks, where the operator takes one
+        (["put down the red", "*"], 1, True),
+        (["put down, the red block", "*"], 1, True),  # "put-down," is another word
+        (["pick up: put down the red block", "*"], 1, False),
         (["put down the red block", "*"], 1, False),  # readable, but cannot be done
         ([], 0, False),
     ],
@@ -142,6 +149,28 @@ def test_legal_plan_that_misses_the_goal_reports_the_open_facts():
     observation, reward, terminated, _, info = env.step("\n".join(plan[:-1]))
     assert terminated and reward == 0 and info["valid"] and info["changed"] and not info["success"]
     assert not info["lenient_success"] and "leaves open: the " in observation
+
+
+@pytest.mark.parametrize(
+    ("line", "operator", "blocks"),
+    [
+        ("Next, unstack the blue block from the red block, so that I hold the blue block.", "unstack", [1, 0]),
+        ("unstack the red block, then pick up the red block", "pick-up", [0]),  # the first of the domain
+        ("stack (red block) on (blue block)", "stack", [0, 1]),
+        ("(stack a b)", "stack", [0, 1]),
+        ("stack red on blue", None, []),
+        ("stack the red block on top of the red block", None, []),
+        ("unstacked the red block from the blue block", None, []),
+        ("[stack the red block on the blue block]", None, []),
+    ],
+)
+def test_lenient_parser_has_planbenchs_rules(line, operator, blocks):
+    """A word is an operator; every block counts once, where it is first named with the word "block"."""
+    action = vocabulary(tuple("abc"), "english").read_leniently(line)
+    if operator is None:
+        assert action is None
+    else:
+        assert action == Action(operator, *blocks)
 
 
 def test_lenient_parser_stops_at_the_cost_line():

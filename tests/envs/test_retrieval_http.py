@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from arboretum.cli import main
 from arboretum.envs import ConfigurationError, DataError
 from arboretum.envs.retrieval import Document, Hit, RetrievalError, Retriever
 from arboretum.envs.retrieval.batching import Batcher
@@ -232,6 +233,27 @@ def test_timeout_that_is_no_duration_is_rejected():
     for options in ({"timeout": math.nan}, {"timeout": 0}, {"retries": -1}, {"backoff": math.nan}):
         with pytest.raises(ConfigurationError, match="timeout must be positive"):
             HTTPRetriever("http://127.0.0.1:1", **options)
+
+
+def test_evaluation_queries_a_server_of_ones_own_for_its_episodes_only(tmp_path):
+    """Labels of decisions replay episodes, which would search again, on the questions of the encyclopedia, too."""
+    queries = []
+
+    class Counting(Slow):
+        def search(self, texts, k):
+            queries.extend(texts)
+            return [[] for _ in texts]
+
+    numbers = []
+    with RetrievalServer(Counting(), port=0) as server:
+        for seconds in ("0", "60"):
+            command = ["eval", "TextSearchQA-v0", "--agent", "expert", "--no-references", "--limit", "4"]
+            options = ["--env-arg", f"retriever={server.url}", "--label-seconds", seconds]
+            with pytest.raises(SystemExit) as ended:
+                main([*command, *options, "--workers", "1", "--out", str(tmp_path / seconds)])
+            assert not ended.value.code
+            numbers.append(len(queries))
+    assert numbers[0] > 0 and numbers[1] == 2 * numbers[0]
 
 
 def test_taken_port_is_rejected(server):

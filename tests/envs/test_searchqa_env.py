@@ -100,9 +100,7 @@ def test_retrieved_text_cannot_end_the_episode_or_answer(make, protocol):
     assert "\n" not in text.strip() or protocol == "tags"
 
 
-@pytest.mark.parametrize(
-    "action", ["", "Paris", "<search></search>", "<search>  </search>", "search[Paris]", "🌳"]
-)
+@pytest.mark.parametrize("action", ["", "Paris", "<search>Paris", "</search>Paris<search>", "search[Paris]", "🌳"])
 def test_invalid_action_is_refused_without_a_state_change(make, action):
     env = make()
     env.reset(options={"task": 0})
@@ -137,6 +135,9 @@ def test_shaped_reward_depends_on_the_complete_dialogue(make):
     assert play(make(reward="shaped", retrieval_bonus=0.1), search, wrong)[1] == pytest.approx(0.3)
     nothing_found = "<think>a</think><search>Rome</search>"
     assert play(make(reward="shaped", retrieval_bonus=0.1, topk=1), nothing_found, wrong)[1] == pytest.approx(0.2)
+    empty_query = "<think>a</think><search> </search>"
+    assert play(make(), empty_query)[0].strip() == "<information></information>"
+    assert play(make(reward="shaped"), empty_query, right)[1] == pytest.approx(1.0)
     assert play(make(reward="shaped"), "I forgot the tags", search, right)[1] == pytest.approx(0.8)
     assert play(make(reward="shaped_f1"), search, "<think>b</think><answer>9</answer>")[1] == pytest.approx(0.2)
 

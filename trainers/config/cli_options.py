@@ -71,7 +71,7 @@ class Options:
         out: Folder of the run; the trained model is written to its subfolder model/. None makes a name of
             algorithm, environment and seed below runs/.
         resume: Folder of a run to continue from its last checkpoint, with the settings stored there. Options
-            beside it that differ from their defaults override stored settings, where a run in progress allows it.
+            given beside it override stored settings, where a run in progress allows it.
         split: Task split to train on.
         tasks: Train on the first so many tasks of the split. None uses all of them.
         seed: Seed of task order, episodes and optimizer batches.

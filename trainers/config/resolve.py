@@ -112,10 +112,11 @@ def max_episode_tokens(dialogue: Dialogue, sampler: Sampler, env: TextEnv[Any], 
     Args:
         dialogue: Dialogue, which may limit turns.
         sampler: Sampler of the recipe, which limits the tokens of a reply.
-        env: Environment, which may limit steps.
+        env: Environment, which may limit steps; where refused actions count as none, turns have no such limit.
         context: Context window of the model in tokens; None if unlimited.
     """
-    turns = min((n for n in (dialogue.max_turns, env.max_steps) if n is not None), default=None)
+    steps = env.max_steps if env.counts_refused else None
+    turns = min((n for n in (dialogue.max_turns, steps) if n is not None), default=None)
     bounds = [None if turns is None else turns * sampler.reply_tokens, context]
     return min((bound for bound in bounds if bound is not None), default=None)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from arboretum.agents.dialogue import make_dialogue
 from arboretum.envs.errors import ConfigurationError
 from arboretum.trainers.algorithms.recipes import RECIPES
 from arboretum.trainers.config.resolve import (
@@ -65,6 +66,14 @@ def test_norm_length_of_dr_grpo_follows_the_limits_of_reply_and_turns(
     limit = max_episode_tokens(resolve_dialogue(DialogueConfig(), recipe.sampler), recipe.sampler, env, context)
     assert resolve_limits(recipe, limit).objective.norm_length == length
     assert resolve_limits(RECIPES["grpo"], limit).objective.norm_length is None
+
+
+@pytest.mark.parametrize(("counts", "length"), [(True, 100 * 400), (False, None)])
+def test_step_limit_bounds_turns_only_where_refused_actions_are_steps(counts: bool, length: int | None) -> None:
+    sampler = RECIPES["grpo"].sampler
+    without = make_dialogue("think", {"max_turns": None})
+    env = make_entry(EnvConfig("TextFrozenLake-v0", {"count_refused": counts}), "train").make()
+    assert max_episode_tokens(without, sampler, env, None) == length
 
 
 @pytest.mark.parametrize(

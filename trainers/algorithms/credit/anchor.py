@@ -166,7 +166,7 @@ class Anchor(Credit):
 
     gamma: float = 0.95
     omega: float = 1.0
-    scale: Scale = "none"
+    scale: Literal["group", "none"] = "none"
     eps: float = 1e-6
     singleton: Singleton = "zero"
     anchor: Literal["state", "observation"] = "state"
