@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
-from ...envs.errors import unknown_name
+from ...envs.errors import ConfigurationError, unknown_name
 from ...envs.plugins import plugin_class
 from .base import Engine
 
@@ -55,6 +55,10 @@ def engine_class(name: str, options: Iterable[str] = ()) -> type[Engine]:
         kind = plugin
     known = _options(kind)
     for option in options:
+        if option == "model":
+            raise ConfigurationError(
+                f"the model is no option of engine {name}; name it with --model (in Python model=)."
+            )
         if known is not None and option not in known:
             raise unknown_name(f"option of engine {name}", option, known)
     return kind

@@ -165,6 +165,11 @@ def test_registry_accepts_inherited_options_and_rejects_unknown_ones(endpoint: E
         make_engine("openai", "m", concurency=2)
     with pytest.raises(ConfigurationError, match="unknown option of engine openai 'name'; known: base_url, "):
         make_engine("openai", "m", name=2)
+    for engine in ("openai", "vllm"):  # the latter takes all options of another library
+        with pytest.raises(
+            ConfigurationError, match=f"the model is no option of engine {engine}; name it with --model"
+        ):
+            make_engine(engine, "m", **{"model": "other"})
 
 
 # ---------------------------------------------------------------------- concurrency
