@@ -169,7 +169,7 @@ def test_registry_accepts_inherited_options_and_rejects_unknown_ones(endpoint: E
         with pytest.raises(
             ConfigurationError, match=f"the model is no option of engine {engine}; name it with --model"
         ):
-            make_engine(engine, "m", **{"model": "other"})
+            make_engine(engine, "m", model="other")
 
 
 # ---------------------------------------------------------------------- concurrency
