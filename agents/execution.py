@@ -238,7 +238,8 @@ def settle(agent: Agent, seat: Seat, reply: Reply, keep: Collection[Keep]) -> No
 def _execute_actions(seat: Seat, turn: Turn, actions: Sequence[str], keep: Collection[Keep]) -> None:
     """Execute the actions of a turn until the episode ends, and record what is kept of the states.
 
-    Actions beyond the agent's limit on valid ones are removed from the turn.
+    Actions beyond the agent's limit on valid ones are removed from the turn. Those after the end of the episode
+    count as valid, so that equal replies keep equal actions wherever chance ends their episodes.
     """
     env, episode = seat.env, seat.episode
     if "choices" in keep:
@@ -253,11 +254,12 @@ def _execute_actions(seat: Seat, turn: Turn, actions: Sequence[str], keep: Colle
             if env.counts_as_effect(action, key, seat.info):
                 effects.append(action)
             key = env.state_key()
-        if episode.terminated or episode.truncated:
+        if left is not None:
+            left -= turn.moves[-1].valid
+        if episode.terminated or episode.truncated or (left is not None and left <= 0):
             break
-        if left is not None and turn.moves[-1].valid and (left := left - 1) == 0:
-            turn.actions = tuple(actions[: len(turn.moves)])
-            break
+    if left is not None:
+        turn.actions = tuple(actions[: len(turn.moves) + max(left, 0)])
     if records:
         turn.effects = tuple(effects)
         if not episode.terminated:

@@ -183,6 +183,20 @@ def test_actions_after_a_refused_one_are_within_the_budget(final: str, moves: li
     ]
 
 
+def test_equal_replies_have_equal_actions_wherever_chance_ends_the_episode() -> None:
+    """Credit compares turns by their state and actions, which must not say what happened."""
+    engine = Scripted(lambda request: "<answer>Down || Wait || Down || Right || Right</answer>")
+    agent = make_agent("no_think", engine=engine, dialogue={"max_actions": 2})
+    env = make_env("TextFrozenLake-v0", map=["FFFF", "SHFF", "FFFF", "FFFG"], success_rate=0.34)
+    played = list(play(agent, [env], [Job(None, seed) for seed in range(24)], keep={"states"}))
+    assert {len(episode.turns[0].moves) for episode in played} >= {1, 3}
+    assert {episode.terminated for episode in played} == {True, False}
+    ended = {episode.turns[0].actions for episode in played if len(episode.turns[0].moves) > 1}
+    assert ended == {("Down", "Wait", "Down")}
+    # Nobody knows of an action after the end that it would have been refused.
+    assert {episode.turns[0].actions for episode in played} == {*ended, ("Down", "Wait")}
+
+
 def test_refused_actions_that_nothing_counts_need_a_limit_on_turns() -> None:
     engine = Scripted(lambda request: "I would rather not.")
     unlimited = {"max_turns": None, "max_actions": 10}

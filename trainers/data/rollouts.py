@@ -67,11 +67,13 @@ class Redraw(NamedTuple):
         reward: Reward of the environment.
         next_state: Key of the state after the actions; None where the environment terminated.
         actions: Number of executed actions.
+        spent: What they take from the actions that the limits allow; a limit on valid ones counts no other.
     """
 
     reward: float
     next_state: Hashable
     actions: int
+    spent: int
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,14 @@ class Target(NamedTuple):
         snapshot: State of the environment before the actions.
         actions: The actions.
         seed: Seed of the random events.
+        left: Actions that the limits allow in this state; None if there is no limit, or it was not recorded.
     """
 
     key: DrawKey
     snapshot: Snapshot
     actions: tuple[str, ...]
     seed: int
+    left: int | None = None
 
 
 class Draws(NamedTuple):
@@ -68,7 +70,8 @@ def redraw_targets(episodes: Sequence[Episode], groups: Sequence[Hashable]) -> l
             known = found.get(key)
             if known is None or number < known[0]:
                 seed = stable_seed("redraw", episode.seed, number)
-                found[key] = (number, Target(key, turn.snapshot, turn.actions, seed))
+                left = None if turn.limits is None else turn.limits.actions
+                found[key] = (number, Target(key, turn.snapshot, turn.actions, seed, left))
     return [target for _, target in found.values()]
 
 
@@ -147,14 +150,25 @@ class Redrawer:
         """Return one outcome of a target; None if the step limit of the environment cut it."""
         if is_discarded(self._env):
             self._env = rebuild(self._env)
-        total, executed, terminated, truncated = 0.0, 0, False, False
+        total, executed, valid, terminated, truncated = 0.0, 0, 0, False, False
         self._env.restore(target.snapshot, seed)
         for action in target.actions:
             with expires_after(time.perf_counter() + self._limit):
-                _, reward, terminated, truncated, _ = self._env.step(action)
-            total, executed = total + float(reward), executed + 1
+                _, reward, terminated, truncated, info = self._env.step(action)
+            total, executed, valid = total + float(reward), executed + 1, valid + bool(info["valid"])
             if terminated or truncated:
                 break
-        if terminated:
-            return Redraw(total, None, executed)
-        return Redraw(total, self._env.state_key(), executed) if executed == len(target.actions) else None
+        if not terminated and executed < len(target.actions):
+            return None
+        state = None if terminated else self._env.state_key()
+        return Redraw(total, state, executed, self._spent(target, executed, valid))
+
+    def _spent(self, target: Target, executed: int, valid: int) -> int:
+        """Return what executed actions take from the actions that the limits of agent and environment allow."""
+        if valid == executed or not self._env.counts_refused:
+            return valid
+        # The environment counts all of them, the agent those that are valid; the smaller remainder is the limit.
+        room = self._env.steps_left()
+        left = math.inf if target.left is None else target.left
+        before, after = min(left, room + executed), min(left - valid, room)
+        return executed if math.isinf(before) else int(before - after)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -12,6 +13,7 @@ from ...agents.base import Agent
 from ...agents.reference import ExpertAgent, RandomAgent
 from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import write_atomic
+from ..algorithms.recipe import Optimization
 from ..checkpoints.export import export_checkpoint
 from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, claim_run_folder
 from ..commands.preflight import require_torch
@@ -112,21 +114,34 @@ def chosen_value(study: Study, env: str, recipe: str, out: Path) -> float | None
     if study.tuning is None:
         return None
     curves: dict[float, list[Curve]] = {}
+    whole: list[Curve] = []
     for trial in study.tuning_trials():
         if (trial.env, trial.recipe) == (env, recipe):
-            if read_result(trial_path(out, trial)) is None:
+            result = read_result(trial_path(out, trial))
+            if result is None:
                 raise ConfigurationError(
                     f"{trial.name} has no result, so {study.tuning.setting} of {recipe} cannot be chosen."
                 )
             assert trial.candidate is not None
-            curves.setdefault(trial.candidate, []).append(read_curve(trial, out))
-    tokens = common_tokens([curve for runs in curves.values() for curve in runs])
+            curve = read_curve(trial, out)
+            curves.setdefault(trial.candidate, []).append(curve)
+            if not _ended_early(study.config(trial, out).recipe.optimization, result):
+                whole.append(curve)
+    # A run that collapses may end early. It counts with its last success until the end of the others.
+    tokens = common_tokens(whole or [curve for runs in curves.values() for curve in runs])
     if not tokens:
         raise ConfigurationError(
             f"a tuning run of {recipe} on {env} was not validated after its first update, so "
             f"{study.tuning.setting} cannot be chosen; lower validation_every."
         )
     return study.tuning.choose({value: [curve.area(tokens) for curve in runs] for value, runs in curves.items()})
+
+
+def _ended_early(optimization: Optimization, result: Mapping[str, Any]) -> bool:
+    """Return True if a run ended before its last update and before its last token."""
+    updates, tokens = result["updates"], result["generated_tokens"]
+    limit = optimization.max_tokens
+    return bool(updates < optimization.updates and (limit is None or tokens < limit))
 
 
 def mean_cpu_seconds(study: Study, env: str, out: Path) -> float:

@@ -19,7 +19,8 @@ class Tuning:
     """Runs that choose the value of one setting.
 
     The value with the largest area under the curve of success on validation tasks over generated tokens is chosen,
-    so that a value which learns fast and then collapses loses against one which does not.
+    so that a value which learns fast and then collapses loses against one which does not. A run that the monitor
+    ends early keeps its last success until the end of the others.
 
     Attributes:
         values: Values of the setting to choose from.

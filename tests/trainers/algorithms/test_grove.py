@@ -240,7 +240,7 @@ def test_penalty_belongs_to_its_own_turn_and_not_to_turns_of_equal_action() -> N
 
 def test_redrawn_outcomes_that_end_or_lead_to_visited_states_count_like_observed_ones() -> None:
     """Q(s, b) is the mean over m, x, two ends with 0 and 0.5, and m again; the unvisited z is left out."""
-    drawn = (Redraw(0.0, None, 1), Redraw(0.5, None, 1), Redraw(0.0, "m", 1), Redraw(0.0, "z", 1))
+    drawn = (Redraw(0.0, None, 1, 1), Redraw(0.5, None, 1, 1), Redraw(0.0, "m", 1, 1), Redraw(0.0, "z", 1, 1))
     redraws = ((), (), drawn, (), drawn, ())
     rollouts = rollouts_of(MEETING, turns=2, turn_redraws=redraws)
     result = PLAIN.assign(rollouts)

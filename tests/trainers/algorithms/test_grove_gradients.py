@@ -175,7 +175,7 @@ def test_redrawn_outcomes_lower_the_noise_further() -> None:
         if key not in drawn:
             chances, cells = zip(*moves(*key[1:]), strict=True)
             drawn[key] = tuple(
-                Redraw(reward_of(cell, 0.0), cell if 0 <= cell < LENGTH else None, 1)
+                Redraw(reward_of(cell, 0.0), cell if 0 <= cell < LENGTH else None, 1, 1)
                 for cell in rng.choice(cells, p=chances, size=8).tolist()
             )
         redraws.append(drawn[key])

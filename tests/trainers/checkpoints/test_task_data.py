@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Callable
 from io import StringIO
@@ -14,6 +15,7 @@ from rich.console import Console
 
 from arboretum.cli import main
 from arboretum.envs.errors import ConfigurationError
+from arboretum.envs.frozenlake import FrozenLake
 from arboretum.envs.registry import make_env
 from arboretum.envs.sokoban.env import Sokoban
 from arboretum.eval.planning import describe_tasks
@@ -150,6 +152,26 @@ def test_data_is_stored_beside_the_settings_and_shown_in_the_report(files: Path,
 
 def test_tasks_that_are_generated_by_definition_are_not_described(tmp_path: Path) -> None:
     assert "data" not in json.loads(start(training(tmp_path / "run", EnvConfig("TextSokoban-v0"))))
+
+
+class Live(FrozenLake):
+    """Lakes whose first observation differs each time, as that of a page on the web."""
+
+    openings = itertools.count()
+
+    def __init__(self, count: int) -> None:
+        super().__init__(split="train")
+        self.tasks = [f"train/{number}" for number in range(count)]
+
+    def reset(self, **options: Any) -> Any:
+        observation, info = super().reset(**options)
+        return f"{next(self.openings)} visitors\n{observation}", info
+
+
+def test_observations_that_do_not_repeat_are_not_those_of_other_data() -> None:
+    described = describe_tasks(Live(4))
+    assert described is not None and "4 tasks, digest" in described
+    assert describe_tasks(Live(4)) == described != describe_tasks(Live(5))
 
 
 def test_digest_of_many_tasks_opens_few(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from arboretum.agents.episode import Episode
 from arboretum.agents.play import Job, play
 from arboretum.agents.reference import RandomAgent
 from arboretum.trainers.data.rollouts import Redraw
-from arboretum.trainers.sampling.redraw import Draws, Redrawer, redraw_targets
+from arboretum.trainers.sampling.redraw import Draws, Redrawer, Target, redraw_targets
 
 assert arboretum  # registers the environments
 
@@ -49,8 +49,28 @@ def test_redrawn_outcomes_without_chance_are_the_observed_ones(env_id: str) -> N
     }
     for target in redraw_targets(episodes, [0] * len(episodes)):
         reward, next_state = observed[target.key[1:]]
-        expected = Redraw(pytest.approx(reward), next_state, len(target.actions))
+        expected = Redraw(pytest.approx(reward), next_state, len(target.actions), len(target.actions))
         assert Redrawer(env).draw(target, 2) == Draws((expected, expected))
+
+
+@pytest.mark.parametrize(
+    ("options", "left", "spent"),
+    [
+        ({}, 3, 1),  # the dialogue's limit counts the move
+        ({}, None, 3),  # the environment's counts refused actions, too
+        ({"count_refused": False}, None, 1),
+        ({"max_steps": 4}, 3, 2),  # three actions are left before, and one step of the environment after
+    ],
+)
+def test_redrawn_outcome_spends_what_the_limits_count(
+    options: dict[str, Any], left: int | None, spent: int
+) -> None:
+    env = gym.make("TextFrozenLake-v0", map=["SFG", "FFF"], success_rate=1.0, **options).unwrapped
+    env.reset(seed=0)
+    actions = ("Wait", "Wait", "Down")
+    target = Target((0, env.state_key(), actions), env.snapshot(), actions, 0, left)
+    (outcome,) = Redrawer(env).draw(target, 1).outcomes
+    assert (outcome.actions, outcome.spent) == (3, spent)
 
 
 def test_redrawn_outcomes_on_slippery_ice_have_its_probabilities() -> None:

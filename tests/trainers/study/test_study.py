@@ -224,6 +224,31 @@ def test_tuning_runs_generate_a_part_of_what_a_run_in_their_environment_generate
         assert tokens == expected
 
 
+@pytest.mark.parametrize("limits", [{"optimization.max_tokens": 1000}, {}])
+def test_tuning_run_that_the_monitor_ends_early_counts_with_its_last_success(
+    limits: dict[str, object], tmp_path: Path
+) -> None:
+    """Over the first 250 tokens the value that collapses is ahead, by 0.37 to 0.33."""
+    study = Study("x", "", "sapling", {"Lake": StudyEnv(LAKE)}, {"grpo": {}}, limits, tuning=Tuning((0.1, 0.4)))
+    curves = {
+        0.1: [(0, 0.2), (100, 0.3), (200, 0.4), (400, 0.6), (700, 0.8), (1000, 0.9)],
+        0.4: [(0, 0.2), (100, 0.6), (200, 0.3), (250, 0.0)],
+    }
+    for trial in study.tuning_trials():
+        assert trial.candidate is not None
+        points, config = curves[trial.candidate], study.config(trial, tmp_path)
+        records = [
+            {"update": n, "sampled_tokens": tokens - before, "validation/success": rate}
+            for n, ((before, _), (tokens, rate)) in enumerate(zip([(0, 0.0), *points], points, strict=False))
+        ]
+        config.out.mkdir(parents=True)
+        (config.out / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+        updates = 3 if trial.candidate == 0.4 else config.recipe.optimization.updates
+        result = {"outcomes": {}, "updates": updates, "generated_tokens": points[-1][0]}
+        (config.out / RESULT).write_text(json.dumps(result))
+    assert chosen_value(study, "Lake", "grpo", tmp_path) == 0.1
+
+
 def test_tuning_chooses_by_the_area_under_the_curve_on_other_seeds(tmp_path: Path) -> None:
     """A value that learns fast and collapses loses against one that learns late, and against one that holds."""
     tuning = Tuning((0.1, 0.2, 0.4), seeds=2, settings={"optimization.updates": 5})
@@ -253,7 +278,7 @@ def test_tuning_chooses_by_the_area_under_the_curve_on_other_seeds(tmp_path: Pat
         ]
         config.out.mkdir(parents=True)
         (config.out / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-        (config.out / RESULT).write_text('{"outcomes": {}}')
+        (config.out / RESULT).write_text('{"outcomes": {}, "updates": 5, "generated_tokens": 200.0}')
     assert read_curve(next(iter(study.tuning_trials())), tmp_path).area(200) == pytest.approx(0.35)
     assert chosen_value(study, "Lake", "grpo", tmp_path) == 0.2
     metrics = tmp_path / next(iter(study.tuning_trials())).folder / "metrics.jsonl"

@@ -76,11 +76,11 @@ def describe_visits(rollouts: Rollouts, key: Key = "state") -> tuple[Visits, Out
         if action[turn] in done or not sampled[turn]:
             continue
         done.add(action[turn])
-        for reward, name, executed in redraws:
+        for reward, name, _, cost in redraws:
             identity = (groups[turn], depths[turn] + 1, name) if by_step else (groups[turn], name)
             number = ENDED if name is None else states.get(identity, UNVISITED)
             if number != UNVISITED:
-                drawn.append((action[turn], reward, number, executed if limited[turn] else 0))
+                drawn.append((action[turn], reward, number, cost if limited[turn] else 0))
     drawn_action, drawn_reward, drawn_next, drawn_spent = (
         np.array(column) for column in (zip(*drawn, strict=True) if drawn else [[]] * 4)
     )
