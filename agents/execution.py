@@ -189,9 +189,10 @@ def add_turn(agent: Agent, seat: Seat, reply: Reply, agent_seconds: float, keep:
         actions=reply.actions,
         fork=seat.fork,
     )
+    own = call_agent(agent, agent.limits, seat)
+    seat.actions_left = own.actions
     if "limits" in keep:
-        turn.limits = _limits(agent, seat)
-    seat.actions_left = call_agent(agent, agent.limits, seat).actions
+        turn.limits = _limits(own, seat)
     episode.turns.append(turn)
     return turn
 
@@ -223,7 +224,7 @@ def settle(agent: Agent, seat: Seat, reply: Reply, keep: Collection[Keep]) -> No
         return
     ending = reply.quit or call_agent(agent, agent.settle, seat)
     if "limits" in keep:
-        episode.turns[-1].limits_after = _limits(agent, seat)
+        episode.turns[-1].limits_after = _limits(call_agent(agent, agent.limits, seat), seat)
     if seat.max_turns is not None and len(episode.turns) >= seat.max_turns:
         ending = ending or f"the {seat.max_turns} turns are spent"
     if episode.terminated or episode.truncated:
@@ -296,9 +297,13 @@ def begin_step(seat: Seat) -> float:
     return min(seat.deadline, seat.step_deadline)
 
 
-def _limits(agent: Agent, seat: Seat) -> Limits:
-    """Return what the limits of the agent, of this loop and of the environment still allow."""
-    own = call_agent(agent, agent.limits, seat)
+def _limits(own: Limits, seat: Seat) -> Limits:
+    """Return what the limits of the agent, those of this loop and of the environment still allow together.
+
+    Args:
+        own: What the agent's limits allow.
+        seat: The episode.
+    """
     turns = None if seat.max_turns is None else seat.max_turns - len(seat.episode.turns)
     steps = seat.env.steps_left()
     return Limits(

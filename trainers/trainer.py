@@ -293,7 +293,7 @@ class Trainer:
         delivery = self._ahead.receive(temperature)
         self.activity.end()
         update, tokens = self.state.update + 1, self.state.tokens + delivery.collection.budget.tokens
-        is_last = self._schedule.is_complete(update, tokens)
+        is_last = self.config.recipe.optimization.is_complete(update, tokens)
         self._ahead.order(None if is_last else self._schedule.temperature(update))
         return delivery.collection, delivery.metrics()
 
@@ -304,7 +304,9 @@ class Trainer:
         prepared = self.learner.prepare(
             rollouts, update=update, temperature=temperature, scale=collection.scale, policy=probe
         )
-        is_last = self._schedule.is_complete(update + 1, self.state.tokens + collection.budget.tokens)
+        is_last = self.config.recipe.optimization.is_complete(
+            update + 1, self.state.tokens + collection.budget.tokens
+        )
         if not self.config.recipe.objective.pair_terms:
             self._log.add_trees(update + 1, prepared, is_last=is_last)
             return self.learner.apply(prepared)

@@ -51,8 +51,7 @@ class Blocksworld(TextEnv[Position]):
     and [PLAN END]. A plan is applied as a whole. If a line cannot be parsed or executed, no line is applied, and
     the observation names the line and the reason. `info` then also contains `lenient_success`, the result of
     PlanBench's lenient parser (which skips lines that it cannot parse, such as those that leave out the word
-    "block"), and `failed_line` (counted from 1; 0 if no
-    line failed).
+    "block"), and `failed_line` (counted from 1; 0 if no line failed).
 
     ## Observations
     The observation lists all facts that hold, and the goal, in the chosen notation. The first observation of

@@ -93,6 +93,15 @@ class Optimization:
                 "optimization.max_tokens ends the run before; set one of them to its default (constant; null)."
             )
 
+    def is_complete(self, updates: int, tokens: float) -> bool:
+        """Return True if all updates of a run are made, or its limit of generated tokens is reached.
+
+        Args:
+            updates: Updates made.
+            tokens: Tokens generated.
+        """
+        return updates >= self.updates or (self.max_tokens is not None and tokens >= self.max_tokens)
+
 
 @dataclass(frozen=True)
 class Recipe:

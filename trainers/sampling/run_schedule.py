@@ -33,18 +33,8 @@ class RunSchedule:
     @property
     def is_over(self) -> bool:
         """True if the run has ended: it is complete, or was stopped before."""
-        return self.stopped is not None or self.is_complete(self._state.update, self._state.tokens)
-
-    def is_complete(self, updates: int, tokens: int) -> bool:
-        """Return True if all updates are made, or the limit of generated tokens is reached.
-
-        Args:
-            updates: Updates made.
-            tokens: Tokens generated.
-        """
         optimization = self._config.recipe.optimization
-        spent = optimization.max_tokens is not None and tokens >= optimization.max_tokens
-        return spent or updates >= optimization.updates
+        return self.stopped is not None or optimization.is_complete(self._state.update, self._state.tokens)
 
     def is_due(self, every: int) -> bool:
         """Return True if something is due after the last update.

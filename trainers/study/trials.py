@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -13,7 +12,6 @@ from ...agents.base import Agent
 from ...agents.reference import ExpertAgent, RandomAgent
 from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import write_atomic
-from ..algorithms.recipe import Optimization
 from ..checkpoints.export import export_checkpoint
 from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, claim_run_folder
 from ..commands.preflight import require_torch
@@ -125,7 +123,8 @@ def chosen_value(study: Study, env: str, recipe: str, out: Path) -> float | None
             assert trial.candidate is not None
             curve = read_curve(trial, out)
             curves.setdefault(trial.candidate, []).append(curve)
-            if not _ended_early(study.config(trial, out).recipe.optimization, result):
+            optimization = study.config(trial, out).recipe.optimization
+            if optimization.is_complete(result["updates"], result["generated_tokens"]):
                 whole.append(curve)
     # A run that collapses may end early. It counts with its last success until the end of the others.
     tokens = common_tokens(whole or [curve for runs in curves.values() for curve in runs])
@@ -135,13 +134,6 @@ def chosen_value(study: Study, env: str, recipe: str, out: Path) -> float | None
             f"{study.tuning.setting} cannot be chosen; lower validation_every."
         )
     return study.tuning.choose({value: [curve.area(tokens) for curve in runs] for value, runs in curves.items()})
-
-
-def _ended_early(optimization: Optimization, result: Mapping[str, Any]) -> bool:
-    """Return True if a run ended before its last update and before its last token."""
-    updates, tokens = result["updates"], result["generated_tokens"]
-    limit = optimization.max_tokens
-    return bool(updates < optimization.updates and (limit is None or tokens < limit))
 
 
 def mean_cpu_seconds(study: Study, env: str, out: Path) -> float:

@@ -26,7 +26,7 @@ from arboretum.trainers.config.serialize import to_plain
 from arboretum.trainers.config.settings import EnvConfig, HardwareConfig
 from arboretum.trainers.study.controls import Controls, Supervised
 from arboretum.trainers.study.curves import read_curve
-from arboretum.trainers.study.definition import Study, StudyEnv, StudyLevel
+from arboretum.trainers.study.definition import Study, StudyEnv, StudyLevel, Trial
 from arboretum.trainers.study.differences import differing_settings
 from arboretum.trainers.study.evaluation import evaluate_policy, evaluate_reference, make_sampler, write_suite
 from arboretum.trainers.study.parsing import load_study, parse_study, study_names
@@ -224,6 +224,19 @@ def test_tuning_runs_generate_a_part_of_what_a_run_in_their_environment_generate
         assert tokens == expected
 
 
+def write_tuning_run(study: Study, trial: Trial, out: Path, points: list[tuple[int, float]], updates: int) -> None:
+    """Write what a tuning run leaves: tokens and success of its validations, and the number of its updates."""
+    config = study.config(trial, out)
+    config.out.mkdir(parents=True)
+    with (config.out / "metrics.jsonl").open("w") as file:
+        for n, ((before, _), (tokens, rate)) in enumerate(zip([(0, 0.0), *points], points, strict=False)):
+            file.write(
+                json.dumps({"update": n, "sampled_tokens": tokens - before, "validation/success": rate}) + "\n"
+            )
+    result = {"outcomes": {}, "updates": updates, "generated_tokens": points[-1][0]}
+    (config.out / RESULT).write_text(json.dumps(result))
+
+
 @pytest.mark.parametrize("limits", [{"optimization.max_tokens": 1000}, {}])
 def test_tuning_run_that_the_monitor_ends_early_counts_with_its_last_success(
     limits: dict[str, object], tmp_path: Path
@@ -236,16 +249,8 @@ def test_tuning_run_that_the_monitor_ends_early_counts_with_its_last_success(
     }
     for trial in study.tuning_trials():
         assert trial.candidate is not None
-        points, config = curves[trial.candidate], study.config(trial, tmp_path)
-        records = [
-            {"update": n, "sampled_tokens": tokens - before, "validation/success": rate}
-            for n, ((before, _), (tokens, rate)) in enumerate(zip([(0, 0.0), *points], points, strict=False))
-        ]
-        config.out.mkdir(parents=True)
-        (config.out / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-        updates = 3 if trial.candidate == 0.4 else config.recipe.optimization.updates
-        result = {"outcomes": {}, "updates": updates, "generated_tokens": points[-1][0]}
-        (config.out / RESULT).write_text(json.dumps(result))
+        updates = 3 if trial.candidate == 0.4 else study.config(trial, tmp_path).recipe.optimization.updates
+        write_tuning_run(study, trial, tmp_path, curves[trial.candidate], updates)
     assert chosen_value(study, "Lake", "grpo", tmp_path) == 0.1
 
 
@@ -271,14 +276,7 @@ def test_tuning_chooses_by_the_area_under_the_curve_on_other_seeds(tmp_path: Pat
         assert config.recipe.optimization.lr == trial.candidate and config.recipe.optimization.updates == 5
         assert trial.candidate is not None
         rates = curves[trial.candidate, trial.seed - 1000]
-        records = [{"update": 0.0, "validation/success": rates[0]}]
-        records += [
-            {"update": n, "sampled_tokens": 100.0, "validation/success": rate}
-            for n, rate in enumerate(rates[1:], 1)
-        ]
-        config.out.mkdir(parents=True)
-        (config.out / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-        (config.out / RESULT).write_text('{"outcomes": {}, "updates": 5, "generated_tokens": 200.0}')
+        write_tuning_run(study, trial, tmp_path, list(zip((0, 100, 200), rates, strict=True)), updates=5)
     assert read_curve(next(iter(study.tuning_trials())), tmp_path).area(200) == pytest.approx(0.35)
     assert chosen_value(study, "Lake", "grpo", tmp_path) == 0.2
     metrics = tmp_path / next(iter(study.tuning_trials())).folder / "metrics.jsonl"
