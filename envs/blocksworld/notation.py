@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from operator import getitem
 from typing import Any
 
@@ -30,6 +30,8 @@ _FORMS = tuple(
         (UNSTACK, r"unstack ([a-z][a-z0-9_-]*) ([a-z][a-z0-9_-]*)"),
     )
 )
+_OPERATOR_PARTS = ("up", "down", "stack")
+"""Every operator has one of these in all its spellings."""
 _LIST_MARKER = re.compile(r"(?:\d{1,4}[.)]|[-*]) ")
 
 
@@ -215,9 +217,9 @@ class Vocabulary:
             return Unreadable(f"an action has at most {_MAX_LENGTH} characters, this has {len(line)}.")
         text = line.strip().replace("\t", " ").lower()
         if not text:
-            return Unreadable(f"an empty line is no action. {self._examples()}")
+            return Unreadable(f"an empty line is no action. {self._examples}")
         if not (text.isascii() and text.isprintable()):
-            return Unreadable(f"an action is written in plain printable letters. {self._examples()}")
+            return Unreadable(f"an action is written in plain printable letters. {self._examples}")
         text = " ".join(text.replace("**", "").replace("`", "").split())
         marker = _LIST_MARKER.match(text)
         text = (text[marker.end() :] if marker else text).removesuffix(".").rstrip()
@@ -236,7 +238,7 @@ class Vocabulary:
                     )
                 blocks.append(number)
             return Action(verb, *blocks)
-        return Unreadable(f"{line.strip()[:80]!r} is not an action. {self._examples()}")
+        return Unreadable(f"{line.strip()[:80]!r} is not an action. {self._examples}")
 
     def read_leniently(self, line: str) -> Action | None:
         """Parse an action by PlanBench's lenient rules, or return None for a line that they skip.
@@ -250,6 +252,8 @@ class Vocabulary:
             The action; a block of PlanBench's that the task does not have is numbered beyond the task's.
         """
         text = line.lower()
+        if not any(part in text for part in _OPERATOR_PARTS):
+            return None
         if text.strip().startswith("("):
             read = self.read(line)
             return None if isinstance(read, Unreadable) else read
@@ -265,6 +269,7 @@ class Vocabulary:
     def _block_names(self) -> tuple[str, ...]:
         return self.words if self.notation == "english" else self.names
 
+    @cached_property
     def _examples(self) -> str:
         first, second = (0, 1) if len(self.names) > 1 else (0, 0)
         examples = (

@@ -82,14 +82,15 @@ short = st.lists(
         ["<think>", "</think>", "<answer>", "</answer>", "<search>", "</search>", "<information>",
          "</information>",
          BEGIN_QUERY, END_QUERY, "\\boxed{", "}", "search[", "click[", "finish[", "[", "]", "Action:", "Action 1:",
-         "Question:", "<|im_end|>", "<answer>a</answer>", "||", "a", "B", " ", "\t", "\n", "\r", "\u2028"]
+         "Question:", "<|im_start|>", "<|im_end|>", "<answer>a</answer>", "||", "a", "B",
+         " ", "\t", "\n", "\r", "\u2028"]
     ),
     max_size=14,
 ).map("".join)  # fmt: skip
 
 
 def stripped(groups: list[str]) -> list[str]:
-    return [re.sub(r"</?(?:think|answer)>", "", group).strip() for group in groups]
+    return [re.sub(r"</?(?:think|answer)>|<\|im_(?:start|end)\|>", "", group).strip() for group in groups]
 
 
 @settings(max_examples=1000, deadline=None)
