@@ -66,7 +66,12 @@ class ChatAgent(Agent):
         return text
 
     def opening(self, seat: Seat) -> list[Message]:
-        """Return the messages before the first turn.
+        """Return the messages before the first turn."""
+        self.check_limits(seat)
+        return [Message("system", self.system(seat))]
+
+    def check_limits(self, seat: Seat) -> None:
+        """Check that the episode ends whatever the replies are.
 
         Raises:
             Stop: Nothing would end an episode in which every action is refused.
@@ -77,7 +82,6 @@ class ChatAgent(Agent):
                 "an episode in which every action is refused would never end, since count_refused is false and"
                 " turns have no limit; set max_turns, such as --dialogue-arg max_turns=5."
             )
-        return [Message("system", self.system(seat))]
 
     def prompt(self, seat: Seat, text: str | None = None) -> list[Message]:
         """Add the messages of the current turn, and return those of its request.

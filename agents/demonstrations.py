@@ -100,7 +100,11 @@ def solve(env: TextEnv[Any], observation: str) -> list[Turn] | None:
         action = plan[0]
         next_observation, reward, terminated, truncated, info = env.step(action)
         turns.append(
-            Turn(observation, action, moves=[Move(action, float(reward), info["valid"], info["changed"])])
+            Turn(
+                observation,
+                action,
+                moves=[Move(action, float(reward), bool(info["valid"]), bool(info["changed"]))],
+            )
         )
         observation = next_observation
         if terminated or truncated:

@@ -63,6 +63,9 @@ class EpisodeState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _Listener(ChatAgent):
     """Agent whose replies are passed to `EpisodeChat.hear`."""
 
+    def check_limits(self, seat: Seat) -> None:
+        """Accept an episode without limits: who passes the replies ends it."""
+
     def act(self, seats: Sequence[Seat]) -> list[Reply | None]:
         raise Stop(f"agent {self.name} has no model; pass replies to EpisodeChat.hear.")
 

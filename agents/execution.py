@@ -283,7 +283,7 @@ def _step(seat: Seat, turn: Turn, action: str) -> None:
     reward = float(reward)
     if not math.isfinite(reward):
         raise ValueError(f"the reward of the action {action[:80]!r} is {reward}, not a finite number")
-    turn.moves.append(Move(action, reward, info["valid"], info["changed"]))
+    turn.moves.append(Move(action, reward, bool(info["valid"]), bool(info["changed"])))
     seat.observation, seat.info = observation, info
     seat.episode.terminated, seat.episode.truncated = terminated, truncated
 

@@ -13,7 +13,7 @@ from .engines.base import Sampling
 from .episode import Turn
 from .exchange import Exchange
 from .forks import Fork
-from .puct import Bounds, Candidate, Edge, Node, back_up, select
+from .puct import Actions, Bounds, Candidate, Edge, Node, back_up, select
 from .search import Search, SearchAgent, collect
 
 _UNLIMITED = 1 << 60
@@ -83,13 +83,13 @@ class _Simulation:
 class MCTS(SearchAgent):
     """Agent that chooses each reply by Monte-Carlo tree search over the model's own replies.
 
-    In every state the model samples `width` replies; replies with the same actions are one move. Simulations
-    descend by PUCT (AlphaZero, Silver et al., 2018) with the model's probability of a move as its prior. A state
-    that is reached for the first time is played to the end of the episode with the model's replies, and its return
-    is the value of all moves on the way. Every simulation executes its moves anew, with new randomness, so that
-    the value of a move averages over its outcomes; outcomes with one state key are one state, and those without a
-    key are different ones. The most simulated move is played, and the part of the tree below its actual outcome is
-    kept for the next turn.
+    In every state the model samples `width` replies; replies with the same actions within the budget of actions
+    are one move. Simulations descend by PUCT (AlphaZero, Silver et al., 2018) with the model's probability of a
+    move as its prior. A state that is reached for the first time is played to the end of the episode with the
+    model's replies, and its return is the value of all moves on the way. Every simulation executes its moves
+    anew, with new randomness, so that the value of a move averages over its outcomes; outcomes with one state
+    key are one state, and those without a key are different ones. The most simulated move is played, and the
+    part of the tree below its actual outcome is kept for the next turn.
 
     Simulations run in rounds of `parallel`, together with those of all other episodes. The result depends on the
     seed only. A turn in which all sampled replies have the same actions is played without simulations.
@@ -262,11 +262,24 @@ class MCTS(SearchAgent):
             logprob = None
             if reply.logprobs is not None and reply.loss_mask is not None:
                 logprob = sum(p for p, sampled in zip(reply.logprobs, reply.loss_mask, strict=True) if sampled)
-            found.setdefault(id(node), []).append(Candidate(reply.actions, reply.text or "", logprob, sample))
+            actions = self._within_budget(seat, node, branch, reply)
+            found.setdefault(id(node), []).append(Candidate(actions, reply.text or "", logprob, sample))
             tokens[id(node)] += branch.episode.details.get("completion_tokens", 0)
         for node, _ in wanted.values():
             node.add(found[id(node)])
         return tokens
+
+    def _within_budget(self, seat: Seat, node: Node, branch: Seat, reply: Reply) -> Actions:
+        """Return the actions of a reply that the dialogue's budget allows, which depends on those refused."""
+        left = self.limits(branch).actions
+        if left is None or len(reply.actions) <= left:
+            return reply.actions
+        state: _State = node.data
+        assert state.fork.snapshot is not None
+        self.restore(seat, state.fork.snapshot)
+        trial = self._seat(seat, state.fork.observation, state.fork.info, state.turns, ())
+        self.step(seat, trial, reply)
+        return trial.episode.turns[-1].actions or ()
 
     def _step(self, seat: Seat, node: Node, edge: Edge) -> tuple[Node, float]:
         """Execute a move with new randomness; return the state after it, and the reward."""

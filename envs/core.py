@@ -193,6 +193,8 @@ class TextEnv(
         """
         if max_steps is not None and (type(max_steps) is not int or max_steps < 1):
             raise ConfigurationError(f"max_steps must be a positive integer or None, not {max_steps!r}.")
+        if type(count_refused) is not bool:
+            raise ConfigurationError(f"count_refused must be True or False, not {count_refused!r}.")
         if reward_mode not in _REWARD_MODES:
             raise unknown_name("reward_mode", reward_mode, _REWARD_MODES)
         self.observation_space = AnyText(max_observation)
@@ -339,7 +341,7 @@ class TextEnv(
             observation, reward, terminated, success, valid, changed = outcome
         except (TypeError, ValueError):
             raise wrong_result(self._apply, "an Outcome", outcome) from None
-        steps = self._steps = self._steps + (valid or self.counts_refused)
+        steps = self._steps = self._steps + (1 if valid or self.counts_refused else 0)
         truncated = not terminated and self.max_steps is not None and steps >= self.max_steps
         self._success = success
         if terminated or truncated:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..agents.base import Agent
 from ..agents.play import TimeLimits
@@ -184,8 +184,9 @@ def plan_suite(suite: Suite, limit: int | None = None, known: KnownTasks = _none
                     raise ConfigurationError(
                         f"{count} tasks of {entry.env} have the name {name!r}; names must differ."
                     )
-            digests[planned.name] = digest_tasks(env, names)
-            if env.max_steps != max_steps:
+            sample = open_sample(env, names)
+            digests[planned.name] = sample.digest
+            if sample.step_limits - {max_steps}:
                 max_steps = BY_TASK
         entries.append(planned if limit is None else dataclasses.replace(planned, tasks=len(names)))
         names_of_entries[entry.name] = planned.name
@@ -196,6 +197,8 @@ def plan_suite(suite: Suite, limit: int | None = None, known: KnownTasks = _none
             "tasks": _origin(env),
             "split": entry.played_split,
         }
+        if sample.is_live:
+            facts[planned.name]["live"] = True
         if replacement is not None:
             facts[planned.name] |= {"replaced": replacement.note, "missing": missing_files(own.needs)}
     tables = tuple(table.rename_entries(names_of_entries) for table in suite.tables)
@@ -268,13 +271,41 @@ def check_tasks(env: TextEnv[Any], entry: str, names: Sequence[str], digest: str
         )
 
 
-def digest_tasks(env: TextEnv[Any], names: Sequence[str]) -> str:
-    """Return a digest of all task names, and of the first observations of about 16 tasks.
+class OpenedSample(NamedTuple):
+    """What opening about 16 tasks of an environment twice says about them.
 
-    Observations that a second opening does not repeat, since their content is live, are left out.
+    Attributes:
+        digest: Digest of the names of all tasks and, unless they are live, of the first observations.
+        is_live: True if the second opening of a task did not repeat its first observation.
+        step_limits: The step limits.
+    """
+
+    digest: str
+    is_live: bool
+    step_limits: frozenset[int | None]
+
+
+def open_sample(env: TextEnv[Any], names: Sequence[str]) -> OpenedSample:
+    """Open about 16 tasks twice, evenly spaced.
+
+    Args:
+        env: The environment; its episode is lost.
+        names: Names of all tasks.
     """
     sample = names[:: max(1, len(names) // 16)]
-    observations = [env.reset(seed=0, options={"task": name})[0] for name in sample]
-    if sample and env.reset(seed=0, options={"task": sample[0]})[0] != observations[0]:
-        observations = []
-    return f"{stable_seed(*names, *observations):016x}"
+    step_limits = set()
+
+    def observe(name: str) -> str:
+        observation, _ = env.reset(seed=0, options={"task": name})
+        step_limits.add(env.max_steps)
+        return observation
+
+    observations = [observe(name) for name in sample]
+    is_live = observations != [observe(name) for name in sample]
+    digest = f"{stable_seed(*names, *(() if is_live else observations)):016x}"
+    return OpenedSample(digest, is_live, frozenset(step_limits))
+
+
+def digest_tasks(env: TextEnv[Any], names: Sequence[str]) -> str:
+    """Return the digest of an environment's tasks; see `open_sample`."""
+    return open_sample(env, names).digest

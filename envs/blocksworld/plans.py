@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from itertools import takewhile
 from typing import NamedTuple
 
 from .notation import Unreadable, Vocabulary
@@ -57,9 +56,8 @@ def score_plan(reply: str, start: Arrangement, goal: Goal, vocabulary: Vocabular
         report = f"The plan fails: a reply has at most {max_length} characters, this has {len(reply)}."
         return Verdict(report, start, False, False, False, 0)
     lines = plan_lines(reply)
-    before_cost = takewhile(lambda line: "[cost]" not in line.lower(), (line for _, line in lines))
-    lenient_actions = (action for line in before_cost if (action := vocabulary.read_leniently(line)) is not None)
-    lenient = _reaches_goal(goal, start, lenient_actions)
+    parsed = (vocabulary.read_leniently(line) for _, line in lines)
+    lenient = _reaches_goal(goal, start, (action for action in parsed if action is not None))
 
     def failure(number: int, problem: str) -> Verdict:
         where = f" in line {number}" if number else ""

@@ -30,11 +30,13 @@ class PlayedTasks(NamedTuple):
         settings: Settings of the entry that decide them.
         number: Number of tasks; None where the run does not record it.
         digest: Digest of the tasks; None where the run does not record it.
+        is_live: True if opening a task twice gives different observations.
     """
 
     settings: dict[str, Any]
     number: float | None
     digest: str | None
+    is_live: bool
 
     def has_other_digest(self, other: PlayedTasks) -> bool:
         """Return True if as many tasks have another digest, so that they come from other data."""
@@ -46,7 +48,8 @@ def played_tasks(manifest: Mapping[str, Any], entry: Entry) -> PlayedTasks:
     """Return the identity of the tasks of an entry in the run with a manifest."""
     expected, digest = (manifest.get(key, {}).get(entry.name) for key in ("expected", "tasks"))
     number = None if expected is None else expected / entry.repeats
-    return PlayedTasks({key: getattr(entry, key) for key in _SAME_TASKS}, number, digest)
+    is_live = manifest.get("entries", {}).get(entry.name, {}).get("live", False)
+    return PlayedTasks({key: getattr(entry, key) for key in _SAME_TASKS}, number, digest, is_live)
 
 
 @dataclass(frozen=True)
@@ -167,10 +170,13 @@ def _has_same_data(first: Source, was: PlayedTasks, other: Source, now: PlayedTa
     """Return False if the tasks of an entry in two runs differ.
 
     Runs of as many tasks have the same digest of them. Otherwise, about 16 tasks of both must begin with the same
-    observations; in environments of plug-ins, which may begin at random, those with the same seeds.
+    observations; in environments of plug-ins, which may begin at random, those with the same seeds. Live ones say
+    nothing about the data.
     """
     if was.number == now.number:
         return not was.has_other_digest(now)
+    if was.is_live or now.is_live:
+        return True
     is_shipped = any(spec.id == entry.env for spec in ENVS)
     ours, theirs = (
         {

@@ -161,6 +161,13 @@ def test_turn_limit_of_the_caller_ends_the_episode() -> None:
     assert chat.episode.truncated and chat.episode.details["ended"] == "the 2 turns are spent"
 
 
+def test_episode_without_limits_is_ended_by_who_passes_the_replies() -> None:
+    chat = EpisodeChat(make_env("TextSokoban-v0", count_refused=False), make_dialogue("plain"))
+    assert chat.open(seed=1)
+    for _ in range(200):
+        assert not chat.hear("?").done
+
+
 @pytest.mark.parametrize(("method", "turns"), [("_open", 0), ("_apply", 1)])
 def test_failing_environment_is_recorded_in_one_sentence(
     method: str, turns: int, monkeypatch: pytest.MonkeyPatch

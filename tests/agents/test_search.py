@@ -308,6 +308,19 @@ def test_search_works_with_engines_without_tokens_and_logprobs(name: str) -> Non
     assert all(episode.details["completion_tokens"] > 50 for episode in seeing)
 
 
+@pytest.mark.parametrize(("first", "simulations"), [("Right", 0), ("Wait || Right", 0), ("Wait", 6)])
+def test_tree_search_takes_replies_that_differ_beyond_the_budget_for_one_move(
+    first: str, simulations: int
+) -> None:
+    engine = Directions(f"{first} || Up", f"{first} || Down")
+    agent = make_agent(
+        "mcts", engine=engine, sampling={"temperature": 1.0}, simulations=6, dialogue={"max_actions": 1}
+    )
+    env = make_env("TextFrozenLake-v0", map=["FFF", "SFF", "FFG"])
+    (episode,) = play(agent, [env], [Job(None, 0)])
+    assert episode.truncated and episode.details["simulations"] == simulations
+
+
 class Wager(TextEnv[tuple[str]]):
     """The first action wins 0.8 ("safe"), or 1 or nothing ("gamble"); the second shows what."""
 

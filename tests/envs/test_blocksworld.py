@@ -173,10 +173,13 @@ def test_lenient_parser_has_planbenchs_rules(line, operator, blocks):
         assert action == Action(operator, *blocks)
 
 
-def test_lenient_parser_stops_at_the_cost_line():
+def test_lenient_parser_reads_on_after_the_cost_line():
+    """PlanBench's parser looks for "[COST]" in text that it has lowered, so that the line never ends a plan."""
+    env, _, plan = plan_env()
+    assert env.step("\n".join([plan[0], "[COST]", *plan[1:]]))[4]["lenient_success"]
     env, _, plan = plan_env()
     info = env.step("\n".join([*plan, "[COST]", "stack the red block on top of the blue block"]))[4]
-    assert not info["success"] and info["lenient_success"]
+    assert not info["success"] and not info["lenient_success"]
 
 
 def test_each_of_several_plans_starts_at_the_initial_arrangement():

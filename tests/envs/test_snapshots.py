@@ -12,8 +12,12 @@ import numpy as np
 import pytest
 
 import arboretum  # noqa: F401
+from arboretum.agents.episode import Episode
+from arboretum.agents.play import Job, play
+from arboretum.agents.reference import RandomAgent
 from arboretum.envs import ConfigurationError, Snapshot, TextEnv
 from arboretum.envs.alfworld.generator import generate_file
+from arboretum.envs.frozenlake.env import FrozenLake
 from arboretum.envs.registry import ENVS
 from arboretum.envs.retrieval import Document
 from arboretum.envs.retrieval.bm25 import BM25
@@ -237,3 +241,26 @@ def test_snapshot_of_other_data_under_the_same_task_name_is_refused(
     copy = build(tmp_path / "copy", 0)
     copy.restore(one.snapshot())
     assert copy.state_key() == one.state_key()
+
+
+class NumpyLake(FrozenLake):
+    """Lake that says with NumPy's booleans what an action did, as an environment on arrays does."""
+
+    def _apply(self, action: str) -> Any:
+        observation, reward, terminated, success, valid, changed = super()._apply(action)
+        return observation, np.float64(reward), terminated, success, np.bool_(valid), np.bool_(changed)
+
+
+def test_booleans_of_numpy_are_booleans_of_snapshots_and_records() -> None:
+    env = NumpyLake(split="test")
+    (episode,) = play(RandomAgent(), [env], [Job("test/0", 3)])
+    assert Episode.from_dict(json.loads(json.dumps(episode.to_dict()))).turns[0].moves == episode.turns[0].moves
+    copy = NumpyLake(split="test")
+    copy.restore(env.snapshot())
+    assert (copy.steps, copy.state_key()) == (env.steps, env.state_key()) and copy.steps > 0
+
+
+@pytest.mark.parametrize("value", ["False", 2, None])
+def test_count_refused_of_another_kind_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigurationError, match="count_refused must be True or False"):
+        FrozenLake(count_refused=value)

@@ -453,6 +453,35 @@ def test_other_data_is_refused_in_runs_of_other_sizes(command: Command, tmp_path
     command("compare", "a", "c")
 
 
+LIVE = """
+import itertools
+from arboretum.envs.frozenlake.env import FrozenLake
+
+class Live(FrozenLake):
+    "Lakes with a counter above them, and as many steps as their number says."
+
+    openings = itertools.count()
+
+    def __init__(self):
+        super().__init__(split="test", max_steps=5)
+        self.tasks = [f"test/{number}" for number in range(6)]
+
+    def reset(self, **options):
+        observation, info = super().reset(**options)
+        self.max_steps = 5 + int(self.task[-1])
+        return f"{next(self.openings)} visitors\\n{observation}", info
+"""
+
+
+def test_runs_on_tasks_with_live_observations_and_own_limits_are_resumed_and_compared(command: Command) -> None:
+    Path("live_lakes.py").write_text(LIVE)
+    for out, limit in (("four", 4), ("four", 4), ("six", 6)):
+        command("eval", "live_lakes:Live", "--agent", "random", "--no-references", "--limit", limit, "--out", out)
+    (facts,) = json.loads(Path("six", "run.json").read_text())["entries"].values()
+    assert facts["max_steps"] == "by task"
+    assert [len(one.runs) for one in compare_evaluations([Path("four"), Path("six")]).agents] == [1, 1]
+
+
 def test_runs_with_other_limits_on_turns_are_not_pooled(command: Command, tmp_path: Path) -> None:
     for out, turns, seed in (("short", 2, 0), ("long", 40, 1)):
         entry = f"{{name: Lake, env: TextFrozenLake-v0, split: test, tasks: 8, max_turns: {turns}}}"
