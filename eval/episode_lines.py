@@ -120,6 +120,12 @@ def amount(details: Mapping[str, Any], name: str) -> float:
     return float(value) if is_number and 0 <= value < _MAX_AMOUNT else 0.0  # type: ignore[operator, arg-type]
 
 
+def score_of(details: Mapping[str, Any], name: str) -> float | None:
+    """Return a score in an episode's details; None if there is none, or no number."""
+    value = details.get(name)
+    return float(value) if isinstance(value, int | float) else None
+
+
 def read_lines(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes]]:
     """Yield the byte offset and the content (with its line end) of each line.
 

@@ -25,11 +25,13 @@ RUN_FILE: Mapping[str, str] = {
     "uses_simulator": "Names of the agents that search with the environment as a simulator.",
     "expected": "By entry: number of episodes per agent.",
     "tasks": "By entry: digest of its tasks. A run is resumed only with the same.",
-    "sessions": "Calls that played episodes: date and command, without credentials.",
-    "versions": "Versions of Arboretum, Python, Gymnasium and NumPy.",
+    "sessions": "Calls that played episodes: date and command, without credentials, and the versions, if they are"
+    " not those of the first call.",
+    "versions": "Versions of Arboretum, Python, Gymnasium and NumPy in the first call.",
     "entries": "By entry: limits of steps (`by task` if they depend on it) and turns, origin of the tasks, and"
-    " split. If a replacement was"
-    " played because files were missing: its note (`replaced`) and the files (`missing`).",
+    " split. A run is resumed only with the same limits. `live` is true if opening a task twice gives different"
+    " observations. If a replacement was played because files were missing: its note (`replaced`) and the files"
+    " (`missing`).",
 }
 """Keys of `run.json`."""
 

@@ -1,7 +1,8 @@
 """Identity of agents and engines that the caller has made: their class and everything that decides their replies.
 
 An object may name what decides its replies in an attribute `identity`, as plain data. Without it, an object whose
-state is not plain data has a random identity, so that a stored run is resumed only with that same object.
+state is plain data is identified by it, counters and caches included; any other object has a random identity, so
+that a stored run is resumed only with that same object.
 """
 
 from __future__ import annotations

@@ -75,9 +75,7 @@ def suite_difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | No
         was: Suite of an existing run.
         now: Suite of a new run.
     """
-    # The description of the suite of one environment repeats the split.
-    before, after = ({**one, "description": ""} for one in (was, now))
-    difference = first_difference(before, after) or first_difference(was, now)
+    difference = first_difference(was, now)
     if difference is None:
         return None
     key, _, values = difference.partition(" was ")

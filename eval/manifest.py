@@ -65,6 +65,7 @@ class _Facts(TypedDict):
     split: NotRequired[str | None]
     max_steps: NotRequired[int | str | None]
     max_turns: NotRequired[int | None]
+    live: NotRequired[bool]
     replaced: NotRequired[str]
     missing: NotRequired[list[str]]
 
@@ -72,6 +73,7 @@ class _Facts(TypedDict):
 class _Session(TypedDict):
     started: str
     command: NotRequired[str]
+    versions: NotRequired[dict[str, str]]
 
 
 class _Manifest(TypedDict):

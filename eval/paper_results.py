@@ -112,6 +112,8 @@ class FilledTable:
 
 OTHER_NUMBER = "another number of tasks than in the paper"
 """Difference of a column whose numbers `tasks` and `published_tasks` differ."""
+OTHER_TASKS = "other tasks, because files are missing"
+"""Difference of a column whose entry was replaced without a note."""
 
 
 def fill_tables(
@@ -131,9 +133,8 @@ def fill_tables(
         manifest: Content of `run.json`.
     """
     generated = {f"{data}: {entry}": data for entry, data in manifest.get("data", {}).items()}
-    replaced = {
-        entry: facts["replaced"] for entry, facts in manifest.get("entries", {}).items() if facts.get("replaced")
-    }
+    entries = manifest.get("entries", {})
+    replaced = {entry: facts["replaced"] for entry, facts in entries.items() if "replaced" in facts}
     by_place = {(line.entry, line.group, line.agent): line for line in lines}
     filled = []
     for table in tables:
@@ -173,6 +174,8 @@ def _place(column: TableColumn, agent: str) -> tuple[str, str | None, str]:
 
 def _entry_facts(column: TableColumn, generated: str | None, replaced: str | None, tasks: float) -> ColumnFacts:
     differences = [f"{generated} in place of the benchmark's files"] if generated is not None else []
+    if generated is None and replaced == "":
+        differences = [OTHER_TASKS]
     differences += [text for text in (replaced, column.note) if text]
     if generated is None and column.tasks is not None and tasks != column.tasks:
         differences.append(OTHER_NUMBER)

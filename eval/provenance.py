@@ -55,6 +55,20 @@ def describe_settings(dialogue: Dialogue, sampling: Sampling, examples: int) -> 
     }
 
 
+def played_versions(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """Return the versions with which a run was played, by name; several are joined by "and".
+
+    Args:
+        manifest: Content of `run.json`.
+    """
+    of_calls = [one.get("versions", {}) for one in (manifest, *manifest.get("sessions", ()))]
+    names = dict.fromkeys(name for versions in of_calls for name in versions)
+    return {
+        name: " and ".join(dict.fromkeys(versions[name] for versions in of_calls if name in versions))
+        for name in names
+    }
+
+
 def describe_run(manifest: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
     """Return the facts of a run that the head of a report shows: label and lines of each.
 
@@ -78,7 +92,9 @@ def describe_run(manifest: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
         ("played", [session["started"].replace("T", " ").replace("+00:00", " UTC") for session in sessions])
     )
     facts.append(("command", list(dict.fromkeys(s["command"] for s in sessions if "command" in s))))
-    facts.append(("versions", [", ".join(f"{name} {v}" for name, v in manifest.get("versions", {}).items())]))
+    facts.append(
+        ("versions", [", ".join(f"{name} {version}" for name, version in played_versions(manifest).items())])
+    )
     return [(label, [line for line in lines if line]) for label, lines in facts if any(lines)]
 
 

@@ -70,6 +70,7 @@ class Store:
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
         self.folder = folder
         self._sessions = list(manifest.get("sessions", ()))
+        self._versions = manifest.get("versions", {})
         self._lock = lock_run_folder(folder)
         try:
             self.repairs = self._restore_manifest()
@@ -118,10 +119,15 @@ class Store:
             facts: Limits of an episode and origin of the tasks, by entry.
 
         Raises:
-            ConfigurationError: The run was started with other tasks, for example with other data.
+            ConfigurationError: The run was started with other tasks, for example with other data, or other limits.
         """
         manifest = read_manifest(self.folder)
         before = manifest.get("tasks", {})
+        for entry, was, now in _differing_limits(manifest.get("entries", {}), facts):
+            raise ConfigurationError(
+                f"{self.folder}: was started with {was} for {entry!r}, and now it would be {now}; choose another"
+                " --out, or evaluate it as it was."
+            )
         for entry, digest in digests.items():
             if before.get(entry, digest) != digest:
                 raise ConfigurationError(
@@ -137,10 +143,11 @@ class Store:
             write_manifest(self.folder, {**manifest, **changed})
 
     def record_session(self) -> None:
-        """Add this call's `sessions` to those of an earlier call in `run.json`."""
+        """Add this call's `sessions` to those of an earlier call in `run.json`, with versions that changed."""
         manifest = read_manifest(self.folder)
         sessions = manifest.get("sessions", [])
-        new = [session for session in self._sessions if session not in sessions]
+        others = {} if self._versions == manifest.get("versions", {}) else {"versions": self._versions}
+        new = [one for session in self._sessions if (one := {**session, **others}) not in sessions]
         if new:
             write_manifest(self.folder, {**manifest, "sessions": [*sessions, *new]})
 
@@ -194,7 +201,7 @@ class Store:
                 " --out, or set ARBORETUM_DATA as it was."
             )
         for field in ("suite", "agents"):
-            was, now = (_without_tables(fill_defaults(one.get(field))) for one in (existing, manifest))
+            was, now = (_without_texts(fill_defaults(one.get(field))) for one in (existing, manifest))
             difference = suite_difference(was, now) if field == "suite" else first_difference(was, now)
             if difference is not None:
                 raise ConfigurationError(
@@ -211,8 +218,12 @@ class Store:
             if difference is not None:
                 raise ConfigurationError(
                     f"{self.folder}: was started with another {agent} ({difference}); choose another --out, or"
-                    " evaluate it as it was."
+                    f" evaluate it as it was.{_COUNTS if difference.startswith('state.') else ''}"
                 )
+        revised = {**existing["suite"], **{key: manifest["suite"].get(key) for key in _TEXTS}}
+        revised = {key: value for key, value in revised.items() if key not in _TEXTS or value is not None}
+        if revised != existing["suite"]:
+            write_manifest(self.folder, {**existing, "suite": revised})
 
     def _repair(self) -> list[str]:
         """Move incomplete and unreadable lines to `episodes.damaged.jsonl`; return a sentence for each."""
@@ -240,9 +251,27 @@ class Store:
         ]
 
 
-def _without_tables(value: Any) -> Any:
-    """Return a suite without its tables, which decide no episode and may be revised."""
-    return {key: one for key, one in value.items() if key != "tables"} if isinstance(value, Mapping) else value
+_TEXTS = ("tables", "description")
+"""Parts of a suite that decide no episode, and may be revised."""
+_COUNTS = (
+    " Where that attribute decides no reply, such as a counter, give the class an attribute `identity` with those"
+    " that do."
+)
+
+
+def _without_texts(value: Any) -> Any:
+    return {key: one for key, one in value.items() if key not in _TEXTS} if isinstance(value, Mapping) else value
+
+
+def _differing_limits(
+    before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield each entry with another limit of an episode than before, with both limits in words."""
+    for entry, facts in now.items():
+        known = before.get(entry, {})
+        for name in ("max_steps", "max_turns"):
+            if name in known and known[name] != facts.get(name):
+                yield entry, f"{name}={known[name]}", f"{name}={facts.get(name)}"
 
 
 def _differing_data(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

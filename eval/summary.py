@@ -15,7 +15,7 @@ from ..envs.files import write_atomic
 from .decisions import DecisionLine
 from .manifest import MANIFEST_FILE, read_manifest
 from .paper_results import FilledTable, fill_tables
-from .provenance import count_words
+from .provenance import count_words, played_versions
 from .run_index import RunIndex, open_index
 from .statistics import Interval, Paired, tallied_pairs, tallied_rate
 from .statistics.repeats import Repeats, tallied_repeats
@@ -95,7 +95,7 @@ class Summary:
         comparisons: Paired comparisons, by entry and pair of agents.
         errors: Number of episodes that broke off, by reason.
         problems: One sentence for each stored line that is left out.
-        notes: Remarks on agents: tokens and cost, use of success labels.
+        notes: Remarks: tokens and cost of agents, their use of success labels, keys that no episode has.
         episodes: Number of complete episodes.
         expected: Number of episodes that the suite asks for.
         versions: Versions of Arboretum, Python and libraries, by name.
@@ -210,12 +210,14 @@ def summarize(
     expected: Mapping[str, int] = manifest.get("expected", {})
     lines: list[Line] = []
     comparisons: list[Comparison] = []
+    missing_keys: list[str] = []
     for entry in suite.entries:
         tallied = tally.tally_entry(entry)
         if not tallied.cells and not expected.get(entry.name):
             continue  # The entry has no episodes: nothing was played, and none is expected.
         lines += _entry_lines(entry, agents, tallied, expected.get(entry.name))
         comparisons += _comparisons(entry, agents, tallied)
+        missing_keys += tallied.problems
     return Summary(
         suite=suite.name,
         description=suite.description,
@@ -224,10 +226,10 @@ def summarize(
         comparisons=comparisons,
         errors=tally.errors,
         problems=list(problems),
-        notes=_notes(agents, tally.amounts, manifest),
+        notes=[*_notes(agents, tally.amounts, manifest), *missing_keys],
         episodes=sum(line.episodes for line in lines if line.group is None),
         expected=sum(expected.values()) * len(agents),
-        versions=dict(manifest.get("versions", {})),
+        versions=played_versions(manifest),
         tables=fill_tables(
             suite.tables, lines, agents, {entry.name: entry.repeats for entry in suite.entries}, manifest
         ),
@@ -281,13 +283,18 @@ def _budget_notes(agent: str, budgets: Mapping[str, Mapping[str, int]]) -> list[
 
 def _entry_lines(entry: Entry, agents: Sequence[str], tallied: EntryTally, expected: int | None) -> list[Line]:
     lines = []
+    has_score = entry.score is not None and tallied.has_score
     for group in (None, *tallied.groups):
-        row = [_make_line(entry, group, agent, tallied.cell(group, agent), expected) for agent in agents]
+        row = [
+            _make_line(entry, group, agent, tallied.cell(group, agent), has_score, expected) for agent in agents
+        ]
         lines += _add_normalized(row)
     return lines
 
 
-def _make_line(entry: Entry, group: str | None, agent: str, cell: CellTally, expected: int | None) -> Line:
+def _make_line(
+    entry: Entry, group: str | None, agent: str, cell: CellTally, has_score: bool, expected: int | None
+) -> Line:
     n = cell.episodes
 
     def mean_amount(key: str) -> float | None:
@@ -301,7 +308,7 @@ def _make_line(entry: Entry, group: str | None, agent: str, cell: CellTally, exp
         expected=n if group is not None or expected is None else expected,
         failed=cell.failed,
         success=tallied_rate(cell.tasks),
-        score=cell.score() if entry.score is not None else None,
+        score=cell.score() if has_score else None,
         mean_return=cell.returns.interval(),
         steps=cell.steps / n if n else math.nan,
         invalid=cell.invalid / cell.steps if cell.steps else 0.0,

@@ -9,7 +9,7 @@ from heapq import merge
 from itertools import groupby
 from statistics import fmean
 
-from .episode_lines import EpisodeKey, Result, amount
+from .episode_lines import EpisodeKey, Result, amount, score_of
 from .statistics import Interval, Moments, tallied_rate
 from .suite import Entry
 
@@ -44,10 +44,13 @@ class CellTally:
         amounts: Amounts per episode by key, with 0 where an episode has none; without keys that no episode has.
         tasks: Number of tasks by their numbers of episodes and successes.
         returns: Mean return of each task.
+        has_score: True if the details of an episode have the score.
+        lacks_score: True if those of a successful episode do not.
     """
 
     def __init__(self, score: str | None) -> None:
         self._score = score
+        self.has_score = self.lacks_score = False
         self.episodes = self.failed = self.steps = self.invalid = self.truncated = 0
         self.seconds, self.returns = Moments(), Moments()
         self.amounts: dict[str, float] = {}
@@ -72,7 +75,10 @@ class CellTally:
         self._successes += result.success
         self._returns.append(result.total_reward)
         if self._score is not None:
-            self._scores.append(float(details.get(self._score) or 0.0))
+            value = score_of(details, self._score)
+            self.has_score |= value is not None
+            self.lacks_score |= value is None and result.success
+            self._scores.append(value or 0.0)
         for key in ("completion_tokens", "simulated_steps"):
             if key in details:
                 self.amounts[key] = self.amounts.get(key, 0.0) + amount(details, key)
@@ -165,8 +171,30 @@ class EntryTally:
 
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
+        self._keys: set[str] = set()
         self.cells: dict[tuple[str | None, str], CellTally] = {}
         self.pairs: dict[tuple[str, str], Counter[tuple[tuple[int, int], tuple[int, int]]]] = {}
+
+    @property
+    def problems(self) -> list[str]:
+        """A sentence for each key of the entry, `score` and `group_by`, that no episode has."""
+        cells = [cell for (group, _), cell in self.cells.items() if group is None and cell.episodes]
+        keys = ", ".join(sorted(self._keys)) or "none"
+        missing = []
+        if any(cell.lacks_score for cell in cells) and not self.has_score:
+            missing.append(("score", self._entry.score))
+        if cells and self._entry.group_by is not None and len(self.cells) == len(cells):
+            missing.append(("group_by", self._entry.group_by))
+        return [
+            f"{self._entry.name}: no episode has {key!r}, its {setting}, in its details; they have {keys}"
+            for setting, key in missing
+        ]
+
+    @property
+    def has_score(self) -> bool:
+        """True if an episode has the entry's score, or if all that could tell otherwise failed."""
+        cells = self.cells.values()
+        return any(cell.has_score for cell in cells) or not any(cell.lacks_score for cell in cells)
 
     @property
     def groups(self) -> list[str]:
@@ -196,6 +224,7 @@ class EntryTally:
             agent = result.key.agent
             touched[None, agent] = cell = self.cell(None, agent)
             cell.add(result)
+            self._keys.update(result.details)
             if group_by is not None and (value := result.details.get(group_by)) not in (None, ""):
                 touched[str(value), agent] = cell = self.cell(str(value), agent)
                 cell.add(result)

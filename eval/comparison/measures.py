@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..decisions.labels import EpisodeDecisions
 from ..decisions.statistics import fatal_in_share
-from ..store import Result
+from ..episode_lines import score_of
 from ..suite import Entry
 from .participants import Participant
 
@@ -39,14 +39,15 @@ class Measure(NamedTuple):
 
 
 def _scores(participant: Participant, entry: Entry) -> Mapping[str, Sequence[float]] | None:
-    if entry.score is None:
+    name, tasks = entry.score, participant.results.get(entry.name, {})
+    if name is None:
         return None
-
-    def score(result: Result) -> float:
-        return 100.0 * float(result.details.get(str(entry.score)) or 0.0)
-
-    tasks = participant.results.get(entry.name, {})
-    return {task: [score(result) for result in results] for task, results in tasks.items()}
+    scores = {task: [score_of(one.details, name) for one in results] for task, results in tasks.items()}
+    played = [result for results in tasks.values() for result in results]
+    has_none = all(value is None for values in scores.values() for value in values)
+    if has_none and any(result.success for result in played):
+        return None
+    return {task: [100.0 * (value or 0.0) for value in values] for task, values in scores.items()}
 
 
 def _of_decisions(

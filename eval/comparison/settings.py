@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ..provenance import played_versions
 from ..suite import Suite
 from .participants import Participant
 
@@ -67,8 +68,9 @@ def _settings(participant: Participant) -> Iterator[tuple[tuple[str, str], str]]
     yield ("seed", ""), ", ".join(str(suite.seed) for suite in suites)
     for entry_ in suites[0].entries:
         yield ("repeats", entry_.name), str(sum(_repeats(suite, entry_.name) for suite in suites))
-    for name in dict.fromkeys(name for one in manifests for name in one.get("versions", {})):
-        versions = dict.fromkeys(one.get("versions", {}).get(name, MISSING) for one in manifests)
+    played = [played_versions(one) for one in manifests]
+    for name in dict.fromkeys(name for one in played for name in one):
+        versions = dict.fromkeys(one.get(name, MISSING) for one in played)
         yield (f"version of {name}", ""), ", ".join(versions)
 
 

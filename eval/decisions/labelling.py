@@ -6,14 +6,14 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from heapq import merge, nlargest
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from ...envs.core import TextEnv
 from ...envs.seeding import stable_seed
@@ -74,18 +74,28 @@ def label_run(
     Raises:
         DataError: The folder holds no run.
     """
-    with open_run(folder) as run, _turn(folder):
-        return _Labelling(folder, run, with_costly).label(seconds, on_progress)
+    end = math.inf if seconds is None else time.monotonic() + seconds
+    with open_run(folder) as run, _turn(folder, seconds) as is_ours:
+        labelling = _Labelling(folder, run, with_costly)
+        return labelling.label(end, on_progress) if is_ours else labelling.coverage()
 
 
 @contextmanager
-def _turn(folder: Path) -> Iterator[None]:
-    """Wait until no other process labels the run. A folder that cannot be written to has no labels to protect."""
+def _turn(folder: Path, seconds: float | None) -> Iterator[bool]:
+    """Wait until no other process labels the run; False if one still does after some seconds.
+
+    A folder that cannot be written to has no labels to protect.
+    """
     lock = FileLock(folder / ".decisions.lock", thread_local=False)
-    with suppress(OSError):
-        lock.acquire()
+    is_ours = True
     try:
-        yield
+        lock.acquire(timeout=-1 if seconds is None else seconds)
+    except Timeout:
+        is_ours = False
+    except OSError:
+        pass
+    try:
+        yield is_ours
     finally:
         lock.release()
 
@@ -104,12 +114,17 @@ class _Labelling:
         kept = Counter(key.entry for key in self._keep)
         self._missing = {name: count - kept[name] for name, count in self._complete.items()}
 
-    def label(self, seconds: float | None, on_progress: Callable[[int, int], None]) -> Coverage:
+    def coverage(self) -> Coverage:
+        """Return the share that is labelled; all other episodes count as late."""
+        total, done = sum(self._complete.values()), len(self._keep)
+        return Coverage(total, done, late=max(0, total - done))
+
+    def label(self, end: float, on_progress: Callable[[int, int], None]) -> Coverage:
+        """Label episodes until a time on the monotonic clock."""
         total, done, failed = sum(self._complete.values()), len(self._keep), 0
         entries = [entry for entry in self._run.suite.entries if self._missing[entry.name]]
         if not entries:
             return Coverage(total, done)
-        end = math.inf if seconds is None else time.monotonic() + seconds
         envs: dict[str, TextEnv[Any] | Unlabelled] = {}
         costly: list[str] = []
         groups = {entry.name: self._groups(entry.name) for entry in entries}

@@ -11,6 +11,7 @@ from typing import Any
 from ...agents.episode import Turn
 from ...agents.exchange import TURN
 from ..episode_filter import ALL_EPISODES
+from ..provenance import played_versions
 from ..store import amount
 from .conversation import clean
 from .source import ExportedEpisode, Source
@@ -47,7 +48,7 @@ def trajectory(one: ExportedEpisode, source: Source) -> dict[str, Any]:
     result, episode = one.result, one.episode
     key = result.key
     identity = source.manifest.get("identities", {}).get(key.agent, {})
-    version = source.manifest.get("versions", {}).get("arboretum", "unknown")
+    version = played_versions(source.manifest).get("arboretum", "unknown")
     agent = {"name": key.agent, "version": str(version)}
     if identity.get("model"):
         agent["model_name"] = str(identity["model"])

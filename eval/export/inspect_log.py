@@ -9,6 +9,7 @@ from typing import Any
 
 from ...envs.extras import optional_module
 from ..episode_filter import ALL_EPISODES
+from ..provenance import played_versions
 from ..statistics import mean, rate
 from ..store import Result, amount
 from .conversation import clean, conversation
@@ -122,7 +123,7 @@ def _log(source: Source, entry: str, agent: str, results: list[Result], samples:
         dataset=log.EvalDataset(name=clean(entry), samples=len(tasks), sample_ids=tasks),
         model=clean(str(identity.get("model") or agent)),
         config=log.EvalConfig(epochs=max(result.key.repeat for result in results) + 1),
-        packages=dict(manifest.get("versions", {})),
+        packages=played_versions(manifest),
         metadata={"suite": source.suite.name, "agent": clean(agent)},
     )
     scores = [

@@ -41,6 +41,11 @@ class Design(NamedTuple):
     is_single: bool
 
 
+def _least_tasks(alpha: float) -> int:
+    """Return the number of tasks n from which on a sign-flip test can reach a level: 2 / 2^n is at most that."""
+    return math.ceil(1 - math.log2(alpha))
+
+
 def smallest_difference(design: Design, power: float = POWER, alpha: float = ALPHA) -> float | None:
     """Return the smallest difference that the tasks of a comparison show with a given power.
 
@@ -52,7 +57,8 @@ def smallest_difference(design: Design, power: float = POWER, alpha: float = ALP
         power: Probability 1 - β of a significant difference.
         alpha: Level of the two-sided test.
     """
-    if not any(design.discordance) or _tasks_factor(design, 1.0, power, alpha) > 1:
+    is_possible = any(design.discordance) and sum(design.tasks) >= _least_tasks(alpha)
+    if not is_possible or _tasks_factor(design, 1.0, power, alpha) > 1:
         return None
     low, high = 0.0, 1.0
     while high - low > 1e-6:
@@ -78,7 +84,7 @@ def needed_tasks(design: Design, difference: float, power: float = POWER, alpha:
     if not any(design.discordance):
         return None
     factor = _tasks_factor(design, difference, power, alpha)
-    return math.ceil(factor * sum(design.tasks) - 1e-9)
+    return max(_least_tasks(alpha), math.ceil(factor * sum(design.tasks) - 1e-9))
 
 
 def _tasks_factor(design: Design, difference: float, power: float, alpha: float) -> float:

@@ -176,18 +176,22 @@ def _count(run: EvaluationRun, cell: Cell) -> Line:
 
 
 def _read_summary(run: EvaluationRun) -> list[Line] | None:
-    """Return the results in `summary.json`; None if it is missing, damaged, or older than the episodes."""
+    """Return the results in `summary.json`; None if it is missing, damaged, or not of all stored episodes."""
     _, written = file_version(run.folder, SUMMARY_FILE)
     if written < file_version(run.folder, EPISODES_FILE)[1]:
         return None
     names = {field.name for field in dataclasses.fields(Line)}
     try:
         stored = json.loads((run.folder / SUMMARY_FILE).read_text(encoding="utf-8"))
-        return [
+        lines = [
             Line(**{name: _restore(name, line[name]) for name in names & line.keys()}) for line in stored["lines"]
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+    # The times of a copied run's files say nothing.
+    summarized = {(one.agent, one.entry, one.episodes, one.failed) for one in lines if one.group is None}
+    found = {(one.agent, one.entry, one.episodes - one.failed, one.failed) for one in run.episodes.cells()}
+    return lines if {one for one in summarized if any(one[2:])} == found else None
 
 
 def _restore(name: str, value: Any) -> Any:

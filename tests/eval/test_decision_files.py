@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import zlib
 from io import StringIO
 from itertools import pairwise
@@ -15,6 +16,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from filelock import FileLock
 from rich.console import Console
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select, WebDriverWait
@@ -216,6 +218,18 @@ def test_second_labelling_of_a_run_waits_for_the_first(run: Path) -> None:
     thread.join(60)
     assert second == [Coverage(EPISODES, EPISODES)]
     assert len(lines_of(run)) == len(stored(run)) == EPISODES
+
+
+def test_labelling_waits_for_another_one_no_longer_than_its_time(run: Path) -> None:
+    label_run(run, 1e-9)
+    labelled = len(stored(run))
+    with FileLock(run / ".decisions.lock", thread_local=False):
+        begun = time.monotonic()
+        coverage = label_run(run, 0.3)
+        assert time.monotonic() - begun < 30
+    assert coverage == Coverage(EPISODES, labelled, late=EPISODES - labelled) and coverage.late
+    assert len(lines_of(run)) == labelled
+    assert "because the time of 0.3 s is up" in describe_coverage(coverage, run, 0.3)[0]
 
 
 def test_time_limit_leaves_a_random_sample_of_tasks_and_says_so(run: Path) -> None:

@@ -174,6 +174,16 @@ def test_missing_files_without_a_replacement_are_named(suite: str, tmp_path: Pat
         run(suite, tmp_path / "r")
 
 
+def test_replacement_without_a_note_is_marked(suite: str, tmp_path: Path) -> None:
+    entry = "{name: Arms, env: TextBandit-v0, split: test"
+    replaced = f"{entry}, needs: [arms.txt], otherwise: [{{split: test}}]"
+    Path(suite).write_text(SUITE.replace(entry, replaced))
+    text = run(suite, tmp_path / "r")
+    assert row_of(text, "Method")[3] == "(71)"
+    assert "+ other tasks, because files are missing: Arms" in " ".join(text.split())
+    assert "because files are missing: Sea" not in " ".join(text.split())
+
+
 def test_damaged_file_is_no_missing_file(suite: str, sea: Path, tmp_path: Path) -> None:
     (sea / "test.jsonl").write_text('{"id": "1"}\n')
     with pytest.raises(ConfigurationError, match=r"test\.jsonl, line 1: has no 'question'"):
@@ -258,16 +268,24 @@ def test_report_contains_the_tables_escaped(suite: str, tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- stored runs
 
 
-def test_resumed_run_keeps_its_tables_even_if_the_suite_revised_them(suite: str, tmp_path: Path) -> None:
+def test_resumed_run_takes_the_tables_and_the_description_that_the_suite_has_now(
+    suite: str, tmp_path: Path
+) -> None:
     out = tmp_path / "r"
     first = run(suite, out)
     stored = (out / "episodes.jsonl").read_bytes().splitlines(keepends=True)
     (out / "episodes.jsonl").write_bytes(b"".join(stored[:-5]))
-    Path(suite).write_text(SUITE.replace("Arms: 71", "Arms: 71.5"))
+    Path(suite).write_text(SUITE.replace("Arms: 71", "Arms: 71.5") + "description: Corrected.\n")
     second = run(suite, out)
-    assert "5 of" not in second and row_of(second, "Method") == row_of(first, "Method")
+    assert "5 of" not in second
+    assert (row_of(first, "Method")[3], row_of(second, "Method")[3]) == ("71", "71.5")
     assert row_of(second, "random") == row_of(first, "random")
     assert len((out / "episodes.jsonl").read_bytes().splitlines()) == len(stored)
+    summary = report([out])
+    assert summary.description == "Corrected." and "71.5" in table_text(summary.tables[0], 200)
+    Path(suite).write_text(SUITE.split("tables:")[0])
+    run(suite, out)
+    assert not report([out]).tables and not report([out]).description
 
 
 def test_two_runs_are_one_table(suite: str, tmp_path: Path) -> None:

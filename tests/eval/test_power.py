@@ -53,6 +53,15 @@ def test_five_tasks_show_no_difference_and_equal_agents_give_no_estimate() -> No
     assert needed_tasks(Design([0.0], [64], True), 0.1) is None
 
 
+@pytest.mark.parametrize("is_single", [True, False])
+def test_fewer_tasks_than_a_sign_flip_test_needs_show_nothing(is_single: bool) -> None:
+    assert sign_flips(np.ones(5)) > 0.05 >= sign_flips(np.ones(6))
+    for tasks in ([4], [5], [2, 3]):
+        assert smallest_difference(Design([0.5] * len(tasks), tasks, is_single)) is None
+        assert needed_tasks(Design([0.5] * len(tasks), tasks, is_single), 0.95) >= 6  # type: ignore[operator]
+    assert smallest_difference(Design([0.5], [6], False)) is not None
+
+
 @pytest.mark.parametrize(("psi", "tasks"), [(0.3, 64), (0.5, 32), (0.2, 256), (0.05, 512)])
 def test_exact_test_finds_the_smallest_difference_in_80_percent_of_simulations(psi: float, tasks: int) -> None:
     smallest = smallest_difference(Design([psi], [tasks], True))

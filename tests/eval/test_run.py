@@ -23,6 +23,7 @@ from arboretum.agents.play import Job, play
 from arboretum.agents.reference import RandomAgent
 from arboretum.cli import main
 from arboretum.envs.errors import ConfigurationError, DataError
+from arboretum.envs.frozenlake.env import FrozenLake
 from arboretum.envs.registry import make_env
 from arboretum.eval.agents import GivenAgent, NamedAgent
 from arboretum.eval.evaluate import evaluate
@@ -240,6 +241,56 @@ def test_resuming_with_other_task_digests_is_rejected(suite: str, tmp_path: Path
     (tmp_path / "r" / "run.json").write_text(json.dumps(manifest))
     with pytest.raises(ConfigurationError, match="started with other tasks for 'Plain'"):
         run(suite, tmp_path / "r")
+
+
+def test_resuming_with_another_step_limit_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A default of an environment is no setting of the suite, and a new version may have another."""
+    run("TextFrozenLake-v0", tmp_path / "r", scope=Scope(limit=2))
+    make = FrozenLake.__init__
+    monkeypatch.setattr(FrozenLake, "__init__", lambda self, **given: make(self, **{"max_steps": 3, **given}))
+    message = "started with max_steps=[0-9]+ for 'TextFrozenLake-v0', and now it would be max_steps=3"
+    with pytest.raises(ConfigurationError, match=message):
+        run("TextFrozenLake-v0", tmp_path / "r", scope=Scope(limit=2))
+
+
+def test_run_names_all_versions_that_played_it(suite: str, tmp_path: Path) -> None:
+    out = tmp_path / "r"
+    run(suite, out)
+    stored = (out / "episodes.jsonl").read_bytes().splitlines(keepends=True)
+    (out / "episodes.jsonl").write_bytes(b"".join(stored[:8]))
+    manifest = json.loads((out / "run.json").read_text())
+    played = manifest["versions"]["arboretum"]
+    manifest["versions"]["arboretum"] = "0.0.9"
+    (out / "run.json").write_text(json.dumps(manifest))
+    run(suite, out)
+    assert report([out]).versions["arboretum"] == f"0.0.9 and {played}"
+    assert f"arboretum 0.0.9 and {played}," in (out / "report.html").read_text()
+    assert report([out]).versions["numpy"] == manifest["versions"]["numpy"]
+
+
+@pytest.mark.parametrize("setting", ["score: f1_score", "group_by: sort"])
+def test_key_that_no_episode_has_is_named_and_no_score_of_zero(setting: str, tmp_path: Path) -> None:
+    entry = "name: Questions, env: TextSearchQA-v0, kwargs: {dataset: encyclopedia, hops: 1}, tasks: 2"
+    path = tmp_path / "typo.yaml"
+    path.write_text(f"name: typo\nentries: [{{{entry}, {setting}}}]\n")
+    run(str(path), tmp_path / "r")
+    summary = report([tmp_path / "r"])
+    kind, _, key = setting.partition(": ")
+    (note,) = (one for one in summary.notes if "no episode has" in one)
+    assert (
+        f"no episode has '{key}', its {kind}, in its details; they have answer, em, evidence_recall, f1," in note
+    )
+    assert [line.score for line in summary.lines] == [None, None]
+
+
+def test_agent_that_never_ends_an_episode_has_a_score_of_zero(tmp_path: Path) -> None:
+    entry = "name: Shop, env: TextWebShop-v0, split: test, tasks: 2, max_steps: 1, score: score"
+    path = tmp_path / "shop.yaml"
+    path.write_text(f"name: shop\nentries: [{{{entry}}}]\n")
+    run(str(path), tmp_path / "r")
+    summary = report([tmp_path / "r"])
+    assert [line.score and line.score.value for line in summary.lines] == [0.0, 0.0]
+    assert not any("no episode has" in note for note in summary.notes)
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", '{"suite": {}}', "sessions", "expected"])

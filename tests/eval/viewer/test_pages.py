@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sqlite3
@@ -15,6 +16,7 @@ import pytest
 import arboretum
 from arboretum.agents.base import Agent, Reply, Seat
 from arboretum.envs.frozenlake import FrozenLake
+from arboretum.eval.results import report
 from arboretum.eval.store import Result, read_episode, read_results
 from support.viewer import HOSTILE, make_run
 
@@ -122,6 +124,21 @@ def test_summary_that_is_written_after_the_last_episode_appears(
     assert '<td class="wide">–</td>' in text_of(client.get("/run/small"))
     (copy / "summary.json").write_bytes(summary)
     assert '<td class="wide">–</td>' not in text_of(client.get("/run/small"))
+
+
+def test_summary_of_fewer_episodes_is_not_shown_in_a_copy_whose_times_say_nothing(
+    run: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "small"))
+    lines = (copy / "episodes.jsonl").read_bytes().splitlines(keepends=True)
+    complete = (copy / "summary.json").read_bytes()
+    (copy / "episodes.jsonl").write_bytes(b"".join(lines[:5]))
+    report([copy])
+    assert (copy / "summary.json").read_bytes() != complete
+    (copy / "episodes.jsonl").write_bytes(b"".join(lines))
+    os.utime(copy / "summary.json")
+    shown = [text_of(create_app(Site(Library(one), {})).test_client().get("/run/small")) for one in (run, copy)]
+    assert shown[0] == shown[1]
 
 
 def test_list_filters_sorts_and_pages(client: Any, run: Path) -> None:
