@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
+from ..envs.errors import ConfigurationError
 from .base import Reply, Seat, Stop
 from .chat import Chat, ChatAgent
 from .contracts import check_completions
@@ -106,6 +107,11 @@ class LanguageAgent(ChatAgent):
         self.hold = False
         self._held: dict[int, str] = {}  # conversations by the seeds of their episodes
         self.chat: ChatTokens | None = None
+        if engine.tokenizer is None and template is not None:
+            raise ConfigurationError(
+                f"template {template!r} has no effect with engine {engine.name}, whose server has its own;"
+                " remove it."
+            )
         if engine.tokenizer is not None:
             self.chat = ChatTokens(engine.tokenizer, template)
             engine.end_ids = engine.end_ids | self.chat.end_ids

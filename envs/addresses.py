@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import re
 from contextlib import suppress
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from .errors import ConfigurationError
+
+CREDENTIAL = re.compile(r"auth|key|token|secret|pass|cookie|(^|[-_])sig", re.IGNORECASE)
+"""Names of headers and of query parameters whose values are credentials."""
+_QUERY_MARK = re.compile(r"#query-[0-9a-f]{8}$")
 
 
 def public_url(url: str) -> str:
@@ -18,6 +24,25 @@ def public_url(url: str) -> str:
             port = "" if parts.port is None else f":{parts.port}"
             return f"{parts.scheme}://{host}{port}{parts.path}"
     return url.partition("?")[0].partition("#")[0].rpartition("@")[2]
+
+
+def query_mark(url: str) -> str:
+    """Return a fragment with a digest of a URL's query, which tells apart what one server serves under several.
+
+    Parameters that are credentials by their names are left out; the others may be secrets, too, so that only the
+    digest is stored. It is empty without a query, and the fragment that such a URL already has is returned.
+    """
+    pairs = url.partition("#")[0].partition("?")[2].split("&")
+    kept = sorted(pair for pair in pairs if pair and not CREDENTIAL.search(pair.partition("=")[0]))
+    if kept:
+        return f"#query-{hashlib.sha256('&'.join(kept).encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+    found = _QUERY_MARK.search(url)
+    return found[0] if found else ""
+
+
+def identifying_url(url: str) -> str:
+    """Return what identifies a server in the settings of a run: its `public_url`, and its `query_mark`."""
+    return public_url(url) + query_mark(url)
 
 
 def parse_address(url: str) -> SplitResult:

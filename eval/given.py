@@ -58,7 +58,8 @@ def identify_given_engine(engine: Engine) -> dict[str, Any]:
             for key, attribute in (("extra", "_extra"), ("continue_prefill", "_continue_prefill"))
             if (value := getattr(engine, attribute, None))
         }
-        return identity | identify_model(kind, str(model), engine.base_url, options)
+        address = f"{engine.base_url}{getattr(engine, 'query_mark', '')}"
+        return identity | identify_model(kind, str(model), address, options)
     if Path(model_source(name)).is_dir():
         return identify_model(kind, name, None, {"context": engine.context})
     return identity | _identify_object(engine, set())

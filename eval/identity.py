@@ -18,7 +18,7 @@ from typing import Any
 from ..agents.dialogue import Dialogue
 from ..agents.engines.shipped_models import CHECKSUMS_FIX, DIALOGUE_KEY, model_source
 from ..agents.tokens.templates import shipped_templates
-from ..envs.addresses import public_url
+from ..envs.addresses import identifying_url
 from ..envs.checks import first_difference
 from ..envs.checksums import SUMS_FILE, read_checksums
 from .plain import to_plain
@@ -58,7 +58,7 @@ def identify_model(engine: str, model: str, base_url: str | None, options: Mappi
         identity["model"] = os.path.normpath(model)
         identity["weights"] = digest_model(folder)
     if base_url is not None:
-        identity["server"] = public_url(base_url)
+        identity["server"] = identifying_url(base_url)
     kept = {name: value for name, value in sorted(options.items()) if name not in _NEUTRAL_OPTIONS}
     if kept:
         identity["options"] = to_plain(kept)

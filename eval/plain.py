@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..envs.addresses import public_url
+from ..envs.addresses import identifying_url
 
 HIDDEN = "***"
 _SECRET = (
@@ -29,7 +29,7 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_plain(one) for one in value]
     if isinstance(value, str):
-        return public_url(value) if value.startswith(("http://", "https://")) else value
+        return identifying_url(value) if value.startswith(("http://", "https://")) else value
     return value if value is None or isinstance(value, bool | int | float) else encode_object(value)
 
 

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import random
-import re
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -15,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from ...envs.addresses import basic_authorization, public_url
+from ...envs.addresses import CREDENTIAL, basic_authorization, public_url, query_mark
 from ...envs.errors import ConfigurationError
 from ...envs.extras import optional_module
 from ...envs.http_client import HTTPClient, NoResponse, ResponseTooLarge
@@ -37,8 +36,6 @@ log = logging.getLogger(__name__)
 
 _LONG_SECRET = 16
 """Number of characters from which a credential is looked for in replies, too: no text contains it by chance."""
-_CREDENTIAL = re.compile(r"auth|key|token|secret|pass|cookie|(^|[-_])sig", re.IGNORECASE)
-"""Names of headers and of query parameters whose values are credentials."""
 _LATE = frozenset({408, 504, 524})
 """Statuses of a gateway that did not wait for the reply, which the server behind it may have completed."""
 _ABOUT_CONTENT = frozenset({400, 413, 422, 451})
@@ -58,6 +55,7 @@ class Connection:
     Attributes:
         answered: True once the server has answered a request.
         base_url: The URL without what may be secret.
+        query_mark: Digest of the URL's query as a fragment; see `envs.addresses.query_mark`.
 
     Raises:
         ConfigurationError: The URL is invalid, or the extra `openai` is not installed.
@@ -66,6 +64,7 @@ class Connection:
     def __init__(self, base_url: str, model: str, headers: Mapping[str, str], timeout: float) -> None:
         URL = optional_module("yarl", "openai", "this engine").URL  # a part of aiohttp
         self.base_url = public_url(base_url).rstrip("/")
+        self.query_mark = query_mark(base_url)
         try:
             base: Any = URL(base_url)
             parts = urlsplit(base_url)
@@ -77,7 +76,7 @@ class Connection:
         sent = {**headers, **basic_authorization(parts)}
         queries = [pair.partition("=")[::2] for pair in parts.query.split("&")]
         values = [(name, value.removeprefix("Bearer ").removeprefix("Basic ")) for name, value in headers.items()]
-        credentials = [value for name, value in (*queries, *values) if _CREDENTIAL.search(name)]
+        credentials = [value for name, value in (*queries, *values) if CREDENTIAL.search(name)]
         self._secrets = _Secrets(
             [
                 parts.username,

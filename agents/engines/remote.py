@@ -128,6 +128,7 @@ class RemoteEngine(Engine):
         self._headers = {"authorization": f"Bearer {api_key}".strip(), **(headers or {})}
         self._connections = [Connection(base_url, model, self._headers, timeout)]
         self.base_url = self._connections[0].base_url
+        self.query_mark = self._connections[0].query_mark
         self._timeout = timeout
         self._prices = None if prices is None else Prices.of(prices)
         self._budget = Budget(cost_limit)
@@ -290,7 +291,8 @@ class RemoteEngine(Engine):
         body = self.body(request)
         key = None
         if self._cache is not None:
-            key = self._cache.next_key(request.conversation, f"{self.base_url}/{self.path}", body)
+            address = f"{self.base_url}/{self.path}{self.query_mark}"
+            key = self._cache.next_key(request.conversation, address, body)
             if (hit := self._cache.get(key)) is not None:
                 self.cache_hits += 1
                 self.usage.add(hit.usage)

@@ -134,6 +134,8 @@ class ChatTokens:
     def _bridge_text(self, messages: Sequence[Message]) -> str:
         """Return the text between a reply and the next, which does not depend on the conversation before it."""
         text = self._render([*_BASE, Message("assistant", _REPLY), *messages])
+        if not text.startswith(self._head):  # A template may write the date.
+            self._head = self._render(_BASE) + _REPLY
         if not text.startswith(self._head):
             raise self._not_append_only("it changes earlier turns")
         return text[len(self._head) :]

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from .interface import Hit, Retriever
 
 MAX_BATCH_HITS = 10_000
-"""Maximum number of hits of a batch, its queries times the largest number of hits that one of them asks for."""
+"""Maximum number of hits of a batch, its queries times the number of hits that each asks for."""
 
 
 class QueueFull(RuntimeError):
@@ -112,18 +112,23 @@ class Batcher:
             self._process(batch)
 
     def _take_batch(self) -> list[tuple[_Request, int]]:
-        """Return the requests of the next batch, each with the number of its queries in it."""
+        """Return the requests of the next batch, each with the number of its queries in it.
+
+        All of a batch want as many hits, since the first hits of some retrievers depend on their number.
+        """
+        k = self._waiting[0].k
+        room = max(1, min(self._max_batch, MAX_BATCH_HITS // max(k, 1)))
         batch: list[tuple[_Request, int]] = []
-        taken = k = 0
+        others: list[_Request] = []
         while self._waiting:
-            k = max(k, self._waiting[0].k)
-            room = max(1, min(self._max_batch, MAX_BATCH_HITS // max(k, 1))) - taken
-            if room <= 0:
-                break
             request = self._waiting.popleft()
-            count = min(room, request.left)
-            batch.append((request, count))
-            taken += count
+            count = min(room, request.left) if request.k == k else 0
+            if count:
+                batch.append((request, count))
+                room -= count
+            else:
+                others.append(request)
+        self._waiting.extend(others)
         return batch
 
     def _process(self, batch: Sequence[tuple[_Request, int]]) -> None:
@@ -132,10 +137,9 @@ class Batcher:
             for request, count in batch
             for query in request.queries[len(request.hits) : len(request.hits) + count]
         ]
-        k = max(request.k for request, _ in batch)
         self.batches += 1
         try:
-            hits = self._retriever.search(queries, k)
+            hits = self._retriever.search(queries, batch[0][0].k)
         except Exception as error:  # The callers handle it; the worker continues.
             for request, _ in batch:
                 request.reply.set_exception(error)
@@ -143,7 +147,7 @@ class Batcher:
         self.served += len(queries)
         start = 0
         for request, count in batch:
-            request.hits += [ranking[: request.k] for ranking in hits[start : start + count]]
+            request.hits += hits[start : start + count]
             start += count
             if not request.left:
                 request.reply.set_result(request.hits)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ..addresses import basic_authorization, parse_address, public_url
+from ..addresses import basic_authorization, identifying_url, parse_address, public_url
 from ..errors import ConfigurationError
 from ..http_client import BlockingClient, NoResponse, Response, ResponseTooLarge
 from ..retry_after import requested_wait
@@ -78,6 +78,7 @@ class HTTPRetriever(Retriever):
             page: server._replace(path=f"{base}/{page}", fragment="").geturl() for page in ("retrieve", "health")
         }
         self.url = public_url(self._pages["retrieve"])
+        self._address = identifying_url(self._pages["retrieve"])
         # No proxies: these servers run on this machine or in the local network.
         self._client = BlockingClient(
             self.url, basic_authorization(parts), timeout, use_proxies=False, purpose="retrieval over HTTP"
@@ -91,7 +92,7 @@ class HTTPRetriever(Retriever):
 
     @property
     def identity(self) -> str:
-        return f"http:{self.url}"
+        return f"http:{self._address}"
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         if not queries:
@@ -142,10 +143,10 @@ class HTTPRetriever(Retriever):
             if self._served is None or self._served[0] != os.getpid():
                 try:
                     index = str(self.health().get("index", ""))
-                    self._cache.set_served_index(self.url, index)
+                    self._cache.set_served_index(self._address, index)
                 except RetrievalError:  # The server is down or has no /health: assume its last known index.
-                    index = self._cache.get_served_index(self.url)
-                self._served = os.getpid(), f"{self.url} {index}"
+                    index = self._cache.get_served_index(self._address)
+                self._served = os.getpid(), f"{self._address} {index}"
             return self._served[1]
 
     def _request(self, queries: Sequence[str], k: int, retries: int) -> list[list[Hit]]:

@@ -129,6 +129,13 @@ def test_key_may_end_with_the_newline_of_its_file(endpoint: Endpoint, make: Make
     assert endpoint.requests[0][1]["authorization"] == "Bearer secret"
 
 
+def test_template_is_refused_where_the_server_has_its_own(make: Make) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"template 'chatml' has no effect with engine openai:.*remove it"
+    ):
+        make_agent("no_think", engine=make(), template="chatml")
+
+
 def test_invalid_options_are_rejected_at_construction(
     monkeypatch: pytest.MonkeyPatch, make: Make, tmp_path: Path
 ) -> None:
@@ -155,6 +162,17 @@ def test_invalid_options_are_rejected_at_construction(
     (tmp_path / "text").write_text("not a database, but longer than the header of one\n" * 50)
     with pytest.raises(DataError, match="not a readable reply cache"):
         make(cache=tmp_path / "text")
+
+
+def test_cached_replies_are_those_of_the_query_of_the_address(
+    endpoint: Endpoint, make: Make, tmp_path: Path
+) -> None:
+    """A query may choose among the models of one server; credentials in it change nothing."""
+    for query, hits in (("?profile=a&key=1", 0), ("?profile=b&key=1", 0), ("?key=2&profile=a", 1), ("", 0)):
+        engine = make(base_url=endpoint.url + query, cache=tmp_path / "replies")
+        assert answer(engine).finish == "stop" and engine.cache_hits == hits
+        engine.close()
+    assert len(endpoint.requests) == 3
 
 
 def test_registry_accepts_inherited_options_and_rejects_unknown_ones(endpoint: Endpoint) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -261,6 +262,27 @@ def test_append_only_template_of_the_tokenizer_is_used(tmp_path: Path) -> None:
     file = tmp_path / "mine.jinja"
     file.write_text(own.chat_template)
     assert ChatTokens(own, file).opening([Message("user", "x")]) == tokens.opening([Message("user", "x")])
+
+
+def test_template_that_writes_the_date_is_used_beyond_midnight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some write it into the system message that they add to a conversation without one."""
+    own = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer("chatml").backend_tokenizer, eos_token="<|im_end|>", name_or_path="some/model"
+    )
+    dated = "<|im_start|>system\n{{ strftime_now('%d %B') }}<|im_end|>\n"
+    dated = f"{{% if messages[0].role != 'system' %}}{dated}{{% endif %}}"
+    own.chat_template = dated + HEAD + "{{ m.content }}" + TAIL
+    day = ["26 November"]
+    render = type(own).apply_chat_template
+    monkeypatch.setattr(
+        type(own),
+        "apply_chat_template",
+        lambda self, *given, **options: re.sub(r"\d\d [A-Z]\w+", day[0], render(self, *given, **options)),
+    )
+    tokens = ChatTokens(own)
+    before = tokens.bridge([9], [Message("user", "x")])
+    day[0] = "27 November"
+    assert tokens.bridge([9], [Message("user", "x")]) == before
 
 
 def test_invalid_template_is_rejected_with_its_name() -> None:

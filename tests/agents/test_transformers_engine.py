@@ -394,6 +394,11 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any], bool]] = {
     "llama": ("LlamaConfig", {"num_key_value_heads": 2}, True),
     "qwen3": ("Qwen3Config", {"num_key_value_heads": 2, "head_dim": 16}, True),
     "phi3": ("Phi3Config", {"num_key_value_heads": 2, "original_max_position_embeddings": 256}, True),
+    "gpt neo": (
+        "GPTNeoConfig",
+        {"num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": 16},
+        False,
+    ),
     "gpt2": ("GPT2Config", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256}, True),
     "mistral, no window": ("MistralConfig", {"num_key_value_heads": 2, "sliding_window": None}, True),
     "mistral, wide window": ("MistralConfig", {"num_key_value_heads": 2, "sliding_window": 512}, True),
@@ -420,6 +425,46 @@ def test_logprobs_are_exact_for_every_architecture(name: str, tiny_tokenizer: An
             assert_exact(model, conversations[n], completion, 5e-4)
             assert (completion.usage.cached_tokens > 0) == (keeps and turn > 0)
             conversations[n] += ids_of(completion) + tokens(rng, 6)
+
+
+def test_positions_that_long_sequences_scale_otherwise_are_those_of_each_row(tiny_tokenizer: Any) -> None:
+    """LongRoPE: all positions of a sequence have other angles as soon as it is longer than the original window."""
+    scaling = {"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [4.0, 3.0, 2.0, 1.5]}
+    extra = {"num_key_value_heads": 2, "original_max_position_embeddings": 32, "rope_scaling": scaling}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = transformers.AutoModelForCausalLM.from_config(transformers.Phi3Config(**SMALL, **extra)).eval()
+    engine = TransformersEngine(model, tiny_tokenizer, max_batch=3)
+    rng = random.Random(22)
+    conversations = {"short": tokens(rng, 8), "crosses": tokens(rng, 26), "long": tokens(rng, 60)}
+    for turn in range(2):
+        requests = [request(name, ids, seed=turn) for name, ids in conversations.items()]
+        for name, done in answers(engine, *requests).items():
+            ids = conversations[name]
+            for token, logprob in zip(ids_of(done), done.logprobs or (), strict=True):
+                with torch.no_grad():
+                    logits = model(input_ids=torch.tensor([ids])).logits[0, -1]
+                assert logprob == pytest.approx(float(logits.log_softmax(-1)[token]), abs=5e-4), name
+                ids = [*ids, token]
+            conversations[name] = ids + tokens(rng, 6)
+    assert len(conversations["crosses"]) > 32 + 12
+
+
+def test_short_row_near_the_end_of_learned_positions_is_encoded_beside_a_longer_one(tiny_tokenizer: Any) -> None:
+    """The padding of the shorter row would be at positions that the model does not have."""
+    kind, extra, _ = ARCHITECTURES["gpt2"]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, kind)(**SMALL, **extra)).eval()
+    engine = TransformersEngine(model, tiny_tokenizer, max_batch=2)
+    rng = random.Random(21)
+    near_end = tokens(rng, 216)
+    near_end += ids_of(answers(engine, request("a", near_end, max_tokens=8))["a"]) + tokens(rng, 10)
+    prompts = {"a": near_end, "b": tokens(rng, 40)}
+    done = answers(engine, *(request(name, ids, max_tokens=8) for name, ids in prompts.items()))
+    assert done["a"].usage.cached_tokens > 200 and not done["b"].usage.cached_tokens
+    for name, completion in done.items():
+        assert_exact(model, prompts[name], completion, 5e-4)
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])

@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 
 import pytest
 
@@ -197,7 +199,7 @@ def test_full_queue_returns_503_and_waiting_requests_form_one_batch():
         slow.go.set()
         for thread in threads:
             thread.join()
-    assert slow.batches == [1, 4]
+    assert slow.batches == [1, 2, 2]  # One batch for each k.
     assert sorted(ranking[0].document.id for (ranking,) in replies) == [f"q{i}" for i in range(5)]
     assert sorted(len(ranking) for (ranking,) in replies) == [1, 1, 1, 2, 2]  # Every request keeps its own k.
 
@@ -418,6 +420,21 @@ def test_cache_replaces_a_stopped_server_and_detects_another_index(tmp_path):
     with RetrievalServer(changed, port=port) as server:
         client = HTTPRetriever(url, cache=cache)
         assert client.search(["oak1"], 2)[0][0].document.id == "new"
+        client.close()
+
+
+def test_cache_and_identity_are_of_the_query_of_the_address(server, tmp_path):
+    """A query may choose the index. Its text may be secret, and is not stored."""
+    clients = [
+        HTTPRetriever(f"{server.url}/retrieve{query}", cache=tmp_path / "cache.sqlite")
+        for query in ("?index=wiki&token=1", "?index=pubmed", "?token=2&index=wiki", "")
+    ]
+    served = [client.health()["served"] for client in clients if client.search(["wood oak7"], 3)]
+    assert [after - before for before, after in pairwise(served)] == [1, 0, 1]
+    wiki, pubmed, again, plain = (client.identity for client in clients)
+    assert wiki == again and len({wiki, pubmed, plain}) == 3 and plain == f"http:{server.url}/retrieve"
+    assert not re.search("wiki|pubmed|token", wiki + pubmed)
+    for client in clients:
         client.close()
 
 

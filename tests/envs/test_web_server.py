@@ -114,6 +114,31 @@ def test_large_request_is_split_and_others_have_their_turn() -> None:
     batcher.close()
 
 
+class AsMany(Echo):
+    """Retriever whose hits depend on their number, as those of fused rankings do."""
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        super().search(queries, k)
+        return [[Hit(Document(str(k), query), 1.0)] * k for query in queries]
+
+
+def test_hits_do_not_depend_on_the_number_that_others_want() -> None:
+    retriever = AsMany(0.02)
+    batcher = Batcher(retriever, max_batch=100)
+    found: dict[int, set[str]] = {}
+
+    def search(k: int) -> None:
+        found[k] = {hit.document.id for ranking in batcher.search(["a", "b"], k) for hit in ranking}
+
+    threads = [threading.Thread(target=search, args=(k,)) for k in range(1, 12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert found == {k: {str(k)} for k in range(1, 12)}
+    batcher.close()
+
+
 # ---------------------------------------------------------------------- headers
 
 

@@ -182,14 +182,16 @@ class KVBuffer:
         # An additive mask: attention kernels would convert a boolean one in every layer.
         is_visible = torch.arange(length, device=device) <= positions[:, None, :, None]
         zero, hidden = (torch.tensor(value, dtype=self._model.dtype, device=device) for value in (0.0, -torch.inf))
+        # Positions of padding stay within the model's table of positions.
+        last = None if keep is None else torch.tensor(keep, device=device)[:, None]
         self.computed_tokens += width * len(rows)
         output = self._model(
             input_ids=torch.tensor(ids, device=device),
             attention_mask=torch.where(is_visible, zero, hidden),
-            position_ids=positions,
+            position_ids=positions if last is None else torch.minimum(positions, positions[:, :1] + last),
             past_key_values=self._cache,
             use_cache=True,
-            logits_to_keep=1 if keep is None else torch.tensor(keep, device=device)[:, None],
+            logits_to_keep=1 if last is None else last,
         )
         logits: torch.Tensor = output.logits[:, -1]
         return logits

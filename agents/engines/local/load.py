@@ -129,13 +129,32 @@ def choose_cache(
                 return KVCache(model, layers, max_batch, budget, idle_bytes)
         except (TypeError, ValueError, RuntimeError, IndexError, AttributeError):
             pass  # an architecture with an interface of its own
-    return UncachedDecoder(model)
+    return UncachedDecoder(model, _rescaling_length(model.config))
+
+
+def _rescaling_length(config: PretrainedConfig) -> int | None:
+    """Return the length in tokens beyond which all positions are scaled otherwise; None if there is none.
+
+    This is LongRoPE (arXiv:2402.13753): keys and values of shorter sequences are not those of longer ones.
+    """
+    config = config.get_text_config(decoder=True)
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") != "longrope":
+        return None
+    key = "original_max_position_embeddings"
+    return rope.get(key) or getattr(config, key, None)
 
 
 def _count_plain_layers(model: PreTrainedModel, context: int | None) -> int | None:
     """Return the number of layers if all keep plain keys and values over the whole context window, else None."""
     if "flash" in model.config._attn_implementation:
         return None  # Flash attention kernels accept no custom mask.
+    rescaling = _rescaling_length(model.config)
+    if rescaling is not None and (context is None or context > rescaling):
+        return None
+    # GPT-Neo masks its local layers by the length of the batch, not of a row.
+    if "local" in getattr(model.config, "attention_layers", ()):
+        return None
     try:
         layers = DynamicCache(config=model.config).layers
     except (AttributeError, KeyError, TypeError, ValueError):

@@ -22,6 +22,8 @@ class UncachedDecoder:
 
     Args:
         model: A causal language model.
+        rescaling_length: Length in tokens beyond which the model scales all positions otherwise, so that a longer
+            sequence is encoded again; None if there is none.
 
     Attributes:
         computed_tokens: Number of tokens that the model has encoded.
@@ -29,8 +31,9 @@ class UncachedDecoder:
 
     keeps_cache = False
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, rescaling_length: int | None = None) -> None:
         self._model: Any = model
+        self._rescaling_length = rescaling_length
         self._states: dict[str, tuple[int, dict[str, Any]]] = {}  # number of encoded tokens, and the model's cache
         self.computed_tokens = 0
 
@@ -61,6 +64,8 @@ class UncachedDecoder:
 
     def _last_logits(self, generation: Generation) -> torch.Tensor:
         encoded, state = self._states.get(generation.request.conversation, (0, {}))
+        if self._rescaling_length is not None and encoded <= self._rescaling_length < len(generation.ids):
+            encoded, state = 0, {}
         ids = torch.tensor([generation.ids[encoded:]], device=self._model.device)
         self.computed_tokens += ids.shape[1]
         output = self._model(input_ids=ids, use_cache=True, **state)
