@@ -68,7 +68,7 @@ class Monitor:
         silence: Sign "silence": a whole window's standard deviations are below this fraction of the first window's
             mean (RAGEN-2's rule), unless better returns explain it.
         penalty: Sign "penalty": the moving average of the standard deviation of penalties within groups is above
-            this multiple of that of returns.
+            this multiple of that of returns, which the recipe's `rewards.scale` scales.
         action: Response to a fatal sign. "warn" prints a warning, as for every sign; "stop" ends the run;
             "rollback" returns to the best checkpoint that passed its probation, and continues from it with lower
             learning rates. One checkpoint at a time is on probation, for a window of updates; it passes if none
@@ -115,7 +115,8 @@ class Monitor:
 
         Args:
             history: Metrics of every update so far: `update`, `return`, `group_return_std`, `group_penalty_std`,
-                `entropy` and `grad_norm`. Updates that lack a metric are skipped for it.
+                `entropy` and `grad_norm`. Updates that lack a metric are skipped for it. `reward_scale` is the
+                recipe's `rewards.scale`, 1 where it is absent.
         """
         if not history:
             return []
@@ -179,8 +180,9 @@ class Monitor:
             if highest < self.silence * first and not solved:
                 found["silence"] = {"largest deviation": highest, "first window": first}
         penalties = moving_averages(history, "group_penalty_std", self.window)
-        if penalties and len(penalties) == len(stds) and penalties[-1] > self.penalty * stds[-1]:
-            found["penalty"] = {"deviation": penalties[-1], "of returns": stds[-1]}
+        scale = float(history[-1].get("reward_scale", 1.0)) if history else 1.0
+        if penalties and len(penalties) == len(stds) and penalties[-1] > self.penalty * scale * stds[-1]:
+            found["penalty"] = {"deviation": penalties[-1], "of returns": scale * stds[-1]}
         # A warning only as long as the mean return has not fallen.
         if "variance" in found and "entropy" in found:
             kept = found["variance"]["mean return"] >= found["variance"]["at the peak"] - 0.25 * max(stds)

@@ -28,7 +28,7 @@ from .checkpoints.interruption import Interruption
 from .checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE, MODEL_FOLDER
 from .checkpoints.store import Checkpoints, verify_checkpoint
 from .checkpoints.taught_dialogue import record_dialogue
-from .config.resolve import make_entry
+from .config.resolve import dialogue_in, make_entry
 from .config.run import SFTConfig
 from .data.episodes import from_episodes
 from .data.microbatches import MicroBatch, optimizer_batches
@@ -96,8 +96,9 @@ class SFTTrainer:
             gradient_checkpointing=hardware.gradient_checkpointing,
         )
         engine = model_engine(model, self.tokenizer, hardware.in_flight, self.accelerator.autocast)
+        dialogue = dialogue_in(config.env, config.dialogue)
         self.sampler = RolloutSampler(
-            engine, config.dialogue, config.sampler, in_flight=hardware.in_flight, accelerator=self.accelerator
+            engine, dialogue, config.sampler, in_flight=hardware.in_flight, accelerator=self.accelerator
         )
         record_dialogue(model, self.sampler.dialogue.name)
         held_out = max(1, sft.episodes // 16)
@@ -111,7 +112,7 @@ class SFTTrainer:
             context=self.sampler.engine.context,
             dialogue=self.sampler.dialogue,
             expert=config.expert,
-            template=config.dialogue.template,
+            template=dialogue.template,
             tasks=config.env.tasks,
             seed=config.seed,
             in_flight=hardware.in_flight,

@@ -216,6 +216,9 @@ class Trainer:
         record.metrics["validation/failed"] = float(result.failures.failed)
         record.metrics["seconds/validate"] = self._timer.validation
         self._log.add_samples(self.state.update, result.samples)
+        for name, one in result.by_env.items():
+            if one.failures.failed == one.failures.episodes:
+                one.failures.check(self.config.monitor.failed, f"validation episodes of {name}")
         result.failures.check(self.config.monitor.failed, "validation episodes")
         record.note_failures(result.failures, "validation episodes")
         record.metrics |= result.metrics()
@@ -269,6 +272,8 @@ class Trainer:
         self._timer.end_sampling()
         metrics: dict[str, float] = {"update": self.state.update + 1, "temperature": temperature}
         metrics |= collection_metrics(collection, sampling, [env.label for env in self.config.envs])
+        if recipe.rewards.scale != 1.0:
+            metrics["reward_scale"] = recipe.rewards.scale
         trained_tokens = 0
         if collection.kept:
             selected = select_groups(collection.batches, collection.kept)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,25 @@ def test_run_trains_on_each_environment_by_its_weight_and_reports_each(
     assert page["env"] == f"{LAKE} + large"
     assert [row["name"] for row in page["validations"] if row["part"]][:2] == [LAKE, "large"]
     assert "Success on held-out tasks by environment" in {chart["title"] for chart in page["charts"]}
+
+
+@pytest.mark.heavy
+def test_validation_of_which_an_environment_failed_wholly_ends_the_run(
+    run_of: Make, monkeypatch: pytest.MonkeyPatch, one_thread: None
+) -> None:
+    """It would be a small share of all episodes, whose score would choose the best checkpoint."""
+    from arboretum.trainers import trainer
+    from arboretum.trainers.sampling.failures import EpisodesFailed, Failures
+    from arboretum.trainers.sampling.validation import RunValidation, validate_run
+
+    def without_large(*given: Any) -> RunValidation:
+        found = validate_run(*given)
+        large = replace(found.by_env["large"], failures=Failures(24, 24, "the server is down"))
+        return found._replace(by_env={**found.by_env, "large": large}, failures=Failures(280, 24, "it is down"))
+
+    monkeypatch.setattr(trainer, "validate_run", without_large)
+    with pytest.raises(EpisodesFailed, match=r"^24 of 24 validation episodes of large .*the server is down"):
+        finish(trainer.Trainer(mixture(run_of)))
 
 
 @pytest.mark.heavy

@@ -148,6 +148,10 @@ def test_penalties_that_drown_the_returns_raise_one_alarm_after_a_window() -> No
     assert "sampler.format_penalty" in str(alarm)
     assert all_alarms(Monitor(), [{**record, "group_penalty_std": 0.2} for record in records]) == []
     assert all_alarms(Monitor(penalty=2.0), drowned) == []
+    # Training scales returns, and not penalties.
+    assert all_alarms(Monitor(), [{**record, "reward_scale": 10.0} for record in drowned]) == []
+    small = [{**record, "group_penalty_std": 0.2, "reward_scale": 0.1} for record in records]
+    assert all_alarms(Monitor(), small)[0].evidence == pytest.approx({"deviation": 0.2, "of returns": 0.035})
     # It says nothing against the policy, so that a rollback may return to this update.
     assert Monitor().is_sound(drowned) and not Monitor(fatal=("penalty",)).is_sound(drowned)
 

@@ -99,6 +99,26 @@ def test_budget_too_small_for_the_expert_is_reported(warm_model: Path) -> None:
         demonstrations(warm_model, "TextSokobanHard-v0", "no_think", ExpertConfig(), 4, **budget)
 
 
+def test_option_of_the_dialogue_in_the_environment_holds_in_demonstrations(
+    warm_model: Path, tmp_path: Path
+) -> None:
+    turns = []
+    for options in ({}, {"max_turns": 1}):
+        config = SFTConfig(
+            EnvConfig("TextFrozenLake-v0", dialogue=options),
+            str(warm_model),
+            tmp_path,
+            dialogue=DialogueConfig("no_think"),
+            sft=SFTSettings(episodes=8),
+            expert=ExpertConfig(keep="all"),
+        )
+        trainer = SFTTrainer(config)
+        assert trainer.sampler.dialogue.max_turns == options.get("max_turns", 5)
+        turns.append(max(len(one.turns) for one in trainer.demonstrations))
+        trainer.close()
+    assert turns[1] == 1
+
+
 class Loud(Plain):
     """Dialogue that inherits how `Plain` writes demonstrations, and parses another form."""
 

@@ -50,7 +50,7 @@ class Optimization:
         updates: Updates in the whole run, each with new rollouts.
         max_tokens: Generated tokens after which the run ends, with the update in progress, even if `updates` are
             not reached; None for no limit. Recipes that generate different amounts per update can so be compared
-            at equal amounts.
+            at equal amounts. Thoughts and actions that T-STAR samples beside its episodes are not counted.
         lr: Learning rate of the policy.
         betas: Exponential decay rates of AdamW's moments.
         weight_decay: Weight decay of AdamW.

@@ -58,6 +58,11 @@ class Sampler(ABC):
         """Episodes N per prompt."""
 
     @property
+    def final_temperature(self) -> float:
+        """Temperature at the end of a run."""
+        return self.temperature.end if isinstance(self.temperature, Linear) else self.temperature
+
+    @property
     def episodes_per_tree(self) -> int:
         """Episodes that share a start and may branch off each other; 1 if every episode is sampled on its own."""
         return 1

@@ -220,7 +220,7 @@ class SFTConfig:
                 without an expert.
         """
         self.check_values()
-        resolve_dialogue(self.dialogue, self.sampler)
+        resolve_dialogue(dialogue_in(self.env, self.dialogue), self.sampler)
         env = make_entry(self.env, self.env.split).make()
         env.check_server()
         env.reset(seed=0)

@@ -80,6 +80,7 @@ class Comparison:
         differences: Settings that are not the same in all runs: path, and the value in each run.
         validations: Validations of each run.
         sampler_temperature: True if a run validates at the temperature of its training.
+        has_mixture: True if a run has several environments, whose weights its validations then depend on.
     """
 
     names: Sequence[str]
@@ -87,11 +88,16 @@ class Comparison:
     differences: Mapping[str, Sequence[str]]
     validations: Sequence[ValidationRow]
     sampler_temperature: bool = False
+    has_mixture: bool = False
 
     @property
     def caution(self) -> str:
         """Sentence that names the settings because of which validations cannot be compared; empty for none."""
-        comparable = (*_COMPARABLE, _TEMPERATURE) if self.sampler_temperature else _COMPARABLE
+        comparable = (
+            *_COMPARABLE,
+            *([_TEMPERATURE] if self.sampler_temperature else ()),
+            *(["env.weight"] if self.has_mixture else ()),
+        )
         names = [name for name in self.differences if name.startswith(comparable)]
         return f"The validations differ in {', '.join(names)}, so their rates are not comparable." if names else ""
 
@@ -115,7 +121,8 @@ def compare_runs(folders: Sequence[Path]) -> Comparison:
         for name, folder, one, history in zip(names, folders, settings, histories, strict=True)
     ]
     at_training = any(run.get("validation", {}).get("temperature") is None for run in settings)
-    return Comparison(names, histories, _differences(settings), validations, at_training)
+    has_mixture = any(run.get("mixture") for run in settings)
+    return Comparison(names, histories, _differences(settings), validations, at_training, has_mixture)
 
 
 def _check_kind(folder: Path) -> None:

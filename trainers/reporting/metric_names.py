@@ -22,7 +22,9 @@ TRAINING_METRICS: Mapping[str, str] = {
     "group_penalty_std": "Standard deviation of the penalties of episodes within a group, mean over groups.",
     "penalty_groups": "Fraction of groups that only penalties tell apart: their returns are all equal.",
     "episodes": "Sampled episodes.",
-    "sampled_tokens": "Sampled tokens, those of failed and dropped episodes included.",
+    "sampled_tokens": "Sampled tokens of the episodes, those of failed and dropped ones included, without the"
+    " thoughts and actions that T-STAR samples beside them.",
+    "reward_scale": "The recipe's `rewards.scale`, if it is not 1.",
     "reused_tokens": "Sampled tokens that branches took over from other episodes, which cost nothing.",
     "environment_steps": "Actions executed in the environment, without those of reused turns.",
     "redrawn_steps": "Actions of redrawn outcomes (`credit.redraws`), which are in no other metric.",

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from ...agents.episode import Episode
 from ...eval.statistics import Interval, weighted_mean
-from ..algorithms.schedules import Linear
 from ..config.run import TrainingConfig
 from .failures import Failures
 from .sampler import RolloutSampler, ValidationResult
@@ -51,9 +50,8 @@ def validate_run(sampler: RolloutSampler, config: TrainingConfig) -> RunValidati
     Raises:
         ConfigurationError: A split has too few tasks.
     """
-    envs, temperature = config.envs, config.recipe.sampler.temperature
     # At the final temperature of a schedule, so that the curve does not rise with the schedule alone.
-    final = temperature.end if isinstance(temperature, Linear) else temperature
+    envs, final = config.envs, config.recipe.sampler.final_temperature
     results = [sampler.validate(env, config.validation, final, config.seed) for env in envs]
     failures = results[0].failures
     for one in results[1:]:

@@ -43,7 +43,7 @@ from ...envs.checks import at_least, one_of
 from ...envs.errors import ConfigurationError
 from ..algorithms.recipe import Recipe
 from ..algorithms.recipes import get_recipe
-from ..config.resolve import make_entry
+from ..config.resolve import held_out_tasks, make_entry
 from ..config.run import SFTConfig, TrainingConfig
 from ..config.settings import (
     DialogueConfig,
@@ -59,6 +59,8 @@ from .tuning import FIRST_TUNING_SEED, Tuning
 
 SUPERVISED = "supervised"
 """Name of the control of further supervised fine-tuning, in the place of a recipe's."""
+TEMPERATURE = 1.0
+"""Sampling temperature of validation and evaluation, at which all recipes train by default."""
 RECIPE = "recipe"
 """Key that names the recipe of a variant, beside its settings."""
 HARDWARE = HardwareConfig(device="cpu", in_flight=128)
@@ -380,6 +382,8 @@ class Study:
         if self.tuning is not None:
             tokens = recipe.optimization.max_tokens
             recipe = recipe.with_settings(self.tuning.settings_of(tokens, trial.candidate, value))
+        # Curves of recipes at different temperatures would show their decoding, not their learning.
+        is_at_own = recipe.sampler.final_temperature == TEMPERATURE
         return TrainingConfig(
             recipe,
             self.envs[trial.env].config,
@@ -392,6 +396,7 @@ class Study:
                 every=self.validation_every,
                 tasks=self.validation_tasks,
                 split=self.envs[trial.env].validation_split,
+                temperature=None if is_at_own else TEMPERATURE,
             ),
             checkpoint_every=1000,
         )
@@ -410,6 +415,8 @@ class Study:
                 entry = make_entry(one.config, one.test_split, self.tasks)
                 entry.task_names(entry.make())
                 check_limits(self, name)
+                if self.controls.temperatures:
+                    self._check_tuning_tasks(one)
         for trial in self.trials():
             if trial.seed == 0:
                 self.config(trial, Path()).check()
@@ -420,6 +427,15 @@ class Study:
             for trial in self.supervised_trials(env):
                 if trial.seed == 0:
                     self._check_supervised(trial)
+
+    def _check_tuning_tasks(self, env: StudyEnv) -> None:
+        entry = make_entry(env.config, env.validation_split, self.controls.tuning_tasks)
+        try:
+            held_out_tasks(entry, entry.make())
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                f"controls.tuning_tasks: {error} Set controls.temperatures to [] to leave this control out."
+            ) from None
 
     def _check_supervised(self, trial: Trial) -> None:
         try:

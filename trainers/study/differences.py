@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..config.serialize import to_plain
 from ..reporting.report import format_settings
 from .definition import Study
@@ -19,11 +21,12 @@ def differing_settings(study: Study) -> list[str]:
     env = next(iter(study.envs))
     settings = [format_settings(to_plain(study.recipe(name, env))) for name in study.recipes]
     tuned = study.tuning.setting if study.tuning is not None else None
-    return [
-        path
-        for path in settings[0]
-        if path not in _OWN
-        and path != tuned
-        and all(path in one for one in settings)
-        and len({one[path] for one in settings}) > 1
-    ]
+    paths = dict.fromkeys(path for one in settings for path in one)
+    values = {path: [_value(one, path) for one in settings] for path in paths if path not in (*_OWN, tuned)}
+    return [path for path, found in values.items() if all(found) and len(set(found)) > 1]
+
+
+def _value(settings: Mapping[str, str], path: str) -> str:
+    """Return a setting, or those of which it consists in one of several recipes, such as a schedule's."""
+    parts = [f"{name} {value}" for name, value in settings.items() if f"{name}.".startswith(f"{path}.")]
+    return ", ".join(parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from ...agents.play import Job, play
 from ...envs.files import write_atomic
 from ...eval.suite import Entry, Suite
 from ..config.resolve import resolve_dialogue
-from .definition import Study, env_folder
+from .definition import TEMPERATURE, Study, env_folder
 from .limits import reference_limit
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ task), "greedy" (one), "samples" (for pass@k) and "levels/<name>/sampled" and "l
 
 NAME = "study"
 """Name of suite and entry. It is part of the episodes' seeds."""
-TEMPERATURE = 1.0
-"""Sampling temperature of the evaluation, at which all recipes train by default."""
 SUITE_FILE = "suite.yaml"
 
 
@@ -114,11 +112,15 @@ def write_suite(study: Study, env: str, out: Path) -> Path:
     sampler = study.first_recipe(env).sampler
     dialogue = resolve_dialogue(study.dialogue_of(env), sampler)
     given = ("max_turns", "max_actions_per_turn", "max_actions", *study.envs[env].dialogue_settings)
+    settings = {name: getattr(dialogue, name) for name in given}
+    defaults = {one.name: one.default for one in fields(dialogue)}
     config = study.envs[env].config
     suite: dict[str, Any] = {
         "name": NAME,
         "description": f"{study.tasks} held-out tasks of {env} in the study {study.name}",
-        "dialogue": {name: getattr(dialogue, name) for name in given if getattr(dialogue, name) is not None},
+        "dialogue": {
+            name: value for name, value in settings.items() if value is not None or defaults[name] != value
+        },
         "sampling": {"temperature": TEMPERATURE, "max_tokens": sampler.reply_tokens},
         "entries": [
             {

@@ -30,7 +30,7 @@ class Tuning:
         part: Part of a run's `optimization.max_tokens` that its tuning runs generate, more than 0 and at most 1.
     """
 
-    values: Sequence[float]
+    values: Sequence[int | float]
     setting: str = "optimization.lr"
     seeds: int = 1
     settings: Mapping[str, object] = field(default_factory=dict)

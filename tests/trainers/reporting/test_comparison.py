@@ -158,6 +158,17 @@ def test_validations_with_other_sampling_are_marked_as_not_comparable(
     assert "validation.tasks" not in comparison.differences
 
 
+def test_weights_matter_to_the_validations_of_mixtures_only(tmp_path: Path) -> None:
+    lake = EnvConfig("TextFrozenLake-v0", name="lake")
+    for name, mixture, caution in (("one", (), ""), ("two", (lake,), "differ in env.weight, so")):
+        runs = [write_run(tmp_path / name / str(weight), "grpo", {}, [], mixture=mixture) for weight in (1.0, 3.0)]
+        settings = json.loads((runs[1] / "run.json").read_text())
+        settings["env"]["weight"] = 3.0
+        (runs[1] / "run.json").write_text(json.dumps(settings))
+        found = compare_runs(runs).caution
+        assert caution in found and bool(caution) == bool(found)
+
+
 def test_validations_on_other_tasks_are_marked_as_not_comparable(runs: list[Path], tmp_path: Path) -> None:
     other = write_run(tmp_path / "d", "grpo", {}, [validation(0, 0.5)], validation=ValidationConfig(tasks=9))
     caution = compare_runs([runs[0], other]).caution

@@ -17,13 +17,16 @@ import pytest
 import yaml
 from rich.console import Console
 
+from arboretum.agents.dialogue.registry import make_dialogue
 from arboretum.agents.reference import ExpertAgent, RandomAgent
 from arboretum.cli import main
 from arboretum.envs.errors import ConfigurationError, DataError
 from arboretum.envs.frozenlake.env import FrozenLake
+from arboretum.eval.suite import load_suite
 from arboretum.eval.yaml_files import read_definition
 from arboretum.trainers.config.serialize import to_plain
 from arboretum.trainers.config.settings import EnvConfig, HardwareConfig
+from arboretum.trainers.study import trials as study_trials
 from arboretum.trainers.study.controls import Controls, Supervised
 from arboretum.trainers.study.curves import read_curve
 from arboretum.trainers.study.definition import Study, StudyEnv, StudyLevel, Trial
@@ -31,7 +34,7 @@ from arboretum.trainers.study.differences import differing_settings
 from arboretum.trainers.study.evaluation import evaluate_policy, evaluate_reference, make_sampler, write_suite
 from arboretum.trainers.study.parsing import load_study, parse_study, study_names
 from arboretum.trainers.study.runner import WorkItem, _run_in_workers, claim_folder, missing_work, run_study
-from arboretum.trainers.study.trials import RESULT, chosen_value
+from arboretum.trainers.study.trials import RESULT, chosen_value, run_trial
 from arboretum.trainers.study.tuning import Tuning
 
 LAKE = EnvConfig("TextFrozenLake-v0", {"observation_format": "grid", "success_rate": 1.0})
@@ -119,6 +122,39 @@ def test_variants_of_a_recipe_have_names_folders_and_settings_of_their_own() -> 
     assert second.recipe.sampler.prompts == 64 != first.recipe.sampler.prompts
     assert [first.out, second.out] == [Path("a/grpo-0"), Path("a/grpo-large-0")]
     assert differing_settings(study) == ["sampler.prompts"]
+
+
+def test_recipes_at_other_temperatures_are_validated_at_one_and_said_to_differ() -> None:
+    recipes = "{grpo: {}, dapo_tstar: {}, cool: {recipe: grpo, sampler.temperature: 0.5}}"
+    study = parse_study(f"{HEAD.replace('{grpo: {}}', recipes)}seeds: 1\nbaseline: grpo\n", "mine.yaml")
+    temperatures = {}
+    for trial in study.trials():
+        config = study.config(trial, Path())
+        at = config.validation.temperature
+        temperatures[trial.recipe] = config.recipe.sampler.final_temperature if at is None else at
+    assert temperatures == {"grpo": 1.0, "dapo_tstar": 1.0, "cool": 1.0}
+    assert "sampler.temperature" in differing_settings(study)
+    tuned = replace(study, tuning=Tuning((0.5, 1.0), "sampler.temperature"), recipes={"grpo": {}})
+    assert {study.config(trial, Path()).validation.temperature for trial in tuned.tuning_trials()} == {None}
+    assert [tuned.config(trial, Path()).validation.temperature for trial in tuned.tuning_trials()] == [1.0, None]
+
+
+def test_whole_numbers_are_tuned() -> None:
+    text = f"{HEAD}validation_every: 1\ntuning: {{setting: optimization.passes, values: [1, 2]}}\n"
+    study = parse_study(text, "mine.yaml")
+    passes = [study.config(trial, Path()).recipe.optimization.passes for trial in study.tuning_trials()]
+    assert passes == [1, 2] and all(type(one) is int for one in passes)
+    rates = parse_study(f"{HEAD}validation_every: 1\ntuning: {{values: [1, 2.5]}}\n", "mine.yaml")
+    assert [rates.config(one, Path()).recipe.optimization.lr for one in rates.tuning_trials()] == [1.0, 2.5]
+
+
+def test_suite_keeps_a_limit_that_the_study_lifts(tmp_path: Path) -> None:
+    lifted = StudyEnv(EnvConfig("TextSearchQA-v0"), dialogue="search_o1", dialogue_settings={"max_turns": None})
+    study = Study("x", "", "sapling", {"Search": lifted}, {"grpo": {}})
+    (entry,) = (suite := load_suite(str(write_suite(study, "Search", tmp_path)))).entries
+    settings = {**suite.dialogue, **entry.dialogue}
+    assert make_dialogue("search_o1").max_turns == 15
+    assert make_dialogue("search_o1", settings).max_turns is None
 
 
 def test_hardware_of_a_file_is_that_of_all_runs_and_of_the_control() -> None:
@@ -308,6 +344,16 @@ def test_study_with_too_few_held_out_tasks_is_rejected_at_once() -> None:
     study = Study("x", "", "sapling-blocksworld", envs, {"grpo": {}}, tasks=64, validation_every=0)
     with pytest.raises(ConfigurationError, match="asks for 64 tasks, but TextBlocksworld-v0 has only 42"):
         study.check()
+
+
+def test_study_with_too_few_tasks_for_its_temperatures_is_rejected_at_once() -> None:
+    envs = {"Blocks": StudyEnv(EnvConfig("TextBlocksworld-v0", {"blocks": 3}))}
+    study = Study("x", "", "sapling-blocksworld", envs, {"grpo": {}}, tasks=20, validation_tasks=20)
+    with pytest.raises(
+        ConfigurationError, match=r"'Blocks': controls\.tuning_tasks: .*asks for 128 tasks.*only 24"
+    ):
+        study.check()
+    replace(study, controls=replace(study.controls, tuning_tasks=20)).check()
 
 
 @pytest.mark.parametrize(
@@ -505,6 +551,26 @@ def test_repeated_study_runs_missing_trials_only(small: Study, tmp_path: Path) -
     assert successes(first) == successes(again)
     with pytest.raises(ConfigurationError, match=r"other settings \(tasks was \d+ and is 9\)"):
         run(replace(small, tasks=9), tmp_path)
+
+
+@pytest.mark.heavy
+def test_trial_without_advantages_that_is_interrupted_in_its_evaluation_does_not_train_on(
+    small: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never_solved = StudyEnv(EnvConfig("TextFrozenLake-v0", {"start_goal": "corners"}))
+    one_action = dict.fromkeys(("sampler.max_turns", "sampler.max_actions_per_turn", "sampler.max_actions"), 1)
+    settings = {**small.settings, **one_action, "sampler.format_penalty": 0.0, "optimization.updates": 40}
+    study = replace(small, envs={"Lake": never_solved}, settings=settings, validation_every=0)
+    trial = next(study.trials())
+
+    def interrupt(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(study_trials, "evaluate_policy", interrupt)
+        run_trial(study, trial, tmp_path)
+    run_trial(study, trial, tmp_path)
+    assert json.loads((tmp_path / trial.folder / RESULT).read_text())["updates"] == 10
 
 
 @pytest.mark.heavy
