@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,11 +32,17 @@ _Identity = list[int]
 """Size, time of modification, time of change (in nanoseconds), and inode of a file."""
 
 
-def write_checksums(folder: Path) -> None:
-    """Write the checksums of all files below a folder into its `SHA256SUMS`."""
+def write_checksums(folder: Path, exclude: Collection[str] = ()) -> None:
+    """Write the checksums of all files below a folder into its `SHA256SUMS`.
+
+    Args:
+        folder: The folder.
+        exclude: Names of files in it that are left out.
+    """
+    others = {folder / name for name in (SUMS_FILE, *exclude)}
     lines = []
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and path != folder / SUMS_FILE:
+        if path.is_file() and path not in others:
             lines.append(f"{_digest(path)}  {path.relative_to(folder).as_posix()}\n")
     write_atomic(folder / SUMS_FILE, "".join(lines))
 

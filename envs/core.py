@@ -200,6 +200,7 @@ class TextEnv(
         self.observation_space = AnyText(max_observation)
         self.action_space = ActionText(max_action, self._sample_action, self._constant_actions)
         self.max_steps = max_steps
+        self._replaced_limit: tuple[int | None] | None = None
         self.counts_refused = count_refused
         self.reward_mode: RewardMode = reward_mode
         self.admissible = admissible
@@ -303,6 +304,8 @@ class TextEnv(
         task = requested_task(options, self.tasks, self._has_task) if options else None
         if task is None:
             task = self.tasks[task_draw * len(self.tasks) >> 64]
+        if self._replaced_limit is not None:  # A restored episode has the limit of its own environment.
+            (self.max_steps,), self._replaced_limit = self._replaced_limit, None
         if task != self._task:
             self._task = None  # and remains None if the level cannot be opened
         self._state = self._first_state = self._open(task)

@@ -123,8 +123,6 @@ def build_index(
                     parameters |= _build_dense(documents, work, spec, faiss, device, batch_size, report)
         finally:
             documents.close()
-        for name in (_PLAN_FILE, _COPIED_FILE):
-            (work / name).unlink()
         manifest = Manifest(
             retriever,
             copied["corpus"],
@@ -133,7 +131,10 @@ def build_index(
             spec.as_dict() if spec else None,
         )
         manifest.write(work)
-        write_checksums(work)
+        markers = (_COPIED_FILE, _PLAN_FILE)
+        write_checksums(work, exclude=markers)
+        for name in markers:  # With the plan, an interrupted build is resumed.
+            (work / name).unlink()
         move_folder(work, out)
     return manifest
 

@@ -118,4 +118,7 @@ def _in_memory(path: Path, size: int, modified: int) -> BM25:
             f" `arboretum index build --corpus {quote(str(path))} --retriever bm25 --out {quote(index)}` once and"
             " open that folder instead."
         )
-    return BM25.of(read_corpus(path))
+    found = BM25.of(read_corpus(path))
+    if not len(found):
+        raise ConfigurationError(f"{path}: the corpus has no documents.")
+    return found

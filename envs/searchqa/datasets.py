@@ -124,8 +124,8 @@ def _parse_fields(row: Mapping[str, Any], path: Path, number: int) -> Question:
         text.strip(),
         _answers(row, path, number),
         tuple(dict.fromkeys(map(str, evidence))),
-        {**extra, **metadata},
-        _context(row, path, number),
+        {**extra, **{key: value for key, value in metadata.items() if key != "context"}},
+        _context(row, path, number) or _context(metadata, path, number),
     )
 
 
@@ -177,9 +177,10 @@ def _supporting_titles(row: Mapping[str, Any]) -> list[str]:
 
 def _context(row: Mapping[str, Any], path: Path, number: int) -> tuple[tuple[str, str], ...]:
     context = row.get("context") or []
-    if isinstance(context, Mapping):
-        context = list(zip(context.get("title", []), context.get("sentences", []), strict=False))
     try:
+        if isinstance(context, Mapping):  # FlashRAG stores the paragraphs as columns, of one of two names.
+            columns = context.get("title", []), context.get("sentences", context.get("content", []))
+            context = list(zip(*columns, strict=True))
         return tuple((str(title), "".join(sentences)) for title, sentences in context)
     except (TypeError, ValueError):
         raise DataError(path, "'context' must be a list of [title, [sentences]].", number) from None

@@ -142,10 +142,30 @@ def _load_levels(path: Path) -> dict[int, str]:
     return parse_levels(text, path)
 
 
+def _read_at_offset(path: Path, index: int) -> str | None:
+    """Read a level at its computed offset, or return None if the file does not have the published layout."""
+    start, end = _standard_offset(index), _standard_offset(index + 1)
+    try:
+        with path.open("rb", buffering=0) as file:
+            file.seek(start)
+            text = file.read(end - start).decode("ascii", "replace")
+    except OSError:
+        return None
+    header, _, rest = text.partition("\n")
+    if len(text) != end - start or header != f"; {index}" or not rest.endswith("#\n\n"):
+        return None
+    rows = rest[:-2].split("\n")
+    if len(rows) != 10 or any(len(row) != 10 for row in rows):
+        return None
+    return _parse_board(rows, path, index * 12 + 2)
+
+
 def _level_numbers(path: Path) -> Sequence[int]:
     """Return the level numbers of a file, in file order."""
     count = _standard_count(path.stat().st_size)
-    return range(count) if count is not None else tuple(_load_levels(path))
+    # A small file that is numbered from 1 has the same size.
+    is_standard = count is not None and all(_read_at_offset(path, number) for number in (0, count - 1))
+    return range(count) if count is not None and is_standard else tuple(_load_levels(path))
 
 
 class LevelFiles(Sequence[str]):
@@ -221,28 +241,10 @@ class LevelFiles(Sequence[str]):
         name, _, number = task.rpartition("#")
         path = self.folder / f"{name}.txt"
         index = int(number)
-        board = self._read_at_offset(path, index)
+        board = _read_at_offset(path, index)
         if board is not None:
             return board
         levels = _load_levels(path)
         if index not in levels:
             raise DataError(path, f"does not contain level '; {index}'; it contains {len(levels)} levels.")
         return levels[index]
-
-    @staticmethod
-    def _read_at_offset(path: Path, index: int) -> str | None:
-        """Read a level at its computed offset, or return None if the file does not have the published layout."""
-        start, end = _standard_offset(index), _standard_offset(index + 1)
-        try:
-            with path.open("rb", buffering=0) as file:
-                file.seek(start)
-                text = file.read(end - start).decode("ascii", "replace")
-        except OSError:
-            return None
-        header, _, rest = text.partition("\n")
-        if len(text) != end - start or header != f"; {index}" or not rest.endswith("#\n\n"):
-            return None
-        rows = rest[:-2].split("\n")
-        if len(rows) != 10 or any(len(row) != 10 for row in rows):
-            return None
-        return _parse_board(rows, path, index * 12 + 2)

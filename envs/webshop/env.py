@@ -332,7 +332,7 @@ class WebShop(TextEnv[Visit]):
 
     def state_key(self) -> Hashable:
         session, before, _ = self._state
-        rich = self.observation_mode == "text_rich"
+        rich = self.observation_mode in ("text_rich", "html")  # Both mark visited products.
         ordered = self.observation_mode in ("html", "url")
         return (
             session._replace(

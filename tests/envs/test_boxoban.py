@@ -185,6 +185,14 @@ def test_bytes_that_are_not_text_are_rejected_with_their_line(tmp_path):
         gym.make("TextBoxoban-v0", data=tmp_path)
 
 
+def test_small_file_that_is_numbered_from_one_has_these_numbers(tmp_path):
+    write_level_file(tmp_path / "boxoban/mine/a.txt", 3, number=lambda k: k + 1)
+    env = gym.make("TextBoxoban-v0", data=tmp_path)
+    assert list(env.unwrapped.tasks) == ["mine/a#1", "mine/a#2", "mine/a#3"]
+    for k, task in enumerate(env.unwrapped.tasks):
+        assert env.reset(options={"task": task})[0].translate(TO_FILE) == numbered_level(k)
+
+
 def test_file_with_windows_line_endings_is_read(tmp_path):
     path = tmp_path / "boxoban" / "mine" / "000.txt"
     path.parent.mkdir(parents=True)

@@ -440,6 +440,11 @@ def test_step_limit_is_part_of_a_snapshot(id: str) -> None:
         assert truncated and not terminated and not info["success"]
     endless = make(id, max_steps=None)
     endless.reset(seed=0)
+    limit, before = endless.max_steps, endless.snapshot()
+    endless.restore(snapshot)
+    assert endless.max_steps == 3
+    endless.reset(seed=0)
+    assert endless.max_steps == limit and endless.snapshot() == before
     assert not any(endless.step("no environment has this action")[3] for _ in range(300))
 
 

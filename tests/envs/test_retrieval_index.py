@@ -11,6 +11,7 @@ import time
 import pytest
 
 from arboretum.envs import ConfigurationError, DataError
+from arboretum.envs.retrieval import build
 from arboretum.envs.retrieval.bm25 import BM25
 from arboretum.envs.retrieval.build import build_index
 from arboretum.envs.retrieval.documents import read_corpus
@@ -133,6 +134,29 @@ def test_interrupted_build_resumes_at_its_stage(corpus, tmp_path):
     build_index(corpus, "bm25", tmp_path / "index", progress=lambda stage, *_: stages.append(stage))
     assert set(stages) == {"bm25"}  # The corpus is not copied again.
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl", "index"]
+
+
+def test_build_that_is_interrupted_while_it_hashes_its_files_only_hashes_them_again(corpus, tmp_path, monkeypatch):
+    def stop(*given, **options):
+        raise Stop
+
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        patch.setattr(build, "write_checksums", stop)
+        build_index(corpus, "bm25", tmp_path / "index")
+    stages = []
+    build_index(corpus, "bm25", tmp_path / "index", progress=lambda stage, *_: stages.append(stage))
+    assert stages == []
+    whole = tmp_path / "whole"
+    build_index(corpus, "bm25", whole)
+    assert (whole / "SHA256SUMS").read_text() == (tmp_path / "index" / "SHA256SUMS").read_text()
+    assert {path.name for path in whole.iterdir()} == {path.name for path in (tmp_path / "index").iterdir()}
+
+
+def test_corpus_without_documents_is_refused(tmp_path):
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("\n")
+    with pytest.raises(ConfigurationError, match="the corpus has no documents"):
+        open_retriever(path)
 
 
 def test_partial_build_of_another_corpus_is_discarded(corpus, tmp_path):

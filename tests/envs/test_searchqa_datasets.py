@@ -59,6 +59,27 @@ def test_original_hotpotqa_file_is_read_with_its_context_as_corpus(tmp_path):
     assert info["success"] and info["evidence_recall"] == 1.0
 
 
+@pytest.mark.parametrize("column", ["sentences", "content"])
+def test_flashrag_file_is_read_with_its_context_as_corpus(tmp_path, column):
+    """`arboretum data get` downloads such rows; FlashRAG names the column of the paragraphs in one of two ways."""
+    context = {"title": [title for title, _ in HOTPOT["context"]], column: [text for _, text in HOTPOT["context"]]}
+    facts = {"title": [title for title, _ in HOTPOT["supporting_facts"]], "sent_id": [0, 0]}
+    metadata = {"type": "comparison", "context": context, "supporting_facts": facts}
+    row = {"id": "dev_0", "question": HOTPOT["question"], "golden_answers": ["yes"], "metadata": metadata}
+    (tmp_path / "hotpotqa").mkdir()
+    path = tmp_path / "hotpotqa" / "dev.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    original = tmp_path / "hotpot_dev_distractor_v1.json"
+    original.write_text(json.dumps([HOTPOT]))
+    (question,), (expected,) = read_questions(path), read_questions(original)
+    assert (question.context, question.evidence) == (expected.context, expected.evidence) and question.context
+    env = SearchQA(dataset="hotpotqa", data=tmp_path, split="dev", protocol="react")
+    env.reset(options={"task": 0})
+    for action in env.expert_actions():
+        *_, info = env.step(action)
+    assert info["success"]
+
+
 def test_prepared_json_rows_are_read_with_unique_ids(tmp_path):
     path = tmp_path / "train.jsonl"
     path.write_text(json.dumps(PREPARED) + "\n" + json.dumps({**PREPARED, "data_source": "hotpotqa"}))

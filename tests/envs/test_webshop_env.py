@@ -242,6 +242,16 @@ def test_state_key_ignores_action_counts_and_option_order(env: WebShop) -> None:
         assert env.state_key() == chosen, "the order of choices is not part of the key"
 
 
+def test_state_key_tells_pages_apart_that_mark_visited_products() -> None:
+    env = WebShop(observation_mode="html", split="test")
+    env.reset(options={"task": 0})
+    search, product = (env.expert_actions() or [])[:2]
+    before = env.step(search)[0], env.state_key()
+    env.step(product)
+    after = env.step("click[< prev]")[0], env.state_key()
+    assert before[0] != after[0] and before[1] != after[1]
+
+
 def test_history_precedes_the_observation() -> None:
     env = WebShop(num_prev_obs=1, num_prev_actions=2)
     start, _ = env.reset(seed=0)
