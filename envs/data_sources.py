@@ -118,7 +118,7 @@ DATA_SOURCES: tuple[DataSource, ...] = (
                 " `arboretum index build` and passed as `retriever`",
             ),
         ),
-        "arboretum eval TextSearchQA-v0 --split dev --limit 60",
+        "arboretum eval TextSearchQA-v0",
         "See the list below.",
     ),
 )

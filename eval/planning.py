@@ -272,7 +272,7 @@ def check_tasks(env: TextEnv[Any], entry: str, names: Sequence[str], digest: str
 
 
 class OpenedSample(NamedTuple):
-    """What opening about 16 tasks of an environment twice says about them.
+    """Result of opening about 16 tasks of an environment twice.
 
     Attributes:
         digest: Digest of the names of all tasks and, unless they are live, of the first observations.
