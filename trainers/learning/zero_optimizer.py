@@ -78,6 +78,7 @@ class ZeroPolicyOptimizer(PolicyOptimizer):
 
     def _load_optimizer_state(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         for group, shard in enumerate(self._zero.single_partition_of_fp32_groups):
+            self._zero.optimizer.state.pop(shard, None)  # The state to load may have none for some parameters.
             own = self._zero.optimizer.state[shard]
             for name, parameter in self._group_parameters(group):
                 for key, value in state.get(name, {}).items():

@@ -253,9 +253,10 @@ def test_turns_after_which_nothing_is_earned_are_not_compared() -> None:
         assert merged == {frozenset({depth}) for depth in depths}
 
 
+@pytest.mark.parametrize("baseline", ["group", "depth_matched"])
 @given(random_walks, st.floats(0.5, 1.0), st.floats(-0.5, 0.5))
 def test_comparing_undecided_turns_only_changes_no_advantage(
-    episodes: list[Any], gamma: float, penalty: float
+    baseline: Any, episodes: list[Any], gamma: float, penalty: float
 ) -> None:
     rollouts = walk_rollouts(
         [walk for walk, _, _ in episodes], [r for _, r, _ in episodes], [g for *_, g in episodes]
@@ -265,7 +266,9 @@ def test_comparing_undecided_turns_only_changes_no_advantage(
     for penalties in (np.zeros(rollouts.turns), on_the_way):
         played = replace(rollouts, turn_choices=(("a", "b"),) * rollouts.turns, turn_penalty=penalties)
         found = [
-            Cognitive(kl_contexts=contexts, gamma=gamma).assign(played, policy=TablePolicy(BY_STATE))  # type: ignore[arg-type]
+            Cognitive(kl_contexts=contexts, gamma=gamma, baseline=baseline).assign(  # type: ignore[arg-type]
+                played, policy=TablePolicy(BY_STATE)
+            )
             for contexts in ("undecided", "all")
         ]
         np.testing.assert_allclose(found[0].advantages, found[1].advantages, atol=1e-9)

@@ -263,6 +263,16 @@ def test_zero_eps_does_not_divide_by_zero(scale: Any) -> None:
     assert (group_advantages(np.ones(4), np.array([0, 0, 1, 1]), eps=0.0, scale=scale) == 0.0).all()
 
 
+def test_invalid_turn_among_equal_returns_costs_its_penalty_and_not_its_millionfold() -> None:
+    """The first turns of four failures are equal, so that their deviation says nothing about a later turn."""
+    rewards, episodes, task = np.zeros(8), np.repeat(np.arange(4), 2), np.zeros(8, dtype=np.int64)
+    penalties = np.where(np.arange(8) == 1, -0.1, 0.0)
+    anchors = [("start",) if turn % 2 == 0 else ("later", turn) for turn in range(8)]
+    for scale in ("none", "group"):
+        found = anchor_advantages(rewards, episodes, task, anchors, scale=scale, own_penalties=penalties)  # type: ignore[arg-type]
+        np.testing.assert_allclose(found.episode, penalties, atol=1e-12)
+
+
 def test_anchor_advantages_accept_interleaved_episodes() -> None:
     """γ = 0.95, two episodes of three turns, final reward 10 of the first: R_0 = 0.95² · 10 = 9.025."""
     by_episode = np.array([0, 0, 0, 1, 1, 1])

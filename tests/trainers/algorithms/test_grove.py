@@ -339,7 +339,7 @@ def test_groups_do_not_depend_on_each_other(episodes: list[Any]) -> None:
         np.testing.assert_allclose(together[rollouts.group[rollouts.copies.episode] == group], alone, atol=1e-12)
 
 
-@pytest.mark.parametrize(("turns", "actions"), [(None, None), (9, None), (None, 9)])
+@pytest.mark.parametrize(("turns", "actions"), [(None, None), (9, None), (None, 9), (5, 6), (3, 4)])
 def test_environments_of_a_mixture_do_not_depend_on_each_others_limits(
     turns: int | None, actions: int | None
 ) -> None:

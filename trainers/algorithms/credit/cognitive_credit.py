@@ -56,8 +56,8 @@ class Cognitive(Credit):
         kl_estimator: Estimate from these samples: "k1" (T-STAR; a negative estimate counts as alike) or "k3".
         kl_symmetrize: Combination of the two directions of the divergence: "max", "mean" or "forward".
         kl_contexts: Compared contexts: "all" (T-STAR), those whose merging is "undecided", since it can change an
-            advantage (see `undecided_steps`; all with past "merged"), or only "one" of each set of identical ones
-            among these.
+            advantage (see `undecided_steps`; all with past "merged", and with baseline "depth_matched" where
+            `gamma` is not 1), or only "one" of each set of identical ones among these.
         max_compared: Episodes per group above which the policy is compared only within episodes of equal first
             action.
         gamma: Discount γ per turn of the values.
@@ -156,7 +156,9 @@ class Cognitive(Credit):
                 rule = PolicyRule(
                     self.kl_threshold, self.kl_samples, self.kl_estimator, self.kl_symmetrize, self.kl_contexts
                 )
-                compares_all = self.kl_contexts == "all" or self.past == "merged"
+                # With these, an advantage depends on merging also where nothing more is earned.
+                depends = self.past == "merged" or (self.baseline == "depth_matched" and self.gamma != 1.0)
+                compares_all = self.kl_contexts == "all" or depends
                 undecided = None if compares_all else undecided_steps(rollouts, steps)
                 compared = compare_by_policy(rollouts, steps, identical, _required(policy), rule, undecided)
                 metrics["seconds/compare"] = time.perf_counter() - started - metrics["seconds/merge"]

@@ -37,7 +37,7 @@ def group_advantages(
         returns: R, shape [E].
         groups: Group of each return, numbered from 0, shape [E].
         scale: Divisor of the difference from the group's mean: "group" for the group's sample standard deviation
-            (n - 1) + ε, "batch" for that of the whole batch + ε, "none" for 1.
+            (n - 1) + ε, or 1 if that deviation is 0, "batch" for that of the whole batch + ε, "none" for 1.
         eps: ε added to the standard deviation; 1e-6 in verl and its derivatives, 1e-4 in TRL.
         singleton: Advantage in a group of one: "zero", or "return" for R with mean 0 and standard deviation 1
             (as in verl, SkyRL and Search-R1), which is REINFORCE without a baseline.
@@ -47,7 +47,7 @@ def group_advantages(
 
     Returns:
         Advantages, shape [E]. Exactly 0 in a group whose returns are nearly equal, and wherever the divisor is 0
-        (only possible with ε = 0).
+        (only possible with ε = 0 and the deviation of the batch).
     """
     pooled = np.ones(len(returns), dtype=bool) if pool is None else pool
     statistics = group_statistics(returns[pooled], groups[pooled], int(groups.max(initial=-1)) + 1)
@@ -59,7 +59,8 @@ def group_advantages(
         advantages = advantages * (count / np.maximum(count - 1, 1))
     divisor = np.ones(len(returns))
     if scale == "group":
-        divisor = statistics.std[groups] + eps
+        # Entries beside the pool may differ from a pool of equal ones, whose deviation says nothing about them.
+        divisor = np.where(statistics.std > 0, statistics.std + eps, 1.0)[groups]
     elif scale == "batch" and pooled.any():
         batch = group_statistics(returns[pooled], np.zeros(int(pooled.sum()), dtype=np.int64))
         divisor = np.full(len(returns), batch.std[0] + eps)

@@ -129,6 +129,8 @@ def layers_by_env(rollouts: Rollouts, visits: Visits, outcomes: Outcomes) -> Lay
         found = limit_layers(left[turns], outcomes.spent[ends], visits.depth[turns])
         layers.row[turns], layers.column[turns] = found.row, found.column
         layers.row_cost[ends], layers.column_cost[ends] = found.row_cost, found.column_cost
+    if layers.column.any():  # In column 0 no action is left, also for environments that have no other column.
+        np.maximum(layers.column, 1, out=layers.column)
     return layers
 
 
