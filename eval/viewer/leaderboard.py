@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ...envs.checks import first_difference
 from ..comparison.participants import PlayedTasks, played_tasks
 from ..paper_results import FilledTable, fill_tables
-from ..run_index import EPISODES_FILE, Cell
+from ..run_index import EPISODES_FILE, Cell, RunIndex, open_index
 from ..statistics import Interval, wilson
 from ..statistics.repeats import Repeats
 from ..summary import EXPERT, RANDOM, SUMMARY_FILE, Line, summarize
@@ -133,7 +133,8 @@ def run_lines(run: EvaluationRun) -> list[Line]:
     with _lock:
         known = _lines.get(key)
     if known is None or known[0] != version:
-        known = version, _read_summary(run) or _summarize(run)
+        with open_index(run.folder) as index:  # Not the one of the run's pages: many runs have no page open.
+            known = version, _read_summary(run, index) or _summarize(run, index)
         with _lock:
             _lines[key] = known
     return known[1]
@@ -147,11 +148,11 @@ def suite_tables(run: EvaluationRun) -> list[FilledTable]:
     return fill_tables(run.suite.tables, lines, agents, repeats, run.manifest)
 
 
-def _summarize(run: EvaluationRun) -> list[Line]:
-    cells = run.episodes.cells()
+def _summarize(run: EvaluationRun, index: RunIndex) -> list[Line]:
+    cells = index.cells()
     if sum(cell.episodes for cell in cells) > LARGE:
         return [_count(run, cell) for cell in cells]
-    return summarize(run.suite, run.agents, run.episodes.in_task_order, run.manifest).lines
+    return summarize(run.suite, run.agents, index.in_task_order, run.manifest).lines
 
 
 def _count(run: EvaluationRun, cell: Cell) -> Line:
@@ -175,7 +176,7 @@ def _count(run: EvaluationRun, cell: Cell) -> Line:
     )
 
 
-def _read_summary(run: EvaluationRun) -> list[Line] | None:
+def _read_summary(run: EvaluationRun, index: RunIndex) -> list[Line] | None:
     """Return the results in `summary.json`; None if it is missing, damaged, or not of all stored episodes."""
     _, written = file_version(run.folder, SUMMARY_FILE)
     if written < file_version(run.folder, EPISODES_FILE)[1]:
@@ -190,7 +191,7 @@ def _read_summary(run: EvaluationRun) -> list[Line] | None:
         return None
     # The times of a copied run's files say nothing.
     summarized = {(one.agent, one.entry, one.episodes, one.failed) for one in lines if one.group is None}
-    found = {(one.agent, one.entry, one.episodes - one.failed, one.failed) for one in run.episodes.cells()}
+    found = {(one.agent, one.entry, one.episodes - one.failed, one.failed) for one in index.cells()}
     return lines if {one for one in summarized if any(one[2:])} == found else None
 
 

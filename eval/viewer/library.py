@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ...envs.display import visible
 from ...envs.errors import ConfigurationError
 from ..manifest import MANIFEST_FILE, read_manifest
 from ..run_index import EPISODES_FILE
@@ -148,7 +149,7 @@ def _search(root: Path) -> Iterator[FoundRun]:
         depth = len(folder.relative_to(root).parts)
         if MANIFEST_FILE in files or EPISODES_FILE in files:
             name = folder.relative_to(root).as_posix() if depth else folder.resolve().name or "run"
-            if name.isprintable():
+            if visible(name) == name and not {"\n", "\t"} & set(name):  # Other names cannot be shown.
                 yield FoundRun(name, folder, _is_evaluation(folder))
             folders.clear()
         elif depth >= MAX_DEPTH or visited >= MAX_FOLDERS:

@@ -60,11 +60,13 @@ class _Member:
 
     def fill(self, waiting: deque[PlannedEpisode], members: int) -> None:
         """Submit waiting episodes once half of those before are played, and fewer towards the end of the queue."""
+        from ray import cloudpickle
+
         if self.is_open and waiting and 2 * len(self.held) <= self.ahead:
             count = min(self.ahead - len(self.held), math.ceil(len(waiting) / (2 * members)))
             batch = [waiting.popleft() for _ in range(count)]
             self.held |= {one.key: one for one in batch}
-            self.actor.submit.remote(batch)
+            self.actor.submit.remote(cloudpickle.dumps(batch))
 
     def give_back(self, waiting: deque[PlannedEpisode]) -> None:
         """Return what the worker held to the front of the queue."""

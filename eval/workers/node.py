@@ -6,17 +6,19 @@ Nothing here imports Ray: `cluster` makes actors of these classes.
 from __future__ import annotations
 
 import os
+import pickle
 import socket
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from ...agents.base import Agent, Stop
-from ...agents.play import Job, TimeLimits, play
+from ...agents.play import NO_LIMITS, Job, TimeLimits, play
 from ...envs.errors import ConfigurationError
+from ...envs.user_code import describe_error
 from ..agents import AgentFactory
 from ..planning import Plan, PlannedEpisode, check_tasks
 from ..store import EpisodeKey, encode_episode
@@ -47,9 +49,23 @@ class RemoteWorker(ABC):
     def _play(self, waiting: deque[PlannedEpisode]) -> Iterator[FinishedEpisode]:
         """Play waiting episodes, and those that are appended meanwhile, and yield them as they end."""
 
-    def submit(self, planned: Sequence[PlannedEpisode]) -> None:
-        """Add episodes to those that wait."""
-        self._waiting.extend(planned)
+    def submit(self, pickled: bytes) -> None:
+        """Add episodes to those that wait.
+
+        Args:
+            pickled: The episodes. What this machine cannot load would otherwise fail in Ray, where nobody hears of
+                it; `collect` raises it.
+        """
+        try:
+            self._waiting.extend(pickle.loads(pickled))
+        except Exception as error:
+            self._finished.put(
+                ConfigurationError(
+                    f"node {socket.gethostname()} cannot load the agent ({describe_error(error)}); install there"
+                    " what is installed here."
+                )
+            )
+            return
         self._arrived.set()
 
     def collect(self) -> list[FinishedEpisode]:
@@ -103,9 +119,8 @@ class NodeWorker(RemoteWorker):
         self._opened: set[str] = set()
         super().__init__(plan, limits)
 
-    def submit(self, planned: Sequence[PlannedEpisode]) -> None:
-        """Add episodes to those that wait."""
-        super().submit(planned)
+    def submit(self, pickled: bytes) -> None:
+        super().submit(pickled)
         self._workers.wake()
 
     def close(self) -> None:
@@ -156,6 +171,9 @@ class ReplicaWorker(RemoteWorker):
 
         take()
         envs = [entry.make() for _ in range(min(self._in_flight, agent.at_once or self._in_flight))]
+        if self._limits != NO_LIMITS:  # In this thread nothing interrupts a step, so it needs one of its own.
+            for env in envs:
+                env.waits = True
         for episode in play(
             agent,
             envs,

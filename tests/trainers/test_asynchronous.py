@@ -60,6 +60,25 @@ def test_loss_is_the_truncated_decoupled_objective_worked_by_hand() -> None:
     assert sums["mismatch_weight"] == pytest.approx(2.5)
 
 
+def test_full_disk_is_reported_before_the_weights_are_mapped(tmp_path: Path) -> None:
+    """A mapped file without room ends the process at a write, without an exception."""
+    pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
+    resource = pytest.importorskip("resource", reason="needs a limit of file sizes, which Windows has not")
+    from arboretum.trainers.sampling.asynchronous import allocate
+
+    allocate(tmp_path / "small", 4096)
+    assert (tmp_path / "small").stat().st_size == 4096
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        with pytest.raises(
+            ConfigurationError, match=r"has no room for the 0\.0 GiB .*set the environment .* TMPDIR"
+        ):
+            allocate(tmp_path / "large", 2 << 20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
 def test_given_cap_is_kept_and_synchronous_sampling_needs_none() -> None:
     given = get_recipe("grpo").with_settings({**AHEAD, "objective.mismatch.cap": 5.0})
     assert resolve_correction(given).objective.mismatch.cap == 5.0

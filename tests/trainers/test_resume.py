@@ -163,6 +163,11 @@ def test_default_that_is_named_overrides_a_stored_setting(tmp_path: Path) -> Non
     options = TrainOptions(resume=tmp_path)
     names = given_options(["--precision", "float32", "--checkpoint-every=10", "--checkpoint_keep", "1"])
     assert names == {"precision", "checkpoint_every", "checkpoint_keep"}
+    # Each is a spelling that the command line takes; that of nested flags is the one in their help.
+    for flag in ("--no-gradient-checkpointing", "--no_gradient_checkpointing", "--gradient_checkpointing"):
+        assert given_options([flag]) == {"gradient_checkpointing"}
+    for flag in ("--expert.no-searching", "--expert.no_searching", "--expert.searching"):
+        assert given_options([flag]) == {"expert.searching"}
     resumed = resolve_training_config(None, options, names)
     assert resumed.hardware == HardwareConfig("cpu")
     assert (resumed.checkpoint_every, resumed.checkpoint_keep) == (10, 1)

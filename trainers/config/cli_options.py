@@ -338,4 +338,5 @@ def merge(stored: T, given: T, default: T, names: AbstractSet[str] = frozenset()
 def given_options(arguments: Sequence[str]) -> set[str]:
     """Return the paths of the options on a command line, such as "validation.tasks"; flags lose their "no-"."""
     names = (argument[2:].partition("=")[0] for argument in arguments if argument.startswith("--"))
-    return {name.removeprefix("no-").replace("-", "_") for name in names}
+    parts = (name.replace("-", "_").rpartition(".") for name in names)
+    return {f"{path}{dot}{last.removeprefix('no_')}" for path, dot, last in parts}

@@ -9,6 +9,7 @@ these weights. A checkpoint holds all three, so a resumed run continues to the s
 from __future__ import annotations
 
 import atexit
+import os
 import signal
 import tempfile
 import time
@@ -43,6 +44,8 @@ LOG_FILE = "sampling.log"
 """File in the folder of a run that receives what the sampling process prints."""
 
 _Shapes = Mapping[str, Sequence[int]]
+_BLOCK = 1 << 20
+"""Bytes that are written at once where the system cannot allocate a file."""
 
 
 class _Order(NamedTuple):
@@ -78,6 +81,28 @@ class Delivery(NamedTuple):
             "sampling_seconds": self.seconds,
             "sampler_lag": float(self.lag),
         }
+
+
+def allocate(path: Path, size: int) -> None:
+    """Make a file of a size in bytes, with room for all of it.
+
+    A mapped file without room ends the process, without an exception, at the first write that finds none.
+
+    Raises:
+        ConfigurationError: There is no room.
+    """
+    try:
+        with path.open("wb") as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:
+                for written in range(0, size, _BLOCK):
+                    file.write(bytes(min(_BLOCK, size - written)))
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path.parent}: has no room for the {size / 2**30:.1f} GiB of weights that sampler.asynchronous"
+            f" shares ({error.strerror}); set the environment variable TMPDIR to a folder with more."
+        ) from None
 
 
 class SharedWeights:
@@ -139,6 +164,7 @@ class AsynchronousSampling:
         self._folder = tempfile.TemporaryDirectory(prefix="arboretum-weights-", ignore_cleanup_errors=True)
         shapes = {name: tuple(weight.shape) for name, weight in merged_weights(optimizer.policy.model)}
         path = Path(self._folder.name) / "weights"
+        allocate(path, 4 * sum(torch.Size(shape).numel() for shape in shapes.values()))
         self._weights = SharedWeights(path, shapes)
         self._lag: int | None = None  # of the stored weights; None if they are not those of the next rollouts
         self._ordered = False

@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -124,6 +125,32 @@ def test_summary_that_is_written_after_the_last_episode_appears(
     assert '<td class="wide">–</td>' in text_of(client.get("/run/small"))
     (copy / "summary.json").write_bytes(summary)
     assert '<td class="wide">–</td>' not in text_of(client.get("/run/small"))
+
+
+def test_many_runs_are_listed_without_an_open_file_for_each(run: Path, tmp_path: Path) -> None:
+    """Systems allow a process 256 or 1024 open files."""
+    resource = pytest.importorskip("resource", reason="needs limits of open files, which Windows has not")
+    names = [f"run-{number}" for number in range(48)]
+    for name in names:
+        shutil.copytree(run, tmp_path / name)
+    client = create_app(Site(Library(tmp_path), {})).test_client()
+    client.get(f"/run/{names[0]}")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else 64
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 24, hard))
+    try:
+        page = text_of(client.get("/"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert all(name in page for name in names)
+
+
+@pytest.mark.parametrize("name", ["実験　一", "a\u00a0b", "q\u200dz"])
+def test_runs_are_listed_whatever_spaces_their_names_have(name: str, run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / name)
+    assert list(Library(tmp_path).found()) == [name] == list(Library(tmp_path / name).found())
+    client = create_app(Site(Library(tmp_path), {})).test_client()
+    assert name in text_of(client.get("/")) and client.get(f"/run/{quote(name)}").status_code == 200
 
 
 def test_summary_of_fewer_episodes_is_not_shown_in_a_copy_whose_times_say_nothing(
