@@ -13,6 +13,8 @@ from .errors import ConfigurationError
 CREDENTIAL = re.compile(r"auth|key|token|secret|pass|cookie|(^|[-_])sig", re.IGNORECASE)
 """Names of headers and of query parameters whose values are credentials."""
 _QUERY_MARK = re.compile(r"#query-[0-9a-f]{8}$")
+_VERSION = "api-version"
+"""Query parameter of Azure, which chooses the protocol and not what is served."""
 
 
 def public_url(url: str) -> str:
@@ -33,11 +35,25 @@ def query_mark(url: str) -> str:
     digest is stored. It is empty without a query, and the fragment that such a URL already has is returned.
     """
     pairs = url.partition("#")[0].partition("?")[2].split("&")
-    kept = sorted(pair for pair in pairs if pair and not CREDENTIAL.search(pair.partition("=")[0]))
+    names = {pair: pair.partition("=")[0] for pair in pairs if pair}
+    kept = sorted(pair for pair, name in names.items() if name != _VERSION and not CREDENTIAL.search(name))
     if kept:
         return f"#query-{hashlib.sha256('&'.join(kept).encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
     found = _QUERY_MARK.search(url)
     return found[0] if found else ""
+
+
+def check_has_query(url: str) -> None:
+    """Check that an address is not one from the settings of a run, which lacks its query.
+
+    Raises:
+        ConfigurationError: It is, so that requests would be for something else.
+    """
+    if _QUERY_MARK.search(url):
+        raise ConfigurationError(
+            f"{url!r} is from the settings of a run, where a digest stands for the query of an address; give the"
+            " address with its query."
+        )
 
 
 def identifying_url(url: str) -> str:

@@ -64,7 +64,7 @@ def _build(env_class: type[EnvT], args: tuple[Any, ...], kwargs: dict[str, Any])
 
 def _running_state(env: Any) -> dict[str, Any]:
     """Return everything that an environment built from the same arguments lacks."""
-    names = ("max_steps", "spec", "_np_random", "_np_random_seed")
+    names = ("max_steps", "_replaced_limit", "spec", "_np_random", "_np_random_seed")
     return {
         "attributes": {name: getattr(env, name) for name in names},
         "spaces": [space._np_random for space in (env.action_space, env.observation_space)],

@@ -200,7 +200,8 @@ class TextEnv(
         self.observation_space = AnyText(max_observation)
         self.action_space = ActionText(max_action, self._sample_action, self._constant_actions)
         self.max_steps = max_steps
-        self._replaced_limit: tuple[int | None] | None = None
+        self._replaced_limit: tuple[int | None, int | None] | None = None
+        """The step limit before `restore`, and that of the snapshot."""
         self.counts_refused = count_refused
         self.reward_mode: RewardMode = reward_mode
         self.admissible = admissible
@@ -305,7 +306,9 @@ class TextEnv(
         if task is None:
             task = self.tasks[task_draw * len(self.tasks) >> 64]
         if self._replaced_limit is not None:  # A restored episode has the limit of its own environment.
-            (self.max_steps,), self._replaced_limit = self._replaced_limit, None
+            own, restored = self._replaced_limit
+            self.max_steps = own if self.max_steps == restored else self.max_steps
+            self._replaced_limit = None
         if task != self._task:
             self._task = None  # and remains None if the level cannot be opened
         self._state = self._first_state = self._open(task)

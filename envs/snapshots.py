@@ -51,7 +51,7 @@ class SnapshotRules:
         _first_state: Any
         _identity: str
         _issued: Snapshot | None
-        _replaced_limit: tuple[int | None] | None
+        _replaced_limit: tuple[int | None, int | None] | None
         _rng_state: int
         _state: Any
         _steps: int
@@ -119,8 +119,9 @@ class SnapshotRules:
             self._change_level(snapshot)
         elif snapshot is not self._issued:
             self._check_level(snapshot)
-        if self._replaced_limit is None and snapshot.max_steps != self.max_steps:
-            self._replaced_limit = (self.max_steps,)
+        if snapshot.max_steps != self.max_steps:
+            own = self.max_steps if self._replaced_limit is None else self._replaced_limit[0]
+            self._replaced_limit = own, snapshot.max_steps
         _, _, _, self._state, self._steps, self.max_steps, _, terminated, truncated, success = snapshot
         self._rng_state = rng_state
         self._terminated = terminated

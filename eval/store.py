@@ -31,6 +31,7 @@ from .episode_lines import (
 )
 from .identity import suite_difference
 from .manifest import (
+    BY_TASK,
     MANIFEST_COPY,
     MANIFEST_FILE,
     check_holds_no_study,
@@ -71,6 +72,9 @@ class Store:
         self.folder = folder
         self._sessions = list(manifest.get("sessions", ()))
         self._versions = manifest.get("versions", {})
+        self._suite = (
+            json.loads(json.dumps(manifest["suite"], default=encode_object)) if "suite" in manifest else {}
+        )
         self._lock = lock_run_folder(folder)
         try:
             self.repairs = self._restore_manifest()
@@ -113,6 +117,8 @@ class Store:
     ) -> None:
         """Write the tasks of the suite's entries to `run.json`, and check them against those of an earlier call.
 
+        The tables and the description of the suite, which may be revised, become those of this call.
+
         Args:
             counts: Number of episodes per agent, by entry.
             digests: Digest of the tasks, by entry.
@@ -138,6 +144,10 @@ class Store:
             "expected": {**manifest.get("expected", {}), **counts},
             "tasks": {**before, **digests},
             "entries": {**manifest.get("entries", {}), **facts},
+            "suite": {
+                **{key: value for key, value in manifest["suite"].items() if key not in _TEXTS},
+                **{key: self._suite[key] for key in _TEXTS if key in self._suite},
+            },
         }
         if any(manifest.get(key) != value for key, value in changed.items()):
             write_manifest(self.folder, {**manifest, **changed})
@@ -220,10 +230,6 @@ class Store:
                     f"{self.folder}: was started with another {agent} ({difference}); choose another --out, or"
                     f" evaluate it as it was.{_COUNTS if difference.startswith('state.') else ''}"
                 )
-        revised = {**existing["suite"], **{key: manifest["suite"].get(key) for key in _TEXTS}}
-        revised = {key: value for key, value in revised.items() if key not in _TEXTS or value is not None}
-        if revised != existing["suite"]:
-            write_manifest(self.folder, {**existing, "suite": revised})
 
     def _repair(self) -> list[str]:
         """Move incomplete and unreadable lines to `episodes.damaged.jsonl`; return a sentence for each."""
@@ -266,11 +272,14 @@ def _without_texts(value: Any) -> Any:
 def _differing_limits(
     before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield each entry with another limit of an episode than before, with both limits in words."""
+    """Yield each entry with another limit of an episode than before, with both limits in words.
+
+    Earlier versions stored the limit of one task where it depends on the task.
+    """
     for entry, facts in now.items():
         known = before.get(entry, {})
         for name in ("max_steps", "max_turns"):
-            if name in known and known[name] != facts.get(name):
+            if name in known and facts.get(name) not in (known[name], BY_TASK):
                 yield entry, f"{name}={known[name]}", f"{name}={facts.get(name)}"
 
 

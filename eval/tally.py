@@ -183,7 +183,8 @@ class EntryTally:
         missing = []
         if any(cell.lacks_score for cell in cells) and not self.has_score:
             missing.append(("score", self._entry.score))
-        if cells and self._entry.group_by is not None and len(self.cells) == len(cells):
+        group_by = self._entry.group_by
+        if cells and group_by is not None and not self.groups and group_by not in self._keys:
             missing.append(("group_by", self._entry.group_by))
         return [
             f"{self._entry.name}: no episode has {key!r}, its {setting}, in its details; they have {keys}"

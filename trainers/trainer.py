@@ -224,6 +224,10 @@ class Trainer:
         record.metrics |= result.metrics()
         return result.success.value
 
+    def end(self, reason: str) -> None:
+        """End the run before its next update; a validation that is due is made up for."""
+        self._schedule.stopped = reason
+
     def _keep_progress(self) -> None:
         """Save a checkpoint of the last complete update before the run fails; all processes fail alike."""
         if self.state.update:

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from ...envs.addresses import CREDENTIAL, basic_authorization, public_url, query_mark
+from ...envs.addresses import CREDENTIAL, basic_authorization, check_has_query, public_url, query_mark
 from ...envs.errors import ConfigurationError
 from ...envs.extras import optional_module
 from ...envs.http_client import HTTPClient, NoResponse, ResponseTooLarge
@@ -65,6 +65,7 @@ class Connection:
         URL = optional_module("yarl", "openai", "this engine").URL  # a part of aiohttp
         self.base_url = public_url(base_url).rstrip("/")
         self.query_mark = query_mark(base_url)
+        check_has_query(base_url)
         try:
             base: Any = URL(base_url)
             parts = urlsplit(base_url)

@@ -82,6 +82,8 @@ class Batcher:
         Raises:
             QueueFull: Too many requests are waiting, or the batcher is closed.
         """
+        if not queries:
+            return []
         request = _Request(queries, k)
         with self._wake:
             if self._closed or len(self._waiting) >= self._max_waiting:

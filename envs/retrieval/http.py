@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ..addresses import basic_authorization, identifying_url, parse_address, public_url
+from ..addresses import basic_authorization, check_has_query, identifying_url, parse_address, public_url
 from ..errors import ConfigurationError
 from ..http_client import BlockingClient, NoResponse, Response, ResponseTooLarge
 from ..retry_after import requested_wait
@@ -67,6 +67,7 @@ class HTTPRetriever(Retriever):
             raise ConfigurationError(
                 f"a retrieval server's address starts with http:// or https://, not {public_url(url)!r}."
             )
+        check_has_query(url)
         if not (timeout > 0 and retries >= 0 and backoff >= 0):
             raise ConfigurationError("timeout must be positive, and retries and backoff must not be negative.")
         parts = parse_address(url)

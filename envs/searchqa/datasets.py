@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -119,13 +120,18 @@ def _parse_fields(row: Mapping[str, Any], path: Path, number: int) -> Question:
     if isinstance(metadata.get("supporting_titles"), str):
         raise DataError(path, "'supporting_titles' must be a list of titles.", number)
     evidence = metadata.get("supporting_titles") or _supporting_titles(row) or _supporting_titles(metadata)
+    context, own = _context(row, path, number), {}
+    if not context:
+        with suppress(DataError):  # Other data sets have something else of this name.
+            context = _context(metadata, path, number)
+        own = {"context": metadata["context"]} if "context" in metadata and not context else {}
     return Question(
         _id(row, number),
         text.strip(),
         _answers(row, path, number),
         tuple(dict.fromkeys(map(str, evidence))),
-        {**extra, **{key: value for key, value in metadata.items() if key != "context"}},
-        _context(row, path, number) or _context(metadata, path, number),
+        {**extra, **{key: value for key, value in metadata.items() if key != "context"}, **own},
+        context,
     )
 
 
@@ -181,6 +187,8 @@ def _context(row: Mapping[str, Any], path: Path, number: int) -> tuple[tuple[str
         if isinstance(context, Mapping):  # FlashRAG stores the paragraphs as columns, of one of two names.
             columns = context.get("title", []), context.get("sentences", context.get("content", []))
             context = list(zip(*columns, strict=True))
+        if any(isinstance(paragraph, str) for paragraph in context):
+            raise TypeError
         return tuple((str(title), "".join(sentences)) for title, sentences in context)
     except (TypeError, ValueError):
         raise DataError(path, "'context' must be a list of [title, [sentences]].", number) from None

@@ -161,5 +161,6 @@ def judge(before: Optimum | None, after: Optimum | None, exact: bool, repeated: 
         steps = round(after.steps + 1.0 - before.steps, STEP_DECIMALS)
     if exact:
         value, steps = max(value, 0.0), None if steps is None else max(steps, 0.0)
-    optimal = value < 0.0 or (value == 0.0 and (steps or 0.0) <= 0.0)
-    return Decision(optimal, value, steps, after.value == 0.0, repeated, returned)
+    fatal = after.value == 0.0  # Also where the value before rounds to 0.
+    optimal = not fatal and (value < 0.0 or (value == 0.0 and (steps or 0.0) <= 0.0))
+    return Decision(optimal, value, steps, fatal, repeated, returned)

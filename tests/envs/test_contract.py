@@ -441,10 +441,17 @@ def test_step_limit_is_part_of_a_snapshot(id: str) -> None:
     endless = make(id, max_steps=None)
     endless.reset(seed=0)
     limit, before = endless.max_steps, endless.snapshot()
+    again = copy.deepcopy(endless)
     endless.restore(snapshot)
     assert endless.max_steps == 3
-    endless.reset(seed=0)
-    assert endless.max_steps == limit and endless.snapshot() == before
+    for one in (copy.deepcopy(endless), pickle.loads(pickle.dumps(endless)), endless):
+        assert one.max_steps == 3
+        one.reset(seed=0)
+        assert one.max_steps == limit and one.snapshot() == before
+    again.restore(snapshot)
+    again.max_steps = 99
+    again.reset(seed=0)
+    assert again.max_steps == (99 if limit is None else limit)
     assert not any(endless.step("no environment has this action")[3] for _ in range(300))
 
 

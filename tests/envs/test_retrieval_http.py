@@ -436,6 +436,9 @@ def test_cache_and_identity_are_of_the_query_of_the_address(server, tmp_path):
     assert not re.search("wiki|pubmed|token", wiki + pubmed)
     for client in clients:
         client.close()
+    with pytest.raises(ConfigurationError, match=r"from the settings of a run.*give the address with its query"):
+        HTTPRetriever(pubmed.removeprefix("http:"))
+    assert HTTPRetriever(f"{server.url}?api-version=2").identity == plain
 
 
 def test_file_that_is_not_a_cache_is_rejected(tmp_path):

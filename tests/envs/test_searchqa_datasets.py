@@ -80,6 +80,16 @@ def test_flashrag_file_is_read_with_its_context_as_corpus(tmp_path, column):
     assert info["success"]
 
 
+@pytest.mark.parametrize("other", ["A paragraph.", ["ab", "cd"], {"title": ["Ed"]}, 3])
+def test_context_of_another_form_stays_in_the_metadata(tmp_path, other):
+    path = tmp_path / "dev.jsonl"
+    path.write_text(
+        json.dumps({"question": "who?", "golden_answers": ["x"], "metadata": {"context": other}}) + "\n"
+    )
+    (question,) = read_questions(path)
+    assert question.context == () and question.metadata["context"] == other
+
+
 def test_prepared_json_rows_are_read_with_unique_ids(tmp_path):
     path = tmp_path / "train.jsonl"
     path.write_text(json.dumps(PREPARED) + "\n" + json.dumps({**PREPARED, "data_source": "hotpotqa"}))

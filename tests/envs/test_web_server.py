@@ -122,6 +122,12 @@ class AsMany(Echo):
         return [[Hit(Document(str(k), query), 1.0)] * k for query in queries]
 
 
+def test_request_without_queries_is_answered() -> None:
+    batcher = Batcher(Echo())
+    assert batcher.search([], 3) == [] and batcher.batches == 0
+    batcher.close()
+
+
 def test_hits_do_not_depend_on_the_number_that_others_want() -> None:
     retriever = AsMany(0.02)
     batcher = Batcher(retriever, max_batch=100)

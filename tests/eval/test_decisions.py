@@ -24,6 +24,7 @@ from arboretum.envs.sokoban.generator import Spec, generate
 from arboretum.envs.sokoban.rules import STANDARD, Masks
 from arboretum.envs.sokoban.solver import OutOfBudget, solve
 from arboretum.eval.decisions import Decision, EpisodeDecisions, Unlabelled, label_episode
+from arboretum.eval.decisions.file import plain_labels
 from arboretum.eval.decisions.labels import judge
 from support.environments import embedded_data, make  # noqa: F401 (a fixture for all tests here)
 
@@ -299,6 +300,12 @@ def test_negative_regret_counts_only_where_the_optimum_is_not_proven() -> None:
     assert judge(before, better, False, False, False) == Decision(True, -0.25, None, False, False, False)
     assert judge(before, better, True, False, False).value_regret == 0.0
     assert judge(None, better, True, False, False).optimal is None
+
+
+def test_fatal_action_is_not_optimal_however_small_the_loss() -> None:
+    lost = judge(Optimum(1e-11, 24), Optimum(0.0, None), True, False, False)
+    assert (lost.optimal, lost.fatal) == (False, True)
+    assert plain_labels(EpisodeDecisions((lost,), "success", True, "probability of success"))["marks"] == "f"
 
 
 # ---------------------------------------------------------------------- properties

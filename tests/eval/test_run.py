@@ -253,6 +253,33 @@ def test_resuming_with_another_step_limit_is_rejected(tmp_path: Path, monkeypatc
         run("TextFrozenLake-v0", tmp_path / "r", scope=Scope(limit=2))
 
 
+def test_limit_of_one_task_that_an_earlier_version_stored_is_no_other_limit(
+    planbench: Path, tmp_path: Path
+) -> None:
+    suite = (
+        f"entries: [{{name: Plans, env: TextBlocksworld-v0, split: planbench, kwargs: {{data: '{planbench}'}}}}]"
+    )
+    (tmp_path / "plans.yaml").write_text(suite)
+    for stored in ("by task", 8, 16):
+        run(str(tmp_path / "plans.yaml"), tmp_path / "r")
+        manifest = json.loads((tmp_path / "r" / "run.json").read_text())
+        assert manifest["entries"]["Plans"]["max_steps"] == "by task"
+        manifest["entries"]["Plans"]["max_steps"] = stored
+        (tmp_path / "r" / "run.json").write_text(json.dumps(manifest))
+
+
+def test_refused_call_leaves_the_settings_of_the_run_as_they_were(suite: str, tmp_path: Path) -> None:
+    run(suite, tmp_path / "r")
+    manifest = json.loads((tmp_path / "r" / "run.json").read_text())
+    manifest["tasks"]["Plain"] = "0" * 16
+    before = json.dumps(manifest)
+    (tmp_path / "r" / "run.json").write_text(before)
+    Path(suite).write_text(SUITE.replace("two bandits", "two other bandits"))
+    with pytest.raises(ConfigurationError, match="started with other tasks for 'Plain'"):
+        run(suite, tmp_path / "r")
+    assert (tmp_path / "r" / "run.json").read_text() == before
+
+
 def test_run_names_all_versions_that_played_it(suite: str, tmp_path: Path) -> None:
     out = tmp_path / "r"
     run(suite, out)
@@ -277,6 +304,9 @@ def test_key_that_no_episode_has_is_named_and_no_score_of_zero(setting: str, tmp
     summary = report([tmp_path / "r"])
     kind, _, key = setting.partition(": ")
     (note,) = (one for one in summary.notes if "no episode has" in one)
+    lines = (tmp_path / "r" / "episodes.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "r" / "episodes.jsonl").write_bytes(b"".join(one for one in lines if b'"expert"' in one))
+    assert note in report([tmp_path / "r"]).notes  # The other agent has not begun.
     assert (
         f"no episode has '{key}', its {kind}, in its details; they have answer, em, evidence_recall, f1," in note
     )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from ...envs.errors import ConfigurationError, unknown_name
@@ -128,9 +131,22 @@ def get_arm(name: str) -> Arm:
     try:
         credit_class: type[Credit] = part_class(Credit, name)  # type: ignore[type-abstract]
     except ConfigurationError:
+        if ":" in name:  # A path of a class, which the error is about.
+            raise
         raise unknown_name("arm of the laboratory", name, arm_names()) from None
     credit = credit_class()
     return Arm(f"credit {name!r} with its defaults", credit, TREES if credit.needs_trees else CHAINS)
+
+
+def rule_digest(name: str) -> str:
+    """Return a digest of the module of a credit rule that is given by its path; empty for every other arm."""
+    if ":" not in name:
+        return ""
+    try:
+        source = inspect.getsourcefile(type(get_arm(name).credit))
+        return hashlib.sha256(Path(source or "").read_bytes()).hexdigest()[:16]
+    except (ConfigurationError, OSError, TypeError):
+        return ""
 
 
 def arm_names() -> list[str]:

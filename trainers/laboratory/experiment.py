@@ -19,7 +19,7 @@ from typing import get_args
 from ...envs.checks import at_least, one_of
 from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import read_jsonl
-from .arms import arm_names, get_arm
+from .arms import arm_names, get_arm, rule_digest
 from .options import Regime
 from .tasks import FAMILIES, get_family, make_panel
 from .training import StepSize, train
@@ -91,6 +91,7 @@ class Run:
         episodes: Episodes that were rolled out.
         updates: Updates.
         seconds: CPU time, in seconds.
+        rule: Digest of the module of a rule of one's own, whose runs are repeated after an edit; else empty.
     """
 
     task: str
@@ -105,6 +106,7 @@ class Run:
     episodes: int
     updates: int
     seconds: float
+    rule: str = ""
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -147,6 +149,7 @@ def run_panel(work: _Work) -> list[Run]:
                     curve.episodes,
                     len(curve.steps) - 1,
                     round(time.process_time() - started, 3),
+                    rule_digest(name),
                 )
             )
     finally:
@@ -174,7 +177,8 @@ class Results:
                     run = Run(**{**record, "curve": tuple(record["curve"])})
                 except (KeyError, TypeError):
                     raise DataError(path, "does not hold runs of the laboratory; choose another --out.") from None
-                self._runs[run.key] = run
+                if run.rule == rule_digest(run.arm):  # else the rule was edited since
+                    self._runs[run.key] = run
 
     def __iter__(self) -> Iterator[Run]:
         return iter(self._runs.values())
@@ -184,8 +188,11 @@ class Results:
         runs = list(runs)
         self._runs |= {run.key: run for run in runs}
         if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps(asdict(run)) + "\n" for run in runs)
+            with self._path.open("ab+") as file:
+                file.seek(max(0, file.tell() - 1))
+                torn = file.read(1) not in (b"", b"\n")  # by a kill; the line is skipped when it is read
+                lines = "".join(json.dumps(asdict(run)) + "\n" for run in runs)
+                file.write(b"\n" * torn + lines.encode())
 
     def lacks(self, work: _Work) -> _Work:
         """Return the part of some work that has no result yet."""

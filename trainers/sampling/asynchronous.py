@@ -9,6 +9,7 @@ these weights. A checkpoint holds all three, so a resumed run continues to the s
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import signal
 import tempfile
@@ -93,9 +94,7 @@ def allocate(path: Path, size: int) -> None:
     """
     try:
         with path.open("wb") as file:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, size)
-            else:
+            if not _is_allocated(file.fileno(), size):
                 for written in range(0, size, _BLOCK):
                     file.write(bytes(min(_BLOCK, size - written)))
     except OSError as error:
@@ -103,6 +102,19 @@ def allocate(path: Path, size: int) -> None:
             f"{path.parent}: has no room for the {size / 2**30:.1f} GiB of weights that sampler.asynchronous"
             f" shares ({error.strerror}); set the environment variable TMPDIR to a folder with more."
         ) from None
+
+
+def _is_allocated(file: int, size: int) -> bool:
+    """Allocate the blocks of a file, and return True; False where system or file system cannot."""
+    if not hasattr(os, "posix_fallocate"):
+        return False
+    try:
+        os.posix_fallocate(file, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        return False
+    return True
 
 
 class SharedWeights:

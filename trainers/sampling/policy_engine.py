@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...agents.engines.base import Engine
+from ...agents.engines.local.load import rescaling_length
 from ...agents.engines.transformers import TransformersEngine
 from ..config.settings import HardwareConfig
 from ..learning.cast_weights import autocast_with_cast_weights
@@ -74,7 +75,11 @@ def model_engine(
         in_flight: Replies to sample at the same time.
         precision: Context of autocast, in which the engine samples.
     """
-    engine = TransformersEngine(model, tokenizer, max_batch=in_flight, processed_logprobs=True, name="policy")
+    # Longer sequences would be scored at other positions than sampled, since the trainer pads rows to one length.
+    context = rescaling_length(model.config)
+    engine = TransformersEngine(
+        model, tokenizer, max_batch=in_flight, processed_logprobs=True, name="policy", context=context
+    )
     return PolicyEngine(engine, engine.invalidate, None, partial(autocast_with_cast_weights, model, precision))
 
 

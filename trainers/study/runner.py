@@ -18,6 +18,7 @@ from ...envs.errors import ConfigurationError, DataError, unknown_name
 from ...envs.files import folder_failure, write_atomic
 from ...eval.manifest import STUDY_FILE, check_holds_no_run
 from ..checkpoints.interruption import Interruption
+from ..checkpoints.run_folder import SETTINGS_FILE
 from ..commands.outcome import FAILED, INTERRUPTED, OK
 from ..commands.preflight import require_torch
 from ..config.resolve import make_entry
@@ -125,11 +126,28 @@ def claim_folder(study: Study, out: Path, *, is_done: bool = False) -> None:
             f"{out}: holds a study that was started with other settings ({difference}); choose another --out, "
             "or delete the folder."
         )
+    if not is_done:
+        _check_validations(study, out)
     if stored.get(DATA):  # Studies of older versions have none.
         if not is_done:
             check_data(out, stored[DATA], _describe_data(study))
         definition[DATA] = stored[DATA]
     write_atomic(path, json.dumps(definition, indent=2) + "\n")
+
+
+def _check_validations(study: Study, out: Path) -> None:
+    """Raise if a finished run was validated at another temperature, as earlier versions did."""
+    for trial in (*study.tuning_trials(), *study.trials()):
+        path = out / trial.folder / SETTINGS_FILE
+        if not (trial_path(out, trial).exists() and path.exists()):
+            continue
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        was, now = settings["validation"].get("temperature"), study.config(trial, out).validation.temperature
+        if was != now:
+            raise ConfigurationError(
+                f"{path}: an earlier version validated {trial.name} at the recipe's own temperature, so that its"
+                " curve cannot be compared with new ones; choose another --out."
+            )
 
 
 def _describe_data(study: Study) -> Data:

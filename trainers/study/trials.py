@@ -63,10 +63,10 @@ def run_trial(study: Study, trial: Trial, out: Path) -> None:
     claim_run_folder(config, resume=True)
     trainer = Trainer(config, resume=True)
     try:
-        # A run that ended for want of advantages before its result was written does not go on.
-        if not 0 < config.monitor.uninformative <= trainer.state.uninformative:
-            for _ in trainer.run():
-                pass
+        if 0 < config.monitor.uninformative <= trainer.state.uninformative:
+            trainer.end("it ended for want of advantages before its result was written")
+        for _ in trainer.run():
+            pass
         outcomes = {} if is_tuning else evaluate_policy(study, trial.env, trainer.sampler)
     finally:
         trainer.close()

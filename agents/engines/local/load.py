@@ -129,10 +129,10 @@ def choose_cache(
                 return KVCache(model, layers, max_batch, budget, idle_bytes)
         except (TypeError, ValueError, RuntimeError, IndexError, AttributeError):
             pass  # an architecture with an interface of its own
-    return UncachedDecoder(model, _rescaling_length(model.config))
+    return UncachedDecoder(model, rescaling_length(model.config))
 
 
-def _rescaling_length(config: PretrainedConfig) -> int | None:
+def rescaling_length(config: PretrainedConfig) -> int | None:
     """Return the length in tokens beyond which all positions are scaled otherwise; None if there is none.
 
     This is LongRoPE (arXiv:2402.13753): keys and values of shorter sequences are not those of longer ones.
@@ -149,7 +149,7 @@ def _count_plain_layers(model: PreTrainedModel, context: int | None) -> int | No
     """Return the number of layers if all keep plain keys and values over the whole context window, else None."""
     if "flash" in model.config._attn_implementation:
         return None  # Flash attention kernels accept no custom mask.
-    rescaling = _rescaling_length(model.config)
+    rescaling = rescaling_length(model.config)
     if rescaling is not None and (context is None or context > rescaling):
         return None
     # GPT-Neo masks its local layers by the length of the batch, not of a row.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -136,6 +138,44 @@ def test_every_registered_credit_can_be_an_arm() -> None:
     for name, credit in CREDITS.items():
         assert type(get_arm(name).credit) is credit
     assert set(ARMS) <= set(arm_names())
+
+
+RULE = """
+from dataclasses import dataclass
+from arboretum.trainers.algorithms.credit.group import Group
+
+@dataclass(frozen=True)
+class Own(Group):
+    def assign(self, rollouts, *given, **more):
+        found = super().assign(rollouts, *given, **more)
+        return type(found)(SIGN * found.advantages)
+"""
+
+
+def test_runs_of_a_rule_that_was_edited_are_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path, success = tmp_path / "results.jsonl", []
+    for sign in (1, 1, -1):
+        (tmp_path / "edited_rule.py").write_text(RULE.replace("SIGN", str(sign)))
+        sys.modules.pop("edited_rule", None)
+        importlib.invalidate_caches()
+        results = Results(path)
+        run_experiment(Experiment(("lock12f1",), ("edited_rule:Own",), seeds=1), results, progress=ignore)
+        success += [run.auc for run in results if run.arm == "edited_rule:Own"]
+    assert success[0] == success[1] > success[2]
+    assert len(path.read_text().splitlines()) == 3  # with grpo's run
+    monkeypatch.delitem(sys.modules, "edited_rule")
+    (tmp_path / "edited_rule.py").write_text("import numpyy\n")
+    with pytest.raises(ConfigurationError, match=r"edited_rule:Own cannot be imported: .*numpyy"):
+        Experiment(("lock12f1",), ("edited_rule:Own",), seeds=1)
+
+
+def test_line_that_a_kill_tore_costs_its_own_run_only(tmp_path: Path) -> None:
+    path, small = tmp_path / "results.jsonl", Experiment(("lake4",), ("gigpo",), seeds=1)
+    run_experiment(small, Results(path), progress=ignore)
+    path.write_bytes(path.read_bytes()[:-20])
+    run_experiment(small, Results(path), progress=ignore)
+    assert len(list(Results(path))) == 2
 
 
 def test_unknown_names_are_rejected_with_the_nearest_ones() -> None:
