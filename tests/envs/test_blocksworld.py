@@ -174,7 +174,7 @@ def test_lenient_parser_has_planbenchs_rules(line, operator, blocks):
 
 
 def test_lenient_parser_reads_on_after_the_cost_line():
-    """PlanBench's parser looks for "[COST]" in text that it has lowered, so that the line never ends a plan."""
+    """The line never ends a plan, since PlanBench's parser compares "[COST]" with text in lower case."""
     env, _, plan = plan_env()
     assert env.step("\n".join([plan[0], "[COST]", *plan[1:]]))[4]["lenient_success"]
     env, _, plan = plan_env()
