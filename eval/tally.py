@@ -181,11 +181,11 @@ class EntryTally:
         cells = [cell for (group, _), cell in self.cells.items() if group is None and cell.episodes]
         keys = ", ".join(sorted(self._keys)) or "none"
         missing = []
-        if any(cell.lacks_score for cell in cells) and not self.has_score:
+        if not self.has_score:
             missing.append(("score", self._entry.score))
         group_by = self._entry.group_by
         if cells and group_by is not None and not self.groups and group_by not in self._keys:
-            missing.append(("group_by", self._entry.group_by))
+            missing.append(("group_by", group_by))
         return [
             f"{self._entry.name}: no episode has {key!r}, its {setting}, in its details; they have {keys}"
             for setting, key in missing

@@ -120,17 +120,16 @@ def _parse_fields(row: Mapping[str, Any], path: Path, number: int) -> Question:
     if isinstance(metadata.get("supporting_titles"), str):
         raise DataError(path, "'supporting_titles' must be a list of titles.", number)
     evidence = metadata.get("supporting_titles") or _supporting_titles(row) or _supporting_titles(metadata)
-    context, own = _context(row, path, number), {}
+    context = _context(row, path, number)
     if not context:
         with suppress(DataError):  # Other data sets have something else of this name.
             context = _context(metadata, path, number)
-        own = {"context": metadata["context"]} if "context" in metadata and not context else {}
     return Question(
         _id(row, number),
         text.strip(),
         _answers(row, path, number),
         tuple(dict.fromkeys(map(str, evidence))),
-        {**extra, **{key: value for key, value in metadata.items() if key != "context"}, **own},
+        {**extra, **{key: value for key, value in metadata.items() if key != "context" or not context}},
         context,
     )
 
