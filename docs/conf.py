@@ -17,7 +17,8 @@ def _version() -> str:
 
 
 project = "Arboretum"
-author = "the Arboretum authors"
+author = "the Arboretum maintainers"
+copyright = f"2026, {author}"
 release = version = _version()
 
 extensions = ["myst_parser"]

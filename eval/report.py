@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, select_autoescape
+from markupsafe import Markup
 
 from ..envs.errors import DataError
 from ..envs.files import write_atomic
@@ -98,11 +99,20 @@ def make_templates(*loaders: BaseLoader) -> Environment:
     )
     for function in (percent, interval, number, p_value, signed, signed_interval):
         templates.filters[function.__name__] = _with_minus_signs(function)
+    templates.filters["code"] = mark_code
     return templates
 
 
 def _with_minus_signs(function: Callable[..., str]) -> Callable[..., str]:
     return lambda *args: function(*args).replace("-", "\N{MINUS SIGN}")
+
+
+def mark_code(sentence: str) -> Markup:
+    """Return a sentence as HTML, with what is between backticks as code."""
+    parts = sentence.split("`")
+    return Markup().join(
+        Markup("<code>{}</code>").format(part) if place % 2 else part for place, part in enumerate(parts)
+    )
 
 
 def percent(value: float) -> str:

@@ -88,7 +88,7 @@ def fit_results(summary: Summary, width: int) -> Table | Text:
         previous = name
         success = "–" if math.isnan(line.success.value) else _format_success(line).plain.strip()
         score = f", score {number(line.score.value, 1)}" if line.score else ""
-        text.append(f"  {line.agent}: {success.replace('– ', '–').replace('  ', ' ')} %{score}\n")
+        text.append(f"  {line.agent}: success {success.replace('– ', '–').replace('  ', ' ')} %{score}\n")
         last = f"{_format_tokens(line)} tokens" if _has_cost(summary) else f"{percent(line.invalid)} % refused"
         text.append(
             f"    return {number(line.mean_return.value)}, {_format_steps(line)} steps,"

@@ -286,6 +286,8 @@ class Trainer:
             microbatch_tokens = self.config.hardware.microbatch_tokens or self.optimizer.default_microbatch_tokens
             with memory_failures(microbatch_tokens):
                 metrics |= self._learn(selected, temperature, collection)
+            if "tokens" not in metrics:  # No rollout had an advantage, so there was no step.
+                trained_tokens = 0
         self.learner.follow_policy()
         metrics |= self._timer.end(metrics, sampled_tokens=collection.budget.tokens, trained_tokens=trained_tokens)
         record = UpdateRecord({name: value for name, value in metrics.items() if math.isfinite(value)})

@@ -51,7 +51,7 @@ def print_decisions(lines: Sequence[DecisionLine], remarks: Sequence[str], conso
     labelled = [line for line in lines if line.labelled]
     if labelled:
         console.print(fit_decisions(labelled, console.width))
-    for note in describe_basis(lines):
+    for note in describe_basis(lines, console.width):
         console.print(note, markup=False, style="dim")
     for remark in remarks:
         console.print(remark, markup=False, style="yellow", soft_wrap=True)

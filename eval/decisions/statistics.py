@@ -105,7 +105,9 @@ def _summarize(entry: str, agent: str, number: int, labels: Mapping[EpisodeKey, 
         return clustered_share([(sum(x for x, _ in group), sum(n for _, n in group)) for group in pairs])
 
     def average(amount: Callable[[EpisodeDecisions], float | None]) -> Interval:
-        return student_mean([fmean(group) for group in _values(tasks.values(), amount)])
+        interval = student_mean([fmean(group) for group in _values(tasks.values(), amount)])
+        # What is lost is 0 at least, except for steps over a plan that is not proven to be the shortest.
+        return interval._replace(low=max(interval.low, min(interval.value, 0.0)))
 
     return DecisionLine(
         entry=entry,

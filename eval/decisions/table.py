@@ -22,8 +22,8 @@ _REASONS = _NAME + 20 + 7 + 7 + 7 + 6 + 2
 
 _LEGEND = (
     "Optimal: of the actions of all episodes, taken while something could be lost. Lost: {lost} that the decisions"
-    " of an episode gave away. Fatal at: median number of the action after which nothing could be reached. Same:"
-    " same action as before in the same state."
+    " of an episode gave away. Fatal at: median number of the action after which nothing could be reached."
+    " {repeated}: same action as before in the same state."
 )
 
 
@@ -78,9 +78,10 @@ def _narrow(lines: Sequence[DecisionLine]) -> Text:
             text.append(f"\n{_head(line)}\n", style="bold")
         previous = line.entry
         text.append(f"  {line.agent}\n    optimal {_share(line).plain.strip()} %\n")
+        fatal = "" if line.first_fatal is None else f" fatal at {number(line.first_fatal, 0)},"
         text.append(
             f"    {number(100 * line.value_regret.value, 1)} % lost, {number(line.step_regret.value, 1)} extra"
-            f" steps, {number(100 * line.repeated.value, 1)} % repeated\n",
+            f" steps,{fatal} {number(100 * line.repeated.value, 1)} % repeated\n",
             style="dim",
         )
         for reason in describe_failures(line):
@@ -98,10 +99,16 @@ def describe_failures(line: DecisionLine) -> list[str]:
     ]
 
 
-def describe_basis(lines: Sequence[DecisionLine]) -> list[str]:
-    """Return the explanation of the table, and sentences on what has no known optimum, or no labels."""
+def describe_basis(lines: Sequence[DecisionLine], width: int) -> list[str]:
+    """Return the explanation of the table, and sentences on what has no known optimum, or no labels.
+
+    Args:
+        lines: Statistics of entries and agents.
+        width: Width of the terminal in columns.
+    """
     measures = list(dict.fromkeys(line.measure for line in lines if line.measure))
-    notes = [_LEGEND.format(lost=" or ".join(measures))] if measures else []
+    repeated = "Same" if width >= _TABLE_WIDTH else "Repeated"
+    notes = [_LEGEND.format(lost=" or ".join(measures), repeated=repeated)] if measures else []
     notes += describe_unknown(lines)
     for line in lines:
         for reason, count in line.problems.items():

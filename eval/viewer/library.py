@@ -38,7 +38,8 @@ class FoundRun:
     Attributes:
         name: Path below the folder of runs, with slashes.
         folder: Folder of the run.
-        is_evaluation: True for a run of `arboretum eval`, damaged or not; False for other kinds.
+        is_evaluation: True for a run of `arboretum eval`, damaged or not, and for one whose settings are not JSON, so
+            that its kind is unknown; False for other kinds.
     """
 
     name: str
@@ -163,5 +164,5 @@ def _is_evaluation(folder: Path) -> bool:
     try:
         settings = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        return False
+        return True  # So that the first page says that it cannot be read.
     return isinstance(settings, dict) and "suite" in settings

@@ -284,7 +284,8 @@ def test_episodes_of_other_data_have_no_labels_but_a_reason(run: Path) -> None:
     assert sokoban.labelled == 0 and sum(sokoban.problems.values()) == 2 * TASKS
     assert by_cell["lake", "random"].labelled == TASKS and not by_cell["lake", "random"].problems
     assert any(
-        "Sokoban, random: 12 of 12 episodes have no labels. The replay differs" in s for s in describe_basis(lines)
+        "Sokoban, random: 12 of 12 episodes have no labels. The replay differs" in s
+        for s in describe_basis(lines, 80)
     )
     # With the right data again, they are labelled.
     shutil.copy(run / ".run.json", path)
@@ -378,6 +379,8 @@ def test_table_fits_the_terminal_and_says_why_tasks_were_not_solved(run: Path, w
     text = " ".join(" ".join(lines).split())
     assert "over the shortest known" in text and "dead end" in text and "unfinished" in text
     assert "impossible 100 %" in text
+    legend = describe_basis(report([run]).decisions, width)[0]
+    assert ("fatal at" in text) == ("Repeated:" in legend) == (width < 80)
 
 
 def test_command_labels_a_run_and_prints_the_table(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -507,7 +510,8 @@ def test_report_of_a_run_that_is_labelled_in_part_says_so(run: Path, capsys: pyt
     shown = capsys.readouterr().out
     assert sentence in shown and command in shown and shown.count("have no labels") == 1
     page = (run / "report.html").read_text(encoding="utf-8")
-    assert sentence in page and "labels them." in page
+    code = f"<code>arboretum decisions &#39;{run}&#39;</code> labels them."
+    assert sentence in page and code in page and "`arboretum" not in page
     assert json.loads((run / "summary.json").read_text())["unlabelled"] == [
         line for line in shown.splitlines() if sentence in line
     ]

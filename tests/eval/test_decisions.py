@@ -26,6 +26,8 @@ from arboretum.envs.sokoban.solver import OutOfBudget, solve
 from arboretum.eval.decisions import Decision, EpisodeDecisions, Unlabelled, label_episode
 from arboretum.eval.decisions.file import plain_labels
 from arboretum.eval.decisions.labels import judge
+from arboretum.eval.decisions.statistics import summarize_decisions
+from arboretum.eval.store import EpisodeKey
 from support.environments import embedded_data, make  # noqa: F401 (a fixture for all tests here)
 
 IDS = [spec.id for spec in ENVS]
@@ -464,3 +466,15 @@ def test_regrets_of_a_shopper_sum_to_the_score_that_was_lost() -> None:
         labels = labels_of(env, episode)
         assert labels.value_regret == pytest.approx(first.value - score)
         assert not (labels.first_fatal and score > 0.0)
+
+
+def test_interval_of_what_decisions_lost_does_not_reach_below_zero() -> None:
+    """Of two tasks, one lost everything: Student's interval with one degree of freedom is 0.5 ± 6.4."""
+    env = gym.make("TextFrozenLake-v0", map=("SF", "HG"), success_rate=1.0)
+    labels = {
+        EpisodeKey("me", "Lake", f"{number}", 0): labels_of(env, play_one(env, actions, "map"))
+        for number, actions in enumerate((["Down"], ["Right", "Down"]))
+    }
+    (line,) = summarize_decisions({("Lake", "me"): 2}, labels)
+    assert line.value_regret == pytest.approx((0.5, 0.0, 0.5 + 12.706 * 0.5), abs=1e-3)
+    assert line.step_regret == (0.0, 0.0, 0.0)

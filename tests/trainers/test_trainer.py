@@ -94,6 +94,15 @@ def test_easy_environment_is_solved_in_seconds(name: str, run_of: Make) -> None:
     assert first < 0.75 and last > 0.9
 
 
+def test_update_without_advantages_has_no_rate_of_training(run_of: Make) -> None:
+    """Holes surround the goal, so that every return is 0."""
+    lake = EnvConfig("TextFrozenLake-v0", {"map": ("SFH", "FHF", "HFG"), "success_rate": 1.0}, None)
+    trainer = finish(Trainer(run_of("rloo", env=lake, validation=ValidationConfig(every=0))))
+    for record in trainer.history:
+        assert record["silent_groups"] == 1.0 and "tokens" not in record
+        assert "trained_tokens_per_second" not in record and record["sampled_tokens_per_second"] > 0
+
+
 def test_bfloat16_sampling_and_training_agree_within_rounding(run_of: Make) -> None:
     trainer = finish(Trainer(run_of("grpo", hardware=HardwareConfig(device="cpu", precision="bfloat16"))))
     assert all(value.dtype == torch.float32 for value in weights(trainer).values())

@@ -91,6 +91,8 @@ def closed_gaps(cells: Sequence[Cell]) -> dict[str, float]:
 def describe(experiment: Experiment, cells: Sequence[Cell]) -> str:
     """Return the method of a table in a paragraph, with the number of its comparisons."""
     compared = sum(cell.difference is not None for cell in cells)
+    by_chance = f"{0.05 * compared:.0f}" if compared >= 20 else f"{0.05 * compared:.2g}"
+    comparisons = "1 comparison" if compared == 1 else f"{compared} comparisons"
     regime = (
         f"every update is scaled to a mean divergence of {DIVERGENCE} nats over exact on-policy visits"
         if experiment.regime == "fixed-kl"
@@ -101,7 +103,7 @@ def describe(experiment: Experiment, cells: Sequence[Cell]) -> str:
     return (
         f"{counts} paired seeds; {regime}; equal numbers of generated steps. Exact success; ± is half of the 95 %"
         f" interval over seeds (Student's t). **Bold**: a difference of {VISIBLE} or more whose interval excludes"
-        f" 0. {compared} comparisons without correction: about {0.05 * compared:.0f} intervals miss 0 by chance."
+        f" 0. {comparisons} without correction: about {by_chance} intervals miss 0 by chance."
     )
 
 

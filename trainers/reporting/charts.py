@@ -12,7 +12,7 @@ from .terminal_plot import round_step
 
 WIDTH, HEIGHT = 360, 190
 """Size of a chart in SVG units."""
-LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 24
+LEFT, RIGHT, TOP, BOTTOM = 54, 10, 10, 24
 """Margins between the chart's edges and its plot area."""
 COLORS = 7
 """Colors of curves in the style sheet; further curves repeat them."""
@@ -24,6 +24,13 @@ def _percent(value: float) -> str:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _tick_label(value: float, format_value: Callable[[float], str]) -> str:
+    """Return the label of a tick; large numbers are in thousands or millions, to fit beside the axis."""
+    if format_value is not _number or abs(value) < 10_000:
+        return format_value(value)
+    return f"{value / 1e6:,.4g}M" if abs(value) >= 1e6 else f"{value / 1e3:g}k"
 
 
 @dataclass(frozen=True)
@@ -262,7 +269,7 @@ def draw_chart(
         "lines": lines,
         "band": " ".join(f"{x(update)},{y(value)}" for update, value in outline),
         "band_series": 1 + places.get(band_metric, -1),
-        "y_ticks": [{"y": y(tick), "label": format_value(tick)} for tick in y_ticks],
+        "y_ticks": [{"y": y(tick), "label": _tick_label(tick, format_value)} for tick in y_ticks],
         "x_ticks": [{"x": x(tick), "label": f"{tick}"} for tick in range(0, int(x_max) + 1, x_step)],
         "marks": [{"x": x(update), "title": description} for update, description in marks],
     }

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any, NamedTuple
 
 from jinja2 import PackageLoader
@@ -208,17 +210,20 @@ def _cycle(count: int) -> list[str]:
 
 
 def _plot_success(comparison: Comparison, width: int) -> Text:
-    """Plot the success of every run: in training as a line, on held-out tasks as marks of the same color."""
+    """Plot the success of every run: in training as a line, on held-out tasks as marks of the same color.
+
+    A letter at the end of each line tells runs apart without colors.
+    """
     series = []
-    for name, history, style in zip(
-        comparison.names, comparison.histories, _cycle(len(comparison.names)), strict=True
-    ):
+    styles = _cycle(len(comparison.names))
+    letters = islice(cycle(ascii_uppercase), len(styles))
+    for name, history, style, letter in zip(comparison.names, comparison.histories, styles, letters, strict=True):
         training = [(record["update"], record["success"]) for record in history if "success" in record]
         held_out = [
             (one.update, one.success.value) for record in history if (one := read_validation(record)) is not None
         ]
         window = max(1, round(len(training) / 20))
-        series.append(Series(name, running_mean(training, window), style))
+        series.append(Series(name, running_mean(training, window), style, letter=letter))
         series.append(Series("", held_out, f"bold {style}", "marks"))
     longest = max((history[-1]["update"] for history in comparison.histories if history), default=1)
     text = Text("success in training (line) and on held-out tasks (●)\n", "bold")

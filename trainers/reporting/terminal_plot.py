@@ -25,12 +25,14 @@ class Series:
         points: Points (x, y) in ascending order of x; points with NaN or infinite y are skipped.
         style: Color or other style, in the notation of rich.
         kind: "line" connects the points, "dots" draws the points only, "marks" connects them and marks each one.
+        letter: Letter at the last point and in the legend, which tells series apart without colors.
     """
 
     label: str
     points: Sequence[tuple[float, float]]
     style: str
     kind: Literal["line", "dots", "marks"] = "line"
+    letter: str = ""
 
 
 def plot(
@@ -70,6 +72,9 @@ def plot(
     canvas = _Canvas(columns, rows, x_max, ceiling)
     for one, points in zip(series, visible, strict=True):
         canvas.draw(points, one.style, one.kind)
+    for one, points in zip(series, visible, strict=True):
+        if one.letter and points:
+            canvas.put(points[-1], one.letter, one.style)
     text = Text("\n", no_wrap=True).join(Text(" " * left).append_text(line) for line in legend)
     label_by_row = {canvas.row(tick): label for tick, label in zip(ticks, labels, strict=True)}
     for row in range(rows):
@@ -111,7 +116,7 @@ class _Canvas:
         self._x_max, self._y_max = max(x_max, 1e-9), y_max
         self._bits: dict[tuple[int, int], int] = {}
         self._styles: dict[tuple[int, int], str] = {}
-        self._marks: dict[tuple[int, int], str] = {}
+        self._marks: dict[tuple[int, int], tuple[str, str]] = {}
 
     def _to_dot(self, x: float, y: float) -> tuple[int, int]:
         """Return the dot (column, row from the top) of a point."""
@@ -136,7 +141,14 @@ class _Canvas:
                     self._set_dot(dot, style)
         if kind == "marks":
             for x, y in dots:
-                self._marks[x // 2, y // 4] = style
+                self._marks[x // 2, y // 4] = "●", style
+
+    def put(self, point: tuple[float, float], letter: str, style: str) -> None:
+        """Write a letter at a point, or in the next free row below or above if there is another one."""
+        column, row = (self._to_dot(*point)[0] // 2, self.row(point[1]))
+        rows = sorted(range(self._rows), key=lambda other: abs(other - row))
+        taken = {place for place, (character, _) in self._marks.items() if character != "●"}
+        self._marks[column, next((one for one in rows if (column, one) not in taken), row)] = letter, style
 
     def _set_dot(self, dot: tuple[int, int], style: str) -> None:
         x, y = dot
@@ -148,7 +160,7 @@ class _Canvas:
         """Return a character of the grid and its style."""
         position = (column, row)
         if position in self._marks:
-            return "●", self._marks[position]
+            return self._marks[position]
         if position not in self._bits:
             return " ", ""
         return chr(_BRAILLE_BLANK + self._bits[position]), self._styles[position]
@@ -159,7 +171,8 @@ def _legend(series: Sequence[Series], width: int) -> list[Text]:
     lines = [Text()]
     for one in reversed(series):
         if one.label:
-            label = Text.assemble((_LEGEND_SAMPLES[one.kind], one.style), f" {one.label}")
+            sample = f"⠒{one.letter}⠒" if one.letter else _LEGEND_SAMPLES[one.kind]
+            label = Text.assemble((sample, one.style), f" {one.label}")
             if lines[-1] and len(lines[-1]) + 3 + len(label) > width:
                 lines.append(Text())
             lines[-1].append("   " if lines[-1] else "").append_text(label)

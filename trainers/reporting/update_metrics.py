@@ -65,7 +65,8 @@ class UpdateTimer:
             metrics: Metrics of the update. `seconds/…` that credit rule and grafting report are not part of
                 `seconds/learn`; `sampling_seconds` is the time that asynchronous sampling took.
             sampled_tokens: Tokens generated in the update.
-            trained_tokens: Tokens of the selected rollouts, times the passes over them.
+            trained_tokens: Tokens of the selected rollouts, times the passes over them; 0 without an optimizer
+                step, after which there is no rate of training.
         """
         ended = time.perf_counter()
         between, sampling = self._started - self._ended, self._sampled - self._started
@@ -77,9 +78,10 @@ class UpdateTimer:
             # Between two updates, beside validation and checkpoints: logging, and the caller's own work.
             "seconds/rest": max(between - self.checkpoint - self.validation, 0.0),
             "sampled_tokens_per_second": sampled_tokens / max(metrics.get("sampling_seconds", sampling), 1e-9),
-            "trained_tokens_per_second": trained_tokens / max(ended - self._sampled, 1e-9),
             "cpu_seconds": time.process_time() - self._cpu_started,
         }
+        if trained_tokens:
+            found["trained_tokens_per_second"] = trained_tokens / max(ended - self._sampled, 1e-9)
         self.checkpoint = self.validation = 0.0
         self._ended = ended
         return found

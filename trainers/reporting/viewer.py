@@ -89,5 +89,6 @@ def _describe(name: str, folder: Path) -> Listing | None:
         reason = error.problem if isinstance(error, DataError) else "written by another version of Arboretum"
         return Listing(name, address, "training run", f"cannot be read: {reason}")
     done = int(history[-1]["update"]) if history else 0
-    scores = [one.success.value for one in map(read_validation, history) if one is not None]
+    validations = [one for one in map(read_validation, history) if one is not None]
+    scores = [one.success.value for one in validations if one.update]  # not of the untrained model
     return Listing(name, address, title, f"{done} of {total} updates", max(scores, default=None))

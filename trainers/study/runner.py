@@ -217,7 +217,7 @@ def _write_results(study: Study, out: Path, console: Console) -> None:
     write_page(study, out, tables, curves)
     for table in tables:
         console.print()
-        console.print(render_table(table))
+        console.print(render_table(table, console.width))
     console.print()
     if not tables:
         console.print("No trial or control is finished, so there are no results yet.")

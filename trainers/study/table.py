@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 
 from ...eval.statistics import Interval
 from .results import Gain, Row
@@ -14,6 +15,8 @@ from .trials import TUNED
 
 _NAMES = ("level", "other")
 """Columns of names."""
+_TABLE_WIDTH = 80
+"""Columns of a terminal that a table needs."""
 LEAST_WIDTH = 12
 """Characters that the first column of a terminal's table may have for the name of an environment."""
 Cells = Mapping[str, str]
@@ -78,8 +81,15 @@ def format_difference(gain: Gain) -> str:
     return f"{value:+.1f}{'*' if gain.is_significant else ''} [{low:+.1f}, {high:+.1f}]"
 
 
-def render_table(table: StudyTable) -> Table:
-    """Return a table for a terminal of at least 80 columns."""
+def render_table(table: StudyTable, width: int) -> Table | Text:
+    """Return a table for a terminal, or in one of fewer than 80 columns the cells of each row below its policy.
+
+    Args:
+        table: The table.
+        width: Width of the terminal in columns.
+    """
+    if width < _TABLE_WIDTH:
+        return _list_cells(table)
     rendered = Table(
         title=table.title,
         caption="\n".join(table.notes),
@@ -105,6 +115,21 @@ def render_table(table: StudyTable) -> Table:
         rendered.add_row("" if row is before else f" {policy}", *values, style=style)
         before = row
     return rendered
+
+
+def _list_cells(table: StudyTable) -> Text:
+    columns = table.used(terminal=True)[1:]
+    text = Text.assemble((f"{table.title}\n", "italic"), overflow="fold")
+    before: Row | None = None
+    for row, cells in table.rows:
+        if before is None or row.env != before.env:
+            text.append(f"{row.env}\n", style="bold")
+        if row is not before:
+            text.append(f"  {cells.get('policy', '')}\n")
+        values = [f"{table.columns[column]} {cells[column]}" for column in columns if cells.get(column)]
+        text.append(f"    {', '.join(values)}\n", style="dim")
+        before = row
+    return text.append("\n".join(table.notes), style="italic dim")
 
 
 def to_markdown(table: StudyTable) -> str:

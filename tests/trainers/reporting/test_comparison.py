@@ -90,7 +90,9 @@ def test_command_prints_tables_and_curves_in_80_columns_and_writes_a_page(
     assert max(map(len, lines)) <= 80
     text = done.stdout
     assert re.search(r"optimization\.lr +1e-06 +0\.25 +1e-06", text)
-    assert "⠒⠒ a/run" in text and "⠒⠒ c/other" in text and "update 20" in text and text.count("●") >= 3
+    assert "⠒A⠒ a/run" in text and "⠒C⠒ c/other" in text and "update 20" in text and text.count("●") >= 3
+    drawn = "\n".join(line.partition("│")[2] or line.partition("┤")[2] for line in lines)
+    assert [drawn.count(letter) for letter in "ABC"] == [1, 1, 1]  # at the ends of the lines
     assert re.search(
         r"a/run +30\.0 \[20\.0, 40\.0\] +70\.0 \[60\.0, 80\.0\] \(10\) +60\.0 \[50\.0, 70\.0\] \(20\)", text
     )

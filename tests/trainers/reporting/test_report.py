@@ -71,6 +71,7 @@ def test_page_shows_charts_alarms_validations_and_changed_settings(tmp_path: Pat
         fade = 0.9 ** max(t - 15, 0)
         history.append(
             {"update": t, "success": 0.3, "return": 0.3, "group_return_std": 0.4 * fade, "entropy": 1.5 * fade}
+            | {"sampled_tokens_per_second": 1_400_000.0}
         )
     history[20] |= {
         f"validation/{k}": v for k, v in (("success", 0.5), ("low", 0.3), ("high", 0.7), ("return", 0.5))
@@ -87,6 +88,7 @@ def test_page_shows_charts_alarms_validations_and_changed_settings(tmp_path: Pat
         charts = page.count("<svg")
         assert page.count(str(alarm)) == 1 + charts
     assert page.count("<polyline") >= 5 and "<polygon" in page
+    assert ">500k</text>" in page and ">1M</text>" in page and ">1.5M</text>" in page
     points = re.findall(r'<polyline points="([^"]+)"', page)
     assert len(points[0].split()) == 40 and len(points[1].split()) == 2  # training, held out
     assert re.search(r"objective\.clip_high</th><td>0\.28</td><td>0\.2</td>", page)

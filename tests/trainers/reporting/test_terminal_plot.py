@@ -123,3 +123,15 @@ def test_long_legend_is_continued_on_a_further_line_within_the_height() -> None:
     assert len(lines) == 10 and max(map(len, lines)) <= 50
     assert lines[0].split() == ["⠒●⠒", "TextFrozenLake-v0", "⠒●⠒", "TextSokoban-v0"]
     assert lines[1].split() == ["⠒●⠒", "held", "out"]
+
+
+def test_letters_tell_series_apart_without_colors() -> None:
+    series = [
+        Series(name, [(0.0, 0.1), (9.0, end)], "red", letter=letter)
+        for name, end, letter in (("one", 0.9, "A"), ("two", 0.2, "B"), ("three", 0.2, "C"))
+    ]
+    legend, *rows = plot(series, x_max=10, y_max=1.0, width=60, height=14).plain.split("\n")
+    assert legend.split() == ["⠒C⠒", "three", "⠒B⠒", "two", "⠒A⠒", "one"]
+    places = {letter: next(row for row, line in enumerate(rows) if letter in line) for letter in "ABC"}
+    assert places["A"] < 3 and abs(places["B"] - places["C"]) == 1  # one above the other at the same end
+    assert len({line.index(letter) for letter in "ABC" for line in rows if letter in line}) == 1

@@ -43,7 +43,7 @@ def record(update: int) -> dict[str, float]:
     if update:
         metrics |= {"success": 0.2 + update / 50, "return": 0.2, "entropy": 1.5 - update / 20}
     if update % 4 == 0:
-        rate = 0.25 + update / 40
+        rate = 0.25 + update / 40 if update else 0.9  # of the untrained model, which is no result of the run
         metrics |= {"validation/success": rate, "validation/low": rate - 0.1, "validation/high": rate + 0.1}
         metrics["validation/return"] = rate
     return metrics
@@ -96,6 +96,7 @@ def test_list_and_page_show_progress_and_validations(app: Any, run: Path) -> Non
     client = app.test_client()
     home = client.get("/").get_data(as_text=True)
     assert "/training/study/grpo-0" in home and f"7 of {UPDATES} updates" in home and "35.0" in home
+    assert "90.0" not in home
     response = client.get("/training/study/grpo-0")
     page = response.get_data(as_text=True)
     assert f"7 of {UPDATES} updates" in page and "data-live" in page and page.count("<svg") >= 3
@@ -119,8 +120,13 @@ def test_damaged_training_runs_are_listed_with_their_fault(app: Any, run: Path) 
             (copy / "run.json").write_text(json.dumps(settings))
         else:
             (copy / "metrics.jsonl").write_text(content)
+    (run.with_name("cut")).mkdir()
+    (run.with_name("cut") / "run.json").write_text((run / "run.json").read_text()[:300])
     client = app.test_client()
-    assert client.get("/").get_data(as_text=True).count("cannot be read") == 2
+    home = client.get("/").get_data(as_text=True)
+    assert home.count("cannot be read") == 2
+    assert "<strong>study/cut</strong>" in home and "is not JSON" in home
+    assert client.get("/run/study/cut").status_code == 500
     for name in ("metrics", "version"):
         response = client.get(f"/training/study/{name}")
         assert response.status_code == 500 and "Cannot be read" in response.get_data(as_text=True)

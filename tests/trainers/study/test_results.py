@@ -209,9 +209,13 @@ def test_tables_with_the_longest_names_fit_80_columns(tmp_path: Path) -> None:
     for table in tables:
         rows = [(replace(row, env="Lake of seven rows without thoughts"), cells) for row, cells in table.rows]
         text = StringIO()
-        Console(file=text, width=80).print(render_table(replace(table, rows=rows)))
+        Console(file=text, width=80).print(render_table(replace(table, rows=rows), 80))
         assert f" {recipe} " in text.getvalue() and "+100" in text.getvalue()
         assert "…" not in text.getvalue() and max(map(len, text.getvalue().splitlines())) <= 80
+        text = StringIO()
+        Console(file=text, width=50).print(render_table(table, 50))
+        lines = text.getvalue().splitlines()
+        assert f"  {recipe}" in lines and "+100" in text.getvalue() and max(map(len, lines)) <= 50
 
 
 def test_learning_curves_count_generated_tokens(tmp_path: Path) -> None:
