@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from ..envs.core import Info, TextEnv
+from ..envs.plain import plain_info
 from ..envs.seeding import stable_seed
 from ..envs.user_code import USER_ERRORS, describe_failure
 from .base import Agent, Reply, Seat, Stop
@@ -285,7 +286,7 @@ def _step(seat: Seat, turn: Turn, action: str) -> None:
         raise ValueError(f"the reward of the action {action[:80]!r} is {reward}, not a finite number")
     turn.moves.append(Move(action, reward, bool(info["valid"]), bool(info["changed"])))
     seat.observation, seat.info = observation, info
-    seat.episode.terminated, seat.episode.truncated = terminated, truncated
+    seat.episode.terminated, seat.episode.truncated = bool(terminated), bool(truncated)
 
 
 def begin_step(seat: Seat) -> float:
@@ -327,12 +328,13 @@ def _details(info: Info) -> dict[str, Any]:
     Raises:
         ValueError: A value is NaN.
     """
-    for key, value in info.items():
+    plain = plain_info(info)
+    for key, value in plain.items():
         if isinstance(value, float) and math.isnan(value):
             raise ValueError(f"`{key}` in its info is not a number")
     return {
         key: str(value) if isinstance(value, float) and math.isinf(value) else value
-        for key, value in info.items()
+        for key, value in plain.items()
         if key not in _STANDARD_INFO and isinstance(value, (str, int, float, bool, type(None)))
     }
 

@@ -109,8 +109,8 @@ class LanguageAgent(ChatAgent):
         self.chat: ChatTokens | None = None
         if engine.tokenizer is None and template is not None:
             raise ConfigurationError(
-                f"template {template!r} has no effect with engine {engine.name}, whose server has its own;"
-                " remove it."
+                f"template {template!r} has no effect with engine {engine.name}, for which this process"
+                " renders no prompts; remove it."
             )
         if engine.tokenizer is not None:
             self.chat = ChatTokens(engine.tokenizer, template)

@@ -347,6 +347,12 @@ class TextEnv(
             observation, reward, terminated, success, valid, changed = outcome
         except (TypeError, ValueError):
             raise wrong_result(self._apply, "an Outcome", outcome) from None
+        terminated, success, valid, changed = (
+            bool(terminated),
+            bool(success),
+            bool(valid),
+            bool(changed),
+        )  # or NumPy's
         steps = self._steps = self._steps + (1 if valid or self.counts_refused else 0)
         truncated = not terminated and self.max_steps is not None and steps >= self.max_steps
         self._success = success

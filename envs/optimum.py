@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from .errors import ConfigurationError
+
 if TYPE_CHECKING:
     from .snapshots import Snapshot
 
@@ -100,6 +102,8 @@ class OptimumRules:
         Returns:
             The optimum; None if it is unknown, as after an action that drew random numbers.
         """
+        if self.snapshot is None:
+            raise ConfigurationError("it has no snapshots, so actions that were not played cannot be judged.")
         start = self.snapshot()
         render_mode, self.render_mode = self.render_mode, None  # "human" would print a step that is not played.
         try:

@@ -14,6 +14,7 @@ from gymnasium.envs.registration import load_env_creator
 from .core import TextEnv
 from .errors import ConfigurationError, unknown_name
 from .plugins import plugin_class, plugin_object, plugin_objects, plugin_paths
+from .user_code import describe_error
 
 _ENV_ID = re.compile(r"[\w.-]+-v\d+", re.ASCII)
 """Form of the entry-point names that are ids of environments."""
@@ -187,9 +188,12 @@ def make_env(id: str, /, **kwargs: Any) -> TextEnv[Any]:
                 raise unknown_name(f"option of {id}", option, parameters)
     try:
         env = gym.make(id, **kwargs).unwrapped
-    except (TypeError, AttributeError) as error:  # an option of the wrong type
+    except ConfigurationError:
+        raise
+    except Exception as error:  # such as an option of the wrong type, or an error in a class of another package
         given = ", ".join(f"{name}={value!r}" for name, value in kwargs.items())
-        raise ConfigurationError(f"{id} cannot be made with {given}: {error}.") from error
+        reason = describe_error(error)
+        raise ConfigurationError(f"{id} cannot be made{given and f' with {given}'}: {reason}.") from error
     if not isinstance(env, TextEnv):
         raise ConfigurationError(f"{id} is not a text environment; use one whose class derives from TextEnv.")
     return env

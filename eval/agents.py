@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -15,6 +16,7 @@ from ..agents.language import LanguageAgent
 from ..agents.registry import (
     LANGUAGE_AGENTS,
     agent_class,
+    agent_names,
     check_language_agent,
     language_agent_options,
     make_agent,
@@ -25,12 +27,16 @@ from ..agents.registry import (
 from ..agents.tokens.templates import check_template
 from ..envs.checks import at_least
 from ..envs.errors import ConfigurationError, unknown_name
+from ..envs.user_code import describe_error
 from .given import identify_given_agent
 from .identity import identify_agent, model_label
 from .models import Model, resolve_model
 from .options import parse_options
 from .provenance import describe_settings
 from .suite import Entry, Suite
+
+_AGENT_SETTINGS = ("--agent-arg", "agent_args")
+"""Names of the option of settings of agents, which agents of other packages can have without a model."""
 
 
 class AgentFactory(Protocol):
@@ -110,16 +116,16 @@ class NamedAgent:
             self._check_sampling(self._sampling)
             self.name = f"{kind}:{model_label(model.name)}"
         else:
-            self.name = agent().name
+            self.name = self._make_agent().name
         self.one_process = agent.one_process
         self.uses_success_labels = agent.uses_success_labels
         self.uses_simulator = agent.uses_simulator
 
     @cached_property
     def identity(self) -> Mapping[str, Any]:
-        """Everything that decides the agent's episodes, as plain data; empty for agents without a model."""
+        """Everything that decides the agent's episodes, as plain data; without a model that is its settings."""
         if self.model is None:
-            return {}
+            return {"settings": dict(self._settings)} if self._settings else {}
         settings = self._settings
         if self.uses_simulator:  # Its defaults decide what its results cost, so the record names them.
             settings = {**language_agent_options(self.kind), **settings}
@@ -163,7 +169,7 @@ class NamedAgent:
     def make(self, suite: Suite, entry: Entry, /) -> Agent:
         """Make the agent for an entry. The entry's settings override the suite's, the command line's both."""
         if self.model is None:
-            return make_agent(self.kind)
+            return self._make_agent()
         return make_agent(
             self.kind,
             engine=self.model.load(),
@@ -171,6 +177,21 @@ class NamedAgent:
             sampling=self._merge_sampling(suite, entry),
             **self._settings,
         )
+
+    def _make_agent(self) -> Agent:
+        """Make an agent without a model.
+
+        Raises:
+            ConfigurationError: Its class raises an error.
+        """
+        try:
+            return make_agent(self.kind, **self._settings)
+        except ConfigurationError:
+            raise
+        except Exception as error:  # of a class of another package
+            given = ", ".join(f"{name}={value!r}" for name, value in self._settings.items())
+            made = f"agent {self.kind} cannot be made{given and f' with {given}'}"
+            raise ConfigurationError(f"{made}: {describe_error(error)}.") from error
 
     def _make_dialogue(self, settings: Mapping[str, Any]) -> Dialogue:
         return make_agent_dialogue(self.kind, self._settings.get("dialogue_name"), {**settings, **self._dialogue})
@@ -233,6 +254,8 @@ def check_settings(agents: Sequence[object], model: object, settings: Mapping[st
         option: Name of the option of the model.
     """
     given = [name for name, value in settings.items() if value is not None and value not in ((), [], {})]
+    if _own_agents(agents):
+        given = [name for name in given if name not in _AGENT_SETTINGS]
     if model is None and given:
         listed = " and ".join(filter(None, [", ".join(given[:-1]), given[-1]]))
         verb = "requires" if len(given) == 1 else "require"
@@ -245,10 +268,22 @@ def check_settings(agents: Sequence[object], model: object, settings: Mapping[st
         raise ConfigurationError(f"{option} is for language agents; name one of {known}.")
 
 
+def _own_agents(agents: Sequence[object]) -> list[str]:
+    """Return the names of agents of other packages."""
+    shipped = agent_names()
+    return [name for name in agents if isinstance(name, str) and name not in shipped]
+
+
+def _settings_of(own: str) -> list[str]:
+    """Return the names of the settings that the class of an agent of another package takes."""
+    parameters = inspect.signature(agent_class(own)).parameters.values()
+    return [one.name for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)]
+
+
 def divide_settings(
     agents: Sequence[object], settings: Mapping[str, Any], option: str
 ) -> dict[str, dict[str, Any]]:
-    """Return the settings of each language agent: those of the given ones that it has.
+    """Return the settings of each language agent and each agent of one's own: those of the given ones that it has.
 
     Args:
         agents: Names of agents, or agents.
@@ -258,8 +293,9 @@ def divide_settings(
     Raises:
         ConfigurationError: A setting is none of any of these agents.
     """
-    named = [name for name in agents if isinstance(name, str) and name in LANGUAGE_AGENTS]
-    known = {name: language_agent_options(name) for name in named}
+    own = _own_agents(agents)
+    named = [name for name in agents if isinstance(name, str) and (name in LANGUAGE_AGENTS or name in own)]
+    known = {name: _settings_of(name) if name in own else [*language_agent_options(name)] for name in named}
     options_of_all = sorted({*chain(*known.values())})
     for key in settings:
         if not options_of_all:
@@ -350,7 +386,7 @@ def open_agents(
     factories = [
         NamedAgent(name, model, sampling, dialogue_settings, **settings, **own[name])
         if name in LANGUAGE_AGENTS
-        else NamedAgent(name)
+        else NamedAgent(name, **own.get(name, {}))
         for name in agents
     ]
     try:

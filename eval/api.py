@@ -226,7 +226,7 @@ def evaluate(
             elif one in LANGUAGE_AGENTS:
                 factories.append(NamedAgent(one, shared, sampling, dialogue_args, **settings, **own[one]))
             else:
-                factories.append(NamedAgent(one))
+                factories.append(NamedAgent(one, **own.get(one, {})))
         at_least("in_flight", in_flight, 1)
         at_least("label_seconds", label_seconds, 0)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if out is None else Path(out)

@@ -182,14 +182,11 @@ class EntryTally:
         keys = ", ".join(sorted(self._keys)) or "none"
         missing = []
         if not self.has_score:
-            missing.append(("score", self._entry.score))
+            missing.append(f"a number under {self._entry.score!r}, its score,")
         group_by = self._entry.group_by
         if cells and group_by is not None and not self.groups and group_by not in self._keys:
-            missing.append(("group_by", group_by))
-        return [
-            f"{self._entry.name}: no episode has {key!r}, its {setting}, in its details; they have {keys}"
-            for setting, key in missing
-        ]
+            missing.append(f"{group_by!r}, its group_by,")
+        return [f"{self._entry.name}: no episode has {what} in its details; they have {keys}" for what in missing]
 
     @property
     def has_score(self) -> bool:

@@ -10,6 +10,7 @@ import msgspec
 
 from ...envs.core import TextEnv
 from ...envs.errors import ConfigurationError, unknown_name
+from ...envs.plain import plain_info
 from ...envs.registry import make_env
 from ...envs.type_words import in_words
 
@@ -120,7 +121,7 @@ class Session:
             seed, task = state.seed, state.task
         observation, info = self.env.reset(seed=seed, options=None if task is None else {"task": task})
         self.seed, self.actions = seed, []
-        self._last = Result(observation, None, False, False, info)
+        self._last = Result(observation, None, False, False, plain_info(info))
         for action in () if state is None else state.actions:
             if self._last.done:
                 raise ConfigurationError(f"the injected episode ended after {len(self.actions)} of its actions.")
@@ -138,7 +139,10 @@ class Session:
         Raises:
             gymnasium.error.ResetNeeded: No episode was opened.
         """
-        result = self._last = Result(*self.env.step(action))
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        result = self._last = Result(
+            observation, float(reward), bool(terminated), bool(truncated), plain_info(info)
+        )
         if len(self.actions) < self.env.steps:  # The environment does not count steps after the end.
             self.actions.append(action)
         return result

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ...envs.core import TextEnv
+from ...envs.plain import plain_info
 
 MAX_ACTIONS = 500
 """Maximum number of actions of an episode, for environments without a step limit."""
@@ -56,13 +57,15 @@ class Recording(NamedTuple):
 def reset(env: TextEnv[Any], task: str, seed: int) -> Step:
     """Open a task, and return what the reset returned."""
     observation, info = env.reset(seed=seed, options={"task": task})
-    return Step(observation, 0.0, False, False, tuple(sorted(info.items())), env.state_key())
+    return Step(observation, 0.0, False, False, tuple(sorted(plain_info(info).items())), env.state_key())
 
 
 def take(env: TextEnv[Any], action: str) -> Step:
     """Take one action, and return what the step returned."""
     observation, reward, terminated, truncated, info = env.step(action)
-    return Step(observation, reward, terminated, truncated, tuple(sorted(info.items())), env.state_key())
+    return Step(
+        observation, reward, terminated, truncated, tuple(sorted(plain_info(info).items())), env.state_key()
+    )
 
 
 def record(env: TextEnv[Any], task: str, seed: int, choose: Choose) -> Recording:

@@ -11,7 +11,6 @@ from ...envs.core import TextEnv
 from ...envs.errors import ConfigurationError
 from ...envs.registry import make_env
 from ...envs.seeding import stable_seed
-from ...envs.user_code import describe_error
 from .episodes import Choose, Recording, record
 from .other_process import Elsewhere, replay_elsewhere
 
@@ -61,12 +60,7 @@ class Subject:
         self.kwargs = dict(kwargs)
         self.count = tasks
         self.seed = seed
-        try:
-            self.env = self.make()
-        except ConfigurationError:
-            raise
-        except Exception as error:  # of the environment
-            raise ConfigurationError(f"{env} cannot be made: {describe_error(error)}") from error
+        self.env = self.make()
         total = len(self.env.tasks)
         if total == 0:
             raise ConfigurationError(f"{env} has no tasks")

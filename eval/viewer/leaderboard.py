@@ -189,6 +189,8 @@ def _read_summary(run: EvaluationRun, index: RunIndex) -> list[Line] | None:
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+    if not (run.folder / EPISODES_FILE).exists():
+        return lines  # A run may be kept without its largest file.
     # The times of a copied run's files say nothing.
     summarized = {(one.agent, one.entry, one.episodes, one.failed) for one in lines if one.group is None}
     found = {(one.agent, one.entry, one.episodes - one.failed, one.failed) for one in index.cells()}

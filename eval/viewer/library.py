@@ -38,8 +38,8 @@ class FoundRun:
     Attributes:
         name: Path below the folder of runs, with slashes.
         folder: Folder of the run.
-        is_evaluation: True for a run of `arboretum eval`, damaged or not, and for one whose settings are not JSON, so
-            that its kind is unknown; False for other kinds.
+        is_evaluation: True for a run of `arboretum eval`, damaged or not, and for one of unknown kind because its
+            settings are not JSON; False for other kinds.
     """
 
     name: str

@@ -5,11 +5,12 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-from ...envs.errors import ConfigurationError, DataError
+from ...envs.errors import ConfigurationError
 from ...envs.extras import optional_module
 from ...envs.pictures.png import encode_png
 from ...envs.registry import all_envs
 from ...envs.rendering import PICTURE_MODE
+from ...envs.user_code import USER_ERRORS, describe_failure
 from ..options import parse_options
 from ..suite import Entry, Suite
 from .app import Site, absent
@@ -43,8 +44,10 @@ def register(app: Any, site: Site) -> None:
         given = {name: form.get(name, "").strip()[:500] for name in ("env", "task", "seed", "split", "options")}
         try:
             session = site.sessions.start(*_read_start(given))
-        except (ConfigurationError, DataError) as error:
-            return site.render("play.html", envs=all_envs(), error=str(error), given=given), 400
+        except USER_ERRORS as error:
+            is_ours = isinstance(error, ConfigurationError)
+            text = str(error) if is_ours else f"{describe_failure('opening the task', error)}."
+            return site.render("play.html", envs=all_envs(), error=text, given=given), 400
         return flask.redirect(flask.url_for("session", key=session.key), 303)
 
     @app.get("/play/<key>")  # type: ignore[untyped-decorator]

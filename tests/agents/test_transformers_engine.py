@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from arboretum.agents.engines.base import Completion, Message, Request, Sampling
+from arboretum.agents.engines.local.load import load_context
 from arboretum.agents.engines.transformers import TransformersEngine
 from arboretum.agents.tokens import ChatTokens, Conversation
 from arboretum.envs.errors import ConfigurationError
@@ -427,7 +428,9 @@ def test_logprobs_are_exact_for_every_architecture(name: str, tiny_tokenizer: An
             conversations[n] += ids_of(completion) + tokens(rng, 6)
 
 
-def test_positions_that_long_sequences_scale_otherwise_are_those_of_each_row(tiny_tokenizer: Any) -> None:
+def test_positions_that_long_sequences_scale_otherwise_are_those_of_each_row(
+    tiny_tokenizer: Any, tmp_path: Path
+) -> None:
     """LongRoPE: all positions of a sequence have other angles as soon as it is longer than the original window."""
     scaling = {"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [4.0, 3.0, 2.0, 1.5]}
     extra = {"num_key_value_heads": 2, "original_max_position_embeddings": 32, "rope_scaling": scaling}
@@ -448,6 +451,8 @@ def test_positions_that_long_sequences_scale_otherwise_are_those_of_each_row(tin
                 ids = [*ids, token]
             conversations[name] = ids + tokens(rng, 6)
     assert len(conversations["crosses"]) > 32 + 12
+    model.config.save_pretrained(tmp_path)
+    assert (load_context(tmp_path), load_context(tmp_path, is_rescaled=False)) == (engine.context, 32)
 
 
 def test_short_row_near_the_end_of_learned_positions_is_encoded_beside_a_longer_one(tiny_tokenizer: Any) -> None:

@@ -19,7 +19,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from arboretum.envs import http_client
-from arboretum.envs.addresses import parse_address, public_url
+from arboretum.envs.addresses import parse_address, public_url, query_mark
 from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.http_client import BlockingClient, ResponseTooLarge
 from arboretum.envs.retrieval import RetrievalError
@@ -253,3 +253,13 @@ def test_public_url_keeps_scheme_host_port_and_path() -> None:
     assert public_url(f"https://u:{SECRET}@Host:80/v1?k={SECRET}#f") == "https://host:80/v1"
     assert public_url(f"http://{SECRET}@[::1]:8/a") == "http://[::1]:8/a"
     assert parse_address("http://h/").hostname == "h"
+
+
+def test_query_of_an_address_counts_but_for_words_of_credentials() -> None:
+    def mark(query: str) -> str:
+        return query_mark(f"http://127.0.0.1:9/?{query}")
+
+    assert not mark("key=1&api_key=1&accessToken=1&x-signature=1&subscription-key=1&api-version=3&apikey=2")
+    names = ("passages", "keyword_index", "author", "monkey", "compass", "tokenizer", "max_tokens")
+    assert len({mark(f"{name}={value}&key=1") for name in names for value in "ab"}) == 2 * len(names)
+    assert mark("passages=a&key=1") == mark("key=2&passages=a") == mark("passages=a")

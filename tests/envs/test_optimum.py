@@ -12,7 +12,7 @@ import gymnasium as gym
 import pytest
 
 import arboretum  # noqa: F401
-from arboretum.envs import Optimum, TextEnv
+from arboretum.envs import ConfigurationError, Optimum, TextEnv
 from arboretum.envs.registry import ENVS
 from arboretum.envs.retrieval import Document
 from arboretum.envs.retrieval.bm25 import BM25
@@ -285,3 +285,11 @@ def test_expert_plan_attains_the_optimum_within_the_steps_left_or_is_none_with_i
                 env.restore(start)
             _, _, terminated, truncated, _ = env.step(env.random_action(rng))
     assert False in found and (True in found or id == "TextSearchQA-v0")  # A question can be answered at any time.
+
+
+def test_actions_that_were_not_played_need_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = make("TextBlocksworld-v0")
+    env.reset(seed=1)
+    monkeypatch.setattr(type(env), "snapshot", None)
+    with pytest.raises(ConfigurationError, match="it has no snapshots, so actions that were not played"):
+        env.optimum_after("anything")

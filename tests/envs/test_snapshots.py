@@ -18,6 +18,7 @@ from arboretum.agents.reference import RandomAgent
 from arboretum.envs import ConfigurationError, Snapshot, TextEnv
 from arboretum.envs.alfworld.generator import generate_file
 from arboretum.envs.frozenlake.env import FrozenLake
+from arboretum.envs.plain import plain_info
 from arboretum.envs.registry import ENVS
 from arboretum.envs.retrieval import Document
 from arboretum.envs.retrieval.bm25 import BM25
@@ -244,16 +245,36 @@ def test_snapshot_of_other_data_under_the_same_task_name_is_refused(
 
 
 class NumpyLake(FrozenLake):
-    """Lake that says with NumPy's booleans what an action did, as an environment on arrays does."""
+    """Lake that says with NumPy's values what an action did, as an environment on arrays does."""
 
     def _apply(self, action: str) -> Any:
-        observation, reward, terminated, success, valid, changed = super()._apply(action)
-        return observation, np.float64(reward), terminated, success, np.bool_(valid), np.bool_(changed)
+        observation, reward, *flags = super()._apply(action)
+        return (observation, np.float64(reward), *map(np.bool_, flags))
+
+    def _details(self) -> dict[str, Any]:
+        return {
+            "depth": np.float32(0.5),
+            "visits": np.int64(self._steps),
+            "board": np.arange(3),
+            "deep": {"x": [np.int8(2)]},
+        }
 
 
-def test_booleans_of_numpy_are_booleans_of_snapshots_and_records() -> None:
+def test_values_of_numpy_are_plain_in_snapshots_and_records() -> None:
     env = NumpyLake(split="test")
     (episode,) = play(RandomAgent(), [env], [Job("test/0", 3)])
+    assert episode.terminated is True or episode.truncated is True
+    assert episode.details == {"depth": 0.5, "visits": env.steps} and type(episode.details["visits"]) is int
+    assert json.loads(json.dumps(plain_info(env._info(True, True)))) == {
+        "task": "test/0",
+        "success": episode.success,
+        "valid": True,
+        "changed": True,
+        "depth": 0.5,
+        "visits": env.steps,
+        "board": [0, 1, 2],
+        "deep": {"x": [2]},
+    }
     assert Episode.from_dict(json.loads(json.dumps(episode.to_dict()))).turns[0].moves == episode.turns[0].moves
     copy = NumpyLake(split="test")
     copy.restore(env.snapshot())

@@ -177,6 +177,47 @@ def test_setting_without_effect_is_refused(agent: Any, options: Any, message: st
         arboretum.evaluate("TextBandit-v0", agent, limit=1, **options)
 
 
+class Settable(RandomAgent):
+    """Agent of one's own with settings."""
+
+    name = "settable"
+
+    def __init__(self, pick: int = 0) -> None:
+        super().__init__()
+        if pick < 0:
+            raise KeyError(f"no arm {pick}")
+        self.pick = pick
+
+    def act(self, seats: Sequence[Seat]) -> list[Reply | None]:
+        return [Reply((seat.env.admissible_actions()[self.pick],)) for seat in seats]
+
+
+def test_agent_of_ones_own_takes_settings(tmp_path: Path) -> None:
+    path = f"{__name__}:Settable"
+
+    def arms(pick: int, folder: str) -> list[str]:
+        result = arboretum.evaluate(
+            "TextBandit-v0", path, limit=4, agent_args={"pick": pick}, out=tmp_path / folder
+        )
+        return [episode.turns[0].moves[0].action for _, episode in sorted(result.episodes.items())]
+
+    first, second = arms(0, "first"), arms(1, "second")
+    assert len(first) == 4 and all(one != other for one, other in zip(first, second, strict=True))
+    assert arms(1, "second") == second
+    with pytest.raises(ConfigurationError, match="pick"):
+        arms(0, "second")  # other episodes in the same folder
+    for options, message in (
+        ({"agent_args": {"pik": 1}}, "setting of .*Settable.* 'pik'"),
+        (
+            {"agent_args": {"pick": -1}},
+            r"Settable cannot be made with pick=-1: KeyError: 'no arm -1' \(test_api.py",
+        ),
+        ({"agent_args": {"pick": 1}, "examples": 1}, "examples requires a model"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            arboretum.evaluate("TextBandit-v0", path, limit=1, **options)  # type: ignore[arg-type]
+
+
 def test_settings_of_a_given_engine_are_refused() -> None:
     pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
     from arboretum.agents.engines.registry import make_engine

@@ -307,9 +307,8 @@ def test_key_that_no_episode_has_is_named_and_no_score_of_zero(setting: str, tmp
     lines = (tmp_path / "r" / "episodes.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "r" / "episodes.jsonl").write_bytes(b"".join(one for one in lines if b'"expert"' in one))
     assert note in report([tmp_path / "r"]).notes  # The other agent has not begun.
-    assert (
-        f"no episode has '{key}', its {kind}, in its details; they have answer, em, evidence_recall, f1," in note
-    )
+    what = f"a number under '{key}', its score," if kind == "score" else f"'{key}', its group_by,"
+    assert f"no episode has {what} in its details; they have answer, em, evidence_recall, f1," in note
     assert [line.score for line in summary.lines] == [None, None]
 
 

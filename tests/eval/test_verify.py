@@ -311,7 +311,7 @@ def test_few_seeds_that_draw_the_same_task_by_chance_are_inconclusive() -> None:
 
 
 def test_environment_that_cannot_be_made_is_one_sentence() -> None:
-    with pytest.raises(ConfigurationError, match="CannotBeMade cannot be made: ValueError: no data at all"):
+    with pytest.raises(ConfigurationError, match="CannotBeMade-v0 cannot be made: ValueError: no data at all"):
         verify_env("planted:CannotBeMade")
 
 

@@ -6,10 +6,12 @@ import hashlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from ...envs.errors import ConfigurationError, unknown_name
+from ...envs.user_code import is_ours
 from ..algorithms.credit.anchor import Anchor
 from ..algorithms.credit.base import Credit
 from ..algorithms.credit.cognitive_credit import Cognitive
@@ -134,18 +136,29 @@ def get_arm(name: str) -> Arm:
         if ":" in name:  # A path of a class, which the error is about.
             raise
         raise unknown_name("arm of the laboratory", name, arm_names()) from None
+    if not is_ours(credit_class):
+        _module_digest(credit_class)  # of the file as it was imported; it may be edited later
     credit = credit_class()
     return Arm(f"credit {name!r} with its defaults", credit, TREES if credit.needs_trees else CHAINS)
 
 
 def rule_digest(name: str) -> str:
-    """Return a digest of the module of a credit rule that is given by its path; empty for every other arm."""
-    if ":" not in name:
-        return ""
+    """Return a digest of the module of a credit rule of another package; empty for every other arm.
+
+    It is that of the file when this process imported it.
+    """
     try:
-        source = inspect.getsourcefile(type(get_arm(name).credit))
-        return hashlib.sha256(Path(source or "").read_bytes()).hexdigest()[:16]
-    except (ConfigurationError, OSError, TypeError):
+        credit = type(get_arm(name).credit)
+    except ConfigurationError:
+        return ""
+    return "" if is_ours(credit) else _module_digest(credit)
+
+
+@cache
+def _module_digest(credit: type[Credit]) -> str:
+    try:
+        return hashlib.sha256(Path(inspect.getsourcefile(credit) or "").read_bytes()).hexdigest()[:16]
+    except (OSError, TypeError):
         return ""
 
 

@@ -27,7 +27,9 @@ def check_prompts_fit(source: str | Path, config: TrainingConfig) -> None:
         ConfigurationError: They do not fit, or the model's tokenizer, configuration or chat template cannot be
             used.
     """
-    tokenizer, context = load_tokenizer(source), load_context(source)
+    # Servers of vLLM are started by others; the engines of a run end before positions are scaled otherwise.
+    context = load_context(source, is_rescaled=config.hardware.engine == "vllm-server")
+    tokenizer = load_tokenizer(source)
     chat = ChatTokens(tokenizer, config.dialogue.template)
     lengths = []
     for own in config.envs:

@@ -145,8 +145,8 @@ def _vllm_engine(hardware: HardwareConfig, optimizer: PolicyOptimizer, source: s
         options["enable_chunked_prefill"] = False  # On CPUs it fails for requests with a seed.
         # The processes of a machine share its memory; GPUs are their own.
         options["gpu_memory_utilization"] /= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    engine = VLLMEngine(source, **options)
     model = optimizer.policy.model
+    engine = VLLMEngine(source, context=rescaling_length(model.config), **options)
 
     def load_weights() -> None:
         weights = merged_weights(model)

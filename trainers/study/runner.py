@@ -142,7 +142,9 @@ def _check_validations(study: Study, out: Path) -> None:
         if not (trial_path(out, trial).exists() and path.exists()):
             continue
         settings = json.loads(path.read_text(encoding="utf-8"))
-        was, now = settings["validation"].get("temperature"), study.config(trial, out).validation.temperature
+        chosen = json.loads(trial_path(out, trial).read_text(encoding="utf-8")).get("tuned_value")
+        was = settings["validation"].get("temperature")
+        now = study.config(trial, out, chosen).validation.temperature
         if was != now:
             raise ConfigurationError(
                 f"{path}: an earlier version validated {trial.name} at the recipe's own temperature, so that its"

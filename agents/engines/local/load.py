@@ -88,11 +88,12 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
         raise ConfigurationError(f"cannot load the tokenizer of {str(name)!r}: {_first_line(error)}") from None
 
 
-def load_context(name: str | Path) -> int | None:
+def load_context(name: str | Path, *, is_rescaled: bool = True) -> int | None:
     """Return the context window of a model in tokens, from its configuration file; None if it has none.
 
     Args:
         name: Folder or Hugging Face hub name of the model, or "sapling" for the shipped one.
+        is_rescaled: False ends the window at the model's `rescaling_length`.
 
     Raises:
         ConfigurationError: The configuration cannot be loaded.
@@ -102,7 +103,9 @@ def load_context(name: str | Path) -> int | None:
         config = AutoConfig.from_pretrained(source)
     except Exception as error:
         raise ConfigurationError(f"cannot load the model {str(name)!r}: {_first_line(error)}") from None
-    return context_of(config)
+    context = context_of(config)
+    original = None if is_rescaled else rescaling_length(config)
+    return context if original is None else min(context or original, original)
 
 
 def context_of(config: PretrainedConfig) -> int | None:

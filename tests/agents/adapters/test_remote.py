@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from arboretum.agents.adapters.remote import MAX_LISTED, Session, SessionTasks
 from arboretum.envs.errors import ConfigurationError
+from arboretum.envs.frozenlake.env import FrozenLake
 from arboretum.envs.registry import make_env
 from support.environments import embedded_data  # noqa: F401
 
@@ -23,6 +25,19 @@ def test_session_plays_the_episode_of_the_environment(id: str) -> None:
     assert opened.reward is None and session.state()["task"] == env.task
     for action in [*(env.expert_actions() or ())[:3], "nonsense"]:
         assert tuple(session.step(action)) == env.step(action)
+
+
+class Measured(FrozenLake):
+    """Lake whose `info` has NumPy's values."""
+
+    def _details(self) -> dict[str, Any]:
+        return {"depth": np.float32(0.5), "board": np.arange(3)}
+
+
+def test_values_of_numpy_are_plain_in_replies() -> None:
+    session = Session(f"{__name__}:Measured", {})
+    for result in (session.open({"seed": 1}), session.step("Right")):
+        assert json.loads(json.dumps(result.info))["board"] == [0, 1, 2] and result.info["depth"] == 0.5
 
 
 def test_injected_state_continues_identically_with_chance() -> None:

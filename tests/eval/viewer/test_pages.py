@@ -28,7 +28,8 @@ pytest.importorskip("flask")
 
 from arboretum.eval.viewer import leaderboard
 from arboretum.eval.viewer.app import Site, create_app
-from arboretum.eval.viewer.library import Library
+from arboretum.eval.viewer.leaderboard import boards
+from arboretum.eval.viewer.library import EvaluationRun, Library
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +126,17 @@ def test_summary_that_is_written_after_the_last_episode_appears(
     assert '<td class="wide">–</td>' in text_of(client.get("/run/small"))
     (copy / "summary.json").write_bytes(summary)
     assert '<td class="wide">–</td>' not in text_of(client.get("/run/small"))
+
+
+def test_run_that_was_kept_without_its_episodes_has_the_results_of_its_summary(run: Path, tmp_path: Path) -> None:
+    copy = Path(
+        shutil.copytree(run, tmp_path / "kept", ignore=shutil.ignore_patterns("episodes.jsonl*", "index*"))
+    )
+    lines = json.loads((copy / "summary.json").read_text(encoding="utf-8"))["lines"]
+    (found,) = boards([EvaluationRun("kept", copy)])
+    assert {row.agent for row in found.rows} == {line["agent"] for line in lines}
+    rates = [row.mean for row in found.rows]
+    assert rates == sorted(rates, reverse=True) and rates[0] == 1.0
 
 
 def test_many_runs_are_listed_without_an_open_file_for_each(run: Path, tmp_path: Path) -> None:

@@ -65,6 +65,23 @@ def test_action_with_control_characters_is_shown_with_symbols_and_posted_as_it_i
     assert 'value="left\u200e\x1b arm"' in page(client, f"{address}/whatif")
 
 
+def test_environment_that_fails_is_a_sentence_on_the_page(
+    client: Any, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(self: Any, task: str) -> Any:
+        raise RuntimeError("the level file is damaged")
+
+    monkeypatch.setattr(Bandit, "_open", lose)
+    response = client.post("/play", data={"token": site.token, "env": "TextBandit-v0", "seed": "3"})
+    text = response.get_data(as_text=True)
+    assert (
+        response.status_code == 400 and "opening the task failed: RuntimeError: the level file is damaged" in text
+    )
+    monkeypatch.setattr(Bandit, "__init__", lose)
+    response = client.post("/play", data={"token": site.token, "env": "TextBandit-v0", "seed": "3"})
+    assert response.status_code == 400 and "TextBandit-v0 cannot be made" in response.get_data(as_text=True)
+
+
 @pytest.mark.parametrize("id", [spec.id for spec in ENVS])
 def test_every_environment_can_be_played_from_the_start_to_success_by_the_expert(
     id: str, client: Any, site: Site, monkeypatch: pytest.MonkeyPatch

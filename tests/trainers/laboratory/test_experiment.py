@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -168,6 +169,30 @@ def test_runs_of_a_rule_that_was_edited_are_repeated(tmp_path: Path, monkeypatch
     (tmp_path / "edited_rule.py").write_text("import numpyy\n")
     with pytest.raises(ConfigurationError, match=r"edited_rule:Own cannot be imported: .*numpyy"):
         Experiment(("lock12f1",), ("edited_rule:Own",), seeds=1)
+
+
+def test_runs_of_a_rule_that_is_edited_while_it_runs_are_those_of_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    source, path = tmp_path / "late_rule.py", tmp_path / "results.jsonl"
+    source.write_text(RULE.replace("SIGN", "1"))
+    importlib.invalidate_caches()
+
+    train = module.train
+
+    def edit(*given: Any, **more: Any) -> Any:
+        source.write_text(RULE.replace("SIGN", "-1"))
+        return train(*given, **more)
+
+    monkeypatch.setattr(module, "train", edit)
+    small = Experiment(("lock12f1",), ("late_rule:Own",), seeds=1)
+    run_experiment(small, Results(path), progress=ignore)
+    arms = [run.arm for run in Results(path)]  # in this process, which has the old rule
+    assert "late_rule:Own" in arms
+    sys.modules.pop("late_rule")
+    importlib.invalidate_caches()
+    assert "late_rule:Own" not in [run.arm for run in Results(path)]
 
 
 def test_line_that_a_kill_tore_costs_its_own_run_only(tmp_path: Path) -> None:

@@ -33,8 +33,15 @@ from arboretum.trainers.study.definition import Study, StudyEnv, StudyLevel, Tri
 from arboretum.trainers.study.differences import differing_settings
 from arboretum.trainers.study.evaluation import evaluate_policy, evaluate_reference, make_sampler, write_suite
 from arboretum.trainers.study.parsing import load_study, parse_study, study_names
-from arboretum.trainers.study.runner import WorkItem, _run_in_workers, claim_folder, missing_work, run_study
-from arboretum.trainers.study.trials import RESULT, chosen_value, run_trial
+from arboretum.trainers.study.runner import (
+    WorkItem,
+    _check_validations,
+    _run_in_workers,
+    claim_folder,
+    missing_work,
+    run_study,
+)
+from arboretum.trainers.study.trials import RESULT, chosen_value, run_trial, trial_path
 from arboretum.trainers.study.tuning import Tuning
 
 LAKE = EnvConfig("TextFrozenLake-v0", {"observation_format": "grid", "success_rate": 1.0})
@@ -322,6 +329,21 @@ def test_tuning_chooses_by_the_area_under_the_curve_on_other_seeds(tmp_path: Pat
     (trial, *_) = study.trials()
     assert study.config(trial, tmp_path, 0.2).recipe.optimization.lr == 0.2
     assert study.config(trial, tmp_path, 0.2).recipe.optimization.updates == 200
+
+
+def test_study_that_tunes_the_temperature_goes_on_after_its_first_final_run(tmp_path: Path) -> None:
+    """The temperature at which a run was validated follows from the value that was chosen for it."""
+    study = parse_study(f"{HEAD}tuning: {{setting: sampler.temperature, values: [0.5, 1.0]}}\n", "mine.yaml")
+    (trial, *_) = study.trials()
+    for chosen, other in ((0.5, 1.0), (1.0, 0.5)):
+        folder = tmp_path / trial.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "run.json").write_text(json.dumps(to_plain(study.config(trial, tmp_path, chosen))))
+        trial_path(tmp_path, trial).write_text(json.dumps({"tuned_value": chosen}))
+        _check_validations(study, tmp_path)
+        trial_path(tmp_path, trial).write_text(json.dumps({"tuned_value": other}))
+        with pytest.raises(ConfigurationError, match="an earlier version validated"):
+            _check_validations(study, tmp_path)
 
 
 def test_reference_agents_run_on_the_same_tasks() -> None:
